@@ -1,0 +1,31 @@
+"""togi: make a PyTorch model faster, make it fit, and prove that it is still right.
+
+The public names are loaded when they are first used, so that ``import togi`` does not import torch.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+__version__ = "0.1.0"
+
+_PUBLIC = {
+    "Inputs": "togi.subject.inputs",
+    "Subject": "togi.subject.inputs",
+    "TogiError": "togi.errors",
+    "load": "togi.api",
+    "tune": "togi.api",
+}
+
+__all__ = ["Inputs", "Subject", "TogiError", "__version__", "load", "tune"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'togi' has no attribute {name!r}")
+    return getattr(importlib.import_module(_PUBLIC[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PUBLIC})

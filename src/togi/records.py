@@ -1,0 +1,324 @@
+"""What the parts of togi say to each other: frozen records, all of them JSON.
+
+A record crosses processes, rests in the journal and appears in ``--json`` output in the same form. There is no torch in
+here and nothing in here is ever a tensor, a module or a pickle. Units stand in the names; a ratio is ``speedup_x``.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+"""Version of every JSON document and journal that togi writes. Raised when a field changes its meaning or goes away."""
+
+Scalar = bool | int | float | str | None
+
+
+class Record(BaseModel):
+    """Base of all records: immutable, no unknown fields, compared by value."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        return cls.model_validate_json(text)
+
+
+class Stage(StrEnum):
+    """Where in the pipeline a technique acts, in this order."""
+
+    REWRITE = "rewrite"
+    LAYOUT = "layout"
+    PRECISION = "precision"
+    ENGINE = "engine"
+    RUNTIME = "runtime"
+
+
+STAGES: tuple[Stage, ...] = tuple(Stage)
+
+
+class Choice(Record):
+    """One technique with its options."""
+
+    stage: Stage
+    technique: str
+    options: dict[str, Scalar] = Field(default_factory=dict)
+
+    def __hash__(self) -> int:
+        return hash(self.label)
+
+    @property
+    def label(self) -> str:
+        """``torchscript(freeze=True)``: how people read it."""
+        options = ", ".join(f"{key}={value}" for key, value in sorted(self.options.items()))
+        return f"{self.technique}({options})" if options else self.technique
+
+
+class Recipe(Record):
+    """The choices made, in the order in which they are applied. Build one with ``togi.techniques.recipe``.
+
+    Comparable, hashable, one line of JSON. ``Recipe()`` is the original, called as it is.
+    """
+
+    choices: tuple[Choice, ...] = ()
+
+    def __hash__(self) -> int:
+        return hash(self.choices)
+
+    @property
+    def label(self) -> str:
+        return " + ".join(choice.label for choice in self.choices) or "original"
+
+    @property
+    def id(self) -> str:
+        """Twelve hex digits that name this recipe in journals, folders and repro scripts."""
+        canonical = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(canonical.encode()).hexdigest()[:12]
+
+    def at(self, stage: Stage) -> tuple[Choice, ...]:
+        return tuple(choice for choice in self.choices if choice.stage is stage)
+
+    def find(self, technique: str) -> Choice | None:
+        return next((choice for choice in self.choices if choice.technique == technique), None)
+
+    @property
+    def techniques(self) -> frozenset[str]:
+        return frozenset(choice.technique for choice in self.choices)
+
+
+class Outcome(StrEnum):
+    """How a trial ended."""
+
+    OK = "ok"
+    REFUSED = "refused"
+    MISSING = "missing"
+    FAILED = "failed"
+    WRONG = "wrong output"
+    TIMED_OUT = "timed out"
+    CRASHED = "crashed"
+    OUT_OF_MEMORY = "out of memory"
+    UNSTABLE = "unstable"
+
+
+class Interval(Record):
+    """A median with its confidence interval (``low <= median <= high``)."""
+
+    median: float
+    low: float
+    high: float
+
+
+class TensorFacts(Record):
+    """One tensor input. ``shape`` holds None where the size is dynamic (differs between samples, or declared so)."""
+
+    name: str
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+class Machine(Record):
+    """What a measurement depends on. Records of machines that differ in ``checked()`` are not compared silently."""
+
+    cpu_model: str
+    cpu_flags: tuple[str, ...] = ()
+    cpu_cores: int
+    memory_bytes: int
+    threads: int
+    os: str
+    python: str
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Installed version of torch and of each backend, by distribution name."""
+    gpu: str | None = None
+    gpu_memory_bytes: int | None = None
+    gpu_driver: str | None = None
+    compiler: str | None = None
+    allocators: dict[str, str] = Field(default_factory=dict)
+    """Shared libraries of faster allocators found here: name -> path."""
+
+    def differences(self, other: Machine) -> list[str]:
+        """The checked fields in which ``other`` differs, as sentences."""
+        checked = ("cpu_model", "cpu_cores", "threads", "versions", "gpu", "gpu_driver")
+        return [
+            f"{field}: {getattr(self, field)!r} here, {getattr(other, field)!r} there"
+            for field in checked
+            if getattr(self, field) != getattr(other, field)
+        ]
+
+
+class Facts(Record):
+    """What is known of a subject before any trial. Techniques decide on this alone whether they apply."""
+
+    device: str = "cpu"
+    """``cpu`` or ``cuda``."""
+    machine: Machine
+    module_class: str
+    modules: dict[str, int] = Field(default_factory=dict)
+    """How many modules of each class it holds; torch.nn classes count under their own name for subclasses too."""
+    functions: dict[str, int] = Field(default_factory=dict)
+    """How often one forward pass calls each torch function, e.g. ``conv2d``, ``batch_norm``, ``linear``."""
+    parameters: int = 0
+    parameter_bytes: int = 0
+    parameter_dtypes: tuple[str, ...] = ()
+    buffers_change: bool = False
+    """The forward pass updates a buffer (a counter, a running average, a cache)."""
+    training: bool = False
+    """It was handed over in training mode (trials use ``eval()``)."""
+    random: bool = False
+    """Two calls with the same input differ unless the seed is set before each."""
+    repeatable: bool = True
+    """Two calls with the same input and the same seed agree to the bit."""
+    inputs: tuple[TensorFacts, ...] = ()
+    outputs: tuple[TensorFacts, ...] = ()
+    non_finite_outputs: bool = False
+    samples: int = 1
+    exportable: bool = True
+    export_error: str | None = None
+    """Why ``torch.export`` cannot capture it (first line), if it cannot."""
+    flops: int | None = None
+    """Floating-point operations of one pass over the samples (torch.utils.flop_counter: matmul, conv, attention)."""
+    latency_ms: float | None = None
+    """A first, rough time of one eager pass over all samples; for planning only."""
+    notes: tuple[str, ...] = ()
+    """What the user should know of this subject, in sentences."""
+
+    @property
+    def dynamic(self) -> bool:
+        return any(None in tensor.shape for tensor in self.inputs)
+
+
+class LeafError(Record):
+    """How far one output tensor is from the truth. Relative to the truth's root mean square; ``units`` is in
+    multiples of plain eager's own error (floored)."""
+
+    name: str
+    rmse: float
+    max_abs: float
+    units: float
+
+
+class ErrorReport(Record):
+    """The verdict of verification on one candidate."""
+
+    faithful: bool
+    units: float
+    """Worst output: error in multiples of plain eager's own error."""
+    rmse: float
+    """Worst output: root-mean-square error relative to the truth's root mean square."""
+    max_abs: float
+    """Worst output: largest absolute error relative to the truth's root mean square."""
+    leaves: tuple[LeafError, ...] = ()
+    problems: tuple[str, ...] = ()
+    """What is wrong beyond numbers: structure, dtype, aliasing, mutated inputs, unrepeatable, ... Any makes it WRONG."""
+    metric: float | None = None
+    metric_original: float | None = None
+
+
+class Noise(Record):
+    """What a measurement says of itself."""
+
+    spread: float = 0.0
+    """Interquartile range over the median of the raw times."""
+    waiting: float = 0.0
+    """Share of wall time in which our runnable threads waited for a core."""
+    stolen: float = 0.0
+    """Share of the machine's time stolen by the hypervisor."""
+    neighbours: float = 0.0
+    """Cores kept busy by other processes, on average."""
+    warnings: tuple[str, ...] = ()
+
+
+class Timing(Record):
+    """Paired measurement of one candidate against the reference: rounds taken in turns."""
+
+    latency_ms: Interval
+    """One pass over all samples, divided by the number of samples."""
+    speedup_x: Interval
+    """Reference time over candidate time, per round; above 1 is faster."""
+    rounds_ms: tuple[tuple[float, float], ...] = ()
+    """Raw: (reference, candidate) of every round, in ms per sample."""
+    first_call_ms: float = 0.0
+    build_s: float = 0.0
+    noise: Noise = Field(default_factory=Noise)
+
+
+class Footprint(Record):
+    """Memory of one candidate in its own process."""
+
+    idle_bytes: int
+    """What it keeps resident between calls: weights, engine, code caches; beyond the process before building it."""
+    peak_bytes: int
+    """High-water mark of a call above idle."""
+    allocator_peak_bytes: int | None = None
+    """The same by torch's allocator, exact, where it can be observed."""
+
+    @property
+    def total_bytes(self) -> int:
+        return self.idle_bytes + self.peak_bytes
+
+
+class Trial(Record):
+    """One recipe, built, verified and measured: the line that the journal keeps and ``--json`` shows."""
+
+    recipe: Recipe
+    outcome: Outcome
+    reason: str = ""
+    """One line for people: why it was refused, what failed, by how much it is wrong. Empty for a faithful OK."""
+    mend: str = ""
+    """The command that would mend it (install a package, a compiler), if there is one."""
+    stage: str = ""
+    """Where it failed: build, verify, measure, save, or the technique's id."""
+    traceback: str = ""
+    output: str = ""
+    """The last lines that the child printed."""
+    error: ErrorReport | None = None
+    timing: Timing | None = None
+    footprint: Footprint | None = None
+    cost_s: float = 0.0
+    """Wall time of the whole trial."""
+    phases_s: dict[str, float] = Field(default_factory=dict)
+    """Wall time by phase: start, build, verify, warm, measure, ..."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def eligible(self) -> bool:
+        """It ran, it was measured, and it was found right (or wrong within what the user allowed)."""
+        return self.outcome is Outcome.OK and self.timing is not None
+
+
+class Study(Record):
+    """All trials of one subject on one machine, with the choice made."""
+
+    schema_version: int = SCHEMA_VERSION
+    id: str
+    subject: str
+    """How the subject was named: a locator such as ``timm:resnet50``, or the class of a live module."""
+    facts: Facts
+    settings: dict[str, Any] = Field(default_factory=dict)
+    started: str = ""
+    """ISO 8601, UTC."""
+    trials: tuple[Trial, ...] = ()
+    finalists: tuple[Recipe, ...] = ()
+    """Recipes of the last race, fastest first."""
+    best: Recipe | None = None
+    verdict: str = ""
+    """The choice in a sentence."""
+    command: str = ""
+    """The command that repeats it."""
+
+    @property
+    def reference(self) -> Trial | None:
+        """The trial of plain eager under ``no_grad``, to which every speed-up relates."""
+        return next((t for t in self.trials if t.recipe.techniques == {"no_grad"}), None)
+
+    def trial(self, recipe: Recipe) -> Trial | None:
+        """The last trial of ``recipe`` (a finalist is measured again)."""
+        return next((t for t in reversed(self.trials) if t.recipe == recipe), None)

@@ -1,0 +1,1 @@
+"""What is honed: find it, run it, know it."""

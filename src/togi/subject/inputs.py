@@ -1,0 +1,113 @@
+"""What a user hands over: a module with example inputs, and how one example is called.
+
+A *sample* is a tensor, a tuple of positional arguments, a dict of keyword arguments, or ``Inputs``.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from togi.errors import SubjectError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+Dynamic = Mapping[str, Mapping[int, str] | Sequence[int]]
+"""Input name -> dimensions that vary: ``{"input_ids": {0: "batch", 1: "sequence"}}`` or ``{"x": [0]}``."""
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The arguments of one call: ``module(*args, **kwargs)``."""
+
+    args: tuple[Any, ...] = ()
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, sample: Any) -> Inputs:
+        """Normalise one sample. A list is refused: it could mean several samples or one list argument."""
+        import torch
+
+        if isinstance(sample, Inputs):
+            return sample
+        if isinstance(sample, torch.Tensor):
+            return cls((sample,))
+        if isinstance(sample, tuple):
+            return cls(sample)
+        if isinstance(sample, Mapping) and all(isinstance(key, str) for key in sample):
+            return cls((), dict(sample))
+        raise SubjectError(
+            f"a sample is a {type(sample).__name__}, which togi cannot call the module with. "
+            "Give a tensor, a tuple of positional arguments, a dict of keyword arguments, or togi.Inputs(args, kwargs)."
+        )
+
+    def map(self, change: Callable[[torch.Tensor], Any]) -> Inputs:
+        """Every tensor, however deeply nested in tuples, lists and dicts, replaced by ``change(tensor)``."""
+        return Inputs(_map(self.args, change), _map(dict(self.kwargs), change))
+
+    def clone(self) -> Inputs:
+        """Fresh tensors with the same values and strides (an overlapping view becomes contiguous)."""
+        return self.map(_clone)
+
+    def to(self, device: Any) -> Inputs:
+        return self.map(lambda tensor: tensor.to(device))
+
+
+def _clone(tensor: torch.Tensor) -> torch.Tensor:
+    return copy.deepcopy(tensor.detach()) if not tensor.is_inference() else tensor.clone()
+
+
+def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*(_map(item, change) for item in value))
+    if isinstance(value, tuple | list):
+        return type(value)(_map(item, change) for item in value)
+    if isinstance(value, dict):
+        return {key: _map(item, change) for key, item in value.items()}
+    return value
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is honed.
+
+    Args:
+        module: the model. It is never changed; trials work on copies, in ``eval()`` mode.
+        samples: one sample or a list of samples; the latency that is minimised is one pass over all of them.
+        metric: ``metric(outputs) -> float``, higher is better: the outputs of one pass over the samples, in order.
+            With it, approximate techniques are judged by the drop of the metric (``max_drop``).
+        calibration: samples for quantization; the given samples are used where there are none.
+        step: a training step, ``step(module, sample) -> loss``, for ``togi memory --train`` and ``togi fit``.
+        dynamic: dimensions that vary beyond what the samples show.
+    """
+
+    module: nn.Module
+    samples: Any
+    metric: Callable[[list[Any]], float] | None = None
+    calibration: Any = None
+    step: Callable[..., Any] | None = None
+    dynamic: Dynamic | None = None
+
+    @property
+    def inputs(self) -> tuple[Inputs, ...]:
+        return samples_of(self.samples)
+
+    @property
+    def calibration_inputs(self) -> tuple[Inputs, ...]:
+        return samples_of(self.calibration) if self.calibration is not None else self.inputs
+
+
+def samples_of(samples: Any) -> tuple[Inputs, ...]:
+    """One sample, or a list of samples, as a non-empty tuple of ``Inputs``."""
+    found = tuple(Inputs.of(s) for s in samples) if isinstance(samples, list) else (Inputs.of(samples),)
+    if not found:
+        raise SubjectError("the list of samples is empty: togi needs at least one example input to run the module with")
+    return found

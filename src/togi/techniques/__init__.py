@@ -1,0 +1,21 @@
+"""Every known remedy, one file each, found by walking the stage folders and the ``togi.techniques`` entry points.
+
+Deliberately not here: whether a recipe is good (verify, measure) and which to try next (search).
+"""
+
+from togi.techniques.base import Applies, Engine, NotSaveable, Package, Refused, Refuses, Technique
+from togi.techniques.registry import all_techniques, compatible, recipe, technique
+
+__all__ = [
+    "Applies",
+    "Engine",
+    "NotSaveable",
+    "Package",
+    "Refused",
+    "Refuses",
+    "Technique",
+    "all_techniques",
+    "compatible",
+    "recipe",
+    "technique",
+]

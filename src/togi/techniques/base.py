@@ -1,0 +1,143 @@
+"""What a technique is, and what an engine is.
+
+A technique is one remedy in one file: ``techniques/<stage>/<id>.py`` holds one class, and the class's docstring is its
+published page (``togi explain ID``), with these headings in this order: What it does, When it applies, When it refuses,
+Claim, Source, Cost and risk.
+
+The parent process plans with techniques and never imports torch, so a technique's file imports torch and its backend
+inside its methods.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, final
+
+from togi.records import Facts, Scalar, Stage
+
+if TYPE_CHECKING:
+    from togi.subject.signature import Signature
+    from togi.techniques.candidate import Candidate, Program
+
+Options = dict[str, Scalar]
+
+
+@final
+@dataclass(frozen=True)
+class Applies:
+    """The technique may be tried on this subject."""
+
+
+@final
+@dataclass(frozen=True)
+class Refuses:
+    """The technique must not, or need not, be tried on this subject: ``reason`` is one sentence for people."""
+
+    reason: str
+
+
+class Refused(Exception):
+    """Raised by ``apply`` when only building could show that the technique does not apply. Message: the reason."""
+
+
+class NotSaveable(Exception):
+    """Raised by ``Program.save`` when this program cannot be stored without pickle. Message: the reason."""
+
+
+@final
+@dataclass(frozen=True)
+class Package:
+    """A distribution that a technique needs, and the extra of togi that installs it."""
+
+    distribution: str
+    extra: str
+    minimum: str | None = None
+
+    def missing(self) -> str | None:
+        """What is wrong with it here, as a sentence, or None when it is installed and new enough."""
+        from packaging.version import Version
+
+        try:
+            found = importlib.metadata.version(self.distribution)
+        except importlib.metadata.PackageNotFoundError:
+            return f"{self.distribution} is not installed"
+        if self.minimum is not None and Version(found) < Version(self.minimum):
+            return f"{self.distribution} {found} is older than {self.minimum}"
+        return None
+
+    @property
+    def mend(self) -> str:
+        """The command that installs it."""
+        return f"pip install 'togi[{self.extra}]'"
+
+
+class Technique(abc.ABC):
+    """One remedy. Stateless: one instance serves all trials."""
+
+    id: ClassVar[str]
+    """The same as its file's name."""
+    stage: ClassVar[Stage]
+    exact: ClassVar[bool] = True
+    """True: faithful up to rounding by design. False: approximate, eligible only where the user allowed it."""
+    rank: ClassVar[int] = 0
+    """Order among the techniques of one stage: lower is applied first."""
+    devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    packages: ClassVar[tuple[Package, ...]] = ()
+    needs: ClassVar[frozenset[str]] = frozenset()
+    """Capabilities that other choices of the same recipe must provide, e.g. ``engine:openvino``."""
+    provides: ClassVar[frozenset[str]] = frozenset()
+    conflicts: ClassVar[frozenset[str]] = frozenset()
+    """Capabilities that no other choice of the recipe may provide (it would do the same work again, or undo it)."""
+
+    @abc.abstractmethod
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        """Whether to try it on such a subject. Pure, cheap, never raises. Package and device are checked elsewhere."""
+
+    def options(self, facts: Facts) -> Sequence[Options]:
+        """The option values worth trying, the most promising first; never empty."""
+        return ({},)
+
+    def promise(self, facts: Facts, options: Options) -> float:
+        """Expected speed-up over leaving it out, from experience; orders the first trials, decides nothing."""
+        return 1.0
+
+    def cost_s(self, facts: Facts, options: Options) -> float:
+        """Expected seconds that building it adds to a trial; orders the first trials, decides nothing."""
+        return 0.0
+
+    def environment(self, facts: Facts, options: Options) -> dict[str, str]:
+        """Environment variables that must be set before the process starts (such a trial starts a fresh process)."""
+        return {}
+
+    def configure(self, candidate: Candidate, options: Options) -> Candidate:
+        """Called on every technique of a recipe before the first ``apply``: settings that earlier stages must know."""
+        return candidate
+
+    @abc.abstractmethod
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        """Turn one candidate into the next. Never changes ``candidate.module`` in place: use ``candidate.copy()``.
+
+        Raises:
+            Refused: when only building could show that it does not apply.
+        """
+
+
+class Engine(Technique):
+    """A technique of the engine stage: makes a ``Program`` of the candidate, and loads a saved one again.
+
+    ``apply`` returns ``candidate.with_(program=...)``.
+    """
+
+    stage = Stage.ENGINE
+
+    @abc.abstractmethod
+    def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
+        """The program again from what ``Program.save(folder)`` wrote; ``meta`` is what it returned (JSON).
+
+        Unpickles nothing. Raises ImportError where the package is missing and RuntimeError where this machine cannot
+        run it: the loader then goes on along the fallback chain.
+        """

@@ -1,0 +1,1 @@
+"""Techniques of the engine stage: one file each."""

@@ -1,0 +1,1 @@
+"""Techniques of the layout stage: one file each."""

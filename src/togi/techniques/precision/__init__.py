@@ -1,0 +1,1 @@
+"""Techniques of the precision stage: one file each."""

@@ -1,0 +1,1 @@
+"""Techniques of the rewrite stage: one file each."""

@@ -1,0 +1,1 @@
+"""Techniques of the runtime stage: one file each."""
