@@ -17,6 +17,7 @@ from togi.records import Facts
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques.base import NotSaveable
+from togi.techniques.capture import GraphModule
 
 Context = Callable[[], AbstractContextManager[Any]]
 
@@ -127,7 +128,10 @@ class Candidate:
         """A deep copy of the module to edit; its parameters do not require gradients."""
         return copy.deepcopy(self.module).requires_grad_(False)
 
-    def flat(self) -> FlatModule:
+    def flat(self) -> nn.Module:
+        """Flat tensors in, a tuple of flat tensors out: what is exported, traced and converted."""
+        if isinstance(self.module, GraphModule):
+            return self.module.graph
         return FlatModule(self.module, self.signature).eval()
 
     def flat_samples(self) -> list[list[Tensor]]:
