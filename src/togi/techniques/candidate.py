@@ -17,7 +17,6 @@ from togi.records import Facts
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques.base import NotSaveable
-from togi.techniques.capture import GraphModule
 
 Context = Callable[[], AbstractContextManager[Any]]
 
@@ -79,6 +78,7 @@ class FlatModule(nn.Module):
         super().__init__()
         self.module = module
         self.signature = signature
+        self.training = False  # not eval(): an exported module inside forbids it, and the module is in eval mode
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         args, kwargs = self.signature.build_inputs(tensors)
@@ -128,11 +128,9 @@ class Candidate:
         """A deep copy of the module to edit; its parameters do not require gradients."""
         return copy.deepcopy(self.module).requires_grad_(False)
 
-    def flat(self) -> nn.Module:
+    def flat(self) -> FlatModule:
         """Flat tensors in, a tuple of flat tensors out: what is exported, traced and converted."""
-        if isinstance(self.module, GraphModule):
-            return self.module.graph
-        return FlatModule(self.module, self.signature).eval()
+        return FlatModule(self.module, self.signature)
 
     def flat_samples(self) -> list[list[Tensor]]:
         """Flat input tensors of every sample."""
