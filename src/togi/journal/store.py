@@ -1,0 +1,211 @@
+"""The journal file: opening it safely, finding the study that a command goes on with, reading studies back.
+
+Durability: every append is one transaction with ``synchronous=FULL`` in WAL mode, so it is on disk when ``append``
+returns; a process killed at any moment loses nothing that it had appended (https://www.sqlite.org/wal.html).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sqlite3
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Self
+
+from togi.errors import JournalError, nearest
+from togi.journal import schema
+from togi.journal.failures import BUSY_TIMEOUT_S, explained
+from togi.journal.study_log import Database, StudyLog, read_study
+from togi.records import Facts, Record, Study
+
+FLEETING = frozenset({"machine", "latency_ms", "repeatable", "notes", "export_error", "flops"})
+"""Facts that may come out differently for the same subject, or that are compared on their own (the machine)."""
+
+
+def study_key(subject: str, facts: Facts, settings: Mapping[str, Any], fingerprint: str = "") -> str:
+    """Names what a command studies, so that the same command finds its study again. The machine is added by ``study``.
+
+    Args:
+        settings: JSON values that change what a trial shows (seed, allowed error, ...); not the time limit or the
+            effort, so that a study can be continued with more of either.
+        fingerprint: digest of weights and inputs, where the subject's name does not pin them (a live module).
+    """
+    lasting = facts.model_dump(mode="json", exclude=set(FLEETING))
+    text = json.dumps([subject, lasting, dict(settings), fingerprint], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class StudyEntry(Record):
+    """One line of the journal's table of contents."""
+
+    id: str
+    subject: str
+    started: str
+    trials: int
+    verdict: str
+
+
+class Journal:
+    """One file, many studies. Use it as a context manager, or ``close()`` it."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    @classmethod
+    def open(cls, path: str | Path, *, create: bool = True, read_only: bool = False) -> Self:
+        """Open a journal, or make one (with its folder) where there is none.
+
+        Raises JournalError for a missing file (without ``create``), a damaged one, one of another schema version or of
+        another program, and a folder that cannot be written. A file that cannot be used is left exactly as it is.
+        """
+        path = Path(path)
+        with explained(path):
+            exists = path.exists() and path.stat().st_size > 0
+            if not exists and _pending(path):
+                raise JournalError(schema.damaged(path, "it is empty, but its write-ahead log is not"))
+            if not exists and (read_only or not create):
+                raise JournalError(f"there is no journal at {path}. 'togi tune' makes one.")
+            if exists:
+                _check(path)
+            connection = connect_read_only(path) if read_only else _connect(path)
+        return cls(Database(connection, path))
+
+    @property
+    def path(self) -> Path:
+        return self._database.path
+
+    def close(self) -> None:
+        self._database.connection.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def study(self, key: str, header: Study, *, fresh: bool = False) -> StudyLog:
+        """The newest study with this key on a machine like ``header``'s, or a new one (always new with ``fresh``).
+
+        Studies with this key on other machines are never continued; the log's ``notes`` say that they exist.
+        """
+        with self._database.writing() as connection:
+            query = "SELECT id, key, record, checksum FROM studies WHERE key = ? ORDER BY number DESC"
+            found = [self._header(row) for row in connection.execute(query, (key,))]
+            here = header.facts.machine
+            same = [study for study in found if not study.facts.machine.differences(here)]
+            notes = tuple(_elsewhere(study, header) for study in found if study not in same)
+            study = same[0] if same and not fresh else self._insert(connection, key, header, len(found))
+        return StudyLog(self._database, study, notes)
+
+    def studies(self) -> list[StudyEntry]:
+        """What the journal holds, the newest first."""
+        with self._database.reading() as connection:
+            rows = connection.execute("SELECT id, key, record, checksum FROM studies ORDER BY number DESC").fetchall()
+        return [self._entry(self._header(row)) for row in rows]
+
+    def read(self, id: str | None = None) -> Study:
+        """A study with its trials: by id, by the first digits of its id, or the newest.
+
+        Raises JournalError when there is none such, or several.
+        """
+        entries = [entry.id for entry in self.studies()]
+        matches = entries[:1] if id is None else [known for known in entries if known.startswith(id)]
+        if len(matches) != 1:
+            what = "is empty" if not entries else f"holds {len(matches) or 'no'} studies '{id}'"
+            raise JournalError(f"{self.path} {what}{nearest(id or '', entries)}. 'togi report' lists its studies.")
+        return read_study(self._database, self._stored(matches[0]))
+
+    def _entry(self, header: Study) -> StudyEntry:
+        study = read_study(self._database, header)
+        return StudyEntry(
+            id=study.id,
+            subject=study.subject,
+            started=study.started,
+            trials=len(study.trials),
+            verdict=study.verdict,
+        )
+
+    def _stored(self, id: str) -> Study:
+        query = "SELECT id, key, record, checksum FROM studies WHERE id = ?"
+        with self._database.reading() as connection:
+            return self._header(connection.execute(query, (id,)).fetchone())
+
+    def _header(self, row: tuple[str, str, str, int]) -> Study:
+        id, key, record, found = row
+        return Study.from_json(self._database.verified(record, found, id, key))
+
+    def _insert(self, connection: sqlite3.Connection, key: str, header: Study, ordinal: int) -> Study:
+        """``ordinal`` keeps ids of repeated studies apart."""
+        digest = hashlib.sha256(f"{key} {ordinal} {header.facts.machine.to_json()}".encode()).hexdigest()
+        started = header.started or datetime.now(UTC).isoformat(timespec="seconds")
+        study = header.model_copy(update={"id": digest[:12], "started": started, "trials": ()})
+        record = study.to_json()
+        connection.execute(
+            "INSERT INTO studies (id, key, record, checksum) VALUES (?, ?, ?, ?)",
+            (study.id, key, record, schema.checksum(study.id, key, record)),
+        )
+        return study
+
+
+def connect_read_only(path: Path) -> sqlite3.Connection:
+    """A connection that changes nothing, also on a read-only medium.
+
+    Reading a WAL database needs its index file; where that cannot be made, and no log is pending, the file is read as
+    immutable (https://www.sqlite.org/wal.html#read_only_databases).
+    """
+    uri = f"{path.absolute().as_uri()}?mode=ro"
+    connection = sqlite3.connect(uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_CANTOPEN or _pending(path):
+            raise
+        return sqlite3.connect(f"{uri}&immutable=1", uri=True, isolation_level=None, check_same_thread=False)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _pending(path: Path) -> bool:
+    log = Path(f"{path}-wal")
+    return log.exists() and log.stat().st_size > 0
+
+
+def _check(path: Path) -> None:
+    """Look before touching: through a read-only connection, so that a damaged file keeps every byte."""
+    with path.open("rb") as file:
+        if file.read(len(schema.MAGIC)) != schema.MAGIC:
+            raise JournalError(
+                f"{path} is not a journal (no SQLite header: it is another kind of file, or its beginning is damaged). "
+                f"It was kept as it is. Name another file, or put this one away: {schema.move_aside(path)}"
+            )
+    connection = connect_read_only(path)
+    try:
+        schema.check(connection, path)
+    finally:
+        connection.close()
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
+    try:
+        connection.execute("PRAGMA journal_mode = WAL")  # stays a rollback journal where WAL is not possible: as safe
+        connection.execute("PRAGMA synchronous = FULL")
+        schema.create(connection)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _elsewhere(study: Study, header: Study) -> str:
+    different = "; ".join(study.facts.machine.differences(header.facts.machine))
+    return (
+        f"study {study.id} of the same subject was made under other conditions ({different}: 'here' is that study, "
+        "'there' is this machine), so its trials are not used"
+    )
