@@ -1,0 +1,228 @@
+"""The public functions, and the one place that wires the parts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from togi.artifact.save import check_writable, publish
+from togi.errors import SubjectError, TogiError
+from togi.journal import Journal
+from togi.progress import Progress
+from togi.records import Recipe, Study, Trial
+from togi.settings import Effort, Settings
+from togi.techniques import all_techniques
+from togi.trial.protocol import SubjectRef
+
+if TYPE_CHECKING:
+    from togi.artifact.honed import Honed
+    from togi.subject.inputs import Dynamic
+
+PathOrName = str | PathLike[str]
+
+
+def home() -> Path:
+    """Where journals and artifacts rest: ``$TOGI_HOME``, else ``$XDG_STATE_HOME/togi``, else ``~/.local/state/togi``."""
+    if "TOGI_HOME" in os.environ:
+        return Path(os.environ["TOGI_HOME"])
+    return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "togi"
+
+
+def default_journal() -> Path:
+    return home() / "journal.sqlite"
+
+
+@dataclass(frozen=True)
+class Best:
+    """The chosen recipe of a study, with its artifact."""
+
+    recipe: Recipe
+    trial: Trial
+    artifact: Path | None
+    """The folder that holds it, or None where nothing could be saved (the verdict says why)."""
+
+    def save(self, path: PathOrName, *, force: bool = False) -> Path:
+        """Copy the artifact to ``path`` (``NAME.togi``). Raises OutputExistsError unless ``force``."""
+        return publish(self._folder(), Path(path), force=force)
+
+    def load(self) -> Honed:
+        """The tuned model: same call signature and output structure as the original."""
+        from togi.artifact.load import load as load_artifact
+
+        return load_artifact(self._folder())
+
+    def _folder(self) -> Path:
+        if self.artifact is None:
+            raise TogiError(
+                f"'{self.recipe.label}' has no file form, so it cannot be saved or loaded; the study's verdict says why"
+            )
+        return self.artifact
+
+
+@dataclass(frozen=True)
+class StudyResult:
+    """What ``tune`` found."""
+
+    record: Study
+    best: Best
+
+    def save(self, path: PathOrName, *, force: bool = False) -> Path:
+        return self.best.save(path, force=force)
+
+    @property
+    def trials(self) -> tuple[Trial, ...]:
+        return self.record.trials
+
+
+def tune(
+    subject: Any,
+    inputs: Any = None,
+    *,
+    out: PathOrName | None = None,
+    force: bool = False,
+    device: str = "cpu",
+    effort: Effort = "normal",
+    time_limit_s: float | None = None,
+    max_memory: int | None = None,
+    max_error: float | None = None,
+    max_drop: float | None = None,
+    allow: Sequence[str] = (),
+    only: Sequence[str] = (),
+    without: Sequence[str] = (),
+    metric: Any = None,
+    calibration: Any = None,
+    dynamic: Dynamic | None = None,
+    seed: int = 0,
+    journal: PathOrName | None = None,
+    resume: bool = True,
+    progress: Progress | None = None,
+) -> StudyResult:
+    """Find the fastest faithful way to run a model on this machine, and prove it.
+
+    Args:
+        subject: a locator (``"timm:resnet50"``, ``"file.py:factory"``), a ``togi.Subject``, or a live ``nn.Module``.
+        inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
+        out: where to write the artifact; it must not exist unless ``force``.
+        time_limit_s: for the whole study, in seconds; None takes the effort's own (quick 90, normal 300, thorough none).
+        max_memory: bytes that the result may need (idle + peak).
+        max_error: relative RMS error up to which approximate techniques are eligible.
+        max_drop: with ``metric``: the drop up to which approximate techniques are eligible.
+        resume: go on with the trials of an earlier, equal study instead of repeating them.
+
+    Raises:
+        TogiError: bad subject, unknown technique, unusable output; nothing was tried then.
+        KeyboardInterrupt: finished trials are in the journal, the same call goes on with them.
+    """
+    from togi.study.run import run_study
+
+    settings = Settings(
+        device=device,
+        effort=effort,
+        time_limit_s=time_limit_s,
+        max_memory_bytes=max_memory,
+        max_error=max_error,
+        max_drop=max_drop,
+        allow=tuple(allow),
+        only=tuple(only),
+        without=tuple(without),
+        seed=seed,
+    )
+    settings.check_names({id: t.exact for id, t in all_techniques().items()})
+    if out is not None:
+        check_writable(Path(out), force)
+    extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic}
+    with _reference(subject, inputs, extras) as (ref, name), Journal.open(journal or default_journal()) as opened:
+        record, artifact = run_study(
+            ref, name, settings, journal=opened, keep=home() / "artifacts", resume=resume, progress=progress or Progress()
+        )
+    best = _best(record, artifact)
+    if out is not None and artifact is not None:
+        publish(artifact, Path(out), force=force)
+    return StudyResult(record, best)
+
+
+def load(path: PathOrName, *, device: str | None = None) -> Honed:
+    """Load an artifact (``NAME.togi``). See ``togi.artifact.load.load``."""
+    from togi.artifact.load import load as load_artifact
+
+    return load_artifact(path, device=device)
+
+
+def read_study(study: str | None = None, journal: PathOrName | None = None) -> Study:
+    """A study of the journal by id (or the first digits of it); the newest without one.
+
+    Raises JournalError when there is none such.
+    """
+    with Journal.open(journal or default_journal(), create=False, read_only=True) as opened:
+        return opened.read(study)
+
+
+def _best(record: Study, artifact: Path | None) -> Best:
+    recipe = record.best or Recipe()
+    trial = record.trial(recipe)
+    if trial is None:
+        raise TogiError(f"the study chose nothing: {record.verdict}")
+    return Best(recipe, trial, artifact)
+
+
+@contextmanager
+def _reference(subject: Any, inputs: Any, extras: dict[str, Any]) -> Iterator[tuple[SubjectRef, str]]:
+    """Where children find the subject, and its name for people; a live one rests in a private file meanwhile."""
+    place = {"path": tuple(sys.path), "cwd": os.getcwd()}
+    if isinstance(subject, str):
+        if inputs is not None or any(value is not None for value in extras.values()):
+            raise SubjectError(
+                f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
+                "return them from it in a togi.Subject instead of passing them beside it"
+            )
+        from togi.subject.locate import check_spec
+
+        check_spec(subject)
+        yield SubjectRef(kind="locator", spec=subject, **place), subject
+        return
+    folder = Path(tempfile.mkdtemp(prefix="togi-live-"))
+    try:
+        path = folder / "subject"
+        live = _live(subject, inputs, extras)
+        _dump(live, path)
+        yield SubjectRef(kind="live", spec=str(path), **place), type(live.module).__name__
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:
+    from torch import nn
+
+    from togi.subject.inputs import Subject
+
+    if isinstance(subject, Subject):
+        return subject
+    if not isinstance(subject, nn.Module):
+        raise SubjectError(
+            f"the subject is a {type(subject).__name__}: give an nn.Module, a togi.Subject, or a locator such as "
+            "'timm:resnet50' or 'file.py:factory'. Wrap a plain function in an nn.Module whose forward calls it"
+        )
+    if inputs is None:
+        raise SubjectError("a live module needs inputs=...: one sample or a list of samples to run it with")
+    return Subject(subject, inputs, **extras)
+
+
+def _dump(subject: Any, path: Path) -> None:
+    import cloudpickle
+
+    try:
+        with path.open("wb") as file:
+            cloudpickle.dump(subject, file)
+    except Exception as error:  # foreign code: whatever the module holds
+        raise SubjectError(
+            f"the module cannot be sent to the trial processes ({type(error).__name__}: {error}). Put the code that "
+            "builds it into a file and give 'file.py:factory'"
+        ) from error

@@ -1,0 +1,54 @@
+"""Write the runnable files of an artifact: the chosen engine and its fallback. Runs in the child that holds the program."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from togi.artifact.manifest import Link
+from togi.records import Recipe, Stage
+from togi.techniques import NotSaveable, Refused, technique
+from togi.techniques.candidate import Candidate, Program
+from togi.trial.build import build
+
+EAGER = "eager"
+"""The engine that ends every chain: an exported program, run by plain torch on any machine."""
+
+
+def write_links(built: Candidate, start: Candidate, recipe: Recipe, folder: Path) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+    """Save the program of ``built`` and, where it is another engine, an eager fallback made anew from ``start``.
+
+    Returns the chain and notes for people. Raises NotSaveable when the chosen engine has no file form here.
+    """
+    engine = next((choice.technique for choice in recipe.at(Stage.ENGINE)), EAGER)
+    program = built.program if built.program is not None else _eager_program(built)
+    links = [_write(program, engine, built, recipe, folder)]
+    if engine == EAGER:
+        return tuple(links), ()
+    try:
+        plain = build(without_engine(recipe), start)
+        links.append(_write(_eager_program(plain), EAGER, plain, recipe, folder))
+    except (NotSaveable, Refused) as error:
+        return tuple(links), (f"no fallback for machines that cannot run {engine}: {error}",)
+    return tuple(links), ()
+
+
+def without_engine(recipe: Recipe) -> Recipe:
+    """The recipe without its engine and without what only that engine can do (an engine's own quantization)."""
+    choices = [choice for choice in recipe.choices if choice.stage is not Stage.ENGINE]
+    kept = [choice for choice in choices if not technique(choice.technique).needs]
+    return Recipe(choices=tuple(kept))
+
+
+def _eager_program(candidate: Candidate) -> Program:
+    program = technique(EAGER).apply(candidate.with_(program=None), {}).program
+    assert program is not None
+    return program
+
+
+def _write(program: Program, engine: str, candidate: Candidate, recipe: Recipe, folder: Path) -> Link:
+    inside = folder / engine
+    inside.mkdir(parents=True)
+    meta = program.save(inside)
+    return Link(
+        engine=engine, folder=engine, meta=meta, runtime=recipe.at(Stage.RUNTIME), threads=candidate.threads
+    )

@@ -1,0 +1,86 @@
+"""Load an artifact: validate everything, then take the first engine of its chain that runs here."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from togi.artifact.honed import Honed
+from togi.artifact.manifest import Link, Manifest, check_files, read_manifest
+from togi.errors import ArtifactError
+from togi.subject.machine import machine
+from togi.techniques import Engine, technique
+from togi.techniques.candidate import Candidate, in_contexts
+
+
+class FallbackWarning(UserWarning):
+    """The chosen engine cannot run here; a fallback of the recorded chain is used."""
+
+
+def load(path: str | PathLike[str], *, device: str | None = None) -> Honed:
+    """The tuned model in ``path`` (a ``.togi`` folder), ready to call.
+
+    Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled. If the chosen
+    engine cannot run here, the next of the recorded chain is taken, with a ``FallbackWarning``.
+
+    Raises:
+        ArtifactError: it is damaged, changed, unsafe, of another schema, or no engine of its chain runs here.
+    """
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
+    _check_device(manifest, device)
+    notes: list[str] = []
+    for link in manifest.chain:
+        try:
+            call = _load_link(folder, manifest, link)
+        except Exception as error:  # foreign code: a backend that does not run on this machine
+            notes.append(f"{link.engine} cannot run here ({type(error).__name__}: {str(error).strip()[:300]})")
+            continue
+        return _finish(call, manifest, link, notes)
+    raise ArtifactError(
+        f"no engine of {folder} runs on this machine: {'; '.join(notes) or 'its chain is empty'}. "
+        "'togi doctor' says what is missing; or tune again here"
+    )
+
+
+def _finish(call: Callable[..., Any], manifest: Manifest, link: Link, notes: list[str]) -> Honed:
+    if notes:
+        notes.append(f"using {link.engine} instead")
+        warnings.warn(f"{', '.join(notes)}. It is right, but its speed is not the proven one.", FallbackWarning, 3)
+    there = manifest.facts.machine
+    notes += [f"proven on another machine: {difference}" for difference in machine().differences(there)]
+    return Honed(call, manifest, link, tuple(notes))
+
+
+def _check_device(manifest: Manifest, device: str | None) -> None:
+    wanted = manifest.facts.device
+    if device is not None and device != wanted:
+        raise ArtifactError(f"it was tuned for {wanted}, not for {device}: tune again with --device {device}")
+
+
+def _load_link(folder: Path, manifest: Manifest, link: Link) -> Callable[..., Any]:
+    engine = technique(link.engine)
+    if not isinstance(engine, Engine):
+        raise ArtifactError(f"the manifest names {link.engine} as an engine, which it is not")
+    inside = folder / link.folder
+    if inside.resolve().parent != folder.resolve():
+        raise ArtifactError(f"the manifest names the folder {link.folder!r}, which is not in the artifact")
+    missing = [problem for package in engine.packages if (problem := package.missing())]
+    if missing:
+        raise ImportError(f"{missing[0]}: {engine.packages[0].mend}")
+    program = engine.load(inside, link.meta, manifest.signature, link.threads)
+    return in_contexts(program, runtime_contexts(manifest, link))
+
+
+def runtime_contexts(manifest: Manifest, link: Link) -> tuple[Any, ...]:
+    """The context managers that the recipe's runtime choices put around every call."""
+    candidate = Candidate(module=nn.Identity(), samples=(), signature=manifest.signature, facts=manifest.facts)
+    for choice in link.runtime:
+        candidate = technique(choice.technique).apply(candidate, dict(choice.options))
+    return candidate.contexts

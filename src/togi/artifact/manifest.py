@@ -1,0 +1,156 @@
+"""What stands in an artifact's ``manifest.json``, and the checks made before any other file of it is touched."""
+
+from __future__ import annotations
+
+import hashlib
+import stat
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+from pydantic import ValidationError
+
+from togi.errors import ArtifactError
+from togi.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
+from togi.subject.signature import Signature
+
+MANIFEST = "manifest.json"
+MANIFEST_LIMIT_BYTES = 16 << 20
+FILE_KINDS = frozenset({".pt2", ".ts", ".onnx", ".data", ".xml", ".bin", ".json", ".safetensors"})
+"""Endings of the files that engines write. Anything else in an artifact is refused."""
+
+
+class FileEntry(Record):
+    """One file: POSIX path relative to the artifact's folder."""
+
+    path: str
+    bytes: int
+    sha256: str
+
+
+class Link(Record):
+    """One way to run it: an engine, its files, and the runtime settings around every call."""
+
+    engine: str
+    folder: str
+    meta: dict[str, Any]
+    runtime: tuple[Choice, ...] = ()
+    threads: int | None = None
+
+
+class Manifest(Record):
+    """The whole of ``manifest.json``."""
+
+    schema_version: int = SCHEMA_VERSION
+    togi_version: str
+    created: str
+    """ISO 8601, UTC."""
+    subject: str
+    recipe: Recipe
+    signature: Signature
+    facts: Facts
+    proof: Trial
+    """The artifact itself, loaded in a fresh process, verified and measured against the original."""
+    chain: tuple[Link, ...]
+    """The chosen engine first, then the fallbacks in order."""
+    files: tuple[FileEntry, ...]
+    environment: dict[str, str] = {}
+    """Environment variables under which the proof was made (an allocator), which loading cannot set."""
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Parse and validate the manifest alone.
+
+    Raises ArtifactError: not a folder, missing, larger than 16 MiB, not JSON, another schema, unknown or missing fields.
+    """
+    path = folder / MANIFEST
+    if not folder.is_dir():
+        raise ArtifactError(f"{folder} is not a folder: an artifact is a folder made by 'togi tune SUBJECT --out {folder}'")
+    if not path.is_file() or path.is_symlink():
+        raise ArtifactError(f"{folder} holds no {MANIFEST}, so it is not a togi artifact, or it was copied in part")
+    size = path.stat().st_size
+    if size > MANIFEST_LIMIT_BYTES:
+        raise ArtifactError(
+            f"{path} is {size:,} bytes; a manifest is never above {MANIFEST_LIMIT_BYTES:,}. It was not read: "
+            "get the artifact again from where it was made"
+        )
+    try:
+        return Manifest.model_validate_json(path.read_bytes())
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"]) or "the document"
+        raise ArtifactError(
+            f"{path} is not a manifest of schema {SCHEMA_VERSION}: {where}: {first['msg']}. "
+            "It is damaged or from another version of togi: tune again, or load it with the togi that made it"
+        ) from None
+
+
+def check_files(folder: Path, manifest: Manifest) -> None:
+    """That exactly the listed files are there, inside the folder, of known kinds, with their sizes and hashes.
+
+    Raises ArtifactError naming the first file that is not as it should be. Nothing is parsed or executed.
+    """
+    if manifest.schema_version != SCHEMA_VERSION:
+        raise ArtifactError(
+            f"{folder} has schema {manifest.schema_version}, this togi reads {SCHEMA_VERSION}: tune again with this version"
+        )
+    listed = {entry.path: entry for entry in manifest.files}
+    for name in listed:
+        _check_path(name)
+    found = _walk(folder)
+    missing = sorted(set(listed) - set(found))
+    extra = sorted(set(found) - set(listed) - {MANIFEST})
+    if missing:
+        raise ArtifactError(f"{folder} lacks {missing[0]}, which its manifest lists: copy the whole folder again")
+    if extra:
+        raise ArtifactError(f"{folder} holds {extra[0]}, which its manifest does not list: it was added later. Remove it")
+    for name, entry in listed.items():
+        _check_content(folder / name, entry)
+
+
+def describe_file(folder: Path, path: Path) -> FileEntry:
+    return FileEntry(path=path.relative_to(folder).as_posix(), bytes=path.stat().st_size, sha256=_sha256(path))
+
+
+def list_files(folder: Path) -> tuple[FileEntry, ...]:
+    """Entries of all files below the folder but the manifest."""
+    return tuple(describe_file(folder, folder / name) for name in sorted(_walk(folder)) if name != MANIFEST)
+
+
+def _check_path(name: str) -> None:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts or "\\" in name or path.as_posix() != name:
+        raise ArtifactError(f"the manifest lists {name!r}, a path that leaves the artifact's folder: it is not loaded")
+    if path.suffix not in FILE_KINDS:
+        raise ArtifactError(
+            f"the manifest lists {name!r}, which is no file that an engine of togi writes: it is not loaded, because "
+            "files of other kinds may be pickles, which run code when they are read"
+        )
+
+
+def _walk(folder: Path) -> list[str]:
+    names = []
+    for path in folder.rglob("*"):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
+            continue
+        if not stat.S_ISREG(mode):
+            raise ArtifactError(f"{path} is a link or a special file: an artifact holds plain files only")
+        names.append(path.relative_to(folder).as_posix())
+    return names
+
+
+def _check_content(path: Path, entry: FileEntry) -> None:
+    size = path.stat().st_size
+    if size != entry.bytes:
+        raise ArtifactError(f"{path} has {size:,} bytes, its manifest says {entry.bytes:,}: it was cut or changed")
+    if _sha256(path) != entry.sha256:
+        raise ArtifactError(f"{path} has changed since it was proven (its sha256 differs): get the artifact again")
+    with path.open("rb") as file:
+        head = file.read(2)
+    if len(head) == 2 and head[0] == 0x80 and 2 <= head[1] <= 5:
+        raise ArtifactError(f"{path} is a pickle, which could run any code when loaded: it is refused")
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,85 @@
+"""Write an artifact. The child that holds the program writes the engine's files; the parent makes the manifest."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from datetime import UTC, datetime
+from pathlib import Path
+
+import togi
+from togi.artifact.manifest import MANIFEST, Link, Manifest, list_files
+from togi.errors import ArtifactError, OutputExistsError
+from togi.records import Facts, Recipe, Trial
+from togi.subject.signature import Signature
+
+
+def check_writable(out: Path, force: bool) -> None:
+    """Before any work is done: that ``out`` can be written.
+
+    Raises OutputExistsError (there already, without ``force``) or ArtifactError (no folder there, not writable).
+    """
+    if out.exists() and not force:
+        raise OutputExistsError(f"{out} exists already. Give another --out, or --force to replace it")
+    if out.exists() and not (out / MANIFEST).is_file():
+        raise OutputExistsError(f"{out} exists and is not a togi artifact: it is not replaced, even with --force")
+    parent = out.absolute().parent
+    probe = parent / f".{out.name}.probe"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        raise ArtifactError(
+            f"{parent} cannot be written ({error.strerror}), so the result could not be saved. Give another --out"
+        ) from None
+
+
+def write_manifest(
+    folder: Path,
+    *,
+    subject: str,
+    recipe: Recipe,
+    signature: Signature,
+    facts: Facts,
+    proof: Trial,
+    chain: tuple[Link, ...],
+    environment: dict[str, str],
+) -> Manifest:
+    """Hash what the engine wrote into ``folder`` and write the manifest beside it."""
+    manifest = Manifest(
+        togi_version=togi.__version__,
+        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        subject=subject,
+        recipe=recipe,
+        signature=signature,
+        facts=facts,
+        proof=proof,
+        chain=chain,
+        files=list_files(folder),
+        environment=environment,
+    )
+    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1))
+    return manifest
+
+
+def publish(source: Path, out: Path, *, force: bool = False) -> Path:
+    """Copy a finished artifact to ``out``: complete or not at all.
+
+    Raises OutputExistsError, or ArtifactError when the disk is full or the folder cannot be written.
+    """
+    check_writable(out, force)
+    partial = out.with_name(f".{out.name}.partial")
+    try:
+        shutil.rmtree(partial, ignore_errors=True)
+        shutil.copytree(source, partial)
+        if out.exists():
+            shutil.rmtree(out)
+        partial.rename(out)
+    except OSError as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        why = "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
+        raise ArtifactError(
+            f"{out} could not be written: {why}. The study is kept: free some space and give the same command again"
+        ) from None
+    return out

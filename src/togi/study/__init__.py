@@ -1,0 +1,1 @@
+"""The course of a study: survey, explore, race, prove. Runs in the parent; no torch, no model."""

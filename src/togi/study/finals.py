@@ -1,0 +1,153 @@
+"""The end of a study: the finalists race, the fastest is saved, and what was saved is proven."""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from togi.artifact.manifest import Link
+from togi.artifact.save import write_manifest
+from togi.judgement import fits
+from togi.measure import RaceResult, compare, race
+from togi.records import Outcome, Recipe, Trial
+from togi.study.course import REFERENCE, Course
+from togi.study.stable import environment_of
+from togi.techniques import recipe
+from togi.trial.supervise import Limits, RunningTrial, TrialEnded
+
+_FINALISTS = 4
+_PROOF_BUDGET_S = 5.0
+
+
+@dataclass(frozen=True)
+class Saved:
+    """A proven artifact: where it lies, and its trial, measured as loaded from its files."""
+
+    recipe: Recipe
+    folder: Path
+    proof: Trial
+
+
+class Finals:
+    """Race and proof of one course."""
+
+    def __init__(self, course: Course, keep: Path) -> None:
+        self.course = course
+        self.keep = keep
+
+    def race(self, budget_s: float) -> tuple[Recipe, ...]:
+        """Finalists, the best first. Their trials are recorded again with what the race measured.
+
+        The reference always runs, and wins where nobody is faster beyond doubt.
+        """
+        course = self.course
+        runners = [running for recipe in self._candidates() if (running := course.standing(recipe)) is not None]
+        reference = course.reference()
+        if not runners:
+            return (reference.recipe,)
+        by_name = {running.name: running.recipe for running in runners}
+        result = race(
+            [reference, *runners],
+            reference,
+            budget_s=budget_s,
+            seed=course.settings.seed,
+            on_round=lambda number, standing: course.progress.race_round(
+                number, {by_name[name]: interval for name, interval in standing.items() if name in by_name}
+            ),
+        )
+        for running in runners:
+            self._record(running, result)
+        course.notes.append(result.sentence)
+        return tuple(by_name.get(name, reference.recipe) for name in result.ranking)
+
+    def _candidates(self) -> Sequence[Recipe]:
+        settings = self.course.settings
+        trials = self.course.search.finalists(_FINALISTS * 2)
+        fitting = [t.recipe for t in trials if not fits(t.footprint, settings) and t.recipe.techniques != set(REFERENCE)]
+        return fitting[:_FINALISTS]
+
+    def _record(self, running: RunningTrial, result: RaceResult) -> None:
+        """Append the finalist's race to the journal: its last trial, timed anew."""
+        timing = result.timing(running.name)
+        before = self.course.last(running.recipe)
+        if timing is None or before is None or before.timing is None:
+            return
+        kept = {"first_call_ms": before.timing.first_call_ms, "build_s": before.timing.build_s}
+        self.course.log.append(before.model_copy(update={"timing": timing.model_copy(update=kept)}))
+
+    def save(self, ranking: Sequence[Recipe]) -> Saved | None:
+        """The first of the ranking that can be saved, loaded again, and stands the proof."""
+        for candidate in ranking:
+            self.course.progress.saving(candidate)
+            saved = self._save(candidate)
+            if saved is not None:
+                return saved
+        return None
+
+    def _save(self, candidate: Recipe) -> Saved | None:
+        course = self.course
+        folder = self.keep / f"{course.log.id[:12]}-{candidate.id}.togi"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        try:
+            running = course.reference() if candidate == recipe(**REFERENCE) else course.standing(candidate)
+            links = self._links(running, folder) if running else None
+            trial = course.last(candidate)
+            if links is not None and trial is not None:
+                self._manifest(folder, candidate, trial, links)
+                proof = self._prove(folder, candidate, trial)
+                self._manifest(folder, candidate, proof, links)
+                return Saved(candidate, folder, proof)
+        except TrialEnded as ended:
+            course.notes.append(f"{candidate.label} could not be saved: {ended}")
+        shutil.rmtree(folder, ignore_errors=True)
+        return None
+
+    def _links(self, running: RunningTrial, folder: Path) -> tuple[Link, ...] | None:
+        answer = running.save(folder)
+        if "unsaveable" in answer:
+            self.course.notes.append(f"{running.recipe.label} has no file form here: {answer['unsaveable']}")
+            return None
+        self.course.notes += answer["notes"]
+        return tuple(Link.model_validate(link) for link in answer["links"])
+
+    def _manifest(self, folder: Path, candidate: Recipe, proof: Trial, links: tuple[Link, ...]) -> None:
+        course = self.course
+        write_manifest(
+            folder,
+            subject=course.subject,
+            recipe=candidate,
+            signature=course.signature,
+            facts=course.facts,
+            proof=proof,
+            chain=links,
+            environment=environment_of(candidate, course.facts),
+        )
+
+    def _prove(self, folder: Path, candidate: Recipe, trial: Trial) -> Trial:
+        """Load the artifact in a fresh process, verify it, and measure it against the original.
+
+        Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
+        """
+        course = self.course
+        limits = Limits(timeout_s=course.trial_timeout_s)
+        with course.stable.start_artifact(folder, candidate, course.facts, limits, check=True) as loaded:
+            outcome, reason = course.verdict(loaded)
+            if outcome is not Outcome.OK:
+                raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
+            warmed = loaded.warm()
+            result = compare(course.reference(), loaded, budget_s=_PROOF_BUDGET_S, seed=course.settings.seed)
+            timing = result.timing(loaded.name)
+            if timing is not None:
+                timing = timing.model_copy(update={"first_call_ms": warmed.first_call_ms, "build_s": loaded.build_s})
+            return trial.model_copy(update={"timing": timing, "error": loaded.error})
+
+
+def race_budget_s(limit_s: float | None, started: float) -> float:
+    """What is left for the race: most of what remains of the limit, within sensible bounds."""
+    if limit_s is None:
+        return 60.0
+    return max(8.0, min(45.0, started + limit_s - time.monotonic() - 2 * _PROOF_BUDGET_S))

@@ -1,0 +1,107 @@
+"""One study from start to end."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from togi.errors import SubjectError
+from togi.journal import Journal, study_key
+from togi.progress import Progress
+from togi.records import Facts, Outcome, Recipe, Study, Trial
+from togi.search import Search
+from togi.settings import Settings
+from togi.study.course import REFERENCE, Course
+from togi.study.finals import Finals, Saved, race_budget_s
+from togi.study.stable import Stable
+from togi.subject.machine import machine
+from togi.subject.signature import Signature
+from togi.techniques import all_techniques, recipe
+from togi.trial.protocol import SubjectRef
+from togi.trial.supervise import Limits, TrialEnded
+
+_SURVEY_TIMEOUT_S = 900.0
+
+
+def run_study(
+    subject: SubjectRef,
+    name: str,
+    settings: Settings,
+    *,
+    journal: Journal,
+    keep: Path,
+    resume: bool = True,
+    progress: Progress,
+) -> tuple[Study, Path | None]:
+    """The study's record and the folder of the proven artifact (None where nothing could be saved).
+
+    Raises TogiError when the subject cannot be loaded or run. KeyboardInterrupt leaves every finished trial in the journal.
+    """
+    started = time.monotonic()
+    progress.message(f"loading {name}")
+    with Stable(subject, machine(settings.device), device=settings.device, seed=settings.seed) as stable:
+        facts, signature, fingerprint = _survey(stable, name, progress)
+        header = Study(
+            id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now()
+        )
+        lasting = settings.model_dump(mode="json", exclude={"time_limit_s", "effort", "trial_timeout_s", "only", "without"})
+        log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
+        search = Search(facts, all_techniques(), settings, log.trials())
+        progress.surveyed(facts, search.planned, settings.limit_s)
+        course = Course(stable, name, facts, signature, settings, log, search, progress, started)
+        course.notes += log.notes
+        course.explore()
+        finals = Finals(course, keep)
+        ranking = finals.race(race_budget_s(settings.limit_s, started))
+        saved = finals.save(ranking)
+        study = _conclude(course, search, ranking, saved)
+        log.decide(study)
+        progress.finished(study)
+        return study, saved.folder if saved else None
+
+
+def _survey(stable: Stable, name: str, progress: Progress) -> tuple[Facts, Signature, str]:
+    try:
+        return stable.survey(Limits(timeout_s=_SURVEY_TIMEOUT_S), lambda phase: progress.message(f"{phase} of {name}"))
+    except TrialEnded as ended:
+        detail = f"\n{ended.ending.traceback}" if ended.ending.outcome is Outcome.CRASHED else ""
+        raise SubjectError(
+            f"{name} cannot be run on its own inputs, so there is nothing to tune: {ended.ending.reason}.{detail}"
+        ) from None
+
+
+def _conclude(course: Course, search: Search, ranking: tuple[Recipe, ...], saved: Saved | None) -> Study:
+    trials = course.log.trials()
+    best = saved.recipe if saved else ranking[0]
+    if saved is not None:
+        trials = [*trials, saved.proof]
+    return course.log.header.model_copy(
+        update={
+            "trials": (*trials, *search.explained),
+            "finalists": ranking,
+            "best": best,
+            "verdict": " ".join([_verdict(best, ranking, trials, saved), *course.notes]),
+            "command": f"togi tune {course.subject} --effort {course.settings.effort} --seed {course.settings.seed}",
+        }
+    )
+
+
+def _verdict(best: Recipe, ranking: tuple[Recipe, ...], trials: list[Trial], saved: Saved | None) -> str:
+    trial = next((t for t in reversed(trials) if t.recipe == best), None)
+    if best == recipe(**REFERENCE) or trial is None or trial.timing is None:
+        return "Nothing was faster than the original beyond doubt: keep it as it is, under torch.no_grad."
+    speedup = trial.timing.speedup_x
+    sentence = (
+        f"{best.label} is {speedup.median:.2f} x as fast as the original (between {speedup.low:.2f} and "
+        f"{speedup.high:.2f} x) and " + ("as right as plain eager." if not trial.reason else f"{trial.reason}.")
+    )
+    if saved is None:
+        sentence += " It could not be saved."
+    elif ranking[0] != best:
+        sentence += f" {ranking[0].label} was faster in the race but could not be saved."
+    return sentence
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")
