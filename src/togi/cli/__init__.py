@@ -1,1 +1,5 @@
+"""The command line: one command per file. Nothing here imports torch, and ``togi --help`` imports no records either."""
 
+from togi.cli.app import app, main
+
+__all__ = ["app", "main"]

@@ -1,0 +1,108 @@
+"""The ``togi`` program: collects the commands, turns errors into messages and exit codes. Only ``main`` does that.
+
+Exit codes: 0 done; 1 nothing found or something missing (each command says when); 2 wrong usage, or a subject, file or
+journal that cannot be used; 3 a defect of togi; 130 interrupted.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+import togi
+from togi.cli.bench import bench
+from togi.cli.doctor import doctor
+from togi.cli.explain import explain
+from togi.cli.report import report
+from togi.cli.tune import tune
+from togi.errors import TogiError
+
+USAGE_ERROR = 2
+DEFECT = 3
+INTERRUPTED = 130
+
+app = typer.Typer(
+    name="togi",
+    no_args_is_help=True,
+    add_completion=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+for command in (tune, bench, explain, doctor, report):
+    app.command()(command)
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"togi {togi.__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def togi_command(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None:
+    """Hone PyTorch models: try what is known to help on your model and machine, prove it, keep the fastest faithful one."""
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    sys.exit(run(given))
+
+
+def run(given: Sequence[str]) -> int:
+    """Run the command line; the exit code. Every error ends as a message on standard error."""
+    debug = "--debug" in given
+    try:
+        code = app(args=list(given), prog_name="togi", standalone_mode=False)
+        sys.stdout.flush()
+        return code if isinstance(code, int) else 0
+    except (KeyboardInterrupt, typer.Abort):
+        return _fail(f"Interrupted: togi {shlex.join(given)}", INTERRUPTED, debug)
+    except TogiError as error:
+        return _fail(str(error), error.exit_code, debug)
+    except BrokenPipeError:
+        return _reader_gone()
+    except OSError as error:
+        return _fail(_file_problem(error), USAGE_ERROR, debug)
+    except _ClickException as error:
+        error.show()
+        return int(error.exit_code)
+    except Exception as error:
+        lines = f"{type(error).__name__}: {error}\nThis is a defect of togi, not of your model. --debug shows where."
+        return _fail(lines, DEFECT, debug)
+
+
+# Typer carries its own copy of click in newer versions: the class is found through what typer itself exports.
+_ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ == "ClickException")
+
+
+def _fail(message: str, code: int, debug: bool) -> int:
+    if debug:
+        traceback.print_exc()
+    print(f"togi: {message}", file=sys.stderr)
+    return code
+
+
+def _file_problem(error: OSError) -> str:
+    where = f" {error.filename}" if error.filename else ""
+    return (
+        f"{error.strerror or error}:{where}. Nothing that was learned is lost: finished trials are in the journal. "
+        "Free space or choose another folder, then run the same command again."
+    )
+
+
+def _reader_gone() -> int:
+    """``togi report ID | head``: the reader has what it wanted. Python must not write to the closed pipe at exit."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 0

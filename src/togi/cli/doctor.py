@@ -1,0 +1,26 @@
+"""``togi doctor``: what this machine has, what is missing or outdated, and the command that mends it."""
+
+from __future__ import annotations
+
+from togi.cli.options import Debug, Device, Json, Seed, without_effect
+
+
+def doctor(json: Json = False, device: Device = "cpu", seed: Seed = 0, debug: Debug = False) -> int:
+    """Examine this machine: processor, memory, packages, compiler, allocators, GPU, other processes.
+
+    Exit code 1 when something needed is missing.
+    """
+    from togi.cli.output import print_json, print_text, stdout
+    from togi.doctor import Level, examine
+    from togi.records import SCHEMA_VERSION
+    from togi.report.examination import examination_text
+
+    without_effect("doctor", seed=seed)
+    checks = examine(device)
+    if json:
+        found = [check.model_dump() for check in checks]
+        print_json({"schema_version": SCHEMA_VERSION, "kind": "examination", "checks": found})
+    else:
+        console = stdout()
+        print_text(console, examination_text(checks))
+    return 1 if any(check.level is Level.MISSING for check in checks) else 0

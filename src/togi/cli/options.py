@@ -1,0 +1,69 @@
+"""Options that commands share, so that they are called and explained the same everywhere."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from togi.cli.quantities import parse_duration
+from togi.errors import UnknownNameError, nearest
+
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+
+
+def _device(name: str) -> str:
+    if not _DEVICE.fullmatch(name):
+        raise typer.BadParameter(
+            f"there is no device '{name}'{nearest(name, ['cpu', 'cuda', 'cuda:0'])}: cpu, cuda or cuda:N"
+        )
+    return name
+
+
+def complete_technique(incomplete: str) -> list[str]:
+    from togi.techniques import all_techniques
+
+    return [id for id in all_techniques() if id.startswith(incomplete)]
+
+
+Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output (docs/commands.md).")]
+Device = Annotated[
+    str, typer.Option("--device", metavar="cpu|cuda[:N]", callback=_device, help="Where the model runs.")
+]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn by chance.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+Journal = Annotated[
+    Path | None, typer.Option("--journal", metavar="FILE", help="The journal of studies; default: one per user.")
+]
+TimeLimit = Annotated[
+    float | None,
+    typer.Option("--time-limit", metavar="TIME", parser=parse_duration, help="Stop after this long: 90s, 5m, 1h."),
+]
+
+
+def names(given: Iterable[str] | None) -> tuple[str, ...]:
+    """``--allow a --allow b,c`` as one tuple without repeats."""
+    parts = (part.strip() for item in given or () for part in item.split(","))
+    return tuple(dict.fromkeys(part for part in parts if part))
+
+
+def check_techniques(option: str, given: Iterable[str], also: Iterable[str] = ()) -> None:
+    """Raises UnknownNameError with the nearest name for what is neither a technique nor one of ``also``."""
+    from togi.techniques import all_techniques
+
+    known = [*also, *all_techniques()]
+    for name in given:
+        if name not in known:
+            raise UnknownNameError(
+                f"{option}: there is no technique '{name}'{nearest(name, known)}. 'togi explain' lists them."
+            )
+
+
+def without_effect(command: str, **given: object) -> None:
+    """Warn of settings that every command takes but that do nothing in this one."""
+    for option, value in given.items():
+        if value:
+            typer.echo(f"togi {command}: --{option} has no effect here", err=True)

@@ -1,0 +1,65 @@
+"""Where commands write: results on standard output, progress and messages on standard error, reports in files."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from togi.errors import OutputExistsError
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+
+    from togi.records import Study
+
+
+def stdout() -> Console:
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def stderr() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def print_text(console: Console, text: RenderableType) -> None:
+    """Without the spaces that pad lines to the console's width."""
+    with console.capture() as capture:
+        console.print(text)
+    console.file.write("".join(f"{line.rstrip()}\n" for line in capture.get().splitlines()))
+
+
+def print_json(document: dict[str, Any]) -> None:
+    from togi.report.json import dumps
+
+    sys.stdout.write(dumps(document))
+
+
+def check_report_path(path: Path, force: bool) -> None:
+    """Before anything is measured: the folder is there, and nothing but an earlier report would be overwritten."""
+    if path.is_dir():
+        raise OutputExistsError(f"{path} is a folder: give the name of a file, such as {path / 'report.html'}")
+    if not path.absolute().parent.is_dir():
+        raise OutputExistsError(
+            f"the folder {path.absolute().parent} does not exist: create it, or choose another place"
+        )
+    if path.exists() and not force and not _is_report(path):
+        raise OutputExistsError(f"{path} exists and is not a report of togi: choose another name, or give --force")
+
+
+def write_report(study: Study, path: Path) -> None:
+    """The offline HTML report; the file appears whole or not at all."""
+    from togi.report.html import study_html
+
+    part = path.with_name(f"{path.name}.part")
+    part.write_bytes(study_html(study).encode("utf-8", errors="replace"))
+    part.replace(path)
+
+
+def _is_report(path: Path) -> bool:
+    with path.open("rb") as file:
+        return b'name="generator" content="togi' in file.read(2000)

@@ -1,0 +1,43 @@
+"""``togi report``: a study again, as text, JSON or HTML."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from togi.cli.options import Debug, Device, Journal, Json, Seed, without_effect
+
+
+def report(
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="The id of a study, or a .togi artifact.")],
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE.html", help="Write an offline HTML file.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
+    journal: Journal = None,
+    json: Json = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    debug: Debug = False,
+) -> int:
+    """Show a study again, with every trial. Exit code 1 when nothing could be chosen in it."""
+    from togi import api
+    from togi.cli.output import check_report_path, print_json, print_text, stdout, write_report
+    from togi.report.json import study_json
+    from togi.report.terminal import study_text
+
+    without_effect("report", device=device != "cpu", seed=seed)
+    if html is not None:
+        check_report_path(html, force)
+    found = api.read_study(study, journal)
+    if html is not None:
+        write_report(found, html)
+        typer.echo(f"report: {html}", err=True)
+    if json:
+        print_json(study_json(found))
+    elif html is None:
+        console = stdout()
+        print_text(console, study_text(found, width=console.width))
+    return 0 if found.best is not None else 1

@@ -1,0 +1,124 @@
+"""``togi tune``: try, prove, choose, save."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from togi.cli.options import (
+    Debug,
+    Device,
+    Journal,
+    Json,
+    Seed,
+    TimeLimit,
+    check_techniques,
+    complete_technique,
+    names,
+)
+from togi.cli.quantities import parse_share, parse_size
+
+if TYPE_CHECKING:
+    from togi.records import Study
+
+SHOWN_RECIPES = 12
+"""Measured recipes in the table; ``togi report`` shows all."""
+
+
+class Effort(StrEnum):
+    QUICK = "quick"
+    NORMAL = "normal"
+    THOROUGH = "thorough"
+
+
+def tune(
+    subject: Annotated[
+        str,
+        typer.Argument(metavar="SUBJECT", help="file.py:factory, package.module:factory, timm:NAME, model.pt2, ..."),
+    ],
+    out: Annotated[Path | None, typer.Option("--out", metavar="NAME.togi", help="Save the chosen recipe here.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
+    report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report.")] = None,
+    effort: Annotated[Effort, typer.Option("--effort", help="How much to try.")] = Effort.NORMAL,
+    time_limit: TimeLimit = None,
+    max_memory: Annotated[
+        int | None,
+        typer.Option("--max-memory", metavar="SIZE", parser=parse_size, help="Idle + peak of a call: 2GiB, 500MB."),
+    ] = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option("--max-error", metavar="ERROR", parser=parse_share, help="Relative error that --allow accepts."),
+    ] = None,
+    max_drop: Annotated[
+        float | None,
+        typer.Option("--max-drop", metavar="DROP", parser=parse_share, help="Drop of the metric that --allow accepts."),
+    ] = None,
+    allow: Annotated[
+        list[str] | None,
+        typer.Option("--allow", metavar="ID", help="Allow an approximate technique, or 'approximate' for all."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="ID", help="Try only these.", autocompletion=complete_technique),
+    ] = None,
+    without: Annotated[
+        list[str] | None,
+        typer.Option("--without", metavar="ID", help="Leave these out.", autocompletion=complete_technique),
+    ] = None,
+    journal: Journal = None,
+    json: Json = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+    debug: Debug = False,
+) -> int:
+    """Find the fastest faithful way to run SUBJECT on this machine, prove it, save it.
+
+    Exit code 1 when nothing could be chosen, not even the original.
+    """
+    from togi.cli.output import check_report_path
+
+    chosen = {"allow": names(allow), "only": names(only), "without": names(without)}
+    check_techniques("--allow", chosen["allow"], also=("approximate",))
+    check_techniques("--only", chosen["only"])
+    check_techniques("--without", chosen["without"])
+    if report is not None:
+        check_report_path(report, force)
+    limits = {"time_limit_s": time_limit, "max_memory": max_memory, "max_error": max_error, "max_drop": max_drop}
+    settings = {"out": out, "force": force, "device": device, "effort": effort.value, "seed": seed, "journal": journal}
+    study = _study(subject, **settings, **limits, **chosen)
+    _show(study, out=out, report=report, json=json)
+    return 0 if study.best is not None else 1
+
+
+def _study(subject: str, **settings: Any) -> Study:
+    from togi import api
+    from togi.cli.interrupted import interrupted
+    from togi.cli.watch import watch
+
+    with watch(subject) as progress:
+        try:
+            study: Study = api.tune(subject, progress=progress, **settings).record
+        except KeyboardInterrupt:
+            raise interrupted(progress.standing.ended) from None
+    return study
+
+
+def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) -> None:
+    from togi.cli.output import print_json, print_text, stdout, write_report
+    from togi.report.json import study_json
+    from togi.report.terminal import study_text
+
+    if report is not None:
+        write_report(study, report)
+    if json:
+        print_json(study_json(study))
+        return
+    console = stdout()
+    artifact = str(out) if out is not None else None
+    print_text(console, study_text(study, width=console.width, limit=SHOWN_RECIPES, artifact=artifact))
+    for label, path in (("artifact", out), ("report", report)):
+        if path is not None:
+            typer.echo(f"{label}: {path}")

@@ -1,0 +1,60 @@
+"""Who else is busy: load, and the processes that use the cores right now. Measurements suffer from them."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+from togi.doctor.check import Check, Level
+from togi.records import Machine
+
+WATCH_S = 0.5
+BUSY_CORES = 0.2
+"""A process above this is named."""
+SHOWN = 3
+_USER_TIME, _SYSTEM_TIME = 11, 12
+"""Positions in /proc/PID/stat after the name, see proc_pid_stat(5)."""
+
+
+def check(machine: Machine, watch_s: float = WATCH_S) -> list[Check]:
+    if not Path("/proc/self/stat").exists():
+        return []
+    busy = busy_processes(watch_s)
+    total = sum(cores for cores, _ in busy)
+    load = f"load {os.getloadavg()[0]:.2f}, others keep {total:.1f} of {machine.cpu_cores} cores busy"
+    if not busy:
+        return [Check(topic="quiet", name="other processes", level=Level.OK, found=load)]
+    names = ", ".join(f"{name} ({cores:.1f} cores)" for cores, name in busy[:SHOWN])
+    why = "a busy neighbour can make one process ten times slower: togi will notice, and may not be able to decide"
+    return [Check(topic="quiet", name="other processes", level=Level.WARNING, found=f"{load}: {names}", why=why)]
+
+
+def busy_processes(watch_s: float, proc: Path = Path("/proc")) -> list[tuple[float, str]]:
+    """``(cores used, name and pid)`` of other processes, the busiest first."""
+    ticks_per_s = os.sysconf("SC_CLK_TCK")
+    before = _times(proc)
+    start = time.monotonic()
+    time.sleep(watch_s)
+    elapsed_s = max(time.monotonic() - start, 1e-6)
+    found = [
+        ((ticks - before[pid][0]) / ticks_per_s / elapsed_s, f"{name} pid {pid}")
+        for pid, (ticks, name) in _times(proc).items()
+        if pid in before
+    ]
+    return sorted(((cores, name) for cores, name in found if cores >= BUSY_CORES), reverse=True)
+
+
+def _times(proc: Path) -> dict[int, tuple[int, str]]:
+    """Processor time so far, in ticks, and the name of every process but this one."""
+    found = {}
+    for entry in proc.iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")
+            except OSError:
+                continue  # it ended meanwhile
+            name, _, rest = stat.partition("(")[2].rpartition(")")
+            fields = rest.split()
+            found[int(entry.name)] = (int(fields[_USER_TIME]) + int(fields[_SYSTEM_TIME]), name)
+    return found
