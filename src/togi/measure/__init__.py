@@ -1,1 +1,32 @@
+"""How long it takes and how much memory it needs, found in turns, and how sure that is. No torch is imported here."""
 
+from togi.measure.course import Lane, Runner, Verdict
+from togi.measure.interval import PLACEMENT, median_interval, ratio_interval, rounds_needed
+from togi.measure.memory import MemoryMark, mark_memory, measure_footprint
+from togi.measure.noise import judge, usable
+from togi.measure.race import RaceResult, compare, race
+from togi.measure.turn import TURN_MS, Turn, Warmup, choose_passes, take_turn, warm
+
+__all__ = [
+    "PLACEMENT",
+    "TURN_MS",
+    "Lane",
+    "MemoryMark",
+    "RaceResult",
+    "Runner",
+    "Turn",
+    "Verdict",
+    "Warmup",
+    "choose_passes",
+    "compare",
+    "judge",
+    "mark_memory",
+    "measure_footprint",
+    "median_interval",
+    "race",
+    "ratio_interval",
+    "rounds_needed",
+    "take_turn",
+    "usable",
+    "warm",
+]

@@ -1,0 +1,258 @@
+"""What a candidate keeps resident, and how much more a call needs, seen from inside its own child.
+
+On the CPU two things count as resident. Anonymous memory of the process: its growth since a mark, so that what the fork
+server lent copy-on-write does not count. Data files mapped into it (weights read in place): pages of files that lie
+neither in the Python installation nor in the system's library folders. Code of installed libraries is left out, as the
+system shares and drops it at will. On CUDA it is what torch's caching allocator has reserved, plus what others took on
+the device since the mark.
+
+Source: Linux, Documentation/filesystems/proc.rst (smaps, VmHWM, clear_refs); torch.cuda memory management notes.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import ctypes.util
+import gc
+import site
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from togi.records import Footprint
+
+if TYPE_CHECKING:
+    from togi.subject.inputs import Inputs
+
+_SELF = Path("/proc/self")
+_SAMPLE_EVERY_S = 0.001
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryMark:
+    """Where a measurement of memory begins: taken in the child before the candidate is built."""
+
+    anonymous_bytes: int = 0
+    mapped_bytes: int = 0
+    device_other_bytes: int = 0
+    """Device memory in use beyond torch's own reserve (CUDA only)."""
+
+
+def mark_memory(device: str = "cpu") -> MemoryMark:
+    """The state now, after returning what the allocator keeps free to the system."""
+    _release(device)
+    if device == "cuda":
+        return MemoryMark(device_other_bytes=_cuda_other_bytes())
+    anonymous, mapped = _resident()
+    return MemoryMark(anonymous_bytes=anonymous, mapped_bytes=mapped)
+
+
+def measure_footprint(
+    call: Callable[..., Any],
+    samples: Sequence[Inputs],
+    mark: MemoryMark,
+    *,
+    held_bytes: int = 0,
+    device: str = "cpu",
+    passes: int = 2,
+    exact: bool = True,
+) -> Footprint:
+    """The footprint of a warm candidate; whatever ``call`` raises goes through.
+
+    Args:
+        call: the candidate, built and warm.
+        samples: at least one; each is called ``passes`` times, and the output of a call is dropped before the next.
+        mark: from before the candidate was built.
+        held_bytes: bytes of torch storages that the candidate uses and that were in the process before the mark
+            (weights inherited from the fork server): they are no growth, but the candidate needs them. 0 on CUDA,
+            where torch's reserve holds everything.
+        device: ``cpu`` or ``cuda``.
+        passes: calls per sample; the peak is the highest of them.
+        exact: also ask torch's allocator for its exact peak, which takes one more pass under the profiler.
+    """
+    if device == "cuda":
+        return _cuda_footprint(call, samples, mark, passes)
+    _release(device)
+    anonymous, mapped = _resident()
+    idle = max(0, anonymous - mark.anonymous_bytes) + max(0, mapped - mark.mapped_bytes) + held_bytes
+    peak = peak_resident_bytes(lambda: _run(call, samples, passes))
+    allocator = torch_allocator_peak_bytes(lambda: _run(call, samples, 1)) if exact else None
+    return Footprint(idle_bytes=idle, peak_bytes=peak, allocator_peak_bytes=allocator)
+
+
+def peak_resident_bytes(run: Callable[[], None]) -> int:
+    """How far the resident set rises above where it stands, while ``run`` runs.
+
+    The kernel's own high-water mark where it may be reset; else a thread looks every millisecond and may miss less.
+    """
+    _trim()
+    if _reset_high_water():
+        before = _status_bytes("VmRSS")
+        run()
+        return max(0, _status_bytes("VmHWM") - before)
+    before = _status_bytes("VmRSS")
+    with _sampling() as highest:
+        run()
+    return max(0, highest() - before)
+
+
+def torch_allocator_peak_bytes(run: Callable[[], None]) -> int | None:
+    """The exact peak of what torch's CPU allocator handed out during ``run`` and had not got back, in bytes.
+
+    None where the profiler does not report memory (its events have no public form, so their shape is checked), or where
+    ``run`` used no memory of torch's: an engine with an allocator of its own.
+    """
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        run()
+    results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
+    if results is None:
+        return None
+    from torch._C._autograd import DeviceType  # where event.device_type() comes from
+
+    changes = [
+        (event.start_ns(), event.nbytes())
+        for event in results.events()
+        if event.name() == "[memory]" and event.device_type() == DeviceType.CPU
+    ]
+    return _highest(changes)
+
+
+def _highest(changes: Sequence[tuple[int, int]]) -> int | None:
+    """The highest running sum of ``(time, signed bytes)``; None where nothing was allocated."""
+    if not any(size > 0 for _, size in changes):
+        return None
+    total = highest = 0
+    for _, size in sorted(changes, key=lambda change: change[0]):
+        total += size
+        highest = max(highest, total)
+    return highest
+
+
+def _run(call: Callable[..., Any], samples: Sequence[Inputs], passes: int) -> None:
+    for _ in range(passes):
+        for sample in samples:
+            call(*sample.args, **sample.kwargs)
+
+
+def _cuda_footprint(call: Callable[..., Any], samples: Sequence[Inputs], mark: MemoryMark, passes: int) -> Footprint:
+    """Reserved, not allocated, is what the device must have: private pools of CUDA graphs are in it."""
+    import torch
+
+    _release("cuda")
+    other = max(0, _cuda_other_bytes() - mark.device_other_bytes)
+    reserved, allocated = torch.cuda.memory_reserved(), torch.cuda.memory_allocated()
+    torch.cuda.reset_peak_memory_stats()
+    _run(call, samples, passes)
+    torch.cuda.synchronize()
+    return Footprint(
+        idle_bytes=reserved + other,
+        peak_bytes=torch.cuda.max_memory_reserved() - reserved,
+        allocator_peak_bytes=torch.cuda.max_memory_allocated() - allocated,
+    )
+
+
+def _cuda_other_bytes() -> int:
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    return int(total - free - torch.cuda.memory_reserved())
+
+
+def _release(device: str) -> None:
+    gc.collect()
+    if device == "cuda":
+        import torch
+
+        torch.cuda.synchronize()
+        torch.cuda.empty_cache()
+    else:
+        _trim()
+
+
+def _trim() -> None:
+    """Free lists of glibc's malloc back to the system (malloc_trim(3)); other allocators keep theirs, and it counts."""
+    name = ctypes.util.find_library("c") if sys.platform == "linux" else None
+    trim = getattr(ctypes.CDLL(name), "malloc_trim", None) if name else None
+    if trim is not None:
+        trim(0)
+
+
+def _resident() -> tuple[int, int]:
+    """(anonymous bytes, bytes of mapped data files), exact: counted by walking the page tables."""
+    try:
+        lines = (_SELF / "smaps").read_text(errors="replace").splitlines()
+    except OSError:  # not offered (some sandboxes): the counters of the process, without mapped files
+        return _status_bytes("RssAnon"), 0
+    return _count_resident(lines, _installed())
+
+
+def _count_resident(lines: Sequence[str], installed: tuple[str, ...]) -> tuple[int, int]:
+    anonymous = mapped = 0
+    counts = False
+    for line in lines:
+        head, _, rest = line.partition(" ")
+        if not head.endswith(":"):
+            path = [*line.split(None, 5), ""][5] if "-" in head else ""
+            counts = path.startswith("/") and not path.startswith(installed)
+        elif head == "Anonymous:":
+            size = int(rest.split()[0]) * 1024
+            anonymous += size
+            mapped -= size if counts else 0
+        elif head == "Rss:" and counts:
+            mapped += int(rest.split()[0]) * 1024
+    return anonymous, mapped
+
+
+def _installed() -> tuple[str, ...]:
+    """Folders whose mapped files are code: no candidate brought them."""
+    prefixes = {sys.prefix, sys.base_prefix, *site.getsitepackages(), site.getusersitepackages()}
+    return (
+        "/usr/",
+        "/lib/",
+        "/lib32/",
+        "/lib64/",
+        "/dev/",
+        "/memfd:",
+        "/SYSV",
+        *(f"{Path(p).resolve()}/" for p in sorted(prefixes)),
+    )
+
+
+def _status_bytes(field: str) -> int:
+    for line in (_SELF / "status").read_text().splitlines():
+        if line.startswith(f"{field}:"):
+            return int(line.split()[1]) * 1024
+    return 0
+
+
+def _reset_high_water() -> bool:
+    """Set VmHWM to what is resident now (proc.rst, clear_refs: 5)."""
+    try:
+        (_SELF / "clear_refs").write_text("5")
+    except OSError:
+        return False
+    return _status_bytes("VmHWM") > 0
+
+
+@contextmanager
+def _sampling() -> Iterator[Callable[[], int]]:
+    """A thread that looks at the resident set; ``highest()`` is the largest seen."""
+    stop, seen = threading.Event(), [_status_bytes("VmRSS")]
+
+    def look() -> None:
+        while not stop.wait(_SAMPLE_EVERY_S):
+            seen[0] = max(seen[0], _status_bytes("VmRSS"))
+
+    thread = threading.Thread(target=look, name="togi-memory", daemon=True)
+    thread.start()
+    try:
+        yield lambda: max(seen[0], _status_bytes("VmRSS"))
+    finally:
+        stop.set()
+        thread.join()

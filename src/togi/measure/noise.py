@@ -1,0 +1,83 @@
+"""What a measurement says of itself: spread, waiting, stolen time, neighbours, throttling, in numbers and in sentences.
+
+It judges turns that have been taken. What to do about it (measure longer, call the trial unstable) is the caller's.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from togi.measure.turn import Turn
+from togi.records import Noise
+
+WARN_SPREAD = 0.10
+WARN_WAITING = 0.10
+WARN_STOLEN = 0.02
+WARN_NEIGHBOURS = 0.25
+WARN_THROTTLED = 0.01
+WARN_FREQUENCY = 0.90
+"""Clock of the slowest quarter of the turns, relative to the fastest turn's."""
+
+UNUSABLE_SPREAD = 1.0
+UNUSABLE_STOLEN = 0.25
+
+
+def judge(turns: Sequence[Turn]) -> Noise:
+    """The noise of one candidate's turns; of no turns at all: a ``Noise`` that warns of just that."""
+    if not turns:
+        return Noise(warnings=("there is no finished turn to judge",))
+    wall_s = sum(turn.wall_s for turn in turns)
+    noise = Noise(
+        spread=_spread([time for turn in turns for time in turn.times_ms]),
+        waiting=_share(sum(t.waiting_s for t in turns), sum(t.waiting_s + t.cpu_s for t in turns)),
+        stolen=_share(sum(t.stolen_s for t in turns), sum(t.machine_s for t in turns)),
+        neighbours=max(0.0, sum(t.neighbours_s for t in turns)) / wall_s if wall_s > 0 else 0.0,
+    )
+    throttled = _share(sum(t.throttled_s for t in turns), wall_s)
+    clocks = [t.frequency_mhz for t in turns if t.frequency_mhz]
+    return noise.model_copy(update={"warnings": (*_warnings(noise), *_throttling(throttled, clocks))})
+
+
+def usable(noise: Noise) -> bool:
+    """Whether anything may be concluded from it: half of the times within their median, and the machine mostly ours.
+
+    Lenient on purpose: decisions rest on paired ratios, whose interval grows with the noise. This says where even that
+    would only waste time.
+    """
+    return noise.spread <= UNUSABLE_SPREAD and noise.stolen <= UNUSABLE_STOLEN
+
+
+def _warnings(noise: Noise) -> list[str]:
+    found = []
+    if noise.spread > WARN_SPREAD:
+        found.append(f"times vary by {noise.spread:.0%} (interquartile range over median)")
+    if noise.waiting > WARN_WAITING:
+        found.append(f"threads waited for a core {noise.waiting:.0%} of the time in which they could have run")
+    if noise.stolen > WARN_STOLEN:
+        found.append(f"the hypervisor took {noise.stolen:.0%} of the machine's time")
+    if noise.neighbours > WARN_NEIGHBOURS:
+        found.append(f"other processes kept {noise.neighbours:.1f} cores busy")
+    return found
+
+
+def _throttling(throttled: float, clocks: Sequence[float]) -> list[str]:
+    found = []
+    if throttled > WARN_THROTTLED:
+        found.append(f"the control group's CPU quota stopped it {throttled:.0%} of the time")
+    if len(clocks) >= 4:
+        slow = sorted(clocks)[(len(clocks) - 1) // 4]
+        if slow < WARN_FREQUENCY * max(clocks):
+            found.append(f"the clock fell from {max(clocks):.0f} to {slow:.0f} MHz (heat, power limit or governor)")
+    return found
+
+
+def _spread(times: Sequence[float]) -> float:
+    if len(times) < 4:
+        return 0.0
+    low, middle, high = statistics.quantiles(times, n=4)
+    return (high - low) / middle if middle > 0 else 0.0
+
+
+def _share(part: float, whole: float) -> float:
+    return min(1.0, max(0.0, part / whole)) if whole > 0 else 0.0
