@@ -26,6 +26,7 @@ from togi.errors import TogiError
 USAGE_ERROR = 2
 DEFECT = 3
 INTERRUPTED = 130
+DEBUG = "--debug"
 
 app = typer.Typer(
     name="togi",
@@ -50,8 +51,9 @@ def togi_command(
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an error; stands anywhere.")] = False,
 ) -> None:
-    """Hone PyTorch models: try what is known to help on your model and machine, prove it, keep the fastest faithful one."""
+    """Hone PyTorch models: try what is known to help, on your machine, prove it, and keep the fastest faithful one."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -62,9 +64,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
 
 def run(given: Sequence[str]) -> int:
     """Run the command line; the exit code. Every error ends as a message on standard error."""
-    debug = "--debug" in given
+    debug = DEBUG in given
     try:
-        code = app(args=list(given), prog_name="togi", standalone_mode=False)
+        # Taken out here, because errors of the parser are shown too, and because it may stand behind the command.
+        arguments = [argument for argument in given if argument != DEBUG]
+        code = app(args=arguments, prog_name="togi", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except (KeyboardInterrupt, typer.Abort):

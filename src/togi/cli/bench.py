@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import Debug, Device, Json, Seed, TimeLimit
+from togi.cli.options import Device, Json, Seed, TimeLimit
 
 
 def bench(
@@ -18,7 +18,6 @@ def bench(
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
-    debug: Debug = False,
 ) -> int:
     """Compare subjects or artifacts in turns on the same inputs: which is faster, by how much, beyond doubt or not.
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from togi.cli.options import Debug, Device, Json, Seed, without_effect
+from togi.cli.options import Device, Json, Seed, without_effect
 
 
-def doctor(json: Json = False, device: Device = "cpu", seed: Seed = 0, debug: Debug = False) -> int:
+def doctor(json: Json = False, device: Device = "cpu", seed: Seed = 0) -> int:
     """Examine this machine: processor, memory, packages, compiler, allocators, GPU, other processes.
 
     Exit code 1 when something needed is missing.

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from togi.cli.options import Debug, Device, Json, Seed, complete_technique, without_effect
+from togi.cli.options import Device, Json, Seed, complete_technique, without_effect
 
 if TYPE_CHECKING:
     from togi.report.technique_page import TechniquePage
@@ -22,9 +22,8 @@ def explain(
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
-    debug: Debug = False,
 ) -> int:
-    """List the techniques by stage, or print the page of one: claim, source, risk, options, and whether it can run here."""
+    """List the techniques by stage, or print the page of one: claim, source, risk, options, can it run here."""
     from togi.cli.output import print_json, print_text, stdout
     from togi.report.technique_page import all_pages, list_text, technique_page
     from togi.subject.machine import machine

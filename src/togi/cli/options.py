@@ -34,7 +34,6 @@ Device = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda[:N]", callback=_device, help="Where the model runs.")
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn by chance.")]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 Journal = Annotated[
     Path | None, typer.Option("--journal", metavar="FILE", help="The journal of studies; default: one per user.")
 ]
@@ -58,7 +57,7 @@ def check_techniques(option: str, given: Iterable[str], also: Iterable[str] = ()
     for name in given:
         if name not in known:
             raise UnknownNameError(
-                f"{option}: there is no technique '{name}'{nearest(name, known)}. 'togi explain' lists them."
+                f"{option}: 'togi explain' lists the techniques, and '{name}' is none of them{nearest(name, known)}"
             )
 
 

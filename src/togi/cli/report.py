@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import Debug, Device, Journal, Json, Seed, without_effect
+from togi.cli.options import Device, Journal, Json, Seed, without_effect
 
 
 def report(
@@ -20,7 +20,6 @@ def report(
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
-    debug: Debug = False,
 ) -> int:
     """Show a study again, with every trial. Exit code 1 when nothing could be chosen in it."""
     from togi import api

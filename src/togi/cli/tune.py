@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from togi.cli.options import (
-    Debug,
     Device,
     Journal,
     Json,
@@ -72,7 +71,6 @@ def tune(
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
-    debug: Debug = False,
 ) -> int:
     """Find the fastest faithful way to run SUBJECT on this machine, prove it, save it.
 

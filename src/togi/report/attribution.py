@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from togi.records import STAGES, Recipe, Stage, Trial
 
-
 GRAD_MODES = frozenset({"no_grad", "inference_mode"})
 """They move no number, so recipes that differ in them are still compared, and they have no effect of their own."""
 

@@ -1,4 +1,4 @@
-"""What a user can do after a study: load the artifact, repeat, mend what was missing, allow more. Sentences and code."""
+"""What a user can do after a study: load the artifact, mend what was missing, allow more. Sentences and code."""
 
 from __future__ import annotations
 

@@ -1,0 +1,9 @@
+"""A study as one offline HTML file: no network, no library, the same bytes for the same study.
+
+Figures are placed by percentages in plain HTML and CSS, so that they follow the width of a phone and keep
+readable text; the script only sorts, filters and shows hints. Without it everything is still there to read.
+"""
+
+from togi.report.html.page import study_html
+
+__all__ = ["study_html"]

@@ -1,0 +1,194 @@
+"""The whole page: headline, figures, trials, machine, how to repeat it."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+
+import togi
+from togi.records import Study, TensorFacts
+from togi.report.attribution import effects
+from togi.report.html.bars import error_plot, speedup_plot
+from togi.report.html.markup import Child, Markup, copyable, definitions, element, join
+from togi.report.html.pareto import pareto_plot
+from togi.report.html.trials import trials_table
+from togi.report.next_steps import how_to_load, next_steps
+from togi.report.quantities import bounds, milliseconds, plural, significant, size
+from togi.report.rows import Row, counts, rows, warnings
+
+SHOWN_MODULES = 8
+
+
+def study_html(study: Study) -> str:
+    """One HTML document in UTF-8. Its policy tells the browser to run no script but its own, and to load nothing."""
+    found = rows(study)
+    body = element(
+        "body",
+        None,
+        _header(study, found),
+        element("main", None, *_sections(study, found)),
+        element(
+            "footer",
+            None,
+            f"togi {togi.__version__}, study {study.id}. All times, errors and memory were measured, on this machine.",
+        ),
+        element("div", {"id": "hint", "role": "tooltip", "hidden": "hidden"}),
+        Markup(f"<script>{_asset('report.js')}</script>"),
+    )
+    return f'<!doctype html>\n<html lang="en">{_head(study)}{body}</html>\n'
+
+
+def _head(study: Study) -> Markup:
+    script = base64.b64encode(hashlib.sha256(_asset("report.js").encode()).digest()).decode()
+    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'"
+    return join(
+        Markup("<head>"),
+        Markup('<meta charset="utf-8">'),
+        Markup(f'<meta name="generator" content="togi {togi.__version__}">'),
+        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
+        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
+        Markup('<meta name="color-scheme" content="light dark">'),
+        element("title", None, f"togi: {study.subject}"),
+        Markup(f"<style>{_asset('report.css')}</style></head>"),
+    )
+
+
+def _asset(name: str) -> str:
+    return files("togi.report.html").joinpath("assets", name).read_text(encoding="utf-8")
+
+
+def _header(study: Study, found: Sequence[Row]) -> Markup:
+    chosen = next((row for row in found if row.chosen), None)
+    reference = next((row for row in found if row.reference), None)
+    return element(
+        "header",
+        None,
+        element("p", {"class": "brand"}, "togi", element("small", None, f" {study.started}")),
+        element("h1", None, study.subject),
+        _headline(chosen),
+        element("p", {"class": "verdict"}, study.verdict or "Nothing could be chosen."),
+        element("p", {"class": "recipe"}, chosen.trial.recipe.label) if chosen else None,
+        element("dl", {"class": "tiles"}, *_tiles(chosen, reference, found)),
+    )
+
+
+def _headline(chosen: Row | None) -> Markup | None:
+    if chosen is None or chosen.trial.timing is None or chosen.reference:
+        return None
+    speedup = chosen.trial.timing.speedup_x
+    number = element("strong", None, f"{significant(speedup.median)}\N{MULTIPLICATION SIGN}")
+    return element("p", {"class": "headline"}, number, element("span", None, f"the speed of eager ({bounds(speedup)})"))
+
+
+def _tiles(chosen: Row | None, reference: Row | None, found: Sequence[Row]) -> Iterator[Markup]:
+    before, after = (row.trial if row else None for row in (reference, chosen))
+    if after and after.timing:
+        was = milliseconds(before.timing.latency_ms.median) if before and before.timing else None
+        yield _tile("latency", milliseconds(after.timing.latency_ms.median), was)
+    if after and after.footprint:
+        was = size(before.footprint.total_bytes) if before and before.footprint else None
+        yield _tile("memory", size(after.footprint.total_bytes), was)
+    if after and after.error:
+        kind = "faithful" if after.error.faithful else "approximate"
+        yield _tile("error", f"{significant(after.error.units, 2)}x eager's", None, kind)
+    tally = counts(found)
+    yield _tile(
+        "recipes", f"{len(found)}", None, ", ".join(f"{count} {outcome.value}" for outcome, count in tally.items())
+    )
+
+
+def _tile(name: str, value: str, was: str | None, note: str | None = None) -> Markup:
+    small = element("small", None, f"was {was}" if was else note or "")
+    return element("div", None, element("dt", None, name), element("dd", None, value, small))
+
+
+def _sections(study: Study, found: Sequence[Row]) -> Iterator[Markup]:
+    knowledge = (
+        *study.facts.notes,
+        *warnings(study),
+        *(note for row in found if row.chosen for note in row.trial.notes),
+    )
+    if knowledge:
+        yield _section("What to know", _list(knowledge), kind="notice")
+    yield from _figure(
+        "Latency and memory", "Point at a recipe for its numbers; select it for its trial.", pareto_plot(found)
+    )
+    yield from _figure(
+        "Speed-up", "Recipes whose bar touches the line at 1 may be no faster than the original.", speedup_plot(found)
+    )
+    about = "Each technique beside the same recipe without it: which one moved the outputs, and by how much."
+    yield from _figure("Error by technique", about, error_plot(effects(study.trials)))
+    yield _section(
+        "Every recipe", element("p", None, "Select a recipe for details, a heading to sort."), trials_table(found)
+    )
+    yield element("div", {"class": "columns"}, *_context(study))
+
+
+def _context(study: Study) -> Iterator[Markup]:
+    load = (element("h3", None, "Load the result"), copyable(how_to_load("NAME.togi"))) if study.best else ()
+    repeat = copyable(study.command) if study.command else None
+    yield _section("Repeat it", repeat, *load, element("h3", None, "Next"), _list(tuple(next_steps(study))))
+    yield _section("Subject", definitions(_subject(study)))
+    yield _section("Machine", definitions(_machine(study)))
+    yield _section("Settings", definitions({name: _setting(value) for name, value in study.settings.items()}))
+
+
+def _section(title: str, *children: Child, kind: str | None = None) -> Markup:
+    return element("section", {"class": kind}, element("h2", None, title), *children)
+
+
+def _figure(title: str, about: str, figure: Markup | None) -> Iterator[Markup]:
+    if figure is not None:
+        yield _section(title, element("p", None, about), figure)
+
+
+def _list(sentences: Sequence[str]) -> Markup:
+    return element("ul", None, *(element("li", None, sentence) for sentence in sentences))
+
+
+def _subject(study: Study) -> dict[str, Child]:
+    facts = study.facts
+    common = sorted(facts.modules.items(), key=lambda item: (-item[1], item[0]))[:SHOWN_MODULES]
+    dtypes = ", ".join(facts.parameter_dtypes) or "none"
+    return {
+        "class": facts.module_class,
+        "parameters": f"{facts.parameters:,} ({size(facts.parameter_bytes)}; {dtypes})",
+        "modules": ", ".join(f"{count} {name}" for name, count in common),
+        "inputs": _tensors(facts.inputs),
+        "outputs": _tensors(facts.outputs),
+        "samples": plural(facts.samples, "sample"),
+        "floating-point operations": f"{significant(facts.flops / 1e9)} G per pass" if facts.flops else None,
+        "export": None
+        if facts.exportable
+        else f"torch.export cannot capture it: {facts.export_error or 'unknown reason'}",
+    }
+
+
+def _tensors(tensors: Sequence[TensorFacts]) -> str:
+    def shape(tensor: TensorFacts) -> str:
+        return " x ".join("any" if size is None else str(size) for size in tensor.shape) or "scalar"
+
+    return "; ".join(f"{tensor.name}: {tensor.dtype} {shape(tensor)}" for tensor in tensors)
+
+
+def _machine(study: Study) -> dict[str, Child]:
+    machine = study.facts.machine
+    gpu = f"{machine.gpu}, driver {machine.gpu_driver or 'unknown'}" if machine.gpu else None
+    return {
+        "processor": machine.cpu_model,
+        "cores": f"{machine.cpu_cores}, {plural(machine.threads, 'thread')} used",
+        "memory": size(machine.memory_bytes),
+        "GPU": gpu,
+        "system": machine.os,
+        "Python": machine.python,
+        "versions": ", ".join(f"{name} {version}" for name, version in machine.versions.items()),
+        "compiler": machine.compiler,
+        "device": study.facts.device,
+    }
+
+
+def _setting(value: object) -> str:
+    return value if isinstance(value, str) else json.dumps(value, default=str, sort_keys=True)
