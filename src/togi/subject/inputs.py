@@ -6,6 +6,7 @@ A *sample* is a tensor, a tuple of positional arguments, a dict of keyword argum
 from __future__ import annotations
 
 import copy
+import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -71,7 +72,11 @@ def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     if isinstance(value, tuple | list):
         return type(value)(_map(item, change) for item in value)
     if isinstance(value, dict):
-        return {key: _map(item, change) for key, item in value.items()}
+        mapped = {key: _map(item, change) for key, item in value.items()}
+        return mapped if type(value) is dict else type(value)(**mapped)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        return dataclasses.replace(value, **{name: _map(item, change) for name, item in fields.items()})
     return value
 
 

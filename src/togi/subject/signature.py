@@ -1,107 +1,24 @@
 """How a call is flattened to tensors and how outputs are rebuilt, as JSON.
 
-Engines with a file form (ONNX, OpenVINO, exported programs) know flat tensors only. A ``Signature`` records the structure
-around them, so that what togi hands back is called like the original and returns what the original returns.
-
-Structures known: tensors, None, bool, int, float, str, tuple, namedtuple, list, dict, mappings with a class of their own
-(transformers' ModelOutput) and dataclasses. Anything else in an output is ``opaque``: it can be run live but not stored.
+Engines with a file form (ONNX, OpenVINO, exported programs) know flat tensors only. A ``Signature`` records the
+structure around them, so that what togi hands back is called like the original and returns what the original returns.
 """
 
 from __future__ import annotations
 
-import dataclasses
-import importlib
+import functools
 import inspect
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from togi.errors import ArtifactError, SubjectError
-from togi.records import Record, Scalar, TensorFacts
+from togi.errors import SubjectError, nearest
+from togi.records import Record, TensorFacts
 from togi.subject.inputs import Dynamic, Inputs
+from togi.subject.structure import CONSTANTS, TENSOR, Structure, merged
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
-
-Kind = Literal["tensor", "constant", "tuple", "namedtuple", "list", "dict", "mapping", "dataclass", "opaque"]
-
-
-class Structure(Record):
-    """A nested structure with numbered tensors as leaves (their order is the order of traversal)."""
-
-    kind: Kind
-    children: tuple[Structure, ...] = ()
-    keys: tuple[Scalar, ...] = ()
-    type: str = ""
-    """``module:qualified name`` of a namedtuple, mapping or dataclass; of the value where it is opaque."""
-    value: Scalar = None
-
-    @classmethod
-    def of(cls, value: Any) -> Structure:
-        import torch
-
-        if isinstance(value, torch.Tensor):
-            return _TENSOR
-        if value is None or isinstance(value, bool | int | float | str):
-            return cls(kind="constant", value=value)
-        items = _items(value)
-        if items is None:
-            return cls(kind="opaque", type=_name(type(value)))
-        kind, keys, children = items
-        named = kind in ("namedtuple", "mapping", "dataclass")
-        return cls(
-            kind=kind,
-            keys=keys,
-            children=tuple(cls.of(child) for child in children),
-            type=_name(type(value)) if named else "",
-        )
-
-    def walk(self, value: Any, path: str = "") -> Iterator[tuple[str, Structure, Any]]:
-        """``(path, structure, value)`` of every leaf of a value of this structure.
-
-        Raises ValueError naming the path where the value has another structure.
-        """
-        if self.kind in ("tensor", "constant", "opaque"):
-            yield path, self, value
-            return
-        items = _items(value)
-        if items is None or items[0] != self.kind or items[1] != self.keys or len(items[2]) != len(self.children):
-            raise ValueError(f"{path or 'the value'} is {_describe(value)}, expected {self.describe()}")
-        for key, child, item in zip(_labels(self), self.children, items[2], strict=True):
-            yield from child.walk(item, f"{path}{key}")
-
-    def build(self, tensors: Iterator[Tensor]) -> Any:
-        """The value again, taking tensors in order of traversal."""
-        if self.kind == "tensor":
-            return next(tensors)
-        if self.kind == "constant":
-            return self.value
-        if self.kind == "opaque":
-            raise ValueError(f"a {self.type} cannot be rebuilt from tensors")
-        children = [child.build(tensors) for child in self.children]
-        if self.kind == "tuple":
-            return tuple(children)
-        if self.kind == "list":
-            return children
-        fields = dict(zip(self.keys, children, strict=True))
-        return fields if self.kind == "dict" else _class(self.type)(**fields)
-
-    def leaves(self) -> Iterator[Structure]:
-        if not self.children:
-            if self.kind in ("tensor", "constant", "opaque"):
-                yield self
-            return
-        for child in self.children:
-            yield from child.leaves()
-
-    def describe(self) -> str:
-        if self.kind in ("tuple", "list", "dict"):
-            inner = [str(k) for k in self.keys] if self.keys else [c.describe() for c in self.children]
-            return f"a {self.kind} of {len(self.children)} ({', '.join(inner)})"
-        return f"the constant {self.value!r}" if self.kind == "constant" else f"a {self.type or self.kind}"
-
-
-_TENSOR = Structure(kind="tensor")
 
 
 class Signature(Record):
@@ -142,10 +59,11 @@ class Signature(Record):
                     f"sample {number} is called differently from sample 1 (other arguments, nesting or constants). "
                     "All samples must be calls of one form; tune each form as a subject of its own."
                 )
-        output = Structure.of(outputs[0])
+        output = functools.reduce(merged, (Structure.of(value) for value in outputs))
         flat_inputs = [_flat(zip(names, arguments, _values(s), strict=True)) for s in samples]
         flat_outputs = [_flat([("output", output, o)]) for o in outputs]
         device = next((t.device.type for _, t in flat_inputs[0]), "cpu")
+        _check_dynamic(dynamic or {}, flat_inputs[0])
         return cls(
             parameters=parameters,
             positional=positional,
@@ -167,6 +85,13 @@ class Signature(Record):
     def dynamic(self) -> bool:
         return any(None in facts.shape for facts in self.inputs_facts)
 
+    @staticmethod
+    def named_inputs(module: nn.Module, sample: Inputs) -> list[tuple[str, Tensor]]:
+        """Every tensor of a sample under the name it has in ``inputs_facts`` and in ``dynamic``."""
+        names = (*_positional_names(_parameters(module), len(sample.args)), *sorted(sample.kwargs))
+        values = _values(sample)
+        return _flat(zip(names, map(Structure.of, values), values, strict=True))
+
     def flatten_inputs(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
         """The tensors of a call in signature order.
 
@@ -174,14 +99,14 @@ class Signature(Record):
         """
         tensors: list[Tensor] = []
         for name, structure, value in zip(self.names, self.arguments, self._bind(args, kwargs), strict=True):
-            if structure is _TENSOR or structure.kind == "tensor":
+            if structure is TENSOR or structure.kind == "tensor":
                 tensors.append(value)
                 continue
             try:
                 for path, leaf, item in structure.walk(value, name):
                     if leaf.kind == "tensor":
                         tensors.append(item)
-                    elif item != leaf.value:
+                    elif not isinstance(item, CONSTANTS) or item != leaf.value:
                         raise ValueError(f"{path} is {item!r}, expected the constant {leaf.value!r}")
             except ValueError as error:
                 raise TypeError(f"{error}. It was tuned for calls of the form ({', '.join(self.names)}).") from None
@@ -243,7 +168,8 @@ def _parameters(module: nn.Module) -> tuple[str, ...]:
     try:
         parameters = inspect.signature(module.forward).parameters.values()
     except (TypeError, ValueError):
-        return ()
+        schema = getattr(module.forward, "schema", None)  # TorchScript methods have one instead of a signature
+        return tuple(argument.name for argument in schema.arguments[1:] if not argument.kwarg_only) if schema else ()
     return tuple(p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD))
 
 
@@ -274,7 +200,7 @@ def _facts(samples: Sequence[list[tuple[str, torch.Tensor]]], dynamic: Dynamic) 
             raise SubjectError(
                 f"{name} differs between samples in dtype or number of dimensions: tune each form as its own subject"
             )
-        declared = set(dynamic.get(name, ()))
+        declared = {dim % first.dim() for dim in dynamic.get(name, ())}
         shape = tuple(
             None if dim in declared or any(t.shape[dim] != size for t in tensors) else int(size)
             for dim, size in enumerate(first.shape)
@@ -283,55 +209,14 @@ def _facts(samples: Sequence[list[tuple[str, torch.Tensor]]], dynamic: Dynamic) 
     return tuple(facts)
 
 
-def _items(value: Any) -> tuple[Kind, tuple[Scalar, ...], list[Any]] | None:
-    """``(kind, keys, children)`` of a container, or None when it is not a known one."""
-    if isinstance(value, tuple):
-        return ("namedtuple", tuple(value._fields), list(value)) if hasattr(value, "_fields") else ("tuple", (), list(value))
-    if isinstance(value, list):
-        return "list", (), value
-    if isinstance(value, Mapping):
-        keys = tuple(value)
-        plain = type(value) is dict
-        if not all(isinstance(key, str if not plain else str | int | float | bool) for key in keys):
-            return None
-        return ("dict" if plain else "mapping"), keys, [value[key] for key in keys]
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value) if field.init]
-        return "dataclass", tuple(fields), [getattr(value, field) for field in fields]
-    return None
-
-
-def _labels(structure: Structure) -> list[str]:
-    if structure.kind in ("tuple", "list"):
-        return [f"[{i}]" for i in range(len(structure.children))]
-    if structure.kind in ("dict", "mapping"):
-        return [f"[{key!r}]" for key in structure.keys]
-    return [f".{key}" for key in structure.keys]
-
-
-def _describe(value: Any) -> str:
-    items = _items(value)
-    return f"a {type(value).__name__}" + (f" of {len(items[2])}" if items else "")
-
-
-def _name(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _class(name: str) -> type:
-    """The class of a namedtuple, mapping or dataclass, imported by name; nothing else is ever returned."""
-    module_name, _, qualified = name.partition(":")
-    try:
-        found: Any = importlib.import_module(module_name)
-        for part in qualified.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ArtifactError(
-            f"the outputs are a {name}, which cannot be imported here ({error}). Install the package that defines it."
-        ) from error
-    known = isinstance(found, type) and (
-        dataclasses.is_dataclass(found) or issubclass(found, Mapping) or hasattr(found, "_fields")
-    )
-    if not known:
-        raise ArtifactError(f"{name} is not a dataclass, mapping or namedtuple: it is not built from a file")
-    return found  # type: ignore[no-any-return]
+def _check_dynamic(dynamic: Dynamic, inputs: Sequence[tuple[str, torch.Tensor]]) -> None:
+    """A misspelt input name or a dimension that is not there would silently leave a size fixed."""
+    shapes = {name: tuple(tensor.shape) for name, tensor in inputs}
+    for name, dims in dynamic.items():
+        if name not in shapes:
+            raise SubjectError(
+                f"dynamic names the input '{name}'{nearest(name, shapes) or '.'} The inputs: {', '.join(shapes)}."
+            )
+        wrong = [dim for dim in dims if not -len(shapes[name]) <= dim < len(shapes[name])]
+        if wrong:
+            raise SubjectError(f"dynamic names dimension {wrong[0]} of '{name}', whose shape is {shapes[name]}.")

@@ -1,0 +1,169 @@
+"""How a module behaves when it is called: random, repeatable, changing its buffers or its inputs, reusing its outputs.
+
+Each is found by calling it a few times on the first sample and comparing bits. Nothing is assumed from class names: a
+dropout whose probability is zero is not random, and a noise layer that nobody knows is.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.subject.inputs import Inputs
+from togi.subject.structure import Structure
+
+
+@dataclass(frozen=True, kw_only=True)
+class Behaviour:
+    random: bool
+    """Calls differ unless the seed is set before each."""
+    repeatable: bool
+    """Two calls with the same input and seed agree to the bit."""
+    buffers_change: bool
+    non_finite: bool
+    """A floating-point output holds NaN or infinity."""
+    notes: tuple[str, ...] = ()
+
+
+def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: int) -> Behaviour:
+    """Call ``module`` four times on ``sample``. ``outputs``: what it gave before on every sample."""
+    buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
+    first = _call(module, sample, seed)
+    changed = _changed_buffers(module, buffers)
+    kept = _bits(first.output)
+    second = _call(module, sample, seed)
+    repeatable = same(kept, tensors(second.output))
+    overwritten = not same(kept, tensors(first.output))
+    _restore(module, buffers)
+    third = _call(module, sample, seed)
+    seeded = same(kept, tensors(third.output))
+    _restore(module, buffers)
+    differs = not same(kept, tensors(_call(module, sample, seed + 1).output))
+    _restore(module, buffers)
+    return Behaviour(
+        random=seeded and differs,
+        repeatable=repeatable,
+        buffers_change=bool(changed),
+        non_finite=any(not bool(t.isfinite().all()) for o in outputs for t in tensors(o) if _is_numeric(t)),
+        notes=(
+            *_input_notes(first),
+            *_alias_notes(module, first, second),
+            *(["The next call overwrites the outputs of the one before: copy them where they are kept."] * overwritten),
+            *_change_notes(changed, repeatable=repeatable, seeded=seeded, differs=differs),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class _Observed:
+    output: Any
+    before: Inputs
+    after: Inputs
+
+
+def _call(module: nn.Module, sample: Inputs, seed: int) -> _Observed:
+    after = sample.clone()
+    seed_all(seed)
+    with torch.no_grad():
+        output = module(*after.args, **after.kwargs)
+    return _Observed(output, sample, after)
+
+
+def seed_all(seed: int) -> None:
+    """Every generator that a module may draw from."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    if "numpy" in sys.modules:
+        import numpy
+
+        numpy.random.seed(seed % 2**32)
+
+
+def tensors(value: Any) -> list[Tensor]:
+    """Every tensor in an output, in order."""
+    structure = Structure.of(value)
+    return [item for _, leaf, item in structure.walk(value) if leaf.kind == "tensor"]
+
+
+def _bits(value: Any) -> list[Tensor]:
+    return [tensor.detach().clone() for tensor in tensors(value)]
+
+
+def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
+    """The same shapes, dtypes and bits, so that NaN agrees with NaN. Sparse and quantized tensors: shapes only."""
+    if len(first) != len(second):
+        return False
+    return all(
+        a.shape == b.shape and a.dtype == b.dtype and (not _is_dense(a) or not _is_dense(b) or _same_bits(a, b))
+        for a, b in zip(first, second, strict=True)
+    )
+
+
+def _same_bits(a: Tensor, b: Tensor) -> bool:
+    return torch.equal(_bytes(a), _bytes(b))
+
+
+def _bytes(tensor: Tensor) -> Tensor:
+    return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_quantized
+
+
+def _is_numeric(tensor: Tensor) -> bool:
+    return _is_dense(tensor) and (tensor.is_floating_point() or tensor.is_complex())
+
+
+def _changed_buffers(module: nn.Module, before: dict[str, Tensor]) -> list[str]:
+    after = dict(module.named_buffers())
+    return [name for name, tensor in after.items() if name not in before or not same([before[name]], [tensor])]
+
+
+def _restore(module: nn.Module, before: dict[str, Tensor]) -> None:
+    """Buffers as they were, also those that the forward pass replaced by a tensor of another size."""
+    for name, tensor in list(module.named_buffers()):
+        owner_name, _, attribute = name.rpartition(".")
+        if name in before and not same([before[name]], [tensor]):
+            setattr(module.get_submodule(owner_name), attribute, before[name].clone())
+
+
+def _input_notes(observed: _Observed) -> Iterator[str]:
+    given = [t for value in (*observed.before.args, *observed.before.kwargs.values()) for t in tensors(value)]
+    after = [t for value in (*observed.after.args, *observed.after.kwargs.values()) for t in tensors(value)]
+    if not same(given, after):
+        yield "The forward pass changes its inputs in place: callers that use them afterwards see the change."
+    if any(tensor.requires_grad for tensor in given):
+        yield "An input requires gradients; trials run without them."
+
+
+def _alias_notes(module: nn.Module, first: _Observed, second: _Observed) -> Iterator[str]:
+    given = [t for value in (*first.after.args, *first.after.kwargs.values()) for t in tensors(value)]
+    outputs = _storages(tensors(first.output))
+    if outputs & _storages(given):
+        yield "An output shares memory with an input."
+    if outputs & _storages([*module.parameters(), *module.buffers()]):
+        yield "An output shares memory with a parameter or a buffer of the module."
+    elif outputs & _storages(tensors(second.output)):
+        yield "Outputs of two calls share memory."
+
+
+def _storages(found: Sequence[Tensor]) -> set[int]:
+    return {t.untyped_storage().data_ptr() for t in found if _is_dense(t) and t.numel() > 0}
+
+
+def _change_notes(changed: list[str], *, repeatable: bool, seeded: bool, differs: bool) -> Iterator[str]:
+    if changed:
+        listed = ", ".join(changed[:3]) + (f" and {len(changed) - 3} more" if len(changed) > 3 else "")
+        effect = "the output depends on earlier calls" if not repeatable else "the output does not depend on it"
+        yield f"The forward pass updates buffers ({listed}); {effect}."
+    if seeded and differs:
+        yield "The output is random: calls with other seeds differ, so it is compared with the same seed."
+    elif not seeded:
+        yield "Two calls with the same input and the same seed differ, so its output cannot be compared bit by bit."

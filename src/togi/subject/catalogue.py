@@ -1,0 +1,100 @@
+"""Which models timm, torchvision and transformers offer, read from their sources: no import, so no torch.
+
+The lists serve to find a misspelt name at once. Where a package changed its layout and nothing is found, every name
+passes here and the package itself has the last word.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import re
+from pathlib import Path
+
+from togi.errors import SubjectError, UnknownNameError, nearest
+
+EXAMPLES = {"timm": "resnet50", "torchvision": "resnet50", "transformers": "bert"}
+_TIMM = re.compile(r"^@register_model\s*\ndef (\w+)", re.MULTILINE)
+_TORCHVISION = re.compile(r"^@register_model\((?:name=\"(\w+)\")?\)\s*\n(?:@.*\n|[ )].*\n)*?def (\w+)", re.MULTILINE)
+_MODEL_TYPE = re.compile(r"^\s*\(\"([\w.\-]+)\", \"\w+Config\"\)", re.MULTILINE)
+_ARCHITECTURE = re.compile(r"^class ([A-Z]\w+)\(.*\):", re.MULTILINE)
+
+
+def check_installed(package: str) -> None:
+    """Raises SubjectError with the command that installs the package when it is missing."""
+    if _folder(package) is None:
+        raise SubjectError(f"{package}:... needs {package}, which is not installed here. pip install {package}")
+
+
+def check_name(package: str, name: str) -> None:
+    """Raises UnknownNameError with the nearest name when the package has no such model."""
+    if package == "transformers":
+        return _check_transformers(name)
+    known = names(package)
+    plain = name.removeprefix("hf-hub:") if package == "timm" else name
+    if known and plain.partition(".")[0] not in known:
+        listing = f'To list them: python -c "import {package}; print({_LISTING[package]})"'
+        raise UnknownNameError(f"{package} has no model '{name}'{nearest(name, known) or '.'} {listing}")
+
+
+_LISTING = {"timm": "timm.list_models()", "torchvision": "torchvision.models.list_models()"}
+
+
+@functools.cache
+def names(package: str) -> frozenset[str]:
+    """Model names (timm, torchvision) or model types (transformers); empty when the package is not there."""
+    folder = _folder(package)
+    if folder is None:
+        return frozenset()
+    if package == "transformers":
+        sources = [folder / "models" / "auto" / name for name in ("auto_mappings.py", "configuration_auto.py")]
+        return frozenset(found for source in sources for found in _MODEL_TYPE.findall(_read(source)))
+    pattern = _TIMM if package == "timm" else _TORCHVISION
+    matches = (found for source in (folder / "models").rglob("*.py") for found in pattern.findall(_read(source)))
+    return frozenset(found if isinstance(found, str) else (found[0] or found[1]) for found in matches)
+
+
+def architectures() -> frozenset[str]:
+    """Class names in transformers' modelling files, such as ``GPT2LMHeadModel``."""
+    folder = _folder("transformers")
+    sources = (folder / "models").glob("*/modeling_*.py") if folder is not None else ()
+    return frozenset(found for source in sources for found in _ARCHITECTURE.findall(_read(source)))
+
+
+def _check_transformers(name: str) -> None:
+    path = Path(name).expanduser()
+    if path.exists():
+        config = path / "config.json" if path.is_dir() else path
+        if not config.is_file() or config.suffix != ".json":
+            raise SubjectError(f"transformers:{name}: {path} holds no config.json, which says what model it is.")
+        return
+    types = names("transformers")
+    if not types or name in types:
+        return
+    if "/" in name:
+        raise SubjectError(
+            f"transformers:{name}: there is no such folder, and togi downloads nothing. Download the model first "
+            f"(hf download {name} --local-dir DIR) and name the folder: transformers:DIR"
+        )
+    classes = architectures()
+    if name not in classes:
+        near = nearest(name, types) or nearest(name, classes)
+        raise UnknownNameError(
+            f"transformers has no model type or architecture '{name}'{near or '.'} "
+            "Give a local folder with a config.json, a type such as 'bert', or a class such as 'BertModel'."
+        )
+
+
+def _folder(package: str) -> Path | None:
+    try:
+        found = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return None
+    return Path(found.origin).parent if found is not None and found.origin else None
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

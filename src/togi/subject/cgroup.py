@@ -1,0 +1,59 @@
+"""What a Linux container allows: CPU quota and memory limit, from control groups of version 1 and 2.
+
+A limit may stand at any level between this process's group and the root, so all levels are read and the lowest counts.
+Source: https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path("/sys/fs/cgroup")
+MEMBERSHIP = Path("/proc/self/cgroup")
+_UNLIMITED_BYTES = 1 << 60
+"""Version 1 writes "no limit" as a number near 2**63."""
+
+
+def cpu_quota() -> float | None:
+    """Cores' worth of time per second (1.5 = one core and a half), or None without a limit."""
+    quotas = []
+    for folder in _levels(""):
+        quota, _, period = _read(folder / "cpu.max").partition(" ")
+        quotas.append(_ratio(quota, period))
+    for folder in _levels("cpu"):
+        quotas.append(_ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")))
+    return min((quota for quota in quotas if quota), default=None)
+
+
+def memory_limit_bytes() -> int | None:
+    """The lowest memory limit that holds for this process, or None."""
+    texts = [_read(folder / "memory.max") for folder in _levels("")]
+    texts += [_read(folder / "memory.limit_in_bytes") for folder in _levels("memory")]
+    limits = [int(text) for text in texts if text.isdigit()]
+    return min((limit for limit in limits if 0 < limit < _UNLIMITED_BYTES), default=None)
+
+
+def _levels(controller: str) -> Iterator[Path]:
+    """Folders from this process's group up to the root; ``""`` is the unified hierarchy of version 2."""
+    for line in _read(MEMBERSHIP).splitlines():
+        _, controllers, path = [*line.split(":", 2), "", ""][:3]
+        if controller in controllers.split(","):
+            root = ROOT / controllers if controller else ROOT
+            group = root / path.strip("/")
+            # Inside a container the membership is often the host's path while the mount shows only the container's
+            # part: levels that do not exist are then skipped, and the mount's root is the container's own group.
+            yield from (folder for folder in (group, *group.parents) if folder == root or root in folder.parents)
+
+
+def _ratio(quota: str, period: str) -> float | None:
+    if not quota.isdigit() or not period.isdigit() or int(period) == 0:
+        return None
+    return int(quota) / int(period)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace").strip()
+    except OSError:
+        return ""

@@ -1,0 +1,151 @@
+"""From what the user gave to what is measured: a copy of the module in eval mode, with its inputs, on one device."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from togi.errors import SubjectError
+from togi.subject.inputs import Inputs, Subject
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A subject ready to run."""
+
+    module: nn.Module
+    samples: tuple[Inputs, ...]
+    calibration: tuple[Inputs, ...]
+    training: bool
+    """It was handed over in training mode."""
+    notes: tuple[str, ...] = ()
+
+
+def prepare(subject: Subject, *, device: str = "cpu") -> Prepared:
+    """A copy in eval mode on ``device``; the user's module stays as it was.
+
+    A module that cannot be copied (a lock, an open file, a backend's session inside) is used itself, which is said in
+    the notes: the caller is a process of its own.
+
+    Raises SubjectError for a module without values (meta device, lazy parameters not yet initialised) or a device that
+    is not there.
+    """
+    _check_device(device)
+    notes: list[str] = []
+    module = _unwrapped(subject.module, notes)
+    _check_values(module)
+    copied = _copied(module, notes)
+    training = _is_training(module)
+    _set_eval(copied, notes)
+    _note_devices(module, device, notes)
+    return Prepared(
+        module=_moved(copied, device),
+        samples=tuple(sample.to(device) for sample in subject.inputs),
+        calibration=tuple(sample.to(device) for sample in subject.calibration_inputs),
+        training=training,
+        notes=tuple(notes),
+    )
+
+
+def _check_device(device: str) -> None:
+    try:
+        kind = torch.device(device)
+    except RuntimeError as error:
+        raise SubjectError(f"'{device}' is no device. Give cpu, cuda or cuda:N.") from error
+    if kind.type == "cuda" and not torch.cuda.is_available():
+        raise SubjectError(
+            f"device {device} was asked for, but torch {torch.__version__} sees no CUDA device here. "
+            "'togi doctor' says why; --device cpu works."
+        )
+    if kind.type == "cuda" and (kind.index or 0) >= torch.cuda.device_count():
+        raise SubjectError(f"device {device} was asked for, but there are {torch.cuda.device_count()} CUDA devices.")
+
+
+def _unwrapped(module: nn.Module, notes: list[str]) -> nn.Module:
+    """Without the wrappers of torch.compile and of data parallelism: those are ways to run a module, not the module."""
+    while True:
+        inner = getattr(module, "_orig_mod", None)
+        if inner is None and isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
+            inner = module.module
+        if not isinstance(inner, nn.Module):
+            return module
+        notes.append(f"The module was wrapped in {type(module).__name__}; what is inside was taken.")
+        module = inner
+
+
+def tensors_of(module: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Parameters and buffers by name, each once."""
+    yield from module.named_parameters()
+    yield from module.named_buffers()
+
+
+def _check_values(module: nn.Module) -> None:
+    for name, tensor in tensors_of(module):
+        if isinstance(tensor, nn.UninitializedParameter | nn.UninitializedBuffer):
+            raise SubjectError(
+                f"'{name}' is a lazy parameter that has no size yet: call the module once in the factory, before it is "
+                "returned, or every process would draw weights of its own."
+            )
+        if tensor.device.type == "meta":
+            raise SubjectError(
+                f"'{name}' is on the meta device: it has a shape but no values. Load the weights (to_empty, then "
+                "load_state_dict) before handing the module over."
+            )
+
+
+def _copied(module: nn.Module, notes: list[str]) -> nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # foreign code: __deepcopy__ and __reduce__ of anything that the module holds
+        notes.append(
+            f"The module cannot be copied ({type(error).__name__}: {_first_line(error)}), so techniques that edit "
+            "a copy of it will fail."
+        )
+        return module
+
+
+def _is_training(module: nn.Module) -> bool:
+    return module.training and not is_exported(module)
+
+
+def is_exported(module: nn.Module) -> bool:
+    """It is what ``ExportedProgram.module()`` returns: its ``train`` and ``eval`` raise and its flag says nothing,
+    because the mode is part of the graph."""
+    return isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)
+
+
+def _set_eval(module: nn.Module, notes: list[str]) -> None:
+    parts = [part for part in module.modules() if part.training and not is_exported(part)]
+    if _is_training(module):
+        notes.append("It was handed over in training mode; trials use eval().")
+    elif parts:
+        names = sorted({type(part).__name__ for part in parts})
+        notes.append(f"Parts of it were in training mode ({', '.join(names[:3])}); trials use eval().")
+    try:
+        if not is_exported(module):
+            module.eval()
+    except NotImplementedError:  # an exported program inside
+        for part in parts:
+            part.training = False
+
+
+def _note_devices(module: nn.Module, device: str, notes: list[str]) -> None:
+    devices = {str(tensor.device) for _, tensor in tensors_of(module)}
+    elsewhere = sorted(name for name in devices if torch.device(name).type != torch.device(device).type)
+    if elsewhere:
+        notes.append(f"It was on {', '.join(elsewhere)} and was moved to {device}.")
+
+
+def _moved(module: nn.Module, device: str) -> nn.Module:
+    try:
+        return module.to(device)
+    except (RuntimeError, NotImplementedError) as error:
+        raise SubjectError(f"the module cannot be moved to {device}: {_first_line(error)}") from error
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,0 +1,203 @@
+"""How a subject is named: the forms, their options, and what can be checked without importing torch.
+
+A name is one of ::
+
+    path/file.py:factory          a function that takes no argument
+    package.module:factory
+    timm:resnet50                 also torchvision:..., transformers:...
+    model.pt2                     written by torch.export.save
+    model.ts, model.pt, model.pth TorchScript
+    photos.togi                   an artifact
+
+Options follow a question mark, as in an address: ``timm:resnet50?batch=8&size=160``. ``FORMS`` lists them by form.
+"""
+
+from __future__ import annotations
+
+import importlib.machinery
+import importlib.util
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+from urllib.parse import parse_qsl
+
+from togi.errors import SubjectError, UnknownNameError, nearest
+from togi.subject import catalogue
+from togi.subject.python_file import check_factory
+
+Form = Literal["file", "package", "timm", "torchvision", "transformers", "exported", "torchscript", "artifact"]
+
+FORMS: dict[Form, tuple[str, ...]] = {
+    "file": (),
+    "package": (),
+    "timm": ("batch", "size", "weights", "classes"),
+    "torchvision": ("batch", "size", "weights", "classes"),
+    "transformers": ("batch", "length", "size", "*"),
+    "exported": (),
+    "torchscript": ("inputs",),
+    "artifact": (),
+}
+"""Options of each form; ``*``: any other one is a value of the model's configuration (``?num_hidden_layers=4``)."""
+
+_SUFFIXES: dict[str, Form] = {
+    ".pt2": "exported",
+    ".ts": "torchscript",
+    ".pt": "torchscript",
+    ".pth": "torchscript",
+    ".togi": "artifact",
+}
+_ZOOS: tuple[Form, ...] = ("timm", "torchvision", "transformers")
+_EXPECTED = (
+    "A subject is named file.py:factory, package.module:factory, timm:NAME, torchvision:NAME, "
+    "transformers:NAME-or-folder, model.pt2, a TorchScript file, or an artifact.togi."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec:
+    """A parsed name. ``target`` is a path, a module or a model's name; ``factory`` is empty except for factories."""
+
+    text: str
+    form: Form
+    target: str
+    factory: str = ""
+    options: dict[str, str] = field(default_factory=dict)
+
+    @property
+    def path(self) -> Path:
+        return Path(self.target).expanduser()
+
+    def integer(self, option: str) -> int | None:
+        """A positive integer option, or None when it was not given."""
+        text = self.options.get(option)
+        if text is None:
+            return None
+        if not text.isascii() or not text.isdigit() or int(text) == 0:
+            raise SubjectError(f"{self.text}: {option}={text} is not a positive integer.")
+        return int(text)
+
+
+def parse(text: str) -> Spec:
+    """Take a name apart. Raises SubjectError when it has no known form, UnknownNameError for an unknown option."""
+    base, _, query = text.partition("?")
+    options = dict(parse_qsl(query, keep_blank_values=True))
+    form, target, factory = _form(text, base)
+    known = FORMS[form]
+    for name in options:
+        if name not in known and "*" not in known:
+            accepted = f"It takes {', '.join(known)}." if known else "It takes none: put the choice into the factory."
+            raise UnknownNameError(f"{text}: there is no option '{name}'{nearest(name, known) or '.'} {accepted}")
+    return Spec(text=text, form=form, target=target, factory=factory, options=options)
+
+
+def check_spec(text: str) -> None:
+    """What can be known of a name without importing torch or the user's code: cheap, for the parent process.
+
+    Raises SubjectError (no such file or package, wrong kind of file) or UnknownNameError with the nearest known name.
+    """
+    spec = parse(text)
+    match spec.form:
+        case "file":
+            check_factory(_existing(spec), spec.factory, spec.text)
+        case "package":
+            _check_package(spec)
+        case "timm" | "torchvision" | "transformers":
+            catalogue.check_installed(spec.form)
+            catalogue.check_name(spec.form, spec.target)
+        case "exported" | "torchscript" | "artifact":
+            _existing(spec)
+
+
+def _form(text: str, base: str) -> tuple[Form, str, str]:
+    """``(form, target, factory)``."""
+    prefix, colon, rest = base.partition(":")
+    for zoo in _ZOOS:
+        if prefix == zoo and colon:
+            if not rest:
+                raise SubjectError(f"{text}: the model's name is missing, as in '{zoo}:{catalogue.EXAMPLES[zoo]}'.")
+            return zoo, rest, ""
+    if form := _SUFFIXES.get(Path(base).suffix.lower()):
+        return form, base, ""
+    target, colon, factory = base.rpartition(":")
+    if not colon:
+        raise SubjectError(_no_factory(text, base))
+    if not target or not factory.isidentifier():
+        raise SubjectError(f"'{text}' names no subject: '{factory}' is no name of a function. {_EXPECTED}")
+    is_file = target.endswith(".py") or "/" in target or "\\" in target
+    return ("file" if is_file else "package"), target, factory
+
+
+def _no_factory(text: str, base: str) -> str:
+    """The message for a name without a colon and without a known suffix."""
+    path = Path(base).expanduser()
+    if path.suffix == ".py":
+        return f"{text}: which function? Name it as '{base}:factory'."
+    if path.is_dir() and (path / "manifest.json").exists():
+        return f"{text} looks like an artifact, but its name does not end in .togi: rename the folder."
+    if path.is_dir() and (path / "config.json").exists():
+        return f"{text} looks like a transformers model: name it as 'transformers:{base}'."
+    if path.suffix == ".onnx":
+        return f"{text}: an ONNX model is not a PyTorch module. togi starts from the module that was exported."
+    if path.suffix == ".safetensors":
+        return f"{text} holds weights without a model. Write a factory that builds the module and loads them."
+    for zoo in ("timm", "torchvision"):
+        if base in catalogue.names(zoo):
+            return f"'{text}' names no subject; did you mean '{zoo}:{base}'?"
+    return f"'{text}' names no subject. {_EXPECTED}"
+
+
+def _existing(spec: Spec) -> Path:
+    """The file. Raises SubjectError with the nearest name in its folder when it is not there."""
+    path = spec.path
+    wants_folder = spec.form == "artifact"
+    if path.is_dir() if wants_folder else path.is_file():
+        return path
+    if path.exists():
+        raise SubjectError(
+            f"{spec.text}: {path} is {'a file' if wants_folder else 'a folder'}, which is no {spec.form}."
+        )
+    if not path.parent.is_dir():
+        raise SubjectError(f"{spec.text}: there is no folder {path.parent} (looked from {Path.cwd()}).")
+    near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))
+    raise SubjectError(f"{spec.text}: there is no file {path}{near} (looked from {Path.cwd()})")
+
+
+def _check_package(spec: Spec) -> None:
+    """Find the module's source without importing anything, not even its parents."""
+    search: Sequence[str] | None = None
+    *parents, last = spec.target.split(".")
+    for depth, part in enumerate([*parents, last], start=1):
+        name = ".".join(spec.target.split(".")[:depth])
+        found = _find(name, search)
+        if found is None:
+            near = nearest(part, _ZOOS) if depth == 1 else nearest(part, _siblings(search))
+            raise SubjectError(
+                f"{spec.text}: there is no module '{name}'{near} Install its package here, or run in its folder."
+                if near
+                else f"{spec.text}: there is no module '{name}'. Install its package here, or run in its folder."
+            )
+        search = found.submodule_search_locations
+        if search is None and depth <= len(parents):
+            raise SubjectError(f"{spec.text}: '{name}' is a module, not a package: it has no '{last}' inside.")
+    if found is not None and found.origin and found.origin.endswith(".py"):
+        check_factory(Path(found.origin), spec.factory, spec.text)
+
+
+def _find(name: str, search: Sequence[str] | None) -> importlib.machinery.ModuleSpec | None:
+    """``importlib.util.find_spec`` for one level: that function would import the parent packages."""
+    if search is not None:
+        return importlib.machinery.PathFinder.find_spec(name, search)
+    local = importlib.machinery.PathFinder.find_spec(name, [str(Path.cwd())])
+    if local is not None:
+        return local
+    loaded = sys.modules.get(name)
+    try:
+        return loaded.__spec__ if loaded is not None else importlib.util.find_spec(name)
+    except (ImportError, ValueError):
+        return None
+
+
+def _siblings(search: Sequence[str] | None) -> list[str]:
+    return [entry.stem for folder in search or () for entry in Path(folder).glob("*") if not entry.name.startswith("_")]
