@@ -218,6 +218,8 @@ class ErrorReport(Record):
     leaves: tuple[LeafError, ...] = ()
     problems: tuple[str, ...] = ()
     """What is wrong beyond numbers: structure, dtype, aliasing, mutated inputs, unrepeatable, ... Any makes it WRONG."""
+    notes: tuple[str, ...] = ()
+    """What deserves knowing and is not wrong: other strides than the original's, a copy instead of a view, ..."""
     metric: float | None = None
     metric_original: float | None = None
 

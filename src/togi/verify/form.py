@@ -1,0 +1,129 @@
+"""What callers can see of an output beyond its numbers: structure, dtype, device, shape, strides, shared memory.
+
+Each function returns problems (sentences; any makes a candidate wrong) and notes (worth knowing, not wrong).
+
+What counts as wrong: whatever makes a line of the caller's code raise, or compute something else, that works with the
+original. A contiguous output that comes back otherwise (channels_last) makes ``view`` raise: wrong. The other way round
+nothing breaks: a note. An output that newly shares memory with an input, another output or a later call's output changes
+when that is changed: wrong. A copy where the original returned a view: a note.
+"""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from togi.subject.signature import Structure
+from togi.verify.observe import Observation
+from togi.verify.truth import Answer, LeafTruth
+
+Findings = tuple[list[str], list[str]]
+
+
+def form(seen: Observation, answer: Answer) -> Findings:
+    """All that is wrong or notable in the form of one answer. The tensors can be compared when nothing is wrong with
+    structure and shapes (``comparable``)."""
+    problems = structure_problems(seen, answer)
+    if problems:
+        return problems, []
+    notes: list[str] = []
+    for leaf, (name, tensor) in zip(answer.leaves, seen.leaves, strict=True):
+        wrong, notable = leaf_form(leaf, name, tensor)
+        problems += wrong
+        notes += notable
+    wrong, notable = sharing(seen, answer)
+    return [*problems, *wrong], [*notes, *notable]
+
+
+def structure_problems(seen: Observation, answer: Answer) -> list[str]:
+    new = sorted(set(seen.changed) - set(answer.changed))
+    not_changed = sorted(set(answer.changed) - set(seen.changed))
+    problems = [f"the input {name} is modified, the original leaves it as it is" for name in new]
+    problems += [f"the input {name} is left as it is, the original modifies it" for name in not_changed]
+    different = unlike(answer.structure, seen.structure, "output")
+    if different:
+        problems.append(different)
+    expected, found = [leaf.name for leaf in answer.leaves], [name for name, _ in seen.leaves]
+    if not problems and expected != found:
+        problems.append(f"the output holds the tensors {', '.join(found)}, the original's {', '.join(expected)}")
+    return problems
+
+
+def unlike(original: Structure, found: Structure, path: str) -> str:
+    """The first difference between two structures, as a sentence; empty when they are equal."""
+    if original.kind != found.kind or original.type != found.type:
+        return f"{path} is {_named(found)}, the original returns {_named(original)}"
+    if original.kind == "constant" and (type(original.value), original.value) != (type(found.value), found.value):
+        return f"{path} is {found.value!r}, the original returns {original.value!r}"
+    if original.keys != found.keys:
+        order = " in another order" if set(original.keys) == set(found.keys) else ""
+        return f"{path} has the keys {_listed(found.keys)}, the original {_listed(original.keys)}{order}"
+    if len(original.children) != len(found.children):
+        return f"{path} has {len(found.children)} items, the original {len(original.children)}"
+    labels = original.keys or tuple(range(len(original.children)))
+    for label, a, b in zip(labels, original.children, found.children, strict=True):
+        different = unlike(a, b, f"{path}[{label!r}]")
+        if different:
+            return different
+    return ""
+
+
+def leaf_form(leaf: LeafTruth, name: str, tensor: Tensor) -> Findings:
+    problems, notes = [], []
+    found = {
+        "dtype": str(tensor.dtype).removeprefix("torch."),
+        "shape": tuple(tensor.shape),
+        "layout": str(tensor.layout).removeprefix("torch."),
+        "device": tensor.device.type,
+    }
+    for what, value in found.items():
+        if value != getattr(leaf, what):
+            problems.append(f"{name} has {what} {value}, the original {getattr(leaf, what)}")
+    if problems or found["layout"] != "strided":
+        return problems, notes
+    same = all(a == b for a, b, n in zip(tensor.stride(), leaf.stride, leaf.shape, strict=True) if n > 1)
+    if leaf.contiguous and not tensor.is_contiguous():
+        problems.append(
+            f"{name} is not contiguous (strides {tuple(tensor.stride())}), the original's is {leaf.stride}: view() would raise"
+        )
+    elif not same and tensor.numel():
+        notes.append(f"{name} has strides {tuple(tensor.stride())}, the original {leaf.stride}")
+    if leaf.requires_grad and not tensor.requires_grad:
+        notes.append(f"{name} does not require gradients, the original's does where autograd is on")
+    if tensor.is_inference():
+        notes.append(f"{name} is an inference tensor: autograd cannot use it later")
+    return problems, notes
+
+
+def sharing(seen: Observation, answer: Answer) -> Findings:
+    problems = [
+        f"{out} shares memory with the input {name}, the original's does not"
+        for out, name in sorted(seen.shares_inputs - set(answer.shares_inputs))
+    ]
+    problems += [
+        f"{a} and {b} share memory, the original's do not"
+        for a, b in sorted(seen.shares_outputs - set(answer.shares_outputs))
+    ]
+    lost = (set(answer.shares_inputs) - seen.shares_inputs) | (set(answer.shares_outputs) - seen.shares_outputs)
+    return problems, [f"{a} is a copy, the original returns a view of {b}" for a, b in sorted(lost)]
+
+
+def comparable(seen: Observation, answer: Answer) -> bool:
+    """Whether every leaf has a counterpart of the same shape and kind, so that numbers can be compared."""
+    if len(seen.leaves) != len(answer.leaves):
+        return False
+    return all(
+        tuple(tensor.shape) == leaf.shape and (tensor.is_floating_point() or tensor.is_complex()) == _continuous(leaf)
+        for leaf, (_, tensor) in zip(answer.leaves, seen.leaves, strict=True)
+    )
+
+
+def _continuous(leaf: LeafTruth) -> bool:
+    return "float" in leaf.dtype or "complex" in leaf.dtype
+
+
+def _named(structure: Structure) -> str:
+    return "a tensor" if structure.kind == "tensor" else structure.describe()
+
+
+def _listed(keys: tuple[object, ...]) -> str:
+    return "(" + ", ".join(repr(key) for key in keys) + ")"

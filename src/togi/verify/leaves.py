@@ -1,0 +1,113 @@
+"""The tensors inside inputs and outputs, wherever they are, with a path that names each.
+
+Also looks into objects that have no tensor form (a cache class, say): what such an object holds is part of the answer,
+and is verified, although it cannot be stored.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature, Structure
+
+_DEEPEST = 8
+"""Levels of attributes followed inside an opaque object."""
+
+
+def tensors_in(value: Any, path: str) -> list[tuple[str, Tensor]]:
+    """``(path, tensor)`` of every tensor in a value, in order of traversal; a tensor met twice is named twice."""
+    return list(_walk(value, path, 0, set()))
+
+
+def input_tensors(inputs: Inputs, signature: Signature) -> list[tuple[str, Tensor]]:
+    """``(path, tensor)`` of every tensor among the arguments of a call, named as the signature names them."""
+    values = [*inputs.args, *(inputs.kwargs[name] for name in sorted(inputs.kwargs))]
+    names = list(signature.names) if len(signature.names) == len(values) else [f"input {i}" for i in range(len(values))]
+    return [found for name, value in zip(names, values, strict=True) for found in tensors_in(value, name)]
+
+
+def copy_inputs(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
+    """The same call with every tensor replaced by ``change(tensor)``; all else is copied.
+
+    An argument given twice stays one tensor given twice.
+    """
+    kwargs = dict(inputs.kwargs)
+    memo: dict[int, Any] = {}
+    for _, tensor in tensors_in((inputs.args, kwargs), ""):
+        if id(tensor) not in memo:
+            memo[id(tensor)] = change(tensor)
+    args, kwargs = copy.deepcopy((inputs.args, kwargs), memo)
+    return Inputs(args, kwargs)
+
+
+def fresh(inputs: Inputs) -> Inputs:
+    """New tensors with the same values, strides and ``requires_grad``."""
+    return copy_inputs(inputs, clone)
+
+
+def clone(tensor: Tensor) -> Tensor:
+    return with_layout_of(tensor, tensor.detach())
+
+
+def with_layout_of(like: Tensor, values: Tensor) -> Tensor:
+    """A new tensor that holds ``values``, with the strides of ``like`` where it has the same sizes, else in the same
+    order of strides. An expanded dimension (stride 0) stays expanded, and takes its first value."""
+    if like.layout is not torch.strided or like.is_quantized or values.layout is not torch.strided:
+        return values.clone()
+    expanded = [
+        d for d, (size, stride) in enumerate(zip(like.shape, like.stride(), strict=True)) if not stride and size > 1
+    ]
+    base = values
+    for dim in expanded:
+        base = base.narrow(dim, 0, 1) if base.shape[dim] else base
+    order = sorted(range(base.dim()), key=lambda d: like.stride(d) or 0, reverse=True)
+    back = sorted(range(base.dim()), key=order.__getitem__)
+    result = base.detach().permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    if result.shape == like.shape and result.stride() != like.stride() and not expanded:
+        result = _exactly(like, result)
+    result = result.expand(values.shape)
+    return result.requires_grad_(True) if like.requires_grad and result.is_floating_point() else result
+
+
+def _exactly(like: Tensor, values: Tensor) -> Tensor:
+    """Gaps between elements (a slice of something larger) are kept; overlapping ones (``unfold``) are not."""
+    span = 1 + sum((size - 1) * stride for size, stride in zip(like.shape, like.stride(), strict=True))
+    reached = 1
+    for stride, size in sorted(zip(like.stride(), like.shape, strict=True)):
+        if size > 1 and stride < reached:
+            return values
+        reached = max(reached, stride * (size - 1) + 1) if size > 1 else reached
+    if not values.numel() or span > 4 * values.numel():
+        return values
+    return torch.empty_strided(like.shape, like.stride(), dtype=values.dtype, device=values.device).copy_(values)
+
+
+def _walk(value: Any, path: str, depth: int, seen: set[int]) -> Iterator[tuple[str, Tensor]]:
+    for at, leaf, item in Structure.of(value).walk(value, path):
+        if leaf.kind == "tensor":
+            yield at, item
+        elif leaf.kind == "opaque" and depth < _DEEPEST and id(item) not in seen and not _is_code(item):
+            seen.add(id(item))
+            for name, attribute in _attributes(item):
+                yield from _walk(attribute, f"{at}.{name}", depth + 1, seen)
+
+
+def _attributes(item: Any) -> list[tuple[str, Any]]:
+    slots = (s for c in type(item).__mro__ for s in _names(getattr(c, "__slots__", ())))
+    found = {name: getattr(item, name) for name in slots if hasattr(item, name)}
+    return list((found | getattr(item, "__dict__", {})).items())
+
+
+def _names(slots: Any) -> tuple[str, ...]:
+    return (slots,) if isinstance(slots, str) else tuple(slots)
+
+
+def _is_code(item: Any) -> bool:
+    """Classes, functions and modules hold weights and the world, not an answer."""
+    return callable(item) and not hasattr(item, "__iter__")

@@ -1,0 +1,135 @@
+"""One call, watched: what came back, what it shares memory with, and which inputs it changed."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature, Structure
+from togi.verify.compare import identical
+from togi.verify.leaves import fresh, input_tensors, tensors_in
+
+Named = list[tuple[str, Tensor]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Observation:
+    """What one call did. ``leaves`` are the live output tensors, not copies; then the inputs that the call changed."""
+
+    output: Any
+    structure: Structure
+    leaves: Named
+    inputs: Named
+    """The input tensors that were given, as they are after the call."""
+    changed: tuple[str, ...]
+    """Names of the inputs whose values, shape or dtype differ after the call."""
+    shares_inputs: frozenset[tuple[str, str]]
+    """(output, input) pairs that overlap in memory."""
+    shares_outputs: frozenset[tuple[str, str]]
+    """Pairs of outputs of this call that overlap in memory."""
+
+
+def observe(
+    call: Callable[..., Any], inputs: Inputs, signature: Signature, *, seed: int, given: Inputs | None = None
+) -> Observation:
+    """Call with fresh copies of ``inputs`` (or with ``given``, which holds the same values) after setting the seed.
+
+    Whatever ``call`` raises goes to the caller.
+    """
+    given = fresh(inputs) if given is None else given
+    seed_all(seed)
+    output = call(*given.args, **given.kwargs)
+    before, after = input_tensors(inputs, signature), input_tensors(given, signature)
+    leaves = tensors_in(output, "output")
+    changed = tuple(name for (name, a), (_, b) in zip(before, after, strict=False) if not identical(a, b))
+    return Observation(
+        output=output,
+        structure=as_stored(Structure.of(output)),
+        leaves=[*leaves, *((after_name(name), tensor) for name, tensor in after if name in changed)],
+        inputs=after,
+        changed=changed,
+        shares_inputs=overlaps(leaves, after),
+        shares_outputs=frozenset(
+            (a, b) for i, (a, x) in enumerate(leaves) for b, y in leaves[i + 1 :] if overlap(x, y)
+        ),
+    )
+
+
+def after_name(name: str) -> str:
+    return f"{name} after the call"
+
+
+def as_stored(structure: Structure) -> Structure:
+    """As it comes back from JSON, so that constants compare alike (NaN is not equal to itself; its text is)."""
+    return Structure.from_json(structure.to_json())
+
+
+def seed_all(seed: int) -> None:
+    """Every generator a forward pass may draw from: torch (all devices), numpy, random."""
+    torch.manual_seed(seed)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+def overlaps(one: Named, other: Named) -> frozenset[tuple[str, str]]:
+    return frozenset((a, b) for a, x in one for b, y in other if overlap(x, y))
+
+
+def overlap(one: Tensor, other: Tensor) -> bool:
+    """Whether the memory from the first to the last element of one reaches into that of the other."""
+    a, b = _extent(one), _extent(other)
+    return a is not None and b is not None and one.device == other.device and a[0] < b[1] and b[0] < a[1]
+
+
+def _extent(tensor: Tensor) -> tuple[int, int] | None:
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor.detach().coalesce().values() if tensor.is_coalesced() else tensor.detach()._values()
+    if tensor.layout is not torch.strided or tensor.numel() == 0 or tensor.device.type == "meta":
+        return None
+    try:
+        start = tensor.data_ptr()
+    except RuntimeError:  # a wrapper subclass has no memory of its own
+        return None
+    span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    return start, start + span * tensor.element_size()
+
+
+class State:
+    """The buffers of a module, to be put back: makes the result of a call independent of the calls before it.
+
+    Give ``State(module).restore`` to ``verify`` for a module whose forward pass updates its buffers.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self._buffers = dict(module.named_buffers(remove_duplicate=True))
+        self._values = {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
+        self._module = module
+
+    @property
+    def changed(self) -> bool:
+        now = dict(self._module.named_buffers(remove_duplicate=True))
+        return now.keys() != self._values.keys() or any(not identical(now[n], v) for n, v in self._values.items())
+
+    def restore(self) -> None:
+        """In place where the buffer is still the same tensor; a buffer that was replaced is put back."""
+        now = dict(self._module.named_buffers(remove_duplicate=True))
+        with torch.no_grad():
+            for name, buffer in self._buffers.items():
+                buffer.copy_(self._values[name])
+                if now.get(name) is not buffer:
+                    path, _, last = name.rpartition(".")
+                    setattr(self._module.get_submodule(path), last, buffer)
+
+
+def run_all(
+    call: Callable[..., Any], inputs: Sequence[Inputs], signature: Signature, *, seed: int
+) -> list[Observation]:
+    """One call after the other."""
+    return [observe(call, one, signature, seed=seed) for one in inputs]

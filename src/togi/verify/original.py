@@ -1,0 +1,433 @@
+"""Makes the truth: runs the original in float64 and as it is, and learns how it behaves.
+
+Runs of the original, for n inputs: n in float64, n + 1 as it is, 3 more of the first two for repeatability, n with
+nudged weights (8 n where the outputs hold few numbers).
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.errors import SubjectError
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
+from togi.verify import compare, units
+from togi.verify.compare import Difference, continuous, difference, identical, mismatches, plain
+from togi.verify.observe import Observation, State, observe, overlaps, run_all
+from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
+from togi.verify.units import Unit
+from togi.verify.widen import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
+
+NUDGES_FEW = 8
+"""Nudged runs per input where the outputs hold few numbers, or where eager must serve as the truth."""
+SUSPICIOUS_ROUNDINGS = 1000.0
+"""Eager's own error, in roundings, from which its float64 form is doubted ..."""
+SUSPICIOUS_RATIO = 100.0
+"""... if eager is also this many times nearer to itself under nudged weights: then float64 takes another branch."""
+NOISE_UNITS = 8.0
+"""Two runs of the original may differ by so many units (atomics on a GPU) and still be the same answer."""
+
+Metric = Callable[[list[Any]], float]
+
+
+def make_truth(
+    module: nn.Module,
+    inputs: Sequence[Inputs],
+    signature: Signature,
+    *,
+    seed: int,
+    device: str | None = None,
+    samples: int = 1,
+    metric: Metric | None = None,
+) -> Truth:
+    """The truth of ``module`` on ``inputs`` (``variants``), of which the first ``samples`` are the user's own.
+
+    ``module`` is left as it is. ``device`` is where eager runs (default: where the signature says the inputs are).
+    Derived inputs on which the original raises, or stops being finite where the samples are, are dropped with a note.
+
+    Raises:
+        SubjectError: the original raises on one of the user's own samples.
+    """
+    return _Making(module, list(inputs), signature, seed, device or signature.device, samples).truth(metric)
+
+
+@dataclass
+class _Run:
+    """One sequence of calls. ``leaves[c]`` are dense CPU copies, taken before the next call could change them."""
+
+    seen: list[Observation]
+    leaves: list[list[Tensor]]
+
+
+class _Making:
+    def __init__(
+        self, module: nn.Module, inputs: list[Inputs], signature: Signature, seed: int, device: str, samples: int
+    ) -> None:
+        self.module, self.inputs, self.signature, self.seed = module, inputs, signature, seed
+        self.device, self.samples = device, samples
+        self.notes: list[str] = []
+
+    def truth(self, metric: Metric | None) -> Truth:
+        kept = self._runnable()
+        calls = [*kept, kept[0]]
+        run, outputs = self._eager(calls, keep_outputs=metric is not None)
+        stateful = not _alike(run.leaves[-1], run.leaves[0])
+        again, _ = self._eager(calls[:2])
+        other_seed, _ = self._eager(calls[:1], seed=self.seed + 1)
+        noisy = not all(_alike(a, b) for a, b in zip(again.leaves, run.leaves, strict=False))
+        random = not noisy and not _alike(other_seed.leaves[0], run.leaves[0])
+        if noisy:
+            stateful = False
+        if not stateful:
+            calls = calls[:-1]
+            run = _Run(run.seen[:-1], run.leaves[:-1])
+        if random:
+            exact, fallback = None, "it draws random numbers, and other ones in float64"
+        else:
+            exact, fallback = self._float64(calls, run)
+        answers, truths = self._answers(calls, run, exact)
+        facts = TruthFacts(
+            samples=self.samples,
+            answers=tuple(answers),
+            schedule=tuple(range(len(answers))) if stateful else (*range(len(answers)), 0),
+            precision="float64" if not fallback else "eager",
+            fallback=fallback,
+            stateful=stateful,
+            random=random,
+            shared_between_calls=self._shared_between_calls(calls[0]),
+            metric=None if metric is None else float(metric(outputs[: self.samples])),
+            notes=tuple(self.notes),
+        )
+        return Truth(facts=_judged(facts, again if noisy else None, run), truth=truths, eager=run.leaves)
+
+    def _runnable(self) -> list[int]:
+        """Indices of the inputs the original runs on and stays finite on."""
+        module, kept, finite = self._copy(), [], True
+        for i, one in enumerate(self.inputs):
+            try:
+                with torch.no_grad(), _unchanged(module):
+                    self._try_on_cpu_first(i, one)
+                    seen = observe(module, one, self.signature, seed=self.seed)
+                    found = all(_finite(tensor) for _, tensor in seen.leaves)
+            except Exception as error:  # foreign code: a model's forward may raise anything
+                if i < self.samples:
+                    raise SubjectError(
+                        f"the module raises on sample {i + 1} of its own inputs: {_line(error)}. "
+                        "togi needs inputs on which the original runs."
+                    ) from error
+                self.notes.append(f"derived input {i + 1} is left out: the original raises on it ({_line(error)})")
+                continue
+            if i < self.samples:
+                finite = finite and found
+            elif finite and not found:
+                self.notes.append(f"derived input {i + 1} is left out: the original's output is not finite on it")
+                continue
+            kept.append(i)
+        return kept
+
+    def _try_on_cpu_first(self, i: int, one: Inputs) -> None:
+        """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device."""
+        if self.device == "cpu" or i < self.samples:
+            return
+        with float64_arithmetic():
+            widened(self.module)(*widened_inputs(one).args, **widened_inputs(one).kwargs)
+
+    def _copy(self) -> nn.Module:
+        try:
+            return copy.deepcopy(self.module)
+        except Exception as error:  # foreign code: modules define how they are copied
+            note = f"the module cannot be copied ({_line(error)}): the original itself is run, its buffers are put back"
+            if note not in self.notes:
+                self.notes.append(note)
+            return self.module
+
+    def _eager(
+        self, calls: Sequence[int], *, seed: int | None = None, keep_outputs: bool = False
+    ) -> tuple[_Run, list[Any]]:
+        module = self._copy()
+        with torch.no_grad(), _unchanged(module):
+            return self._sequence(module, [self.inputs[i] for i in calls], seed=seed, keep_outputs=keep_outputs)
+
+    def _sequence(
+        self, call: Callable[..., Any], inputs: Sequence[Inputs], *, seed: int | None = None, keep_outputs: bool = False
+    ) -> tuple[_Run, list[Any]]:
+        run, outputs = _Run([], []), []
+        for one in inputs:
+            seen = observe(call, one, self.signature, seed=self.seed if seed is None else seed)
+            run.seen.append(seen)
+            run.leaves.append([plain(tensor).clone() for _, tensor in seen.leaves])
+            if keep_outputs:
+                outputs.append(seen.output)
+        return run, outputs
+
+    def _float64(self, calls: Sequence[int], eager: _Run) -> tuple[list[list[Tensor]] | None, str]:
+        """The answers in float64, or why there are none."""
+        failed = ""
+        for device in dict.fromkeys(("cpu", self.device)):
+            try:
+                module = widened(self.module, device)
+                inputs = [widened_inputs(self.inputs[i], device) for i in calls]
+                with torch.no_grad(), float64_arithmetic():
+                    run, _ = self._sequence(module, inputs)
+            except Exception as error:  # foreign code: a forward may insist on its own dtype or device
+                failed = failed or f"it does not run in float64 ({_line(error)})"
+                continue
+            different = _different_form(eager, run)
+            return (None, different) if different else self._trusted(calls, eager, run)
+        return None, failed
+
+    def _trusted(self, calls: Sequence[int], eager: _Run, exact: _Run) -> tuple[list[list[Tensor]] | None, str]:
+        """Whether float64 is the same function: a branch on the dtype would make eager's own error enormous."""
+        doubtful = [
+            (c, i)
+            for c, leaves in enumerate(exact.leaves)
+            for i, leaf in enumerate(leaves)
+            if continuous(leaf)
+            and difference(eager.leaves[c][i], leaf, eager.leaves[c][i]).rmse > _suspicious(eager.leaves[c][i])
+        ]
+        if doubtful:
+            moved = self._nudged(calls, 0)
+            for c, i in doubtful:
+                e = eager.leaves[c][i]
+                if moved is None or moved[c][i].shape != e.shape:
+                    continue
+                movement = difference(moved[c][i], e, e).rmse
+                if difference(e, exact.leaves[c][i], e).rmse > SUSPICIOUS_RATIO * max(movement, _epsilon(e)):
+                    return None, f"in float64 it computes something else ({eager.seen[c].leaves[i][0]})"
+        return exact.leaves, ""
+
+    def _nudged(self, calls: Sequence[int], number: int) -> list[list[Tensor]] | None:
+        """Eager's answers with weights and inputs moved by a rounding; None where the original cannot be copied."""
+        seed = self.seed + 1000 * (number + 1)
+        try:
+            module = nudged(self.module, seed)
+        except Exception:  # foreign code (copying); noted by _copy, and the unit then rests on eager's own error
+            return None
+        inputs = [nudged_inputs(self.inputs[i], seed) for i in calls]
+        with torch.no_grad():
+            return self._sequence(module, inputs)[0].leaves
+
+    def _answers(
+        self, calls: Sequence[int], run: _Run, exact: list[list[Tensor]] | None
+    ) -> tuple[list[Answer], list[list[Tensor]]]:
+        truths = [[wide(t) for t in leaves] for leaves in (exact or run.leaves)]
+        known = exact is not None and self._narrow()
+        few = not known or sum(t.numel() for leaves in run.leaves for t in leaves[:1]) < units.FEW or self._has_few(run)
+        nudges = [found for k in range(NUDGES_FEW if few else 1) if (found := self._nudged(calls, k)) is not None]
+        measured = _units(run, truths, nudges, self._narrowest(), known)
+        gradients = self._requires_grad(calls[0])
+        answers = [
+            _answer(calls[c], seen, run.leaves[c], truths[c], measured[c], gradients) for c, seen in enumerate(run.seen)
+        ]
+        return answers, truths
+
+    def _has_few(self, run: _Run) -> bool:
+        counts: dict[str, int] = {}
+        for seen in run.seen:
+            for name, tensor in seen.leaves:
+                counts[name] = counts.get(name, 0) + tensor.numel()
+        return any(0 < count < units.FEW for count in counts.values())
+
+    def _floats(self) -> set[torch.dtype]:
+        tensors = [*self.module.parameters(), *self.module.buffers()]
+        tensors += [t for s in self.inputs[: self.samples] for _, t in _flat(s, self.signature)]
+        return {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
+
+    def _narrow(self) -> bool:
+        """Float64 is more precise than the original."""
+        found = self._floats()
+        return not found or bool(found - {torch.float64, torch.complex128})
+
+    def _narrowest(self) -> float:
+        """Machine epsilon of the most precise type below float64 that the original computes in."""
+        found = [torch.finfo(d).eps for d in self._floats() if d not in (torch.float64, torch.complex128)]
+        return (
+            min(found)
+            if found
+            else (torch.finfo(torch.float64).eps if self._floats() else torch.finfo(torch.float32).eps)
+        )
+
+    def _requires_grad(self, first: int) -> dict[str, bool]:
+        module = self._copy()
+        try:
+            with torch.enable_grad(), _unchanged(module):
+                seen = observe(module, self.inputs[first], self.signature, seed=self.seed)
+        except Exception as error:  # foreign code: some modules only run without autograd
+            self.notes.append(f"the original does not run with autograd on ({_line(error)})")
+            return {}
+        return {name: tensor.requires_grad for name, tensor in seen.leaves}
+
+    def _shared_between_calls(self, first: int) -> tuple[str, ...]:
+        module = self._copy()
+        with torch.no_grad(), _unchanged(module):
+            one, two = run_all(module, [self.inputs[first]] * 2, self.signature, seed=self.seed)
+        return tuple(sorted(name for name, other in overlaps(one.leaves, two.leaves) if name == other))
+
+
+def _units(
+    run: _Run, truths: list[list[Tensor]], nudges: list[list[list[Tensor]]], epsilon: float, known: bool
+) -> list[list[tuple[Unit, Difference | float, float]]]:
+    """Per call and leaf: the unit, eager's own error, the sentinel threshold. Pooled per leaf name over all calls."""
+    places: dict[str, list[tuple[int, int]]] = {}
+    for c, seen in enumerate(run.seen):
+        for i, (name, _) in enumerate(seen.leaves):
+            places.setdefault(name, []).append((c, i))
+    result: list[list[Any]] = [[None] * len(leaves) for leaves in run.leaves]
+    for where in places.values():
+        for (c, i), found in zip(where, _leaf_units(where, run, truths, nudges, epsilon, known), strict=True):
+            result[c][i] = found
+    return result
+
+
+def _leaf_units(
+    where: list[tuple[int, int]],
+    run: _Run,
+    truths: list[list[Tensor]],
+    nudges: list[list[list[Tensor]]],
+    epsilon: float,
+    known: bool,
+) -> Iterator[tuple[Unit, Difference | float, float]]:
+    eager = [run.leaves[c][i] for c, i in where]
+    truth = [truths[c][i] for c, i in where]
+    moved = [
+        [n[c][i] for n in nudges if i < len(n[c]) and n[c][i].shape == e.shape]
+        for (c, i), e in zip(where, eager, strict=True)
+    ]
+    if not continuous(eager[0]):
+        shares = [_share(int((e != t).sum()), e) for e, t in zip(eager, truth, strict=True)]
+        more = [[_share(mismatches(m, t, e), e) for m in ms] for ms, t, e in zip(moved, truth, eager, strict=True)]
+        yield from zip(units.discrete_units(shares, more), shares, [float("inf")] * len(where), strict=True)
+        return
+    thresholds = [compare.sentinel_threshold(e) for e in eager]
+    own = [difference(e, t, e, th) for e, t, th in zip(eager, truth, thresholds, strict=True)]
+    if known and sum(d.count for d in own) >= units.FEW:
+        moved = [[] for _ in eager]
+    others = [
+        [difference(m, t, e, th) for m in ms] for ms, t, e, th in zip(moved, truth, eager, thresholds, strict=True)
+    ]
+    found = units.units(own, others, max(epsilon, _epsilon(eager[0])))
+    yield from zip(found, own, thresholds, strict=True)
+
+
+def _answer(
+    index: int,
+    seen: Observation,
+    eager: list[Tensor],
+    truth: list[Tensor],
+    measured: list[tuple[Unit, Difference | float, float]],
+    gradients: dict[str, bool],
+) -> Answer:
+    leaves = []
+    for i, (name, tensor) in enumerate(seen.leaves):
+        unit, own, threshold = measured[i]
+        strided = tensor.layout is torch.strided
+        leaves.append(
+            LeafTruth(
+                name=name,
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                device=tensor.device.type,
+                layout=str(tensor.layout).removeprefix("torch."),
+                shape=tuple(tensor.shape),
+                stride=tuple(tensor.stride()) if strided else (),
+                contiguous=strided and tensor.is_contiguous(),
+                requires_grad=gradients.get(name),
+                threshold=threshold,
+                eager_rmse=own.rmse if isinstance(own, Difference) else own,
+                eager_max=own.max_abs if isinstance(own, Difference) else own,
+                unit=unit,
+                same=truth[i].dtype == eager[i].dtype and identical(truth[i], eager[i]),
+            )
+        )
+    return Answer(
+        input=index,
+        structure=seen.structure,
+        leaves=tuple(leaves),
+        changed=seen.changed,
+        shares_inputs=tuple(sorted(seen.shares_inputs)),
+        shares_outputs=tuple(sorted(seen.shares_outputs)),
+    )
+
+
+def _judged(facts: TruthFacts, again: _Run | None, run: _Run) -> TruthFacts:
+    """With the word on repeatability; ``again`` is given when a second run differed in some bit."""
+    if again is None:
+        return facts
+    for c, leaves in enumerate(again.leaves[: len(run.leaves)]):
+        for leaf, one, two in zip(facts.answers[c].leaves, run.leaves[c], leaves, strict=False):
+            off = _apart(two, one, leaf)
+            if off > NOISE_UNITS:
+                reason = (
+                    f"the original itself is not repeatable: with the same input and the same seed {leaf.name} differs by "
+                    f"{off:.3g} times its own error, so nothing can be proven equal to it"
+                )
+                return facts.model_copy(update={"repeatable": False, "unrepeatable": reason})
+    note = "the original is not repeatable to the bit, but within its own error"
+    return facts.model_copy(update={"notes": (*facts.notes, note)})
+
+
+def _apart(one: Tensor, other: Tensor, leaf: LeafTruth) -> float:
+    if one.shape != other.shape:
+        return float("inf")
+    if not continuous(one):
+        return compare.ratio(_share(int((one != other).sum()), one), leaf.unit.rms)
+    found = difference(one, other, other, leaf.threshold)
+    return max(compare.ratio(found.rms, leaf.unit.rms), compare.ratio(found.peak, leaf.unit.peak))
+
+
+def _different_form(eager: _Run, exact: _Run) -> str:
+    for one, other in zip(eager.seen, exact.seen, strict=True):
+        if [n for n, _ in one.leaves] != [n for n, _ in other.leaves]:
+            return "in float64 its output has another structure"
+        for (name, a), (_, b) in zip(one.leaves, other.leaves, strict=True):
+            if a.shape != b.shape:
+                return f"in float64 {name} has another shape (it depends on the values)"
+            if continuous(a) != continuous(b):
+                return f"in float64 {name} has another kind of dtype"
+    return ""
+
+
+def _alike(one: list[Tensor], other: list[Tensor]) -> bool:
+    return len(one) == len(other) and all(identical(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _share(count: int, tensor: Tensor) -> float:
+    return count / max(tensor.numel(), 1)
+
+
+def _finite(tensor: Tensor) -> bool:
+    return not continuous(tensor) or bool(plain(tensor).float().isfinite().all())
+
+
+def _epsilon(tensor: Tensor) -> float:
+    return float(torch.finfo(tensor.dtype).eps)
+
+
+def _suspicious(tensor: Tensor) -> float:
+    return SUSPICIOUS_ROUNDINGS * _epsilon(tensor)
+
+
+def _flat(inputs: Inputs, signature: Signature) -> list[tuple[str, Tensor]]:
+    from togi.verify.leaves import input_tensors
+
+    return input_tensors(inputs, signature)
+
+
+def _line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+
+
+@contextmanager
+def _unchanged(module: nn.Module) -> Iterator[None]:
+    """Buffers are put back after; matters where the module could not be copied."""
+    state = State(module)
+    try:
+        yield
+    finally:
+        state.restore()

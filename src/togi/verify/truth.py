@@ -1,0 +1,190 @@
+"""The truth of a subject: what the original answers, how exactly plain eager answers it, and how it behaves.
+
+Made once per study (``make_truth``), kept as safetensors and JSON in the run's private folder, loaded by every trial.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from togi.errors import TogiError
+from togi.records import Record
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Structure
+from togi.verify.units import Unit
+
+if TYPE_CHECKING:
+    from safetensors import safe_open
+
+_JSON = "truth.json"
+_TENSORS = "truth.safetensors"
+_JSON_LIMIT_BYTES = 256 << 20
+
+
+class LeafTruth(Record):
+    """One output tensor (or input changed in place) of one call of the original."""
+
+    name: str
+    dtype: str
+    device: str
+    layout: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...] = ()
+    contiguous: bool = True
+    requires_grad: bool | None = None
+    """With autograd on. None: not known (that call failed)."""
+    threshold: float = float("inf")
+    """Magnitude from which an element is a sentinel, such as a mask value of -1e9."""
+    eager_rmse: float = 0.0
+    """Eager's own error relative to the truth's root mean square (share of elements for integers and bools)."""
+    eager_max: float = 0.0
+    unit: Unit
+    same: bool = False
+    """Eager and the truth agree to the bit: stored once."""
+
+
+class Answer(Record):
+    """What the original does with one input."""
+
+    input: int
+    """Index into the inputs that the truth was made of."""
+    structure: Structure
+    """Of the output, constants included."""
+    leaves: tuple[LeafTruth, ...]
+    changed: tuple[str, ...] = ()
+    """Inputs that the original changes in place; their new values are leaves too."""
+    shares_inputs: tuple[tuple[str, str], ...] = ()
+    shares_outputs: tuple[tuple[str, str], ...] = ()
+
+
+class TruthFacts(Record):
+    """All of the truth but the tensors."""
+
+    schema_version: int = 1
+    samples: int
+    """How many of the inputs are the user's own (they come first)."""
+    answers: tuple[Answer, ...]
+    schedule: tuple[int, ...]
+    """Answers in the order of calls. The first input is called again at the end; an original with a state has an answer
+    of its own for that call."""
+    precision: str
+    """``float64``, or ``eager``: then the truth is eager itself, and ``fallback`` says why."""
+    fallback: str = ""
+    stateful: bool = False
+    """The answer depends on the calls before it (buffers that the forward pass updates)."""
+    random: bool = False
+    """The answer depends on the seed."""
+    repeatable: bool = True
+    unrepeatable: str = ""
+    """Why no other candidate can be compared with the original, in a sentence."""
+    shared_between_calls: tuple[str, ...] = ()
+    """Outputs that the original itself returns in the same memory on every call."""
+    metric: float | None = None
+    """The user's metric of the original's outputs."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Truth:
+    """``truth[a][l]`` and ``eager[a][l]``: dense CPU tensors of answer ``a``, leaf ``l``; the truth in float64 where the
+    leaf is floating, complex leaves as real with a last dimension of 2."""
+
+    facts: TruthFacts
+    truth: Sequence[Sequence[Tensor]]
+    eager: Sequence[Sequence[Tensor]]
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What the user should know of how the truth was made, in sentences."""
+        facts = self.facts
+        told = f"outputs are compared with eager, not with float64: {facts.fallback}"
+        return (
+            *facts.notes,
+            *([told] if facts.fallback else []),
+            *([facts.unrepeatable] if facts.unrepeatable else []),
+        )
+
+    @property
+    def kept(self) -> tuple[int, ...]:
+        """Indices of the inputs that are verified on."""
+        return tuple(dict.fromkeys(answer.input for answer in self.facts.answers))
+
+    def inputs(self, inputs: Sequence[Inputs]) -> list[Inputs]:
+        """The inputs that are verified on, of all that ``make_truth`` was given."""
+        return [inputs[i] for i in self.kept]
+
+    def save(self, folder: Path) -> None:
+        """Write ``truth.json`` and ``truth.safetensors`` into ``folder`` (which exists). Raises OSError."""
+        from safetensors.torch import save_file
+
+        tensors: dict[str, Tensor] = {}
+        for a, answer in enumerate(self.facts.answers):
+            for i, leaf in enumerate(answer.leaves):
+                tensors[f"eager.{a}.{i}"] = _stored(self.eager[a][i])
+                if not leaf.same:
+                    tensors[f"truth.{a}.{i}"] = _stored(self.truth[a][i])
+        dtypes = {
+            name: str(source[int(a)][int(i)].dtype).removeprefix("torch.")
+            for name in tensors
+            for kind, a, i in [name.split(".")]
+            for source in [self.truth if kind == "truth" else self.eager]
+        }
+        save_file(tensors or {"empty": torch.zeros(1)}, str(folder / _TENSORS))
+        document = {"facts": json.loads(self.facts.to_json()), "dtypes": dtypes}
+        (folder / _JSON).write_text(json.dumps(document))
+
+    @classmethod
+    def load(cls, folder: Path) -> Truth:
+        """What ``save`` wrote; tensors are mapped from the file and read when they are compared.
+
+        Raises TogiError when the folder holds something else.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            if (folder / _JSON).stat().st_size > _JSON_LIMIT_BYTES:
+                raise ValueError(f"{_JSON} is larger than {_JSON_LIMIT_BYTES >> 20} MiB")
+            document = json.loads((folder / _JSON).read_text())
+            facts = TruthFacts.model_validate_json(json.dumps(document["facts"]))
+            with safe_open(str(folder / _TENSORS), framework="pt") as file:
+                eager, truth = _read(file, facts, document["dtypes"])
+        except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
+            raise TogiError(
+                f"the truth in {folder} cannot be read ({type(error).__name__}: {error}). Run the command again: it is made anew."
+            ) from error
+        return cls(facts=facts, truth=truth, eager=eager)
+
+
+def _read(file: safe_open, facts: TruthFacts, dtypes: dict[str, str]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+    eager, truth = [], []
+    for a, answer in enumerate(facts.answers):
+        eager.append(
+            [_as(file.get_tensor(n), dtypes[n]) for n in (f"eager.{a}.{i}" for i in range(len(answer.leaves)))]
+        )
+        names = [f"{'eager' if leaf.same else 'truth'}.{a}.{i}" for i, leaf in enumerate(answer.leaves)]
+        truth.append([_as(file.get_tensor(n), dtypes[n]) for n in names])
+    return eager, truth
+
+
+def _stored(tensor: Tensor) -> Tensor:
+    """Contiguous, in memory of its own; 8-bit floats as bytes (not every safetensors knows all of them)."""
+    tensor = tensor.contiguous().clone()
+    return tensor.view(torch.uint8) if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
+
+
+def _as(tensor: Tensor, dtype: str) -> Tensor:
+    wanted = getattr(torch, dtype, None)
+    if not isinstance(wanted, torch.dtype):
+        raise ValueError(f"unknown dtype {dtype!r}")
+    if wanted is tensor.dtype:
+        return tensor
+    if tensor.dtype is torch.uint8 and wanted.itemsize == 1:
+        return tensor.view(wanted)
+    raise ValueError(f"a tensor is {tensor.dtype}, expected {dtype}")

@@ -1,0 +1,228 @@
+"""The verdict on one candidate: is it the original, up to rounding?
+
+The candidate is called on every input, then on the first again, then on an input tensor whose values were replaced in
+place. Each answer is compared with the truth in structure, form and numbers; earlier outputs are kept, uncloned, and must
+still hold what they held when later calls have run.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from togi.records import ErrorReport, LeafError
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
+from togi.verify.compare import continuous, difference, identical, mismatches, plain, ratio
+from togi.verify.form import comparable, form
+from togi.verify.leaves import fresh, input_tensors
+from togi.verify.observe import Named, Observation, observe, overlaps
+from togi.verify.truth import LeafTruth, Truth
+
+MAX_UNITS = 8.0
+"""Largest error of a faithful candidate, in multiples of eager's own. ``benchmarks/verification.py`` measures both sides."""
+_CALLS_KEPT = 3
+"""Outputs kept alive across calls: an engine with a ring of that many output buffers is found out."""
+_RERUN_SHARE = 0.1
+"""An approximate candidate's runs may differ from each other by this share of its own error."""
+
+Call = Callable[..., Any]
+
+
+def verify(
+    call: Call,
+    truth: Truth,
+    inputs: Sequence[Inputs],
+    signature: Signature,
+    *,
+    seed: int,
+    max_units: float = MAX_UNITS,
+    metric: Callable[[list[Any]], float] | None = None,
+    reset: Callable[[], None] | None = None,
+) -> ErrorReport:
+    """Compare ``call`` with ``truth`` on ``inputs``: the same list, and the same seed, that ``make_truth`` was given.
+
+    Args:
+        call: the candidate, called like the original.
+        max_units: largest error of a faithful candidate, in units of plain eager's own.
+        metric: the user's metric; computed from the candidate's outputs on the user's own samples.
+        reset: puts the candidate's buffers back to their first values (``State(module).restore``); called before the first
+            call. Needed where the original is stateful and the candidate has been called before.
+
+    Returns:
+        ``faithful``: within ``max_units`` everywhere, and no problems. Not faithful, with no problems: approximate, by the
+        error given; whether that is acceptable is the caller's to decide. Any problem: wrong, whatever the error. Where the
+        original is not repeatable, that is a problem of every candidate, and nothing is compared.
+
+    Raises:
+        Whatever ``call`` raises.
+    """
+    if not truth.facts.repeatable:
+        return _unrepeatable(truth)
+    if reset is not None:
+        reset()
+    return _Verification(call, truth, truth.inputs(inputs), signature, seed).report(max_units, metric)
+
+
+class _Verification:
+    def __init__(self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int) -> None:
+        self.call, self.truth, self.signature, self.seed = call, truth, signature, seed
+        self.inputs = dict(zip(truth.kept, inputs, strict=True))
+        self.problems: dict[str, None] = {}
+        self.notes: dict[str, None] = {}
+        self.errors: dict[str, LeafError] = {}
+        self.kept: deque[tuple[int, Named, list[Tensor]]] = deque(maxlen=_CALLS_KEPT)
+        self.previous: list[Tensor] = []
+        self.outputs: list[Any] = []
+        self.first: list[Tensor] = []
+
+    def report(self, max_units: float, metric: Callable[[list[Any]], float] | None) -> ErrorReport:
+        facts = self.truth.facts
+        for number, a in enumerate(facts.schedule):
+            seen = self._observe(number, a)
+            if metric is not None and number < facts.samples:
+                self.outputs.append(seen.output)
+            if number == 0:
+                self.first = [plain(t).clone() for _, t in seen.leaves]
+        if not self.problems and not facts.stateful:
+            self._rerun_agrees(max_units)
+            self._values_replaced(max_units)
+        units = max((e.units for e in self.errors.values()), default=0.0)
+        missing = math.inf if self.problems and not self.errors else 0.0
+        return ErrorReport(
+            faithful=units <= max_units and not self.problems,
+            units=max(units, missing),
+            rmse=max((e.rmse for e in self.errors.values()), default=missing),
+            max_abs=max((e.max_abs for e in self.errors.values()), default=missing),
+            leaves=tuple(self.errors.values()),
+            problems=tuple(self.problems),
+            notes=tuple(self.notes),
+            metric=float(metric(self.outputs)) if metric is not None and not self.problems else None,
+            metric_original=facts.metric,
+        )
+
+    def _observe(self, number: int, a: int) -> Observation:
+        answer = self.truth.facts.answers[a]
+        seen = observe(self.call, self.inputs[answer.input], self.signature, seed=self.seed)
+        problems, notes = form(seen, answer)
+        self.problems |= dict.fromkeys(problems)
+        self.notes |= dict.fromkeys(notes)
+        self._earlier_outputs(number, seen)
+        if comparable(seen, answer):
+            wrong = self._numbers(a, [t for _, t in seen.leaves])
+            self._stale(wrong, seen, number)
+        now = [plain(t).clone() for _, t in seen.leaves]
+        self.kept.append((number, [n for n in seen.leaves if n[0].startswith("output")], now))
+        self.previous = now
+        return seen
+
+    def _numbers(self, a: int, found: Sequence[Tensor]) -> bool:
+        """Errors of one answer; True when any leaf is badly wrong."""
+        wrong = False
+        for i, leaf in enumerate(self.truth.facts.answers[a].leaves):
+            error, misplaced = leaf_error(found[i], self.truth.truth[a][i], self.truth.eager[a][i], leaf)
+            if misplaced:
+                self.problems[f"{leaf.name} is not finite, or finite, where the original's is not so"] = None
+            wrong |= error.units > 1e3
+            self.errors[leaf.name] = _worse(self.errors.get(leaf.name), error)
+        return wrong
+
+    def _stale(self, wrong: bool, seen: Observation, number: int) -> None:
+        if wrong and number and len(self.previous) == len(seen.leaves):
+            again = [identical(plain(t), p) for (_, t), p in zip(seen.leaves, self.previous, strict=True) if t.numel()]
+            if again and all(again):
+                self.problems["returns the result of the call before, whatever the input (stale)"] = None
+
+    def _earlier_outputs(self, number: int, seen: Observation) -> None:
+        allowed = set(self.truth.facts.shared_between_calls)
+        for _, leaves, values in self.kept:
+            for (name, tensor), value in zip(leaves, values, strict=False):
+                if name not in allowed and not identical(plain(tensor), value):
+                    self.problems[f"{name} is overwritten by a later call: outputs do not outlive the next call"] = None
+            for one, other in overlaps(leaves, [n for n in seen.leaves if n[0].startswith("output")]):
+                if not (one in allowed and other in allowed):
+                    self.problems[f"{one} of one call shares memory with {other} of a later call"] = None
+
+    def _rerun_agrees(self, max_units: float) -> None:
+        """The last call was the first again. A faithful one agrees within its limit, an approximate one nearly does."""
+        answer = self.truth.facts.answers[0]
+        for leaf, one, two in zip(answer.leaves, self.first, self.previous, strict=True):
+            error, misplaced = leaf_error(two, one, one, leaf)
+            allowed = max(max_units, _RERUN_SHARE * self.errors[leaf.name].units)
+            if misplaced or error.units > allowed:
+                self.problems[
+                    f"a second run with the same input differs in {leaf.name} by {error.units:.3g} times eager's own error"
+                ] = None
+
+    def _values_replaced(self, max_units: float) -> None:
+        """The same input tensors, at the same addresses, with other values: results must not be cached by identity."""
+        facts = self.truth.facts
+        shapes = [self._shapes(answer.input) for answer in facts.answers]
+        b = next((b for b in range(1, len(shapes)) if shapes[b] == shapes[0]), None)
+        if b is None or any(answer.changed for answer in facts.answers):
+            return
+        given = fresh(self.inputs[facts.answers[0].input])
+        observe(self.call, self.inputs[facts.answers[0].input], self.signature, seed=self.seed, given=given)
+        other = self.inputs[facts.answers[b].input]
+        if not _replace(given, other, self.signature):
+            return
+        seen = observe(self.call, other, self.signature, seed=self.seed, given=given)
+        known = {name: error.units for name, error in self.errors.items()}
+        if not comparable(seen, facts.answers[b]):
+            self.problems["the output has another form when an input's values are replaced in place"] = None
+            return
+        for i, leaf in enumerate(facts.answers[b].leaves):
+            error, misplaced = leaf_error(seen.leaves[i][1], self.truth.truth[b][i], self.truth.eager[b][i], leaf)
+            if misplaced or error.units > max(max_units, 2 * known[leaf.name]):
+                self.problems[
+                    f"{leaf.name} does not follow when an input's values are replaced in place (cached by identity)"
+                ] = None
+
+    def _shapes(self, index: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        return [(tuple(t.shape), t.dtype) for _, t in input_tensors(self.inputs[index], self.signature)]
+
+
+def leaf_error(found: Tensor, truth: Tensor, eager: Tensor, leaf: LeafTruth) -> tuple[LeafError, bool]:
+    """The error of one output tensor, and whether NaN, inf or a sentinel is where it must not be (or is not where it must)."""
+    found = plain(found)
+    if not continuous(found):
+        share = mismatches(found, truth, eager) / max(found.numel(), 1)
+        return LeafError(name=leaf.name, rmse=share, max_abs=share, units=ratio(share, leaf.unit.rms)), False
+    measured = difference(found, truth, eager, leaf.threshold)
+    units = max(ratio(measured.rms, leaf.unit.rms), ratio(measured.peak, leaf.unit.peak))
+    error = LeafError(name=leaf.name, rmse=measured.rmse, max_abs=measured.max_abs, units=units)
+    return error, measured.misplaced > 0
+
+
+def _worse(one: LeafError | None, other: LeafError) -> LeafError:
+    if one is None:
+        return other
+    return LeafError(
+        name=one.name,
+        rmse=max(one.rmse, other.rmse),
+        max_abs=max(one.max_abs, other.max_abs),
+        units=max(one.units, other.units),
+    )
+
+
+def _replace(given: Inputs, values: Inputs, signature: Signature) -> bool:
+    """Copy ``values`` into the tensors of ``given``; False where they cannot be written."""
+    pairs = zip(input_tensors(given, signature), input_tensors(values, signature), strict=True)
+    try:
+        with torch.no_grad():
+            for (_, tensor), (_, value) in pairs:
+                tensor.copy_(value)
+    except RuntimeError:  # an expanded input: several elements are one place in memory
+        return False
+    return True
+
+
+def _unrepeatable(truth: Truth) -> ErrorReport:
+    return ErrorReport(
+        faithful=False, units=math.inf, rmse=math.inf, max_abs=math.inf, problems=(truth.facts.unrepeatable,)
+    )

@@ -1,0 +1,139 @@
+"""The original in float64 on the CPU: the nearest thing to exact arithmetic that every module can be run in."""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from togi.subject.inputs import Inputs
+from togi.verify.leaves import clone, copy_inputs, with_layout_of
+
+_NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
+_CASTS = frozenset({Tensor.float, Tensor.half, Tensor.bfloat16})
+_REINTERPRETS = frozenset({Tensor.view, torch.Tensor.view_as, torch.finfo})
+_SPARE = 0.8
+"""Share of the free memory that the float64 copy of the weights may take."""
+
+
+def widened(module: nn.Module, device: str = "cpu") -> nn.Module:
+    """A deep copy in float64 (complex128) on ``device``.
+
+    Raises MemoryError when its weights would not fit into the memory that is free; whatever copying raises, too.
+    """
+    needed = 2 * sum(
+        t.numel() * max(8, t.element_size()) for t in module.state_dict().values() if isinstance(t, Tensor)
+    )
+    if device == "cpu" and needed > _SPARE * free_bytes():
+        raise MemoryError(f"its weights in float64 need {needed >> 20} MiB, {free_bytes() >> 20} MiB are free")
+    return copy.deepcopy(module)._apply(lambda t: wide(t).to(device))
+
+
+def widened_inputs(inputs: Inputs, device: str = "cpu") -> Inputs:
+    return copy_inputs(
+        inputs, lambda t: with_layout_of(t, wide(t).to(device)) if t.layout is torch.strided else wide(t)
+    )
+
+
+def wide(tensor: Tensor) -> Tensor:
+    if tensor.is_quantized:
+        return tensor
+    if tensor.is_complex():
+        return tensor.to(torch.complex128)
+    return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
+
+
+def free_bytes() -> int:
+    """Memory that can be had without swapping; of this process's limits only the machine's is known here."""
+    try:
+        with open("/proc/meminfo") as file:
+            fields = dict(line.split(":", 1) for line in file)
+        return int(fields["MemAvailable"].split()[0]) * 1024
+    except (OSError, KeyError, ValueError):
+        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def float64_arithmetic() -> Iterator[None]:
+    """New tensors are float64 by default, and explicit casts to a narrower float go to float64 instead.
+
+    So modules that create constants in ``forward`` or compute a part "in float32 for accuracy" run in float64 throughout.
+    """
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        with _Widen():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class _Widen(TorchFunctionMode):
+    def __torch_function__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func in _REINTERPRETS or func is torch.set_default_dtype:
+            return func(*args, **kwargs)
+        if func in _CASTS:
+            return args[0].double()
+        if _writes(func, kwargs):
+            return func(*args, **kwargs)
+        mixed = _mixed([*args, *kwargs.values()])
+        return func(*(_wider(a, mixed) for a in args), **{k: _wider(v, mixed) for k, v in kwargs.items()})
+
+
+def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:
+    name = getattr(func, "__name__", "")
+    return (name.endswith("_") and not name.endswith("__")) or name in ("__setitem__", "__set__") or "out" in kwargs
+
+
+def _mixed(values: Sequence[Any]) -> bool:
+    """Float64 tensors beside narrower ones (a constant kept as a plain attribute): most operations would raise."""
+    found = {t.dtype for v in values for t in (v if isinstance(v, tuple | list) else (v,)) if isinstance(t, Tensor)}
+    return torch.float64 in found and bool(found & _NARROW)
+
+
+def _wider(value: Any, mixed: bool) -> Any:
+    if isinstance(value, torch.dtype):
+        return torch.float64 if value in _NARROW else torch.complex128 if value is torch.complex64 else value
+    if mixed and isinstance(value, Tensor) and value.dtype in _NARROW:
+        return value.double()
+    if mixed and isinstance(value, tuple | list) and any(isinstance(item, Tensor) for item in value):
+        return type(value)([_wider(item, mixed) for item in value]) if type(value) in (tuple, list) else value
+    return value
+
+
+def nudged(module: nn.Module, seed: int) -> nn.Module:
+    """A deep copy whose floating parameters are each moved by one rounding up, down, or not at all."""
+    generator = torch.Generator().manual_seed(seed)
+    nudging = copy.deepcopy(module)
+    with torch.no_grad():
+        for parameter in nudging.parameters():
+            if parameter.is_floating_point() and parameter.element_size() > 1:
+                parameter.copy_(_nudge(parameter, generator, both_ways=True))
+    return nudging
+
+
+def nudged_inputs(inputs: Inputs, seed: int) -> Inputs:
+    """Floating inputs moved by one rounding towards zero, or not: never out of the domain of a function."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def of(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point() and tensor.layout is torch.strided and tensor.element_size() > 1:
+            return with_layout_of(tensor, _nudge(tensor.detach(), generator, both_ways=False))
+        return clone(tensor)
+
+    return copy_inputs(inputs, of)
+
+
+def _nudge(tensor: Tensor, generator: torch.Generator, *, both_ways: bool) -> Tensor:
+    steps = torch.randint(-1, 2 if both_ways else 1, tensor.shape, generator=generator).to(tensor.device)
+    moved = (tensor.double() * (1 + steps * torch.finfo(tensor.dtype).eps)).to(tensor.dtype)
+    return moved if tensor.dtype is not torch.float64 else tensor * (1 + steps * torch.finfo(torch.float64).eps)
