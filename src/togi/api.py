@@ -18,7 +18,8 @@ from togi.errors import SubjectError, TogiError
 from togi.journal import Journal
 from togi.progress import Progress
 from togi.records import Recipe, Study, Trial
-from togi.settings import Effort, Settings
+from togi.search import Effort
+from togi.settings import Settings
 from togi.techniques import all_techniques
 from togi.trial.protocol import SubjectRef
 
@@ -89,8 +90,10 @@ def tune(
     out: PathOrName | None = None,
     force: bool = False,
     device: str = "cpu",
-    effort: Effort = "normal",
+    effort: Effort | str = "normal",
     time_limit_s: float | None = None,
+    trial_timeout_s: float = 300.0,
+    trial_memory: int | None = None,
     max_memory: int | None = None,
     max_error: float | None = None,
     max_drop: float | None = None,
@@ -112,6 +115,8 @@ def tune(
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
         out: where to write the artifact; it must not exist unless ``force``.
         time_limit_s: for the whole study, in seconds; None takes the effort's own (quick 90, normal 300, thorough none).
+        trial_timeout_s, trial_memory: seconds and bytes after which a single trial is ended (default: 300 s, 80 % of the
+            free memory).
         max_memory: bytes that the result may need (idle + peak).
         max_error: relative RMS error up to which approximate techniques are eligible.
         max_drop: with ``metric``: the drop up to which approximate techniques are eligible.
@@ -125,8 +130,10 @@ def tune(
 
     settings = Settings(
         device=device,
-        effort=effort,
+        effort=Effort(effort),
         time_limit_s=time_limit_s,
+        trial_timeout_s=trial_timeout_s,
+        trial_memory_bytes=trial_memory,
         max_memory_bytes=max_memory,
         max_error=max_error,
         max_drop=max_drop,
@@ -135,7 +142,7 @@ def tune(
         without=tuple(without),
         seed=seed,
     )
-    settings.check_names({id: t.exact for id, t in all_techniques().items()})
+    settings.check(all_techniques())
     if out is not None:
         check_writable(Path(out), force)
     extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from togi.records import ErrorReport, Footprint, Outcome
+from togi.records import ErrorReport, Outcome
 from togi.settings import Settings
 
 
@@ -32,11 +32,3 @@ def _judge_metric(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
     if not drop <= max_drop:
         return Outcome.WRONG, f"{measured}, a drop above the allowed {max_drop:g}"
     return Outcome.OK, f"approximate: {measured}, within the allowed drop of {max_drop:g}"
-
-
-def fits(footprint: Footprint | None, settings: Settings) -> str:
-    """Empty, or why it does not fit into the memory allowed."""
-    limit = settings.max_memory_bytes
-    if limit is None or footprint is None or footprint.total_bytes <= limit:
-        return ""
-    return f"it needs {footprint.total_bytes / 2**20:,.0f} MiB, above --max-memory {limit / 2**20:,.0f} MiB"

@@ -2,63 +2,45 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from pydantic import Field, model_validator
 
-from pydantic import model_validator
+from togi.errors import TogiError
+from togi.search.settings import ALL, Effort, SearchSettings
 
-from togi.errors import TogiError, UnknownNameError, nearest
-from togi.records import Record
-
-Effort = Literal["quick", "normal", "thorough"]
-
-TIME_LIMITS_S: dict[str, float | None] = {"quick": 90.0, "normal": 300.0, "thorough": None}
+TIME_LIMITS_S: dict[Effort, float | None] = {Effort.QUICK: 90.0, Effort.NORMAL: 300.0, Effort.THOROUGH: None}
 """How long a study takes where no limit is given. The race of the finalists and the proof are inside it."""
 
 
-class Settings(Record):
-    """All settings of ``tune``. Times in seconds, memory in bytes."""
+class Settings(SearchSettings):
+    """All settings of ``tune``. Times in seconds, memory in bytes.
+
+    Raises TogiError when an approximate technique is allowed without a bound on what it may cost.
+    """
 
     device: str = "cpu"
-    effort: Effort = "normal"
-    time_limit_s: float | None = None
-    trial_timeout_s: float | None = None
-    max_memory_bytes: int | None = None
-    """Largest footprint (idle + peak) of the result."""
-    max_error: float | None = None
-    """Largest RMS error relative to the truth's RMS of an approximate result."""
-    max_drop: float | None = None
+    trial_timeout_s: float = Field(default=300.0, gt=0)
+    """After this long in build, verification and warm-up a trial is ended."""
+    trial_memory_bytes: int | None = Field(default=None, gt=0)
+    """A trial that holds more is ended; None: 80 % of what the machine has free when the study starts."""
+    max_drop: float | None = Field(default=None, ge=0)
     """Largest drop of the subject's metric of an approximate result."""
-    allow: tuple[str, ...] = ()
-    """Approximate techniques that may be tried; empty: all of them, once max_error or max_drop is given."""
-    only: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
-    seed: int = 0
 
     @model_validator(mode="after")
-    def _check(self) -> Settings:
+    def _bounded(self) -> Settings:
         if self.allow and self.max_error is None and self.max_drop is None:
             raise TogiError(
-                f"--allow {self.allow[0]} needs a bound on what it may cost: give --max-error (relative RMS error, e.g. "
-                "1e-2), or a metric with the subject and --max-drop. Without one nothing would say when it is too wrong"
+                f"allowing {self.allow[0]} needs a bound on what it may cost: give --max-error (relative RMS error, such "
+                "as 1e-2), or a metric with the subject and --max-drop. Without one, nothing says when it is too wrong."
             )
         return self
 
     @property
     def limit_s(self) -> float | None:
+        """Of the whole study."""
         return self.time_limit_s if self.time_limit_s is not None else TIME_LIMITS_S[self.effort]
 
-    @property
-    def approximate(self) -> bool:
-        """Approximate techniques may be tried at all."""
-        return self.max_error is not None or self.max_drop is not None
-
-    def check_names(self, known: dict[str, bool]) -> None:
-        """That all named techniques exist (``known``: id -> exact) and that those allowed are approximate ones.
-
-        Raises UnknownNameError with the nearest name.
-        """
-        for name in (*self.only, *self.without, *self.allow):
-            if name not in known:
-                raise UnknownNameError(
-                    f"there is no technique '{name}'{nearest(name, known)}. 'togi explain' lists them"
-                )
+    def for_search(self) -> SearchSettings:
+        """What the search needs. The course keeps the time; a bound alone allows every approximate technique."""
+        bounded = self.max_error is not None or self.max_drop is not None
+        fields = {name: getattr(self, name) for name in SearchSettings.model_fields}
+        return SearchSettings(**{**fields, "time_limit_s": None, "allow": self.allow or ((ALL,) if bounded else ())})

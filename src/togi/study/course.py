@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from togi.journal import StudyLog
 from togi.judgement import judge
-from togi.measure import compare
+from togi.measure import compare, median_interval, usable
+from togi.measure import judge as judge_noise
 from togi.progress import Progress
-from togi.records import Facts, Outcome, Recipe, Timing, Trial
+from togi.records import Facts, Interval, Outcome, Recipe, Timing, Trial
 from togi.search import Search
 from togi.settings import Settings
 from togi.study.stable import Stable
@@ -21,9 +22,8 @@ from togi.trial.supervise import Limits, RunningTrial, TrialEnded
 REFERENCE = {"no_grad": {}}
 """Plain eager under ``no_grad``: what every speed-up relates to."""
 _STANDING = 4
-_MEMORY_SHARE = 0.8
-_TRIAL_TIMEOUT_S = 300.0
 _COMPARE_BUDGET_S = 3.0
+_REFERENCE_TURNS = 12
 _RACE_SHARE = 0.2
 _RACE_BUDGET_S = (8.0, 45.0)
 
@@ -41,24 +41,29 @@ class Course:
     search: Search
     progress: Progress
     started: float
+    trial_memory_bytes: int
     notes: list[str] = field(default_factory=list)
+    tried: int = 0
     _standing: dict[Recipe, RunningTrial] = field(default_factory=dict)
     _reference: RunningTrial | None = None
 
     def explore(self) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over."""
-        while (left := self._explore_s()) > 0 and (next_recipe := self.search.next()) is not None:
+        while (left := self._explore_s()) > 0 and (next_recipe := self.search.next(self.log.claimed())) is not None:
             if not self.log.claim(next_recipe):
                 self._catch_up()
                 continue
+            self.progress.learned(self.search.why(next_recipe))
             try:
-                trial = self.attempt(next_recipe, min(left, self.trial_timeout_s))
+                trial = self.attempt(next_recipe, min(left, self.settings.trial_timeout_s))
             except BaseException:
                 self.log.release(next_recipe)
                 raise
             self.log.append(trial)
-            self.search.tell(trial)
+            self.tried += 1
             self.progress.trial_ended(trial)
+            if lesson := self.search.tell(trial):
+                self.progress.learned(lesson)
 
     def _catch_up(self) -> None:
         """Another process works on this study too: take over what it found; wait a moment if that is nothing."""
@@ -70,7 +75,7 @@ class Course:
 
     def attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
         """One trial from start to record. Never raises for what the trial's process does."""
-        self.progress.trial_started(candidate, self.search.tried + 1)
+        self.progress.trial_started(candidate, self.tried + 1)
         began = time.monotonic()
         try:
             reference = self.reference()
@@ -85,7 +90,7 @@ class Course:
     def reference(self) -> RunningTrial:
         """The standing reference; started (again) when there is none."""
         if self._reference is None:
-            self._reference = self._start(recipe(**REFERENCE), self.trial_timeout_s)
+            self._reference = self._start(recipe(**REFERENCE), self.settings.trial_timeout_s)
             self._reference.warm()
         return self._reference
 
@@ -93,7 +98,7 @@ class Course:
         """The candidate, built, verified and warm; built again if it stands no longer. None if it now fails."""
         if candidate not in self._standing:
             try:
-                running = self._start(candidate, self.trial_timeout_s)
+                running = self._start(candidate, self.settings.trial_timeout_s)
                 running.warm()
             except TrialEnded as ended:
                 self.notes.append(f"{candidate.label} could not be built again: {ended}")
@@ -106,7 +111,7 @@ class Course:
         return next((t for t in reversed(self.log.trials()) if t.recipe == candidate), None)
 
     def _start(self, candidate: Recipe, timeout_s: float) -> RunningTrial:
-        limits = Limits(timeout_s=timeout_s, memory_bytes=int(_MEMORY_SHARE * self.facts.machine.memory_bytes))
+        limits = Limits(timeout_s=timeout_s, memory_bytes=self.trial_memory_bytes)
         on_phase: Callable[[str], None] = lambda phase: self.progress.trial_phase(candidate, phase)  # noqa: E731
         return self.stable.start(candidate, self.facts, limits, on_phase)
 
@@ -130,18 +135,39 @@ class Course:
         if running.recipe == reference.recipe:
             running.close()
             running = reference
-        comparison = compare(reference, running, budget_s=_COMPARE_BUDGET_S, seed=self.settings.seed)
+        timing = self.time(running, reference, _COMPARE_BUDGET_S)
         footprint = running.footprint()
         outcome, reason = self.verdict(running)
-        trial = self._record(running, outcome, reason).model_copy(
-            update={"timing": self._timing(running, comparison.timing(running.name)), "footprint": footprint}
-        )
+        if not usable(timing.noise):
+            outcome, reason = Outcome.UNSTABLE, f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
+        trial = self._record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
         if running is not reference:
             self._keep(running, trial)
         return trial
 
-    def _timing(self, running: RunningTrial, timing: Timing) -> Timing:
-        return timing.model_copy(update={"first_call_ms": running.first_call_ms, "build_s": running.build_s})
+    def time(self, running: RunningTrial, reference: RunningTrial, budget_s: float) -> Timing:
+        """The paired measurement of a warm candidate. Raises TrialEnded when either of the two ends."""
+        if running is reference:
+            return self._reference_timing(reference)
+        result = compare(reference, running, budget_s=budget_s, seed=self.settings.seed)
+        timing = result.timing(running.name, first_call_ms=running.first_call_ms, build_s=running.build_s)
+        if timing is None:
+            ended = reference.ended or running.ended
+            raise ended or running.end(Outcome.UNSTABLE, result.sentence, "measure")
+        return timing
+
+    def _reference_timing(self, reference: RunningTrial) -> Timing:
+        """The reference beside itself: its latency, and a speed-up of exactly 1."""
+        turns = [reference.turn(reference.passes) for _ in range(_REFERENCE_TURNS)]
+        times = [turn.pass_ms for turn in turns]
+        return Timing(
+            latency_ms=median_interval(times),
+            speedup_x=Interval(median=1.0, low=1.0, high=1.0),
+            rounds_ms=tuple((time_ms, time_ms) for time_ms in times),
+            first_call_ms=reference.first_call_ms,
+            build_s=reference.build_s,
+            noise=judge_noise(turns),
+        )
 
     def _record(self, running: RunningTrial, outcome: Outcome, reason: str) -> Trial:
         return Trial(
@@ -157,7 +183,7 @@ class Course:
     def _keep(self, running: RunningTrial, trial: Trial) -> None:
         """Leave the few fastest standing (paused) for the race; a rebuilt engine would cost its compilation again."""
         self._standing[running.recipe] = running
-        ranked = [t.recipe for t in self.search.finalists(_STANDING)] if trial.eligible else []
+        ranked = self.search.finalists(_STANDING) if trial.eligible else ()
         for candidate in [r for r in self._standing if r != running.recipe or not trial.eligible]:
             if candidate not in ranked and len(self._standing) > _STANDING:
                 self._standing.pop(candidate).close()
@@ -165,10 +191,6 @@ class Course:
     def _explore_s(self) -> float:
         limit = self.settings.limit_s
         if limit is None:
-            return self.trial_timeout_s
+            return self.settings.trial_timeout_s
         reserve = max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], limit * _RACE_SHARE)) * 1.5
         return self.started + limit - reserve - time.monotonic()
-
-    @property
-    def trial_timeout_s(self) -> float:
-        return self.settings.trial_timeout_s or _TRIAL_TIMEOUT_S

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from togi.artifact.manifest import Link
 from togi.artifact.save import write_manifest
-from togi.judgement import fits
-from togi.measure import RaceResult, compare, race
+from togi.measure import Lane, RaceResult, Verdict, race
 from togi.records import Outcome, Recipe, Trial
 from togi.study.course import REFERENCE, Course
 from togi.study.stable import environment_of
@@ -48,26 +47,26 @@ class Finals:
         reference = course.reference()
         if not runners:
             return (reference.recipe,)
-        by_name = {running.name: running.recipe for running in runners}
+        by_name = {running.name: running.recipe for running in (reference, *runners)}
         result = race(
             [reference, *runners],
             reference,
             budget_s=budget_s,
             seed=course.settings.seed,
             on_round=lambda number, standing: course.progress.race_round(
-                number, {by_name[name]: interval for name, interval in standing.items() if name in by_name}
+                number, {by_name[name]: interval for name, interval in standing.items()}
             ),
         )
         for running in runners:
             self._record(running, result)
-        course.notes.append(result.sentence)
-        return tuple(by_name.get(name, reference.recipe) for name in result.ranking)
+        course.notes.append(f"The race: {result.sentence}.")
+        return tuple(by_name[name] for name in ranking(result, by_name))
 
     def _candidates(self) -> Sequence[Recipe]:
-        settings = self.course.settings
-        trials = self.course.search.finalists(_FINALISTS * 2)
-        fitting = [t.recipe for t in trials if not fits(t.footprint, settings) and t.recipe.techniques != set(REFERENCE)]
-        return fitting[:_FINALISTS]
+        unraced = (recipe(**REFERENCE), Recipe())
+        return [found for found in self.course.search.finalists(_FINALISTS + len(unraced)) if found not in unraced][
+            :_FINALISTS
+        ]
 
     def _record(self, running: RunningTrial, result: RaceResult) -> None:
         """Append the finalist's race to the journal: its last trial, timed anew."""
@@ -133,17 +132,31 @@ class Finals:
         Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
         """
         course = self.course
-        limits = Limits(timeout_s=course.trial_timeout_s)
+        limits = Limits(timeout_s=course.settings.trial_timeout_s)
         with course.stable.start_artifact(folder, candidate, course.facts, limits, check=True) as loaded:
             outcome, reason = course.verdict(loaded)
             if outcome is not Outcome.OK:
                 raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
-            warmed = loaded.warm()
-            result = compare(course.reference(), loaded, budget_s=_PROOF_BUDGET_S, seed=course.settings.seed)
-            timing = result.timing(loaded.name)
-            if timing is not None:
-                timing = timing.model_copy(update={"first_call_ms": warmed.first_call_ms, "build_s": loaded.build_s})
+            loaded.warm()
+            timing = course.time(loaded, course.reference(), _PROOF_BUDGET_S)
             return trial.model_copy(update={"timing": timing, "error": loaded.error})
+
+
+def ranking(result: RaceResult, recipes: Mapping[str, Recipe]) -> list[str]:
+    """Names in the order in which they should be chosen; nobody behind the reference.
+
+    Where the fastest cannot be told apart, the one with the fewest choices comes first: less can break.
+    """
+    behind = 1.0 + result.margin + result.placement
+    faster = [lane for lane in result.lanes if lane.speedup_x is not None and lane.speedup_x.low > behind]
+    standing = {lane.name for lane in faster if lane.left_at is None and result.verdict is Verdict.EQUIVALENT}
+
+    def order(lane: Lane) -> tuple[bool, int, float]:
+        equal = lane.name in standing
+        speed = lane.speedup_x.median if lane.speedup_x else 0.0
+        return not equal, len(recipes[lane.name].choices) if equal else 0, -speed
+
+    return [*(lane.name for lane in sorted(faster, key=order)), result.reference]
 
 
 def race_budget_s(limit_s: float | None, started: float) -> float:

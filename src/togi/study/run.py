@@ -22,6 +22,8 @@ from togi.trial.protocol import SubjectRef
 from togi.trial.supervise import Limits, TrialEnded
 
 _SURVEY_TIMEOUT_S = 900.0
+_FLEETING = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without"}
+"""Settings that say how much to try, not what a trial shows: a study goes on under others."""
 
 
 def run_study(
@@ -45,11 +47,11 @@ def run_study(
         header = Study(
             id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now()
         )
-        lasting = settings.model_dump(mode="json", exclude={"time_limit_s", "effort", "trial_timeout_s", "only", "without"})
+        lasting = settings.model_dump(mode="json", exclude=_FLEETING)
         log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
-        search = Search(facts, all_techniques(), settings, log.trials())
+        search = Search(facts, settings.for_search(), all_techniques(), log.trials())
         progress.surveyed(facts, search.planned, settings.limit_s)
-        course = Course(stable, name, facts, signature, settings, log, search, progress, started)
+        course = Course(stable, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings))
         course.notes += log.notes
         course.explore()
         finals = Finals(course, keep)
@@ -78,7 +80,7 @@ def _conclude(course: Course, search: Search, ranking: tuple[Recipe, ...], saved
         trials = [*trials, saved.proof]
     return course.log.header.model_copy(
         update={
-            "trials": (*trials, *search.explained),
+            "trials": (*trials, *search.excluded),
             "finalists": ranking,
             "best": best,
             "verdict": " ".join([_verdict(best, ranking, trials, saved), *course.notes]),
@@ -101,6 +103,18 @@ def _verdict(best: Recipe, ranking: tuple[Recipe, ...], trials: list[Trial], sav
     elif ranking[0] != best:
         sentence += f" {ranking[0].label} was faster in the race but could not be saved."
     return sentence
+
+
+def _trial_memory_bytes(settings: Settings) -> int:
+    """What a trial may hold: the setting, else 80 % of what is free now (a runaway must not take the machine with it)."""
+    if settings.trial_memory_bytes is not None:
+        return settings.trial_memory_bytes
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
+    except (OSError, StopIteration, ValueError):
+        free = machine().memory_bytes
+    return int(0.8 * free)
 
 
 def _now() -> str:

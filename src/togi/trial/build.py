@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from togi.records import Facts, Outcome, Recipe
 from togi.subject.inputs import Subject
+from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.techniques import Refused, technique
 from togi.techniques.candidate import Candidate
@@ -25,13 +26,12 @@ class StepFailed(Exception):
 
 
 def first_candidate(subject: Subject, facts: Facts, signature: Signature) -> Candidate:
-    """The subject as the pipeline's start: in eval mode, on the device."""
-    device = torch.device(facts.device)
-    module = subject.module.eval().to(device)
+    """The subject as the pipeline's start: a copy in eval mode, on the device."""
+    ready = prepare(subject, device=facts.device)
     return Candidate(
-        module=module,
-        samples=tuple(sample.to(device) for sample in subject.inputs),
-        calibration=tuple(sample.to(device) for sample in subject.calibration_inputs),
+        module=ready.module,
+        samples=ready.samples,
+        calibration=ready.calibration,
         signature=signature,
         facts=facts,
     )

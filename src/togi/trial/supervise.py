@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from togi.measure import Turn, Warmed
+from togi.measure.turn import Turn, Warmup, choose_passes
 from togi.records import ErrorReport, Footprint, Outcome, Recipe, Trial
 from togi.trial.launch import Child, Died, TooMuchMemory, TrialServer
 from togi.trial.protocol import Job, Message, Timeout
@@ -83,6 +83,9 @@ class RunningTrial:
     error: ErrorReport | None = None
     build_s: float = 0.0
     first_call_ms: float = 0.0
+    passes: int = 1
+    """Passes that make a turn; known once it is warm."""
+    ended: TrialEnded | None = None
     phases_s: dict[str, float] = field(default_factory=dict)
     _entered: float = field(default_factory=time.monotonic)
     _deadline: float = field(default_factory=time.monotonic)
@@ -113,10 +116,11 @@ class RunningTrial:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def warm(self) -> Warmed:
+    def warm(self) -> Warmup:
         answer = self._ask({"warm": {}}, "warmed")
-        warmed = Warmed.model_validate(answer)
+        warmed = Warmup.model_validate(answer)
         self.first_call_ms = warmed.first_call_ms
+        self.passes = choose_passes(warmed.pass_ms)
         return warmed
 
     def turn(self, passes: int) -> Turn:
@@ -202,7 +206,8 @@ class RunningTrial:
 
     def _ended(self, ending: Ending) -> TrialEnded:
         self.close()
-        return TrialEnded(ending, self)
+        self.ended = TrialEnded(ending, self)
+        return self.ended
 
 
 def _signal_name(number: int) -> str:

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from togi.artifact.links import write_links
-from togi.measure import memory, turn
+from togi.measure import mark_memory, measure_footprint, take_turn, warm
 from togi.records import Facts, Footprint
 from togi.subject.facts import survey
 from togi.subject.inputs import Inputs, Subject
@@ -24,8 +24,7 @@ from togi.techniques import NotSaveable, Refused
 from togi.techniques.candidate import Candidate
 from togi.trial.build import Failure, build, classify, fingerprint, first_candidate
 from togi.trial.protocol import Channel, Closed, Job, Message, ServerConfig
-from togi.verify import Truth, make_truth, verify
-from togi.verify.variants import variants
+from togi.verify import Truth, make_truth, variants, verify
 
 SURVEY_FILE = "survey.json"
 TRUTH_FOLDER = "truth"
@@ -71,14 +70,19 @@ class _Worker:
         found = survey(self.subject, device=self.config.device, seed=self.config.seed, machine=self.config.machine)
         self.enter("truth")
         start = first_candidate(self.subject, found.facts, found.signature)
-        inputs = variants(start.samples, found.signature, self.config.seed)
         truth = make_truth(
-            start.module, inputs, found.signature, seed=self.config.seed, device=self.config.device
+            start.module,
+            variants(start.samples, found.signature, self.config.seed),
+            found.signature,
+            seed=self.config.seed,
+            device=self.config.device,
+            samples=len(start.samples),
+            metric=self.subject.metric,
         )
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
-        facts = found.facts.model_copy(update={"notes": (*found.facts.notes, *truth.notes)})
+        facts = found.facts.model_copy(update={"notes": (*found.facts.notes, *truth.facts.notes)})
         survey_json = {"facts": facts.model_dump(mode="json"), "signature": found.signature.model_dump(mode="json")}
         (self.folder / SURVEY_FILE).write_text(json.dumps(survey_json))
         self.channel.send({"surveyed": {**survey_json, "fingerprint": fingerprint(start.module)}})
@@ -106,7 +110,7 @@ class _Worker:
         assert self.job.recipe is not None
         facts, signature = read_survey(self.folder)
         start = first_candidate(self.subject, facts, signature)
-        self.mark = memory.mark()
+        self.mark = mark_memory(self.config.device)
         self.candidate = build(self.job.recipe, start)
         self.call = self.candidate.runnable()
         self.samples = start.samples
@@ -116,7 +120,7 @@ class _Worker:
     def _load_artifact(self, folder: Path) -> None:
         from togi.artifact.load import load
 
-        self.mark = memory.mark()
+        self.mark = mark_memory(self.config.device)
         honed = load(folder)
         self.call = honed
         self.samples = self._artifact_samples(honed.signature)
@@ -125,7 +129,7 @@ class _Worker:
         """The subject's samples; for an artifact on its own, inputs made from its signature."""
         if isinstance(self.subject, Subject):
             return tuple(sample.to(self.config.device) for sample in self.subject.inputs)
-        from togi.subject.locate import samples_from_signature
+        from togi.subject.made_inputs import samples_from_signature
 
         return samples_from_signature(signature, self.config.seed)
 
@@ -147,11 +151,11 @@ class _Worker:
     def _obey(self, message: Message) -> None:
         if "warm" in message:
             self.enter("warm")
-            warmed = turn.warm(self.call, self.samples, device=self.config.device, **message["warm"])
+            warmed = warm(self.call, self.samples, device=self.config.device, **message["warm"])
             self.channel.send({"warmed": warmed.model_dump(mode="json")})
         elif "turn" in message:
             self.phase = "measure"
-            taken = turn.take_turn(self.call, self.samples, device=self.config.device, **message["turn"])
+            taken = take_turn(self.call, self.samples, device=self.config.device, **message["turn"])
             self.channel.send({"turned": taken.model_dump(mode="json")})
         elif "footprint" in message:
             self.enter("memory")
@@ -162,10 +166,14 @@ class _Worker:
 
     def _footprint(self) -> Footprint:
         program = self.candidate.program if self.candidate else None
-        held = self.candidate.module if self.candidate and (program is None or program.holds_module) else None
-        observable = self.candidate is not None and (program is None or program.allocates_with_torch)
-        return memory.footprint(
-            self.call, self.samples, mark=self.mark, held=held, observable=observable, device=self.config.device
+        inherited = self.candidate is not None and (program is None or program.holds_module)
+        return measure_footprint(
+            self.call,
+            self.samples,
+            self.mark,
+            held_bytes=storage_bytes(self.candidate.module) if self.candidate and inherited else 0,
+            device=self.config.device,
+            exact=self.candidate is not None and (program is None or program.allocates_with_torch),
         )
 
     def _save(self, folder: Path) -> Message:
@@ -185,6 +193,13 @@ def read_survey(folder: Path) -> tuple[Facts, Signature]:
     """Facts and signature as the survey child wrote them."""
     found = json.loads((folder / SURVEY_FILE).read_text())
     return Facts.model_validate(found["facts"]), Signature.model_validate(found["signature"])
+
+
+def storage_bytes(module: torch.nn.Module) -> int:
+    """Bytes of the distinct storages of its parameters and buffers."""
+    tensors = [*module.parameters(), *module.buffers()]
+    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.device.type != "meta"}
+    return sum(storages.values())
 
 
 def _send_failure(channel: Channel, failure: Failure) -> None:

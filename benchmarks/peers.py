@@ -1,0 +1,199 @@
+"""The tuned artifact beside what a user would pick instead, all of them taking turns in one run.
+
+    python benchmarks/peers.py [--models resnet50 vit_tiny ...] [--time-limit 120] [--budget 60] [--json peers.json]
+
+Peers are used as their documentation shows first: ``torch.compile(model)``, ``torch.compile(mode="max-autotune")`` with
+freezing, an ONNX Runtime session and an OpenVINO compiled model with default settings. Every one is verified like a
+candidate; one that is not faithful is shown and does not count. The limit of the machine is the larger of two times: the
+model's floating-point operations at the rate of a measured matrix product, and its weights at the rate of a measured copy.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+from togi import api
+from togi.measure import RaceResult, race
+from togi.records import Facts, Interval, Recipe
+from togi.study.stable import Stable
+from togi.subject.machine import machine
+from togi.techniques import recipe
+from togi.trial.protocol import SubjectRef
+from togi.trial.supervise import Limits, RunningTrial, TrialEnded
+
+ROUNDS = 31
+HERE = Path(__file__).parent
+MODELS = [
+    "resnet50",
+    "mobilenetv3_large",
+    "efficientnet_lite0",
+    "convnext_atto",
+    "vit_tiny",
+    "lstm_tagger",
+    "unet",
+    "gpt2_small",
+    "minilm",
+    "repvgg_a0",
+]
+
+
+def peers() -> dict[str, Recipe]:
+    """What a user would pick instead, by name."""
+    return {
+        "torch.compile": recipe(torch_compile={"mode": "default", "freezing": False}, no_grad={}),
+        "torch.compile max": recipe(torch_compile={"mode": "max-autotune-no-cudagraphs", "freezing": True}, no_grad={}),
+        "ONNX Runtime": recipe(onnxruntime={}, no_grad={}),
+        "OpenVINO": recipe(openvino={}, no_grad={}),
+    }
+
+
+@dataclass
+class Row:
+    """One model. Times in ms per sample; ``ratio``: best faithful peer's time over the artifact's."""
+
+    model: str
+    eager_ms: float = math.nan
+    togi_ms: float = math.nan
+    recipe: str = ""
+    peers_ms: dict[str, float] = field(default_factory=dict)
+    excluded: dict[str, str] = field(default_factory=dict)
+    best_peer: str = ""
+    ratio: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    over_eager: float = math.nan
+    limit_ms: float = math.nan
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--models", nargs="*", default=MODELS)
+    parser.add_argument("--time-limit", type=float, default=120.0, help="seconds for tuning one model")
+    parser.add_argument("--budget", type=float, default=60.0, help="seconds for comparing on one model")
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    limits = machine_limits()
+    print(f"matrix product {limits[0] / 1e9:.0f} GFLOP/s, copy {limits[1] / 1e9:.1f} GB/s", flush=True)
+    rows = []
+    for model in options.models:
+        rows.append(compare(model, options.time_limit, options.budget, limits))
+        print(line(rows[-1]), flush=True)
+        if options.json:
+            options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+    good = [row.ratio[0] for row in rows if math.isfinite(row.ratio[0])]
+    if good:
+        print(f"geometric mean over the best peer: {math.exp(sum(map(math.log, good)) / len(good)):.3f} x on {len(good)}")
+        print(f"lowest: {min(good):.3f} x")
+
+
+def compare(model: str, time_limit_s: float, budget_s: float, limits: tuple[float, float]) -> Row:
+    """Tune the model, then race its artifact and the peers in one run."""
+    row = Row(model)
+    subject = f"{HERE / 'models.py'}:{model}"
+    with tempfile.TemporaryDirectory() as folder:
+        result = api.tune(subject, time_limit_s=time_limit_s, journal=Path(folder) / "journal.sqlite")
+    row.recipe = result.best.recipe.label
+    ref = SubjectRef(kind="locator", spec=subject, path=tuple(sys.path))
+    with Stable(ref, machine(), device="cpu", seed=0) as stable:
+        facts, _, _ = stable.survey(Limits(timeout_s=600), lambda _: None)
+        row.limit_ms = limit_ms(facts, limits)
+        race_all(row, stable, facts, result.best, budget_s)
+    return row
+
+
+def race_all(row: Row, stable: Stable, facts: Facts, best: api.Best, budget_s: float) -> None:
+    """Fill the row from one race of eager, the peers and the artifact; the artifact is the race's reference."""
+    if best.artifact is None:
+        row.excluded["togi"] = "nothing could be saved"
+        return
+    ours = stable.start_artifact(best.artifact, best.recipe, facts, Limits(timeout_s=600), check=True)
+    ours.warm()
+    others = {"eager": start(row, stable, facts, "eager", recipe(no_grad={}))}
+    for name, peer in peers().items():
+        others[name] = start(row, stable, facts, name, peer)
+    standing = {name: running for name, running in others.items() if running is not None}
+    # a margin that no difference exceeds: nobody leaves, every round has everybody
+    result = race([*standing.values()], ours, budget_s=budget_s, seed=0, margin=1e9, min_rounds=ROUNDS)
+    row.togi_ms = median_ms(result, ours)
+    for name, running in standing.items():
+        row.peers_ms[name] = median_ms(result, running)
+    row.eager_ms = row.peers_ms.pop("eager", math.nan)
+    # the race's reference is the artifact, so a peer's speed-up over it is artifact time over peer time
+    ratios = {name: lane.speedup_x for name in standing if (lane := result.lane(standing[name].name)).speedup_x}
+    row.over_eager = 1 / ratios["eager"].median if "eager" in ratios else math.nan
+    rivals = {name: interval for name, interval in ratios.items() if name != "eager"}
+    if rivals:
+        row.best_peer = max(rivals, key=lambda name: rivals[name].median)
+        row.ratio = inverse(rivals[row.best_peer])
+
+
+def start(row: Row, stable: Stable, facts: Facts, name: str, peer: Recipe) -> RunningTrial | None:
+    """The peer, verified and warm; None, with the reason in the row, where it cannot run or is not faithful."""
+    try:
+        running = stable.start(peer, facts, Limits(timeout_s=600), lambda _: None)
+        if running.error is None or not running.error.faithful:
+            row.excluded[name] = f"not faithful: {running.error.units:.0f} x eager's error" if running.error else "unverified"
+            running.close()
+            return None
+        running.warm()
+        return running
+    except TrialEnded as ended:
+        row.excluded[name] = str(ended)
+        return None
+
+
+def median_ms(result: RaceResult, running: RunningTrial) -> float:
+    lane = result.lane(running.name)
+    return lane.latency_ms.median if lane.latency_ms else math.nan
+
+
+def inverse(interval: Interval) -> tuple[float, float, float]:
+    return 1 / interval.median, 1 / interval.high, 1 / interval.low
+
+
+def machine_limits() -> tuple[float, float]:
+    """(FLOP/s of a float32 matrix product, bytes/s of a copy, read and written), the best of several, all cores."""
+    import torch
+
+    a, b = torch.randn(2048, 2048), torch.randn(2048, 2048)
+    source = torch.empty(64 << 20)
+    target = torch.empty_like(source)
+    product_s = fastest_s(lambda: torch.mm(a, b))
+    copy_s = fastest_s(lambda: target.copy_(source))
+    return 2 * 2048**3 / product_s, 2 * source.numel() * 4 / copy_s
+
+
+def fastest_s(work: Callable[[], object]) -> float:
+    best = math.inf
+    for _ in range(12):
+        began = time.perf_counter()
+        work()
+        best = min(best, time.perf_counter() - began)
+    return best
+
+
+def limit_ms(facts: Facts, limits: tuple[float, float]) -> float:
+    """No float32 engine can be faster per sample: its operations at the matrix rate, or its weights at the copy rate."""
+    if facts.flops is None:
+        return math.nan
+    return max(facts.flops / facts.samples / limits[0], facts.parameter_bytes / limits[1]) * 1e3
+
+
+def line(row: Row) -> str:
+    peers_text = ", ".join(f"{name} {ms:.2f}" for name, ms in row.peers_ms.items())
+    excluded = "; ".join(f"{name}: {why}" for name, why in row.excluded.items())
+    return (
+        f"{row.model:<20} eager {row.eager_ms:8.2f} ms  togi {row.togi_ms:8.2f} ms ({row.over_eager:.2f} x)  "
+        f"[{peers_text}]  best peer {row.best_peer}: {row.ratio[0]:.3f} x ({row.ratio[1]:.3f} to {row.ratio[2]:.3f})  "
+        f"limit {row.limit_ms:.2f} ms  {row.recipe}" + (f"  excluded: {excluded}" if excluded else "")
+    )
+
+
+if __name__ == "__main__":
+    main()
