@@ -1,0 +1,208 @@
+import random
+
+import pytest
+from simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
+
+from togi.measure import RaceResult, Verdict, compare, race
+
+RACES = 60
+
+
+def _pair(noise, slower: float, seed: int, budget_s: float = 12.0, bias: float = 0.0, **settings) -> RaceResult:
+    rng = random.Random(seed)
+    machine = SimulatedMachine(noise(rng, 0.05))
+    a, b = SimulatedRunner("a", machine), SimulatedRunner("b", machine, ms=10.0 * slower * (1 + rng.gauss(0, bias)))
+    return compare(a, b, budget_s=budget_s, seed=seed, clock=machine.clock, **settings)
+
+
+def test_fastest_is_separated_and_wins():
+    machine = SimulatedMachine(gaussian(random.Random(0), 0.02))
+    base = SimulatedRunner("base", machine)
+    field = [SimulatedRunner("half", machine, ms=5.0), SimulatedRunner("slow", machine, ms=20.0)]
+    result = race(field, base, budget_s=30, seed=1, clock=machine.clock)
+    assert (result.verdict, result.winner) == (Verdict.SEPARATED, "half")
+    found = result.lane("half").speedup_x
+    assert found.low <= 2.0 <= found.high
+    assert result.lane("slow").left_at is not None
+    assert "half" in result.sentence
+
+
+def test_same_seed_same_race():
+    assert _pair(gaussian, 1.1, seed=5) == _pair(gaussian, 1.1, seed=5)
+
+
+def test_order_of_turns_is_random_but_every_round_has_everyone():
+    machine, called = SimulatedMachine(gaussian(random.Random(1), 0.05)), []
+
+    class Watched(SimulatedRunner):
+        def turn(self, passes):
+            called.append(self.name)
+            return super().turn(passes)
+
+    a, b = Watched("a", machine), Watched("b", machine)
+    result = compare(a, b, budget_s=3, seed=0, clock=machine.clock)
+    rounds = [tuple(called[i : i + 2]) for i in range(4, len(called), 2)]  # two turns each chose the passes
+    assert len(rounds) == result.rounds
+    assert {frozenset(r) for r in rounds} == {frozenset("ab")}
+    assert {("a", "b"), ("b", "a")} == set(rounds)
+
+
+def test_a_runner_far_behind_leaves_early_and_costs_no_more_turns():
+    machine = SimulatedMachine(gaussian(random.Random(2), 0.03))
+    base, near = SimulatedRunner("base", machine), SimulatedRunner("near", machine, ms=9.99)
+    far = SimulatedRunner("far", machine, ms=50.0)
+    result = race([near, far], base, budget_s=5, seed=3, clock=machine.clock)
+    lane = result.lane("far")
+    assert lane.left_at < result.rounds
+    assert len([t for t in lane.rounds_ms if t is not None]) == lane.left_at
+    assert "times" in lane.left_because
+
+
+def test_beaten_reference_goes_on_in_every_fourth_round():
+    machine = SimulatedMachine(gaussian(random.Random(2), 0.05))
+    base = SimulatedRunner("base", machine, ms=40.0)
+    field = [SimulatedRunner("x", machine), SimulatedRunner("y", machine)]
+    result = race(field, base, budget_s=6, seed=3, margin=0.0, placement=0.001, clock=machine.clock)
+    lane = result.lane("base")
+    later = lane.rounds_ms[lane.left_at :]
+    assert len(later) > 8
+    assert [time is not None for time in later] == [k % 4 == 0 for k in range(lane.left_at + 1, result.rounds + 1)]
+    assert result.timing("x").speedup_x.low > 3.5
+
+
+def test_equal_runners_are_equivalent_and_the_reference_wins():
+    result = _pair(gaussian, 1.0, seed=0, budget_s=60)
+    assert (result.verdict, result.winner) == (Verdict.EQUIVALENT, "a")
+    assert "within 3.0%" in result.sentence
+
+
+def test_out_of_budget_cannot_tell_and_the_reference_wins():
+    result = _pair(gaussian, 0.9, seed=0, budget_s=0.5)
+    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "a")
+    assert result.rounds == 2
+    assert "cannot tell" in result.sentence
+
+
+def test_budget_holds():
+    result = _pair(gaussian, 1.02, seed=0, budget_s=4.0, margin=0.0, placement=0.0)
+    assert result.wall_s <= 4.5
+
+
+def test_one_round_is_run_however_small_the_budget():
+    result = _pair(gaussian, 1.0, seed=0, budget_s=0.0)
+    assert result.rounds == 1
+    assert result.timing("b").rounds_ms
+
+
+def test_a_runner_that_raises_leaves_with_its_reason_and_the_race_goes_on():
+    machine = SimulatedMachine(gaussian(random.Random(2), 0.03))
+    base, good = SimulatedRunner("base", machine), SimulatedRunner("good", machine, ms=5.0)
+    bad = SimulatedRunner("bad", machine, ms=1.0, raises_at=6)
+    result = race([good, bad], base, budget_s=20, seed=3, clock=machine.clock)
+    assert result.winner == "good"
+    lane = result.lane("bad")
+    assert lane.left_because == "RuntimeError: bad broke in turn 6"
+    assert "simulated_runners.py" in lane.traceback
+    assert lane.left_at == 4
+
+
+@pytest.mark.parametrize("turn", [1, 2, 5])
+def test_a_reference_that_raises_ends_the_race_without_a_winner_over_it(turn):
+    machine = SimulatedMachine()
+    base, other = SimulatedRunner("base", machine, raises_at=turn), SimulatedRunner("other", machine, ms=5.0)
+    result = compare(base, other, budget_s=5, seed=0, clock=machine.clock)
+    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "base")
+    assert "broke" in result.sentence
+
+
+def test_nobody_left_to_compare_with():
+    machine = SimulatedMachine()
+    result = compare(
+        SimulatedRunner("a", machine),
+        SimulatedRunner("b", machine, raises_at=1),
+        budget_s=5,
+        seed=0,
+        clock=machine.clock,
+    )
+    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "a")
+    assert result.timing("b") is None
+
+
+def test_reference_among_the_runners_races_once():
+    machine = SimulatedMachine()
+    base, other = SimulatedRunner("base", machine), SimulatedRunner("other", machine)
+    result = race([base, other], base, budget_s=5, seed=0, clock=machine.clock)
+    assert [lane.name for lane in result.lanes] == ["base", "other"]
+
+
+def test_names_must_differ():
+    machine = SimulatedMachine()
+    with pytest.raises(ValueError, match="names of their own"):
+        compare(SimulatedRunner("a", machine), SimulatedRunner("a", machine), budget_s=1, seed=0)
+
+
+def test_passes_fill_a_turn():
+    machine = SimulatedMachine()
+    asked = []
+
+    class Watched(SimulatedRunner):
+        def turn(self, passes):
+            asked.append(passes)
+            return super().turn(passes)
+
+    compare(Watched("quick", machine, ms=0.5), SimulatedRunner("slow", machine, ms=500.0), budget_s=9, seed=0,
+            clock=machine.clock)  # fmt: skip
+    assert asked[:2] == [1, 120]
+    assert set(asked[2:]) == {120}
+
+
+def test_progress_is_told_of_every_round():
+    machine, seen = SimulatedMachine(gaussian(random.Random(0), 0.01)), []
+    a, b = SimulatedRunner("a", machine), SimulatedRunner("b", machine, ms=20.0)
+    result = compare(a, b, budget_s=5, seed=0, clock=machine.clock, on_round=lambda n, s: seen.append((n, sorted(s))))
+    assert [number for number, _ in seen] == list(range(1, result.rounds + 1))
+    assert seen[0][1] == ["a", "b"]
+
+
+def test_timing_keeps_raw_pairs_and_survives_json():
+    result = _pair(gaussian, 1.5, seed=0)
+    timing = result.timing("b", first_call_ms=3.0, build_s=0.5)
+    assert len(timing.rounds_ms) == result.rounds
+    assert timing.speedup_x.median == pytest.approx(1 / 1.5, rel=0.05)
+    assert (timing.first_call_ms, timing.build_s) == (3.0, 0.5)
+    assert RaceResult.from_json(result.to_json()) == result
+
+
+@pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
+def test_equal_runners_are_rarely_called_different(noise):
+    """At most 5 % of 60 races, whatever the noise."""
+    verdicts = [_pair(noise, 1.0, seed=seed).verdict for seed in range(RACES)]
+    assert verdicts.count(Verdict.SEPARATED) <= 0.05 * RACES
+
+
+@pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
+def test_lasting_differences_between_processes_are_not_taken_for_more(noise):
+    """Each process is off by 1 % (standard deviation) for as long as it lives."""
+    verdicts = [_pair(noise, 1.0, seed=seed, bias=0.01).verdict for seed in range(RACES)]
+    assert verdicts.count(Verdict.SEPARATED) <= 0.05 * RACES
+
+
+@pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
+def test_a_tenth_slower_is_found_and_never_the_wrong_way_round(noise):
+    results = [_pair(noise, 1.1, seed=seed, bias=0.01) for seed in range(RACES)]
+    wrong = [result for result in results if result.winner == "b" or result.lane("a").left_at is not None]
+    found = [result for result in results if result.verdict is Verdict.SEPARATED]
+    assert wrong == []
+    assert len(found) >= 0.9 * RACES
+
+
+def test_field_of_eight_keeps_its_fastest():
+    """The error of losing the fastest is held over all runners together."""
+    lost = 0
+    for seed in range(30):
+        machine = SimulatedMachine(NOISES["autocorrelated"](random.Random(seed), 0.1))
+        base = SimulatedRunner("base", machine, ms=10.0)
+        field = [SimulatedRunner(f"r{k}", machine, ms=8.0 + 0.4 * k) for k in range(7)]
+        result = race(field, base, budget_s=40, seed=seed, clock=machine.clock)
+        lost += result.lane("r0").left_at is not None
+    assert lost <= 2
