@@ -56,8 +56,14 @@ def _load(config: ServerConfig) -> Any:
     import torch
 
     torch.set_num_threads(1)
-    import togi.trial.worker  # noqa: F401  what every child needs is imported once, here
+    # what nearly every child needs is imported once, here; it would cost each of them a second
+    import torch._dynamo
+    import torch.export
 
+    import togi.trial.worker  # noqa: F401
+    from togi.techniques import all_techniques
+
+    all_techniques()
     torch.manual_seed(config.seed)
     return load_subject(config.subject)
 
