@@ -1,0 +1,66 @@
+"""The engine ``aot_inductor``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from togi.records import Facts
+from togi.techniques.base import Applies, Engine, Options, Refuses
+from togi.techniques.engine.conditions import changes_buffers, first_refusal, no_compiler, not_exportable
+
+if TYPE_CHECKING:
+    from togi.subject.signature import Signature
+    from togi.techniques.candidate import Candidate, Program
+
+
+class AotInductor(Engine):
+    """Compile the exported module ahead of time to a native library, with AOTInductor.
+
+    What it does: ``torch.export``, then TorchInductor's kernels compiled into one shared library together with the weights.
+    Loading compiles nothing, and calling it goes through no Python of torch's. ``freezing`` folds and packs the weights
+    while compiling; ``max_autotune`` times kernel variants.
+
+    When it applies: to modules that ``torch.export`` captures, with a C++ compiler on a CPU.
+
+    When it refuses: where the module cannot be exported, updates a buffer, or there is no compiler; loading is refused on
+    another torch version, operating system or GPU, and on a CPU that lacks a feature of the one it was compiled on.
+
+    Claim: TorchInductor's steady state without its compile time at load and without its guards at every call; it is the
+    successor of TorchScript for use without Python. ``togi explain aot_inductor --prove`` measures it here.
+
+    Source: https://docs.pytorch.org/docs/stable/torch.compiler_aot_inductor.html
+
+    Cost and risk: tens of seconds to minutes of compilation. The file holds machine code: load it only from people whose
+    programs you would run. Inputs of other strides are copied, since the compiled code assumes contiguous ones.
+    """
+
+    id = "aot_inductor"
+    provides = frozenset({"engine:aot_inductor"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        found = first_refusal(not_exportable(facts), changes_buffers(facts, "AOTInductor"), no_compiler(facts))
+        return found or Applies()
+
+    def options(self, facts: Facts) -> Sequence[Options]:
+        return [
+            {"freezing": freezing, "max_autotune": autotune} for freezing in (True, False) for autotune in (True, False)
+        ]
+
+    def promise(self, facts: Facts, options: Options) -> float:
+        return 1.7 if options.get("freezing") else 1.0
+
+    def cost_s(self, facts: Facts, options: Options) -> float:
+        per_operator_s = 0.3 if options.get("max_autotune") else 0.15
+        return 15.0 + per_operator_s * sum(facts.functions.values())
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.techniques.engine.programs import aot_inductor
+
+        return candidate.with_(program=aot_inductor.build(candidate, options))
+
+    def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
+        from togi.techniques.engine.programs import aot_inductor
+
+        return aot_inductor.load(folder, meta, signature)

@@ -1,0 +1,48 @@
+"""The engine ``eager``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from togi.records import Facts
+from togi.techniques.base import Applies, Engine, Options, Refuses
+
+if TYPE_CHECKING:
+    from togi.subject.signature import Signature
+    from togi.techniques.candidate import Candidate, Program
+
+
+class Eager(Engine):
+    """Run the module as it is, one PyTorch operator after the other.
+
+    What it does: nothing to the calls; it gives what the earlier stages made (folded, converted to channels_last, cast)
+    a file form, ``torch.export`` of the module with its weights, so that it can be saved and loaded without pickle. It is
+    also what an artifact falls back to when its own engine cannot run.
+
+    When it applies: always.
+
+    When it refuses: never; saving is refused where ``torch.export`` cannot capture the module.
+
+    Claim: no speed-up of its own; ``togi explain eager --prove`` shows a ratio of one within noise.
+
+    Source: https://docs.pytorch.org/docs/stable/export.html
+
+    Cost and risk: none while it is live. A loaded graph has Python control flow fixed as it was on the samples.
+    """
+
+    id = "eager"
+    provides = frozenset({"engine:eager"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        return Applies()
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.techniques.engine.programs.exported import ExportableProgram
+
+        return candidate.with_(program=ExportableProgram(candidate))
+
+    def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
+        from togi.techniques.engine.programs.exported import LoadedModule, load_module
+
+        return LoadedModule(load_module(folder), signature)

@@ -1,0 +1,88 @@
+"""AOTInductor programs: a package with a shared library that holds generated kernels and weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from togi.records import Scalar
+from togi.subject.machine import machine
+from togi.subject.signature import Signature
+from togi.techniques.base import NotSaveable
+from togi.techniques.candidate import Candidate, FlatProgram
+from togi.techniques.capture import export
+from togi.techniques.engine.programs.compiled import inductor_settings
+from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+
+FILE = "model.pt2"
+
+
+class AotInductorProgram(FlatProgram):
+    """Runs a loaded package. Several threads may call it: each call waits for a free runner."""
+
+    holds_module = False
+
+    def __init__(self, package: Any, signature: Signature, stored: HiddenFiles | None = None) -> None:
+        super().__init__(signature)
+        self.runner = package.loader
+        self.stored = stored
+
+    def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        self.signature.check(inputs)
+        outputs: Sequence[Tensor] = self.runner.boxed_run([_as_compiled(tensor) for tensor in inputs])
+        return outputs
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        if self.stored is None:
+            raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
+        self.stored.write(folder)
+        return {"file": FILE, "built_on": built_on(self.signature.device)}
+
+
+def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgram:
+    """Raises Refused where the module cannot be captured."""
+    compact = tuple(sample.map(Tensor.contiguous) for sample in candidate.samples)
+    program = export(candidate.with_(samples=compact))
+    settings = inductor_settings(candidate.signature, freezing=bool(options["freezing"]))
+    with hidden_folder() as (folder, stored), torch.no_grad(), torch._inductor.config.patch(settings):
+        path = torch._inductor.aoti_compile_and_package(
+            program, package_path=str(folder / FILE), inductor_configs={"max_autotune": bool(options["max_autotune"])}
+        )
+        package = torch._inductor.aoti_load_package(path)
+    return AotInductorProgram(package, candidate.signature, stored)
+
+
+def load(folder: Path, meta: dict[str, Any], signature: Signature) -> AotInductorProgram:
+    """Raises RuntimeError where the generated machine code does not fit this machine or this torch."""
+    check_machine(meta["built_on"], built_on(signature.device))
+    return AotInductorProgram(torch._inductor.aoti_load_package(str(folder / FILE)), signature)
+
+
+def built_on(device: str) -> dict[str, Any]:
+    """What the machine code in a package depends on."""
+    found: dict[str, Any] = {"torch": torch.__version__, "device": device}
+    if device == "cuda":
+        found["gpu"] = f"{torch.cuda.get_device_name()} sm_{''.join(map(str, torch.cuda.get_device_capability()))}"
+    here = machine("cpu")
+    return found | {"os": here.os.split()[0], "cpu": here.os.split()[-1], "cpu_flags": list(here.cpu_flags)}
+
+
+def check_machine(there: dict[str, Any], here: dict[str, Any]) -> None:
+    """Kernels are compiled for the processor at hand (``-march=native``): it may have more features, but not fewer."""
+    for key in ("torch", "device", "gpu", "os", "cpu"):
+        if there.get(key) != here.get(key):
+            raise RuntimeError(f"its kernels were compiled for {key} {there.get(key)}; this is {here.get(key)}")
+    missing = sorted(set(there["cpu_flags"]) - set(here["cpu_flags"]))
+    if missing:
+        raise RuntimeError(f"its kernels were compiled for a CPU that also has {', '.join(missing)}")
+
+
+def _as_compiled(tensor: Tensor) -> Tensor:
+    """Contiguous and, on a GPU, aligned: the generated code assumes both and checks neither, so that other strides give
+    wrong numbers in silence (pytorch issues 122784 and 141891)."""
+    tensor = tensor.contiguous()
+    return tensor.clone() if tensor.is_cuda and tensor.data_ptr() % 16 else tensor

@@ -1,0 +1,103 @@
+"""What ``torch.compile`` makes: compiled lazily, so the settings of the compiler must hold whenever it compiles."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from togi.records import Scalar
+from togi.subject.signature import Signature
+
+_REMEMBERED_SHAPES = 4096
+
+
+class CompiledCall:
+    """Calls a compiled function; while it may compile, and only then, Inductor's settings are patched.
+
+    ``freezing`` must be seen by Dynamo as well, which reads the global configuration, so passing it as an option of
+    ``torch.compile`` is not enough. Patching around calls whose sizes were not seen before keeps it from leaking into
+    other compiled functions of the process.
+    """
+
+    def __init__(self, function: Callable[..., Any], signature: Signature, settings: dict[str, Any]) -> None:
+        self.function = function
+        self.signature = signature
+        self.settings = settings
+        self._seen: set[Any] = set()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        key = self._key(args, kwargs)
+        if key in self._seen:
+            return self.function(*args, **kwargs)
+        with torch._inductor.config.patch(self.settings):
+            output = self.function(*args, **kwargs)
+        if len(self._seen) < _REMEMBERED_SHAPES:
+            self._seen.add(key)
+        return output
+
+    def _key(self, args: Any, kwargs: Any) -> Any:
+        """What decides whether the compiled code fits: sizes, strides and the gradient mode."""
+        tensors = [*args, *kwargs.values()]
+        if not all(isinstance(tensor, Tensor) for tensor in tensors):
+            tensors = self.signature.flatten_inputs(args, kwargs)
+        mode = (torch.is_grad_enabled(), torch.is_inference_mode_enabled())
+        return (mode, *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors))
+
+
+class FreshOutputs:
+    """CUDA graphs write every call's outputs to the same memory: hand out copies."""
+
+    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+        self.function = function
+        self.signature = signature
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        torch.compiler.cudagraph_mark_step_begin()
+        outputs = self.signature.flatten_outputs(self.function(*args, **kwargs))
+        return self.signature.build_outputs([tensor.clone() for tensor in outputs])
+
+
+class FreshTuple:
+    """The same for a flat module."""
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.function = function
+
+    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        torch.compiler.cudagraph_mark_step_begin()
+        return tuple(tensor.clone() for tensor in self.function(*tensors))
+
+
+def compile_call(function: Callable[..., Any], signature: Signature, options: dict[str, Scalar]) -> CompiledCall:
+    """``torch.compile(function)`` with a technique's options; nothing is compiled before the first call."""
+    compiled = torch.compile(
+        function,
+        dynamic=signature.dynamic,
+        options=dict(torch._inductor.list_mode_options(str(options["mode"]), signature.dynamic)),
+    )
+    return CompiledCall(compiled, signature, inductor_settings(signature, freezing=bool(options["freezing"])))
+
+
+def inductor_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
+    """What is patched while Inductor compiles."""
+    settings: dict[str, Any] = {"freezing": freezing}
+    if signature.device == "cpu":
+        # A pool of compiler processes would outlive the compilation, and does not pay for one model on a CPU.
+        settings["compile_threads"] = 1
+    return settings
+
+
+def compiler_missing(device: str) -> bool:
+    """Whether Inductor would find no C++ compiler for this device's kernels."""
+    if device != "cpu":
+        return False
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        torch._inductor.cpp_builder.get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return True
+    return False

@@ -1,0 +1,126 @@
+"""ONNX Runtime programs: tensors go in and come out without a copy on a CPU, and stay on the device on CUDA."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from togi.records import Scalar
+from togi.subject.signature import Signature
+from togi.techniques.base import NotSaveable, Refused
+from togi.techniques.candidate import Candidate, FlatProgram
+from togi.techniques.capture import export
+from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+
+FILE = "model.onnx"
+
+_ONE_FILE_BYTES = 1_900_000_000
+"""A protobuf message ends at 2 GiB; larger weights go to a file beside it."""
+
+
+class OnnxRuntimeProgram(FlatProgram):
+    """Runs an inference session. Several threads may call it."""
+
+    holds_module = False
+    allocates_with_torch = False
+
+    def __init__(
+        self, session: Any, signature: Signature, options: dict[str, Scalar], stored: HiddenFiles | None = None
+    ) -> None:
+        super().__init__(signature)
+        self.session = session
+        self.options = options
+        self.stored = stored
+        self.names = [f"input_{i}" for i in range(len(signature.inputs_facts))]
+        used = {node.name for node in session.get_inputs()}
+        self.used = [(i, name) for i, name in enumerate(self.names) if name in used]
+        self.outputs = [node.name for node in session.get_outputs()]
+
+    def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        self.signature.check(inputs)
+        if self.signature.device == "cuda":
+            return self._run_bound(inputs)
+        feeds = {name: inputs[i].detach().contiguous().numpy() for i, name in self.used}
+        return [torch.as_tensor(array) for array in self.session.run(None, feeds)]
+
+    def _run_bound(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        """On CUDA: pointers in, fresh device memory out; the session synchronises its own stream."""
+        binding = self.session.io_binding()
+        feeds = [(name, inputs[i].detach().contiguous()) for i, name in self.used]
+        torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
+        for name, tensor in feeds:
+            device = tensor.device.index or 0
+            binding.bind_input(name, "cuda", device, _element_type(tensor), list(tensor.shape), tensor.data_ptr())
+        for name in self.outputs:
+            binding.bind_output(name, "cuda")
+        self.session.run_with_iobinding(binding)
+        return [torch.from_dlpack(value).clone() for value in binding.get_outputs()]
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        if self.stored is None:
+            raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
+        self.stored.write(folder)
+        return {"file": FILE, "options": self.options}
+
+
+def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgram:
+    """Raises Refused where the module cannot be captured or uses a type that cannot be bound."""
+    signature = candidate.signature
+    facts = (*signature.inputs_facts, *signature.outputs_facts)
+    if any(tensor.dtype.startswith(("bfloat16", "float8", "complex")) for tensor in facts) and signature.device == "cpu":
+        raise Refused("inputs and outputs are bound through numpy, which has no bfloat16, float8 or complex in ONNX")
+    with hidden_folder() as (folder, stored):
+        path = folder / FILE
+        write_model(candidate, path)
+        for transform in candidate.passes.get("onnxruntime", ()):
+            transform(path, candidate)
+        session = open_session(path, signature.device, options, candidate.threads)
+    return OnnxRuntimeProgram(session, signature, options, stored)
+
+
+def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> OnnxRuntimeProgram:
+    session = open_session(folder / FILE, signature.device, meta["options"], threads)
+    return OnnxRuntimeProgram(session, signature, meta["options"])
+
+
+def write_model(candidate: Candidate, path: Path) -> None:
+    """The candidate as an ONNX file with inputs ``input_0``... and outputs ``output_0``..., dynamic where the subject is."""
+    signature = candidate.signature
+    program = torch.onnx.export(
+        export(candidate),
+        (),
+        dynamo=True,
+        verbose=False,
+        input_names=[f"input_{i}" for i in range(len(signature.inputs_facts))],
+        output_names=[f"output_{i}" for i in range(len(signature.outputs_facts))],
+    )
+    weights = sum(tensor.numel() * tensor.element_size() for tensor in candidate.module.state_dict().values())
+    program.save(str(path), external_data=weights > _ONE_FILE_BYTES)
+
+
+def open_session(path: Path, device: str, options: dict[str, Scalar], threads: int | None) -> Any:
+    """Raises RuntimeError where the device's provider is not in the installed package."""
+    import onnxruntime
+
+    provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
+    if provider not in onnxruntime.get_available_providers():
+        raise RuntimeError(f"the installed onnxruntime has no {provider}: pip install onnxruntime-gpu")
+    settings = onnxruntime.SessionOptions()
+    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    settings.intra_op_num_threads = threads or torch.get_num_threads()
+    settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if options["spinning"] else "0")
+    settings.log_severity_level = 3
+    return onnxruntime.InferenceSession(str(path), settings, providers=[provider])
+
+
+def _element_type(tensor: Tensor) -> int:
+    """The number of the tensor's type in ONNX (TensorProto.DataType)."""
+    from onnx import TensorProto
+
+    names = {"float32": "FLOAT", "float64": "DOUBLE"}
+    name = str(tensor.dtype).removeprefix("torch.")
+    return int(TensorProto.DataType.Value(names.get(name, name.upper())))

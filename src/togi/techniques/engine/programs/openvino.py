@@ -1,0 +1,173 @@
+"""OpenVINO programs, and OpenVINO itself imported so that it sends nothing."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from togi.subject.signature import Signature
+from togi.techniques.archive import without_traces
+from togi.techniques.base import NotSaveable, Refused
+from togi.techniques.candidate import Candidate, FlatProgram
+from togi.techniques.capture import export
+from togi.techniques.engine.programs.distinct_outputs import distinct_outputs
+from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+from togi.techniques.engine.programs.torchscript import quiet
+
+FILE = "model.xml"
+PRECISION_KEY = ["togi", "inference_precision"]
+"""Where a precision technique writes ``bf16`` or ``f16`` into the model, so that it is stored with it."""
+
+_BOUND = {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "uint8", "bool"}
+"""Types that OpenVINO and numpy share."""
+
+
+class OpenVinoProgram(FlatProgram):
+    """Runs a compiled model; one inference request for each calling thread."""
+
+    holds_module = False
+    allocates_with_torch = False
+
+    def __init__(
+        self, compiled: Any, signature: Signature, order: Sequence[int], stored: HiddenFiles | None = None
+    ) -> None:
+        super().__init__(signature)
+        self.compiled = compiled
+        self.order = tuple(order)
+        self.stored = stored
+        self._local = threading.local()
+        names = {name: port for port in compiled.inputs for name in port.names}
+        self.ports = [(i, names[f"input_{i}"]) for i in range(len(signature.inputs_facts)) if f"input_{i}" in names]
+        self.dtypes = [getattr(torch, facts.dtype) for facts in signature.outputs_facts]
+
+    def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        self.signature.check(inputs)
+        request = getattr(self._local, "request", None)
+        if request is None:
+            request = self._local.request = self.compiled.create_infer_request()
+        feeds = {port: inputs[i].detach().contiguous().numpy() for i, port in self.ports}
+        # Outputs live in the request's own memory and are overwritten by its next call: copies are handed out.
+        found = request.infer(feeds, share_inputs=True, share_outputs=False).to_tuple()
+        tensors = [torch.as_tensor(array) for array in found]
+        outputs, taken = [], set()
+        for position, dtype in zip(self.order, self.dtypes, strict=True):
+            tensor = tensors[position].to(dtype)
+            outputs.append(tensor.clone() if position in taken else tensor)
+            taken.add(position)
+        return outputs
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        if self.stored is None:
+            raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
+        self.stored.write(folder)
+        return {"file": FILE, "order": list(self.order)}
+
+
+def build(candidate: Candidate) -> tuple[OpenVinoProgram, list[str]]:
+    """The program, and notes for people. Raises Refused where the module cannot be converted."""
+    signature = candidate.signature
+    strange = {t.dtype for t in (*signature.inputs_facts, *signature.outputs_facts)} - _BOUND
+    if strange:
+        raise Refused(f"inputs and outputs are bound through numpy, which does not share {', '.join(sorted(strange))}")
+    model, order, notes = convert(candidate)
+    for transform in candidate.passes.get("openvino", ()):
+        model = transform(model, candidate)
+    with hidden_folder() as (folder, stored):
+        openvino().save_model(model, folder / FILE, compress_to_fp16=False)
+        del model  # it shares the torch module's memory; what is compiled comes from the file
+        compiled = compile_file(folder / FILE, candidate.threads)
+    return OpenVinoProgram(compiled, signature, order, stored), notes
+
+
+def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> OpenVinoProgram:
+    return OpenVinoProgram(compile_file(folder / FILE, threads), signature, meta["order"])
+
+
+def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
+    """``(model, order, notes)``: ``order`` says which output of the model is which output of the signature.
+
+    From the exported graph; where OpenVINO cannot read that, from a trace of the module.
+    """
+    notes: list[str] = []
+    count = len(candidate.signature.outputs_facts)
+    try:
+        program, order = distinct_outputs(without_traces(export(candidate)))
+        model = openvino().convert_model(program)
+    except Exception as error:  # the converter raises many types; Refused means that it cannot be exported
+        notes.append(f"converted from a trace, since the exported graph was refused: {_last_line(error)}")
+        model, order = _convert_trace(candidate), list(range(count))
+    if len(model.outputs) != max(order, default=-1) + 1:
+        raise Refused(f"the converted model has {len(model.outputs)} outputs, {count} were expected")
+    _name_and_shape_inputs(model, candidate.signature)
+    return model, order, notes
+
+
+def _convert_trace(candidate: Candidate) -> Any:
+    inputs = tuple(candidate.flat_samples()[0])
+    module = candidate.with_(module=candidate.copy()).flat()
+    with torch.no_grad(), quiet():
+        return openvino().convert_model(module, example_input=inputs)
+
+
+def _name_and_shape_inputs(model: Any, signature: Signature) -> None:
+    """Inputs are known by position from here on; an input that nothing uses may be missing later."""
+    if len(model.inputs) != len(signature.inputs_facts):
+        raise Refused(f"the converted model has {len(model.inputs)} of {len(signature.inputs_facts)} inputs")
+    shapes = {}
+    for i, (port, facts) in enumerate(zip(model.inputs, signature.inputs_facts, strict=True)):
+        port.set_names({f"input_{i}"})
+        shapes[port] = openvino().PartialShape([-1 if size is None else size for size in facts.shape])
+    model.reshape(shapes)
+
+
+def compile_file(path: Path, threads: int | None) -> Any:
+    """Compile an IR for the CPU, in the precision that was written into it, else in float32."""
+    core = openvino().Core()
+    model = core.read_model(path)
+    precision = model.get_rt_info(PRECISION_KEY).value if model.has_rt_info(PRECISION_KEY) else "f32"
+    settings = {
+        "INFERENCE_PRECISION_HINT": precision,
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
+    }
+    return core.compile_model(model, "CPU", settings)
+
+
+def openvino() -> ModuleType:
+    """OpenVINO, imported so that it does not report each conversion to its makers, which it does by default."""
+    with no_telemetry():
+        import openvino
+    return openvino
+
+
+@contextmanager
+def no_telemetry() -> Iterator[None]:
+    """Within the block, what is imported finds no ``openvino_telemetry`` and uses its own stub. What was imported before
+    is given that stub."""
+    name = "openvino_telemetry"
+    before = sys.modules.get(name)
+    if before is None:
+        sys.modules[name] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        if before is None:
+            sys.modules.pop(name, None)
+    reporting = sys.modules.get("openvino.tools.ovc.telemetry_utils")
+    if before is not None and reporting is not None:
+        from openvino.tools.ovc import telemetry_stub
+
+        vars(reporting)["tm"] = telemetry_stub
+
+
+def _last_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return lines[-1] if lines else type(error).__name__

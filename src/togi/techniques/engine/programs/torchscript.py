@@ -1,0 +1,128 @@
+"""TorchScript programs: flat graphs, traced or scripted."""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from togi.records import Scalar
+from togi.subject.signature import Signature
+from togi.techniques.base import NotSaveable, Refused
+from togi.techniques.candidate import Candidate, FlatProgram
+from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+
+FILE = "model.ts"
+
+
+class TorchScriptProgram(FlatProgram):
+    """Runs a ScriptModule. ``stored`` keeps the graph before ``optimize_for_inference``, whose result has no file form."""
+
+    def __init__(
+        self, graph: Any, signature: Signature, options: dict[str, Scalar], stored: HiddenFiles | None = None
+    ) -> None:
+        super().__init__(signature)
+        self.graph = graph
+        self.options = options
+        self.stored = stored
+
+    def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        self.signature.check(inputs)
+        outputs = self.graph(*inputs)
+        return (outputs,) if isinstance(outputs, Tensor) else outputs  # type: ignore[no-any-return]
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        if self.stored is None:
+            raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
+        self.stored.write(folder)
+        return {"file": FILE, "options": self.options}
+
+
+def build(candidate: Candidate, options: dict[str, Scalar]) -> tuple[TorchScriptProgram, list[str]]:
+    """The program, and what the tracer warned of. Raises Refused where the module cannot be captured."""
+    if candidate.signature.opaque:
+        raise Refused(candidate.signature.opaque)
+    with quiet() as caught:
+        graph = _script(candidate) if options["how"] == "script" else _trace(candidate)
+        if options["freeze"]:
+            graph = torch.jit.freeze(graph)
+        with hidden_folder() as (folder, stored):
+            torch.jit.save(graph, str(folder / FILE))
+        graph = _optimized(graph, options)
+    program = TorchScriptProgram(graph, candidate.signature, options, stored)
+    warm(program, candidate.flat_samples())
+    return program, _tracer_warnings(caught)
+
+
+def load(folder: Path, meta: dict[str, Any], signature: Signature) -> TorchScriptProgram:
+    with quiet():
+        graph = torch.jit.load(str(folder / FILE))
+        graph.eval()
+        return TorchScriptProgram(_optimized(graph, meta["options"]), signature, meta["options"])
+
+
+def warm(program: TorchScriptProgram, samples: Sequence[list[Tensor]]) -> None:
+    """The profiling executor records the first run of each graph and compiles on the second: run both before timing."""
+    with torch.no_grad():
+        for _ in range(3):
+            for inputs in samples:
+                program.run(inputs)
+
+
+@contextmanager
+def quiet() -> Iterator[list[warnings.WarningMessage]]:
+    """Catches warnings: since torch 2.5 every call of torch.jit says that TorchScript is deprecated; we say so once, in
+    the technique's page."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        yield caught
+
+
+def _trace(candidate: Candidate) -> Any:
+    inputs = candidate.flat_samples()[0]
+    with torch.no_grad():
+        # Verification compares on other values and sizes; the tracer's own check would only run it a third time.
+        return torch.jit.trace(candidate.flat(), tuple(inputs), check_trace=False).eval()
+
+
+def _script(candidate: Candidate) -> Any:
+    """Scripts the user's own module: its ``forward`` must take plain tensors and return a tensor or a tuple of them."""
+    signature = candidate.signature
+    plain_inputs = all(structure.kind == "tensor" for structure in signature.arguments)
+    plain_outputs = signature.outputs.kind == "tensor" or (
+        signature.outputs.kind == "tuple" and all(child.kind == "tensor" for child in signature.outputs.children)
+    )
+    if not plain_inputs or not plain_outputs or signature.names != _leading_parameters(candidate):
+        raise Refused("scripting keeps the module's own signature: it must take tensors by position and return tensors")
+    try:
+        return torch.jit.script(candidate.module).eval()
+    except Exception as error:  # the script compiler raises many types, from RuntimeError to OSError (no source)
+        raise Refused(f"torch.jit.script cannot compile it: {_location(error)}") from error
+
+
+def _leading_parameters(candidate: Candidate) -> tuple[str, ...]:
+    names = tuple(inspect.signature(candidate.module.forward).parameters)
+    return names[: len(candidate.signature.names)]
+
+
+def _location(error: BaseException) -> str:
+    """The message's first line, with the user's line that the compiler points at."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    place = next((line for line in lines if line.startswith('File "')), "")
+    return " ".join([lines[0] if lines else type(error).__name__, place]).strip()
+
+
+def _optimized(graph: Any, options: dict[str, Scalar]) -> Any:
+    return torch.jit.optimize_for_inference(graph) if options["optimize"] else graph
+
+
+def _tracer_warnings(caught: Sequence[warnings.WarningMessage]) -> list[str]:
+    """Those that say the trace may not hold for other inputs."""
+    found = [w for w in caught if issubclass(w.category, torch.jit.TracerWarning)]
+    return list(dict.fromkeys(f"{str(w.message).splitlines()[0]} ({Path(w.filename).name}:{w.lineno})" for w in found))
