@@ -1,0 +1,143 @@
+"""Which techniques can be tried on a subject at all, and for each other one the reason, as a trial for the table."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import final
+
+from togi.records import STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
+from togi.search.settings import SearchSettings
+from togi.techniques.base import Options, Refuses, Technique
+
+GRAD_MODE = "grad_mode"
+"""The capability that exactly one choice of every recipe provides."""
+REFERENCE = "no_grad"
+
+
+@final
+@dataclass(frozen=True)
+class Offer:
+    """One technique with one set of options, and what its author expects of it."""
+
+    choice: Choice
+    technique: Technique
+    promise: float
+    cost_s: float
+
+    @classmethod
+    def of(cls, technique: Technique, facts: Facts, options: Options) -> Offer:
+        """Calls the technique: anything that foreign code may raise is raised."""
+        choice = Choice(stage=technique.stage, technique=technique.id, options=options)
+        promise, cost_s = technique.promise(facts, options), technique.cost_s(facts, options)
+        if not (0 < promise < float("inf") and 0 <= cost_s < float("inf")):
+            raise ValueError(f"promise {promise!r} must be positive, cost_s {cost_s!r} not negative, both finite")
+        return cls(choice, technique, promise, cost_s)
+
+    @property
+    def label(self) -> str:
+        return self.choice.label
+
+    @property
+    def is_engine(self) -> bool:
+        return self.technique.stage is Stage.ENGINE
+
+    @property
+    def is_grad_mode(self) -> bool:
+        return GRAD_MODE in self.technique.provides
+
+    @property
+    def place(self) -> tuple[int, int, str]:
+        """Sorts choices in the order in which they are applied."""
+        return STAGES.index(self.technique.stage), self.technique.rank, self.technique.id
+
+
+def survey(
+    facts: Facts, settings: SearchSettings, techniques: Mapping[str, Technique]
+) -> tuple[tuple[Offer, ...], tuple[Trial, ...]]:
+    """What can be tried, and one explaining trial (refused, missing, failed) for each technique that cannot.
+
+    Raises UnknownNameError for a name in the settings that no technique has.
+    """
+    settings.check(techniques)
+    offers: list[Offer] = []
+    excluded: dict[str, Trial] = {}
+    for technique in techniques.values():
+        reason = _excluded(technique, facts, settings)
+        if reason is None:
+            try:
+                offers.extend(Offer.of(technique, facts, options) for options in technique.options(facts))
+                continue
+            except Exception:  # a third party's technique
+                reason = _raised(technique)
+        excluded[technique.id] = reason
+    offers = _with_needs_met(offers, techniques, excluded)
+    return tuple(offers), tuple(excluded.values())
+
+
+def _excluded(technique: Technique, facts: Facts, settings: SearchSettings) -> Trial | None:
+    """Why it is not tried; the reason that the user can do least about comes first."""
+    if settings.only and technique.id not in (*settings.only, REFERENCE):
+        return _trial(technique, Outcome.REFUSED, "not among the techniques asked for with --only")
+    if technique.id in settings.without and technique.id != REFERENCE:
+        return _trial(technique, Outcome.REFUSED, "left out with --without")
+    if facts.device not in technique.devices:
+        devices = " or ".join(sorted(technique.devices))
+        return _trial(technique, Outcome.REFUSED, f"needs {devices}, the subject is on {facts.device}")
+    try:
+        answer = technique.applies(facts)
+    except Exception:  # a third party's technique
+        return _raised(technique)
+    if isinstance(answer, Refuses):
+        return _trial(technique, Outcome.REFUSED, answer.reason)
+    if not settings.allows(technique):
+        reason = f"approximate: it changes results beyond rounding, and was not allowed (--allow {technique.id})"
+        return _trial(technique, Outcome.REFUSED, reason)
+    for package in technique.packages:
+        if problem := package.missing():
+            return _trial(technique, Outcome.MISSING, problem, package.mend)
+    return None
+
+
+def _with_needs_met(
+    offers: list[Offer], techniques: Mapping[str, Technique], excluded: dict[str, Trial]
+) -> list[Offer]:
+    """Without those that need what only excluded techniques provide; again until nothing changes."""
+    while True:
+        provided = frozenset().union(*(o.technique.provides for o in offers))
+        lost = {o.technique.id: o.technique for o in offers if not o.technique.needs <= provided}
+        if not lost:
+            return offers
+        for id, technique in lost.items():
+            excluded[id] = _unmet(technique, technique.needs - provided, techniques, excluded)
+        offers = [o for o in offers if o.technique.id not in lost]
+
+
+def _unmet(
+    technique: Technique, unmet: Iterable[str], techniques: Mapping[str, Technique], excluded: Mapping[str, Trial]
+) -> Trial:
+    capability = sorted(unmet)[0]
+    cause = next((excluded[t.id] for t in techniques.values() if capability in t.provides and t.id in excluded), None)
+    if cause is None:
+        return _trial(technique, Outcome.REFUSED, f"needs {capability}, which no technique provides")
+    return _trial(technique, cause.outcome, f"needs {capability}: {cause.reason}", cause.mend)
+
+
+def _trial(technique: Technique, outcome: Outcome, reason: str, mend: str = "", trace: str = "") -> Trial:
+    choices = [Choice(stage=technique.stage, technique=technique.id)]
+    if GRAD_MODE not in technique.provides:
+        choices.append(Choice(stage=Stage.RUNTIME, technique=REFERENCE))
+    return Trial(
+        recipe=Recipe(choices=tuple(choices)),
+        outcome=outcome,
+        reason=reason,
+        mend=mend,
+        stage=technique.id,
+        traceback=trace,
+    )
+
+
+def _raised(technique: Technique) -> Trial:
+    trace = traceback.format_exc()
+    return _trial(technique, Outcome.FAILED, f"planning with it raised {trace.splitlines()[-1]}", trace=trace)

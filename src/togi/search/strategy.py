@@ -1,0 +1,288 @@
+"""Which recipe next: the one with the largest expected improvement per second, until none promises enough."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from togi.records import Facts, Recipe, Stage, Trial
+from togi.search.lessons import Lessons, atoms
+from togi.search.model import Regression, expected_improvement, promised_log_latency
+from togi.search.offers import Offer
+from togi.search.pareto import acceptable, latest
+from togi.search.settings import Effort, SearchSettings
+from togi.search.space import Space
+from togi.techniques.base import Technique
+from togi.techniques.registry import all_techniques
+
+POOL = 2000
+"""Recipes considered at once. Larger spaces are entered from the simplest recipes and from the neighbours of good ones."""
+COUNTED = 20_000
+"""Where counting what could be tried ends."""
+STARTING_COST_S = 3.0
+"""Guess at starting, verifying and measuring one recipe; replaced by what trials cost."""
+COST_SPREAD = 1.5
+"""Spreads of log cost are this multiple of those of log latency."""
+WIDENED_AROUND = 3
+"""Neighbours are taken of this many of the best recipes."""
+
+
+@final
+@dataclass(frozen=True)
+class Prospect:
+    """What is expected of one recipe that was not tried."""
+
+    recipe: Recipe
+    improvement: float
+    """Expected share by which the best time falls, with the chance of failing counted in."""
+    speedup_x: float
+    speedup_low_x: float
+    speedup_high_x: float
+    cost_s: float
+
+    @property
+    def worth(self) -> float:
+        return self.improvement / self.cost_s
+
+
+@final
+class Search:
+    """Give it every finished trial with ``tell``; ask for the ``next`` recipe until there is none.
+
+    Deterministic: the same trials and seed give the same recipes. To resume, pass the journal's trials.
+    """
+
+    def __init__(
+        self,
+        facts: Facts,
+        settings: SearchSettings,
+        techniques: Mapping[str, Technique] | None = None,
+        trials: Iterable[Trial] = (),
+        *,
+        space: Space | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """``techniques``: all that are installed by default. ``clock``: seconds, for the time limit.
+
+        Raises UnknownNameError when the settings name a technique that does not exist.
+        """
+        self.settings = settings
+        self.space = space or Space.of(facts, settings, all_techniques() if techniques is None else techniques)
+        self.stopped = ""
+        """Why ``next`` answered None, in a sentence."""
+        self._clock, self._begun = clock, clock()
+        self._random = random.Random(settings.seed)
+        self._lessons = Lessons()
+        self._trials: dict[Recipe, Trial] = {}
+        self._source = self.space.recipes()
+        self._pool: dict[Recipe, tuple[Offer, ...]] = {}
+        self._latency = Regression(promised_log_latency)
+        self._cost = Regression(_expected_log_cost, scale=COST_SPREAD, noise=0.2)
+        self._prospects: list[Prospect] | None = None
+        self._planned: int | None = None
+        self._draw(POOL)
+        for trial in trials:
+            self.tell(trial)
+
+    @property
+    def excluded(self) -> tuple[Trial, ...]:
+        """One trial (refused, missing, failed) for each technique that is not tried at all, with the reason."""
+        return self.space.excluded
+
+    @property
+    def planned(self) -> int:
+        """How many recipes could be tried, the reference and the original included; counting ends at 20,000."""
+        if self._planned is None:
+            self._planned = len(self.space.firsts) - 1 + sum(1 for _ in itertools.islice(self.space.recipes(), COUNTED))
+        limit = self.settings.effort.max_trials
+        return self._planned if limit is None else min(limit, self._planned)
+
+    def tell(self, trial: Trial) -> str:
+        """A trial has ended (or is read from the journal). Returns what it teaches, as a sentence, or nothing."""
+        self._prospects = None
+        known = trial.recipe in self._trials
+        self._trials[trial.recipe] = trial
+        if not self.space.holds(trial.recipe):
+            return ""
+        offers = self.space.offers_of(trial.recipe)
+        if trial.eligible and not self._acceptable(trial):
+            self._lessons.doubt(offers)
+        lesson = "" if known else self._lessons.learn(offers, trial)
+        if trial.recipe in (r.recipe for r in self._standing()[:WIDENED_AROUND]):
+            self._widen(trial.recipe)
+        return lesson
+
+    def next(self, busy: Collection[str] = ()) -> Recipe | None:
+        """The recipe to try now, or None when it is time to stop (``stopped`` says why).
+
+        ``busy``: ids of recipes that another process is trying; they are passed over. Asking changes nothing.
+        """
+        self.stopped = ""
+        for first in self.space.firsts:
+            if first not in self._trials and first.id not in busy:
+                return None if self._time_is_up() else first
+        limit = self.settings.effort.max_trials
+        if limit is not None and len(self._trials) >= limit:
+            return self._stop(f"{len(self._trials)} recipes tried, as many as effort '{self.settings.effort}' allows")
+        if self._time_is_up():
+            return None
+        prospects = [p for p in self._ranked() if p.recipe.id not in busy]
+        if not prospects:
+            return self._stop("every recipe that can work has been tried" if not busy else "what is left is being tried")
+        if max(p.improvement for p in prospects) < self.settings.effort.least_improvement:
+            return self._stop("no recipe left is expected to be 1 % faster than the best so far")
+        left = self._time_left_s()
+        affordable = [p for p in prospects if p.cost_s <= left]
+        if not affordable:
+            return self._stop(f"{left:.0f} s are left, too few for any recipe that is left")
+        return affordable[0].recipe
+
+    def why(self, recipe: Recipe) -> str:
+        """Why this recipe is worth a trial, in a sentence."""
+        if recipe == self.space.reference:
+            return "plain eager without autograd: what every speed-up relates to"
+        if recipe == Recipe():
+            return "the original as it is called today"
+        prospect = next((p for p in self._ranked() if p.recipe == recipe), None)
+        what = self._relation(recipe)
+        if prospect is None:
+            return what
+        expected = f"{prospect.speedup_x:.1f}x expected ({prospect.speedup_low_x:.1f} to {prospect.speedup_high_x:.1f})"
+        return f"{what}: {expected}, about {prospect.cost_s:.0f} s"
+
+    def remaining(self) -> int:
+        """How many recipes may still be tried, as far as known now."""
+        least = self.settings.effort.least_improvement
+        count = sum(1 for p in self._ranked() if p.improvement >= least)
+        if least == 0:
+            count = max(count, self.planned - len(self._trials) - (len(self._pool) - count))
+        limit = self.settings.effort.max_trials
+        return count if limit is None else min(count, max(limit - len(self._trials), 0))
+
+    def finalists(self, count: int = 4) -> tuple[Recipe, ...]:
+        """Up to ``count`` recipes for the last race, fastest first: those that may yet turn out the fastest.
+
+        A recipe whose interval lies more than 5 % below that of the fastest is left out (trials at different times
+        differ by more than their intervals say).
+        """
+        standing = self._standing()
+        if not standing:
+            return ()
+        assert standing[0].timing is not None
+        bar = standing[0].timing.speedup_x.low * 0.95
+        return tuple(t.recipe for t in standing[:count] if t.timing is not None and t.timing.speedup_x.high >= bar)
+
+    def _acceptable(self, trial: Trial) -> bool:
+        return acceptable(trial, self.settings.max_memory_bytes, self.settings.max_error)
+
+    def _standing(self) -> list[Trial]:
+        """Acceptable trials, fastest first."""
+        ok = [t for t in latest(self._trials.values()) if self._acceptable(t)]
+        return sorted(ok, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)
+
+    def _stop(self, reason: str) -> None:
+        self.stopped = reason
+
+    def _time_left_s(self) -> float:
+        limit = self.settings.time_limit_s
+        return math.inf if limit is None else limit - (self._clock() - self._begun)
+
+    def _time_is_up(self) -> bool:
+        if self._time_left_s() > 0:
+            return False
+        self._stop(f"the time limit of {self.settings.time_limit_s:.0f} s is reached")
+        return True
+
+    def _draw(self, count: int) -> None:
+        """Take recipes from the enumeration into the pool."""
+        for recipe in itertools.islice(self._source, count):
+            self._pool.setdefault(recipe, self.space.offers_of(recipe))
+
+    def _widen(self, recipe: Recipe) -> None:
+        for neighbour in self.space.neighbours(recipe):
+            self._pool.setdefault(neighbour, self.space.offers_of(neighbour))
+
+    def _ranked(self) -> list[Prospect]:
+        """The untried recipes of the pool that can work, the most worthwhile first."""
+        if self._prospects is None:
+            self._prospects = self._prospect()
+            while not self._prospects and self._refilled():
+                self._prospects = self._prospect()
+        return self._prospects
+
+    def _refilled(self) -> bool:
+        before = len(self._pool)
+        self._draw(POOL)
+        return len(self._pool) > before
+
+    def _prospect(self) -> list[Prospect]:
+        untried = {r: o for r, o in self._pool.items() if r not in self._trials and not self._lessons.hopeless(atoms(o))}
+        if not untried:
+            return []
+        asked = list(untried.values())
+        mean, deviation = self._predict_latency(asked)
+        cost = self._predict_cost(asked)
+        best = self._best_log_latency()
+        prospects = [
+            _prospect_of(recipe, offers, float(m), float(d), c, best, self._lessons)
+            for (recipe, offers), m, d, c in zip(untried.items(), mean, deviation, cost, strict=True)
+        ]
+        self._random.seed(self.settings.seed)
+        self._random.shuffle(prospects)
+        return sorted(prospects, key=lambda p: -p.worth)
+
+    def _predict_latency(self, asked: Sequence[Sequence[Offer]]) -> tuple[Iterable[float], Iterable[float]]:
+        known = [t for t in self._trials.values() if t.eligible and self.space.holds(t.recipe) and t.recipe.choices]
+        observed = [-math.log(t.timing.speedup_x.median) for t in known if t.timing is not None]
+        return self._latency.predict([self.space.offers_of(t.recipe) for t in known], observed, asked)
+
+    def _predict_cost(self, asked: Sequence[Sequence[Offer]]) -> list[float]:
+        known = [t for t in self._trials.values() if t.cost_s > 0 and self.space.holds(t.recipe) and t.recipe.choices]
+        observed = [math.log(t.cost_s) for t in known]
+        mean, _ = self._cost.predict([self.space.offers_of(t.recipe) for t in known], observed, asked)
+        return [math.exp(float(value)) for value in mean]
+
+    def _best_log_latency(self) -> float:
+        standing = self._standing()
+        if not standing:
+            return 0.0
+        assert standing[0].timing is not None
+        return -math.log(standing[0].timing.speedup_x.median)
+
+    def _relation(self, recipe: Recipe) -> str:
+        """How a recipe relates to what was tried."""
+        engine = next(iter(recipe.at(Stage.ENGINE)), None)
+        tried = {choice.technique for t in self._trials for choice in t.choices}
+        if engine is not None and engine.technique not in tried:
+            return f"first trial of {engine.technique}"
+        new = [choice.label for choice in recipe.choices if choice.technique not in tried]
+        if new:
+            return f"first trial of {' and '.join(new)}"
+        standing = self._standing()
+        best = standing[0].recipe if standing else self.space.reference
+        added = [c.label for c in recipe.choices if c not in best.choices]
+        dropped = [c.label for c in best.choices if c not in recipe.choices]
+        changes = [f"with {' and '.join(added)}"] * bool(added) + [f"without {' and '.join(dropped)}"] * bool(dropped)
+        return f"the best so far {' and '.join(changes)}"
+
+
+def _expected_log_cost(offers: Sequence[Offer]) -> float:
+    return math.log(STARTING_COST_S + sum(offer.cost_s for offer in offers))
+
+
+def _prospect_of(
+    recipe: Recipe, offers: Sequence[Offer], mean: float, deviation: float, cost_s: float, best: float, lessons: Lessons
+) -> Prospect:
+    return Prospect(
+        recipe=recipe,
+        improvement=lessons.chance(offers) * expected_improvement(best, mean, deviation),
+        speedup_x=math.exp(-mean),
+        speedup_low_x=math.exp(-mean - 1.64 * deviation),
+        speedup_high_x=math.exp(-mean + 1.64 * deviation),
+        cost_s=cost_s,
+    )
