@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,9 @@ from togi.subject.made_inputs import DYNAMIC_SIZE, made_tensor
 from togi.subject.signature import Signature
 from togi.subject.spec import Spec
 
+_ZIP_VERSION = 6
+"""As torch.export writes it (torch/export/pt2_archive/_package.py)."""
+
 
 def from_exported(spec: Spec, seed: int) -> Subject:
     """The program's module, one sample, and its dynamic dimensions as they were exported.
@@ -25,11 +30,10 @@ def from_exported(spec: Spec, seed: int) -> Subject:
     try:
         program = _load(spec.path)
         module = program.module()
-    except SubjectError:
-        raise
     except Exception as error:  # foreign code: versions of torch reject each other's files in many ways
         raise SubjectError(
-            f"{spec.text}: torch {torch.__version__} cannot load it: {type(error).__name__}: {error}"
+            f"{spec.text} cannot be loaded by torch {torch.__version__} without unpickling: {error} "
+            "If you trust the file, write a factory: return torch.export.load(FILE).module(), sample"
         ) from error
     sample, varying = _sample(program, torch.Generator().manual_seed(seed))
     return Subject(module, sample, dynamic=_dynamic(module, sample, varying))
@@ -48,10 +52,39 @@ def _check_kind(spec: Spec) -> None:
 
 
 def _load(path: Path) -> Any:
-    """An ExportedProgram, without unpickling: the reader is shared with the artifacts."""
+    """An ExportedProgram, without unpickling: the strict reader of the artifacts gets a copy without the parts that a
+    program does not need to run: example inputs (pickled), guards (Python source), metadata (source locations)."""
     from togi.techniques.archive import load_exported
 
-    return load_exported(path)
+    with tempfile.TemporaryDirectory(prefix="togi-") as folder:
+        lean = Path(folder) / path.name
+        _write_lean(path, lean)
+        return load_exported(lean)
+
+
+def _write_lean(path: Path, lean: Path) -> None:
+    reader = torch._C.PyTorchFileReader(str(path))
+    writer = torch._C.PyTorchFileWriter(str(lean))
+    writer.set_min_version(_ZIP_VERSION)
+    for name in reader.get_all_records():
+        record = reader.get_record(name)
+        if name.startswith(".data/") or name == "version":
+            continue  # the writer adds its own
+        if name.startswith("data/sample_inputs/"):
+            record = b""
+        elif name == "models/model.json":
+            record = json.dumps(_without_traces(json.loads(record))).encode()
+        writer.write_record(name, record, len(record))
+    writer.write_end_of_file()
+
+
+def _without_traces(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_traces(item) for item in value]
+    if isinstance(value, dict):
+        empty: dict[str, Any] = {"metadata": {}, "guards_code": []}
+        return {key: empty[key] if key in empty else _without_traces(item) for key, item in value.items()}
+    return value
 
 
 def _sample(program: Any, generator: torch.Generator) -> tuple[Inputs, dict[int, list[int]]]:
@@ -84,9 +117,8 @@ def _concrete(size: Any, ranges: Any) -> Any:
     chosen = {}
     for symbol in expression.free_symbols:
         allowed = ranges.get(symbol)
-        low = int(allowed.lower) if allowed is not None else 2
-        high = int(allowed.upper) if allowed is not None and allowed.upper.is_finite else DYNAMIC_SIZE
-        chosen[symbol] = max(low, min(DYNAMIC_SIZE, high))
+        low, high = (allowed.lower, allowed.upper) if allowed is not None else (2, DYNAMIC_SIZE)
+        chosen[symbol] = int(max(low, min(DYNAMIC_SIZE, high)))  # high may be infinite
     return int(expression.subs(chosen))
 
 

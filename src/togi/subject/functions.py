@@ -28,6 +28,7 @@ _MAPPED = {
     "native_group_norm": "group_norm",
     "native_dropout": "dropout",
     "_unsafe_view": "view",
+    "_to_copy": "to",
     "_softmax": "softmax",
     "_log_softmax": "log_softmax",
     "_scaled_dot_product_flash_attention_for_cpu": "scaled_dot_product_attention",
@@ -55,6 +56,8 @@ _SILENT = frozenset(
         "data_ptr",
         "empty",
         "_set_grad_enabled",
+        "device",
+        "_assert_tensor_metadata",
         "storage_offset",
     }
 )

@@ -38,10 +38,11 @@ def prepare(subject: Subject, *, device: str = "cpu") -> Prepared:
     notes: list[str] = []
     module = _unwrapped(subject.module, notes)
     _check_values(module)
-    copied = _copied(module, notes)
     training = _is_training(module)
-    _set_eval(copied, notes)
+    _note_training(module, notes)
     _note_devices(module, device, notes)
+    copied = _copied(module, notes)
+    _set_eval(copied)
     return Prepared(
         module=_moved(copied, device),
         samples=tuple(sample.to(device) for sample in subject.inputs),
@@ -118,19 +119,20 @@ def is_exported(module: nn.Module) -> bool:
     return isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)
 
 
-def _set_eval(module: nn.Module, notes: list[str]) -> None:
-    parts = [part for part in module.modules() if part.training and not is_exported(part)]
+def _note_training(module: nn.Module, notes: list[str]) -> None:
+    parts = {type(part).__name__ for part in module.modules() if part.training and not is_exported(part)}
     if _is_training(module):
         notes.append("It was handed over in training mode; trials use eval().")
-    elif parts:
-        names = sorted({type(part).__name__ for part in parts})
-        notes.append(f"Parts of it were in training mode ({', '.join(names[:3])}); trials use eval().")
+    elif parts and not is_exported(module):
+        notes.append(f"Parts of it were in training mode ({', '.join(sorted(parts)[:3])}); trials use eval().")
+
+
+def _set_eval(module: nn.Module) -> None:
     try:
-        if not is_exported(module):
-            module.eval()
-    except NotImplementedError:  # an exported program inside
-        for part in parts:
-            part.training = False
+        module.eval()
+    except NotImplementedError:  # an exported program, or one inside: the rest is set one by one
+        for part in module.modules():
+            part.training = part.training and is_exported(part)
 
 
 def _note_devices(module: nn.Module, device: str, notes: list[str]) -> None:

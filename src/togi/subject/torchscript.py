@@ -1,8 +1,8 @@
 """Subjects ``model.ts``, ``model.pt``, ``model.pth``: TorchScript files (``torch.jit.save``).
 
-Inputs are like those that ``torch.jit.trace`` noted in the file, else the sizes in the graph, else the option ``inputs``:
-``model.ts?inputs=1x3x224x224,1x77:int64``. A pickled module or state dict has the same suffixes and is refused:
-reading it would run code of the file.
+Inputs are like those that ``torch.jit.trace`` noted in the file, else the sizes in the graph, else the option
+``inputs``: ``model.ts?inputs=1x3x224x224,1x77:int64``. A pickled module or state dict has the same suffixes and is
+refused: reading it would run code of the file.
 """
 
 from __future__ import annotations
