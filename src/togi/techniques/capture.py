@@ -1,7 +1,7 @@
 """The one graph form: ``torch.export`` of the flat module, at ATen level, with the subject's dynamic dimensions.
 
-``export`` gives the exported program; ``capture`` gives the same as a plain ``torch.fx.GraphModule`` to edit, and gives the
-graph of an already captured candidate back without exporting again.
+``export`` gives the exported program; ``capture`` gives the same as a plain ``torch.fx.GraphModule`` to edit, and
+gives the graph of an already captured candidate back without exporting again.
 
 Rewrites look for patterns in it, engines convert from it, artifacts store it. Capturing specialises Python control flow
 on the samples, which is why every captured candidate is verified on inputs of other values and sizes.
@@ -69,10 +69,11 @@ def capture(candidate: Candidate) -> fx.GraphModule:
 
 
 def _unlifted(program: ExportedProgram) -> fx.GraphModule:
-    """With parameters as attributes. Before ``check_guards`` existed (and where it is ignored) guards are dropped later."""
+    """With parameters as attributes. Before ``check_guards`` existed (and where it is ignored) guards are dropped
+    later."""
     if "check_guards" in inspect.signature(program.module).parameters:
-        return program.module(check_guards=False)  # type: ignore[no-any-return]
-    return program.module()  # type: ignore[no-any-return]
+        return program.module(check_guards=False)
+    return program.module()
 
 
 def _plain(source: fx.GraphModule) -> fx.GraphModule:
@@ -80,13 +81,16 @@ def _plain(source: fx.GraphModule) -> fx.GraphModule:
     from togi.techniques.memory_sharing import MemorySharing
 
     written = {str(node.target) for node in MemorySharing(source.graph).written_attributes()}
-    graph, copies, attributes = fx.Graph(), {}, {}
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    attributes: dict[str, Any] = {}
     names: dict[str, str] = {}
     for node in source.graph.nodes:
         if node.op == "call_module" or (node.op == "get_attr" and not node.users):
             continue  # the only modules are the guards that export adds
         copies[node] = graph.node_copy(node, copies.__getitem__)
         copies[node].meta = {key: node.meta[key] for key in ("val", "stack_trace") if key in node.meta}
+        _reshape_for_view(copies[node])
         if node.op == "get_attr":
             name = names.setdefault(node.target, _flat_name(node.target, names.values()))
             attributes[name] = _shared(_attribute(source, node.target), node.target in written)
@@ -94,6 +98,12 @@ def _plain(source: fx.GraphModule) -> fx.GraphModule:
     module = fx.GraphModule(attributes, graph)
     module.training = False
     return module
+
+
+def _reshape_for_view(node: fx.Node) -> None:
+    aten = torch.ops.aten
+    if node.target in (aten.view.default, aten._unsafe_view.default):
+        node.target = aten.reshape.default
 
 
 def _flat_name(target: str, taken: Any) -> str:
@@ -111,7 +121,8 @@ def _attribute(module: nn.Module, target: str) -> Any:
 
 
 def _shared(value: Any, written: bool) -> Any:
-    """A tensor object of its own, so that nothing done to it reaches the user's module; memory is shared if only read."""
+    """A tensor object of its own, so that nothing done to it reaches the user's module; memory is shared if only
+    read."""
     if not isinstance(value, Tensor):
         return value
     tensor = value.detach().clone() if written else value.detach()

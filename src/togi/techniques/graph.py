@@ -1,7 +1,7 @@
 """A captured graph under edit: arguments by name, constants by value, insertion and removal of calls.
 
-The rewrites' shared ground. What the calls mean (convolutions, per-channel arithmetic) is in ``graph_linear``; what shares
-memory is in ``memory_sharing``.
+The rewrites' shared ground. What the calls mean (convolutions, per-channel arithmetic) is in ``graph_linear``; what
+shares memory is in ``memory_sharing``.
 """
 
 from __future__ import annotations
@@ -31,6 +31,11 @@ def call_name(node: Any) -> str:
 def is_call(node: Any, *names: str) -> bool:
     """Whether ``node`` calls one of these ATen operations: ``is_call(node, "add.Tensor", "add_.Tensor")``."""
     return call_name(node) in names if names else False
+
+
+def in_place(node: Node) -> bool:
+    """Whether it is an ATen call that writes into one of its arguments."""
+    return bool(call_name(node)) and bool(node.target._schema.is_mutable)  # type: ignore[union-attr]
 
 
 def arguments(node: Node) -> dict[str, Any]:
@@ -66,7 +71,8 @@ def shape(node: Any) -> tuple[Any, ...]:
 
 
 def same_form(one: Any, other: Any) -> bool:
-    """Both are tensors of the same shape and dtype. Symbols are compared by name: asking for equality would set a guard."""
+    """Both are tensors of the same shape and dtype. Symbols are compared by name: asking for equality would set a
+    guard."""
     a, b = value(one), value(other)
     return a is not None and b is not None and a.dtype == b.dtype and str(tuple(a.shape)) == str(tuple(b.shape))
 
@@ -98,7 +104,7 @@ class EditableGraph:
 
     @property
     def output(self) -> Node:
-        return next(node for node in reversed(self.graph.nodes) if node.op == "output")
+        return next(node for node in reversed(self.nodes) if node.op == "output")
 
     @property
     def memory(self) -> MemorySharing:
@@ -111,7 +117,8 @@ class EditableGraph:
         return getattr(self.module, str(node.target))
 
     def constant(self, node: Any) -> Tensor | None:
-        """The tensor a node always holds: a parameter, a buffer nobody writes, or pure arithmetic on such. Else None."""
+        """The tensor a node always holds: a parameter, a buffer nobody writes, or pure arithmetic on such. Else
+        None."""
         if not isinstance(node, Node):
             return None
         if node not in self._constants:
@@ -159,7 +166,7 @@ class EditableGraph:
 
     def fake(self, tensor: Tensor) -> Any:
         """A fake tensor of the graph's own mode."""
-        mode = next((v.fake_mode for v in map(value, self.graph.nodes) if hasattr(v, "fake_mode")), None)
+        mode = next((mode for v in map(value, self.graph.nodes) if (mode := getattr(v, "fake_mode", None))), None)
         return mode.from_tensor(tensor, static_shapes=True) if mode is not None else tensor.to("meta")
 
     def call(self, target: Any, args: tuple[Any, ...], before: Node, like: Node | None = None) -> Node:
@@ -195,10 +202,14 @@ class EditableGraph:
         """Remove calls whose result nobody uses and that neither write nor draw random numbers. Returns how many."""
         removed = 0
         for node in reversed(self.nodes):
-            if not node.users and (node.op == "get_attr" or _pure(node)):
+            if not node.users and (node.op == "get_attr" or _pure(node) or self._writes_unseen(node)):
                 removed += node.op != "get_attr"
                 self.erase(node)
         return removed
+
+    def _writes_unseen(self, node: Node) -> bool:
+        written = self.memory.written_by(node) if isinstance(node.target, torch._ops.OpOverload) else []
+        return bool(written) and not _random(node.target) and all(self.memory.private(target) for target in written)
 
     def candidate(self, candidate: Candidate) -> Candidate:
         """The next candidate: ``candidate`` running this graph. The graph must not be edited afterwards."""
@@ -228,5 +239,8 @@ def _pure(node: Node) -> bool:
     target = node.target
     if not isinstance(target, torch._ops.OpOverload):
         return target in _ARITHMETIC
-    random = torch.Tag.nondeterministic_seeded in target.tags
-    return not target._schema.is_mutable and not random and bool(target._schema.returns)
+    return not target._schema.is_mutable and not _random(target) and bool(target._schema.returns)
+
+
+def _random(target: Any) -> bool:
+    return torch.Tag.nondeterministic_seeded in target.tags

@@ -1,8 +1,8 @@
 """Parallel linear branches of one input, as kernels on a common grid, and their sum.
 
 A branch reads ``source`` and ends in a sum: a convolution, a linear layer, the input itself (identity), a batch norm or
-factor on the input, an average pool; each with constant scale and shift after it, and one linear call after another where
-the second is pointwise (low-rank adapters). Everything is float64.
+factor on the input, an average pool; each with constant scale and shift after it, and one linear call after another
+where the second is pointwise (low-rank adapters). Everything is float64.
 
 Source: Ding et al., RepVGG, https://arxiv.org/abs/2101.03697; ACNet, https://arxiv.org/abs/1908.03930; Diverse Branch
 Block, https://arxiv.org/abs/2103.13425.
@@ -27,7 +27,8 @@ DENSER_AT_MOST = 1.5
 
 @dataclass(frozen=True, kw_only=True)
 class Branch:
-    """``kernel``: ``[out, in / groups, *k]``, or ``[channels, *k]`` where it is ``diagonal`` (one tap set per channel)."""
+    """``kernel``: ``[out, in / groups, *k]``, or ``[channels, *k]`` where it is ``diagonal`` (one tap set per
+    channel)."""
 
     term: Node
     source: Node
@@ -77,7 +78,15 @@ def _channel_dim(node: Node) -> int:
 def _identity(term: Node, source: Node, scale: Tensor, shift: Tensor) -> Branch:
     """Spatial dimensions are added by ``aligned``, where the other branches are known."""
     return Branch(
-        term=term, source=source, first=term, kernel=scale, bias=shift, stride=(), padding=(), dilation=(), diagonal=True
+        term=term,
+        source=source,
+        first=term,
+        kernel=scale,
+        bias=shift,
+        stride=(),
+        padding=(),
+        dilation=(),
+        diagonal=True,
     )
 
 
@@ -88,7 +97,13 @@ def _linear_chain(graph: EditableGraph, term: Node) -> Branch | None:
         return None
     cost, first = found.weight.numel(), found.node
     inner = _linear_before(graph, found.source) if _only_used_once(found.source) else None
-    if inner is not None and _pointwise(found) and not inner.transposed and inner.groups == 1 and inner.spatial == found.spatial:
+    if (
+        inner is not None
+        and _pointwise(found)
+        and not inner.transposed
+        and inner.groups == 1
+        and inner.spatial == found.spatial
+    ):
         outer = found.weight.flatten(1)
         cost, first = cost + inner.weight.numel(), inner.node
         weight = torch.tensordot(outer, inner.weight, dims=1)
@@ -208,7 +223,8 @@ def _aligned(branch: Branch, anchor: Branch) -> Branch | None:
 
 
 def _dense(diagonal: Tensor, anchor: Branch) -> Tensor | None:
-    """``[channels, *k]`` (or one value) as ``[channels, channels / groups, *k]``, where there are as many outputs as inputs."""
+    """``[channels, *k]`` (or one value) as ``[channels, channels / groups, *k]``, where there are as many outputs
+    as inputs."""
     outputs, per_group = anchor.kernel.shape[:2]
     if outputs != per_group * anchor.groups or diagonal.shape[0] not in (1, outputs):
         return None

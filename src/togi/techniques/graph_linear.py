@@ -25,8 +25,8 @@ BATCH_NORMS = ("batch_norm.default", "_native_batch_norm_legit_no_training.defau
 class Linear:
     """A convolution (spatial dimensions n >= 1), transposed convolution or linear layer (n = 0) with constant weights.
 
-    ``weight`` is float64 ``[out, in / groups, *kernel]`` (transposed: ``[in, out / groups, *kernel]``), ``bias`` float64
-    ``[out]``. ``padding`` is the zero padding on both sides.
+    ``weight`` is float64 ``[out, in / groups, *kernel]`` (transposed: ``[in, out / groups, *kernel]``), ``bias``
+    float64 ``[out]``. ``padding`` is the zero padding on both sides.
     """
 
     node: Node
@@ -58,7 +58,8 @@ class Linear:
         return replace(self, weight=self.weight * self._per_output(scale), bias=self.bias * scale + shift)
 
     def preceded(self, scale: Tensor, shift: Tensor) -> Linear:
-        """The same applied to ``x * scale + shift`` per input channel (float64 ``[in]``). Exact without padding only."""
+        """The same applied to ``x * scale + shift`` per input channel (float64 ``[in]``). Exact without padding
+        only."""
         per_group = self.weight.shape[0] // self.groups
         grid = (self.groups, -1)
         scale_in = scale.view(grid).repeat_interleave(per_group, 0)  # [out, in / groups]
@@ -76,7 +77,8 @@ class Linear:
 
 
 def linear(graph: EditableGraph, node: Any) -> Linear | None:
-    """The call as linear algebra, or None where it is none, its weights are not constant, or its padding is not zeros."""
+    """The call as linear algebra, or None where it is none, its weights are not constant, or its padding is not
+    zeros."""
     if is_call(node, *CONVOLUTIONS, *TRANSPOSED, "convolution.default"):
         return _convolution(graph, node)
     if not is_call(node, "linear.default"):

@@ -1,7 +1,7 @@
 """Which values of a captured graph share memory, and who writes it in place.
 
-The graph keeps PyTorch's in-place operations and views, so an edit is safe only where no write comes between. Answers are
-conservative: sharing is assumed where it cannot be excluded.
+The graph keeps PyTorch's in-place operations and views, so an edit is safe only where no write comes between. Answers
+are conservative: sharing is assumed where it cannot be excluded.
 """
 
 from __future__ import annotations
@@ -15,10 +15,43 @@ from torch import fx
 from torch.fx import Node
 
 FRESH = frozenset(
-    """conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution linear batch_norm layer_norm
-    group_norm instance_norm matmul relu6 selu softmax log_softmax max_pool1d max_pool2d max_pool3d avg_pool1d
-    adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d scaled_dot_product_attention embedding silu mish cat stack
-    lstm gru upsample_nearest2d upsample_bilinear2d interpolate""".split()
+    [
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "convolution",
+        "linear",
+        "batch_norm",
+        "layer_norm",
+        "group_norm",
+        "instance_norm",
+        "matmul",
+        "relu6",
+        "selu",
+        "softmax",
+        "log_softmax",
+        "max_pool1d",
+        "max_pool2d",
+        "max_pool3d",
+        "avg_pool1d",
+        "adaptive_avg_pool1d",
+        "adaptive_avg_pool2d",
+        "adaptive_avg_pool3d",
+        "scaled_dot_product_attention",
+        "embedding",
+        "silu",
+        "mish",
+        "cat",
+        "stack",
+        "lstm",
+        "gru",
+        "upsample_nearest2d",
+        "upsample_bilinear2d",
+        "interpolate",
+    ]
 )
 """Composite operations whose result never shares memory with an input. Their schemas do not say so."""
 
@@ -60,10 +93,16 @@ class MemorySharing:
         """The call made new memory: it shares nothing with inputs, buffers or earlier values."""
         return node.op == "call_function" and self.roots[node] == {node}
 
-    def escapes(self, node: Node, graph: fx.Graph) -> bool:
-        """Whether an output of the graph shares the memory of ``node``."""
-        (output,) = (n for n in graph.nodes if n.op == "output")
-        return any(self.share(node, returned) for returned in output.all_input_nodes)
+    def private(self, node: object) -> bool:
+        """Only the one user of ``node`` can see its memory: a write into it by that user needs no other excuse."""
+        if not isinstance(node, Node) or len(node.users) != 1 or node.op != "call_function":
+            return False
+        written = list(_written_arguments(node))
+        return self.private(written[0]) if len(written) == 1 else self.fresh(node) and not written
+
+    def written_by(self, node: Node) -> list[Node]:
+        """The arguments that a call writes in place."""
+        return list(_written_arguments(node))
 
     def _roots_of(self, node: Node) -> frozenset[Node]:
         if node.op in ("placeholder", "get_attr"):

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 class DropNoOps(Technique):
     """Remove calls that do nothing at inference.
 
-    What it does: in the captured graph it removes dropout (it was captured in eval mode), casts to the dtype a tensor has,
-    views to the shape it has, full slices, transposes that undo each other, copies nobody can tell from the original,
-    ``x + 0``, ``x * 1``, assertions, and results nobody uses.
+    What it does: in the captured graph it removes dropout (it was captured in eval mode), casts to the dtype a tensor
+    has, views to the shape it has, full slices, transposes that undo each other, copies nobody can tell from the
+    original, ``x + 0``, ``x * 1``, assertions, and results nobody uses.
 
     When it applies: the forward pass calls more than a few functions.
 
@@ -81,15 +81,36 @@ ASSERTIONS = (
     "sym_constrain_range_for_size.default",
     "sym_constrain_range.default",
 )
-DROPOUTS = frozenset(f"{kind}{place}.default" for kind in ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
-                     for place in ("", "_"))  # fmt: skip
+DROPOUTS = frozenset(
+    f"{kind}dropout{place}.default" for kind in ("", "alpha_", "feature_", "feature_alpha_") for place in ("", "_")
+)
 SAME_MEMORY = frozenset(
-    """to.dtype to.device to.dtype_layout to.other contiguous.default view.default reshape.default flatten.using_ints
-    expand.default slice.Tensor permute.default alias.default detach.default squeeze.dim unsqueeze.default transpose.int
-    view_as.default reshape_as.default expand_as.default type_as.default positive.default""".split()
+    [
+        "to.dtype",
+        "to.device",
+        "to.dtype_layout",
+        "to.other",
+        "contiguous.default",
+        "view.default",
+        "reshape.default",
+        "flatten.using_ints",
+        "expand.default",
+        "slice.Tensor",
+        "permute.default",
+        "alias.default",
+        "detach.default",
+        "squeeze.dim",
+        "unsqueeze.default",
+        "transpose.int",
+        "view_as.default",
+        "reshape_as.default",
+        "expand_as.default",
+        "type_as.default",
+        "positive.default",
+    ]
 )
 """Where shape and dtype stay the same these return what they are given, or a view of it."""
-COPIES = frozenset("clone.default _to_copy.default lift_fresh_copy.default".split())
+COPIES = frozenset(["clone.default", "_to_copy.default", "lift_fresh_copy.default"])
 NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
 
 
@@ -115,7 +136,8 @@ def _unchanged_source(node: Node) -> Node | None:
 
 
 def _moves_nothing(node: Node, name: str) -> bool:
-    """Same shape and strides can still hide a change of values: a transposed square, a step, a forced copy or device."""
+    """Same shape and strides can still hide a change of values: a transposed square, a step, a forced copy or
+    device."""
     from togi.techniques.graph import arguments, shape
 
     given = arguments(node)
@@ -126,7 +148,8 @@ def _moves_nothing(node: Node, name: str) -> bool:
         return bool(given["dim0"] % rank == given["dim1"] % rank)
     if name == "slice.Tensor":
         return given["start"] in (0, None) and given["step"] == 1
-    return not given.get("copy", False) and node.meta["val"].device == node.args[0].meta["val"].device  # type: ignore[union-attr]
+    source: Any = node.args[0]
+    return not given.get("copy", False) and bool(node.meta["val"].device == source.meta["val"].device)
 
 
 def _same_strides(node: Node, source: Any) -> bool:
@@ -137,17 +160,20 @@ def _undone(node: Node, name: str) -> Node | None:
     """The source of two transposes, permutes or squeeze and unsqueeze that undo each other."""
     from togi.techniques.graph import arguments, is_call, shape
 
-    inner = node.args[0]
+    inner: Any = node.args[0]
     if not is_call(inner, "transpose.int", "permute.default", "unsqueeze.default"):
         return None
-    assert not isinstance(inner, tuple | list | int | float | str | None)
-    first, second, rank = arguments(inner), arguments(node), len(shape(inner))  # type: ignore[arg-type]
+    first, second, rank = arguments(inner), arguments(node), len(shape(inner))
     if name == "transpose.int" and is_call(inner, name):
         same = {first[k] % rank for k in ("dim0", "dim1")} == {second[k] % rank for k in ("dim0", "dim1")}
     elif name == "permute.default" and is_call(inner, name):
         same = [first["dims"][dim] % rank for dim in second["dims"]] == list(range(rank))
     else:
-        same = name == "squeeze.dim" and is_call(inner, "unsqueeze.default") and first["dim"] % rank == second["dim"] % rank
+        same = (
+            name == "squeeze.dim"
+            and is_call(inner, "unsqueeze.default")
+            and first["dim"] % rank == second["dim"] % rank
+        )
     return first["self"] if same else None
 
 
@@ -175,5 +201,3 @@ def _indistinguishable(graph: EditableGraph, node: Node, source: Node) -> bool:
     returned = any(graph.memory.share(node, output) for output in outputs)
     lasting = any(root.op in ("placeholder", "get_attr") for root in graph.memory.roots[source])
     return not returned or not (lasting or any(graph.memory.share(source, output) for output in outputs))
-
-

@@ -24,10 +24,11 @@ class FoldBatchNorm(Technique):
 
     When it applies: the forward pass calls a batch norm, or multiplies, beside a convolution or linear layer.
 
-    When it refuses: nothing in the graph can be folded: the batch norm uses the statistics of the batch, the value between
-    has other users, weights are computed from the input, or the folded weights would overflow their dtype.
+    When it refuses: nothing in the graph can be folded: the batch norm uses the statistics of the batch, the value
+    between has other users, weights are computed from the input, or the folded weights would overflow their dtype.
 
-    Claim: one pass over the activations less per folded norm. ``togi explain fold_batch_norm --prove`` measures it here.
+    Claim: one pass over the activations less per folded norm. ``togi explain fold_batch_norm --prove`` measures it
+    here.
 
     Source: Jacob et al., Quantization and Training of Neural Networks, https://arxiv.org/abs/1712.05877, section 3.2;
     https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.fusion.fuse_conv_bn_weights.html
@@ -50,7 +51,11 @@ class FoldBatchNorm(Technique):
         return Applies()
 
     def promise(self, facts: Facts, options: Options) -> float:
-        return 1.15 if any("batch_norm" in name or "BatchNorm" in name for name in facts.functions or facts.modules) else 1.0
+        return (
+            1.15
+            if any("batch_norm" in name or "BatchNorm" in name for name in facts.functions or facts.modules)
+            else 1.0
+        )
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 1.0 + 0.02 * sum(facts.functions.values())
@@ -72,7 +77,12 @@ def fold_into_previous(graph: EditableGraph, node: Node) -> bool:
 
     after = affine(graph, node)
     before = linear(graph, after.source) if after else None
-    if after is None or before is None or not _only_user(before.node, node) or not same_form(before.node, _result(node)):
+    if (
+        after is None
+        or before is None
+        or not _only_user(before.node, node)
+        or not same_form(before.node, _result(node))
+    ):
         return False
     new = absorbed(before, after)
     if new is None or not set_weights(graph, before, new, key=_weights_key(before.node, node)):
@@ -83,7 +93,7 @@ def fold_into_previous(graph: EditableGraph, node: Node) -> bool:
 
 def fold_into_next(graph: EditableGraph, node: Node) -> bool:
     """Fold the affine call ``node`` into the unpadded linear call that is its only user. Whether it was possible."""
-    from togi.techniques.graph import arguments, same_form, set_arguments, shape
+    from togi.techniques.graph import arguments, in_place, same_form, set_arguments, shape
     from togi.techniques.graph_linear import affine, linear, set_weights
 
     result = _result(node)
@@ -93,7 +103,7 @@ def fold_into_next(graph: EditableGraph, node: Node) -> bool:
         return False
     channels = 1 if after.spatial else len(shape(result)) - 1
     moved = graph.memory.written_between(before.source, node, after.node)
-    if before.dim not in (None, channels) or moved or not same_form(before.source, result) or node.target._schema.is_mutable:
+    if before.dim not in (None, channels) or moved or not same_form(before.source, result) or in_place(node):
         return False
     size = after.weight.shape[1] * after.groups
     scale, shift = (t.to(after.weight.device).expand(size) for t in (before.scale, before.shift))
@@ -129,6 +139,6 @@ def _weights_key(linear: Node, affine: Node) -> Any:
     """The same for another call of the same layers, so that a shared block stays shared."""
 
     def constants(node: Node) -> tuple[Any, ...]:
-        return tuple(arg.target if getattr(arg, "op", "") == "get_attr" else str(arg) for arg in node.args[1:])
+        return tuple(str(getattr(arg, "target", arg)) for arg in node.args[1:])
 
     return constants(linear), str(affine.target), constants(affine)

@@ -28,10 +28,11 @@ class MergeBranches(Technique):
 
     When it applies: the forward pass adds, and has convolutions or linear layers.
 
-    When it refuses: no sum in the graph has such terms; strides, groups or dilations differ; a branch's result has other
-    users; the merged kernel would cost over 1.5 times the branches' multiplications.
+    When it refuses: no sum in the graph has such terms; strides, groups or dilations differ; a branch's result has
+    other users; the merged kernel would cost over 1.5 times the branches' multiplications.
 
-    Claim: one pass over input and output instead of one per branch. ``togi explain merge_branches --prove`` measures it here.
+    Claim: one pass over input and output instead of one per branch. ``togi explain merge_branches --prove`` measures
+    it here.
 
     Source: Ding et al., RepVGG, https://arxiv.org/abs/2101.03697; ACNet, https://arxiv.org/abs/1908.03930;
     Vasu et al., MobileOne, https://arxiv.org/abs/2206.04040.
@@ -109,11 +110,11 @@ def _terms(graph: EditableGraph, node: Node, factor: float = 1.0) -> Iterator[_T
     """Terms (and added numbers) of the sum; None stands for one that forbids an edit."""
     from torch.fx import Node
 
-    from togi.techniques.graph import same_form
+    from togi.techniques.graph import in_place, same_form
 
     operands = _operands(node)
     assert operands is not None
-    if node.target._schema.is_mutable and not _hidden(graph, node.args[0]):  # type: ignore[union-attr]
+    if in_place(node) and not graph.memory.private(node.args[0]):
         yield None
     for side, weight in operands:
         if type(side) in (int, float):
@@ -124,17 +125,6 @@ def _terms(graph: EditableGraph, node: Node, factor: float = 1.0) -> Iterator[_T
             yield from _terms(graph, side, factor * weight)
         else:
             yield _Term(side, factor * weight)
-
-
-def _hidden(graph: EditableGraph, target: object) -> bool:
-    """Nobody but the addition sees that it writes into ``target``: new memory with one user."""
-    from torch.fx import Node
-
-    if not isinstance(target, Node) or len(target.users) != 1:
-        return False
-    if _operands(target) is not None and target.target._schema.is_mutable:  # type: ignore[union-attr]
-        return _hidden(graph, target.args[0])
-    return graph.memory.fresh(target)
 
 
 def _merge_sum(graph: EditableGraph, root: Node) -> int:
@@ -160,7 +150,7 @@ def _merge_sum(graph: EditableGraph, root: Node) -> int:
 def _changes(graph: EditableGraph, term: Node, root: Node) -> bool:
     """Whether the term is written in place before the sum ends (by others than additions that belong to the sum)."""
     written = graph.memory.written_between(term, term, root)
-    return written and not _hidden(graph, term)
+    return written and not graph.memory.private(term)
 
 
 def _of_dtype(term: object, root: Node) -> bool:

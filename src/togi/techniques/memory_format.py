@@ -1,0 +1,122 @@
+"""Running a module in another memory format, so that its caller sees no difference in strides.
+
+Shared by ``channels_last`` and ``channels_last_3d``. Source:
+https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.subject.signature import Signature
+from togi.techniques.base import Refused
+from togi.techniques.capture import GraphModule, capture
+
+if TYPE_CHECKING:
+    from togi.techniques.candidate import Candidate
+
+RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
+Order = tuple[int, ...]
+"""Dimensions from the largest stride to the smallest; ``(0, 1, 2, 3)`` is contiguous."""
+
+
+class InMemoryFormat(nn.Module):
+    """Converts inputs to the format, calls the module, gives outputs back in the dimension order of the original.
+
+    Args:
+        module: with weights in ``memory_format``.
+        orders: for each flat output the order to restore, or None to return it as it comes.
+    """
+
+    def __init__(
+        self,
+        module: nn.Module,
+        signature: Signature,
+        memory_format: torch.memory_format,
+        orders: Sequence[Order | None],
+    ) -> None:
+        super().__init__()
+        self.training = False
+        self.module = module
+        self.signature = signature
+        self.memory_format = memory_format
+        self.orders = tuple(orders)
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        tensors = [self._converted(tensor) for tensor in self.signature.flatten_inputs(args, kwargs)]
+        args, kwargs = self.signature.build_inputs(tensors)
+        outputs = self.signature.flatten_outputs(self.module(*args, **kwargs))
+        restored = [in_order(tensor, order) for tensor, order in zip(outputs, self.orders, strict=True)]
+        return self.signature.build_outputs(restored)
+
+    def _converted(self, tensor: Tensor) -> Tensor:
+        if tensor.dim() != RANKS[self.memory_format] or not tensor.is_floating_point():
+            return tensor
+        return tensor.contiguous(memory_format=self.memory_format)
+
+
+def in_order(tensor: Tensor, order: Order | None) -> Tensor:
+    """The same values, laid out densely in this order of dimensions (a copy only where they are not)."""
+    if order is None:
+        return tensor
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return tensor.permute(order).contiguous().permute(back)
+
+
+def order_of(tensor: Tensor) -> Order:
+    """Dimensions from the largest stride to the smallest; ties, and sizes of 1, in their own order."""
+    strides = tensor.stride()
+    wide = iter(sorted((d for d in range(tensor.dim()) if tensor.shape[d] > 1), key=lambda d: (-strides[d], d)))
+    return tuple(next(wide) if size > 1 else dim for dim, size in enumerate(tensor.shape))
+
+
+def with_memory_format(candidate: Candidate, memory_format: torch.memory_format) -> Candidate:
+    """The candidate in another memory format.
+
+    A module whose Python code asks for contiguous memory (``x.view`` after a convolution) is captured, which makes that
+    a ``reshape``.
+
+    Raises Refused where no weight changes its layout, or where it runs neither way.
+    """
+    if candidate.signature.opaque:
+        raise Refused(candidate.signature.opaque)
+    wanted = _outputs(candidate, candidate.module)
+    try:
+        return _converted(candidate, candidate.copy(), memory_format, wanted)
+    except RuntimeError as error:
+        if "view" not in str(error) and "contiguous" not in str(error):
+            raise
+    captured = GraphModule(capture(candidate), candidate.signature)
+    graph = candidate.with_(module=captured).copy()
+    return _converted(candidate, graph, memory_format, wanted).noting(
+        "captured, because its code needs contiguous memory"
+    )
+
+
+def _converted(
+    candidate: Candidate, module: nn.Module, memory_format: torch.memory_format, wanted: list[Tensor]
+) -> Candidate:
+    before = {name: tensor.stride() for name, tensor in module.state_dict().items()}
+    module = module.to(memory_format=memory_format)
+    if all(tensor.stride() == before[name] for name, tensor in module.state_dict().items()):
+        raise Refused(
+            "no weight has another layout in this memory format (there are none of its rank, or they have it)"
+        )
+    plain = InMemoryFormat(module, candidate.signature, memory_format, [None] * len(wanted))
+    got = _outputs(candidate, plain)
+    orders = [
+        order_of(want) if order_of(want) != order_of(tensor) else None for want, tensor in zip(wanted, got, strict=True)
+    ]
+    return candidate.with_(module=InMemoryFormat(module, candidate.signature, memory_format, orders))
+
+
+def _outputs(candidate: Candidate, module: nn.Module) -> list[Tensor]:
+    """Flat outputs for the first sample; the sample and the random state stay as they are."""
+    sample = candidate.samples[0].clone()
+    devices = [candidate.device] if candidate.device.type == "cuda" else []
+    with torch.no_grad(), torch.random.fork_rng(devices):
+        return candidate.signature.flatten_outputs(module(*sample.args, **sample.kwargs))

@@ -1,0 +1,68 @@
+"""The technique ``tf32``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from togi.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
+
+if TYPE_CHECKING:
+    from togi.techniques.candidate import Candidate
+
+
+class Tf32(Technique):
+    """Multiply float32 matrices on tensor cores, in TensorFloat-32.
+
+    What it does: sets ``torch.set_float32_matmul_precision("high")`` round each call: factors are rounded to 10 bits of
+    mantissa, sums stay float32. (Convolutions use TF32 by default already.)
+
+    When it applies: on a GPU, to float32 models.
+
+    When it refuses: no parameter is float32.
+
+    Claim: faster float32 matrix products on GPUs from Ampere on; no effect before. ``togi explain tf32 --prove``
+    measures it here.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
+
+    Cost and risk: approximate: about three decimal digits per product.
+    """
+
+    id = "tf32"
+    stage = Stage.PRECISION
+    exact = False
+    devices = frozenset({"cuda"})
+    provides = frozenset({"matmul_precision"})
+    conflicts = frozenset({"matmul_precision"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        if facts.parameter_dtypes and "float32" not in {
+            dtype.removeprefix("torch.") for dtype in facts.parameter_dtypes
+        }:
+            return Refuses("no parameter is float32, which is what TF32 replaces")
+        return Applies()
+
+    def promise(self, facts: Facts, options: Options) -> float:
+        return 1.3
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        return candidate.with_(contexts=(*candidate.contexts, high_matmul_precision))
+
+
+@contextmanager
+def high_matmul_precision() -> Iterator[None]:
+    """``torch.set_float32_matmul_precision("high")`` for the block.
+
+    The one setting that both the older and the newer interface agree with: mixing those raises in PyTorch.
+    """
+    import torch
+
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)

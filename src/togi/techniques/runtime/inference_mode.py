@@ -1,0 +1,49 @@
+"""The technique ``inference_mode``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from togi.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
+
+if TYPE_CHECKING:
+    from togi.techniques.candidate import Candidate
+
+
+class InferenceMode(Technique):
+    """Call the module under ``torch.inference_mode``.
+
+    What it does: like ``no_grad``, and tensors made inside carry no version counter and no view tracking, which saves a
+    little on every operation.
+
+    When it applies: always, in place of ``no_grad``.
+
+    When it refuses: the forward pass changes a buffer: a tensor made in inference mode would then stay behind in the
+    module, and later training with it fails ("Inference tensors cannot be saved for backward").
+
+    Claim: less time per call for models of many small operations; nothing for models of few large ones.
+    ``togi explain inference_mode --prove`` measures it here.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/autograd.html#inference-mode
+
+    Cost and risk: outputs are inference tensors: they cannot take part in autograd, even outside, unless cloned.
+    """
+
+    id = "inference_mode"
+    stage = Stage.RUNTIME
+    provides = frozenset({"grad_mode"})
+    conflicts = frozenset({"grad_mode"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        if facts.buffers_change:
+            return Refuses("the forward pass changes a buffer, which would become an inference tensor")
+        return Applies()
+
+    def promise(self, facts: Facts, options: Options) -> float:
+        return 1.01
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        import torch
+
+        return candidate.with_(contexts=(*candidate.contexts, torch.inference_mode))

@@ -1,0 +1,85 @@
+"""The technique ``threads``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from togi.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refused, Refuses, Technique
+
+if TYPE_CHECKING:
+    from togi.techniques.candidate import Candidate
+
+
+class Threads(Technique):
+    """Run each call with another number of threads.
+
+    What it does: engines are told how many threads to use, and PyTorch's own count is set for the duration of a call
+    and put back after it.
+
+    When it applies: on a CPU with several cores. Tried: one, half the cores, all of them.
+
+    When it refuses: there is one core, or the model runs on a GPU.
+
+    Claim: small models lose more time waiting for each other's threads than they gain; and the default is wrong where
+    cores are hyperthreads or limited by a container. ``togi explain threads --prove`` measures it here.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/cpu_threading_torchscript_inference.html
+
+    Cost and risk: none for the result (sums may round differently). The best number depends on what else runs.
+    """
+
+    id = "threads"
+    stage = Stage.RUNTIME
+    devices = frozenset({"cpu"})
+    provides = frozenset({"threads"})
+    conflicts = frozenset({"threads"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        return Applies() if len(_counts(facts)) else Refuses("there is one core, so one thread is all there is")
+
+    def options(self, facts: Facts) -> Sequence[Options]:
+        return [{"count": count} for count in _counts(facts)] or [{"count": 1}]
+
+    def promise(self, facts: Facts, options: Options) -> float:
+        small = facts.latency_ms is not None and facts.latency_ms < 2
+        return 1.1 if small == (options.get("count") == 1) else 0.9
+
+    def configure(self, candidate: Candidate, options: Options) -> Candidate:
+        return candidate.with_(threads=_count(options))
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        count = _count(options)
+        if candidate.program is not None and not candidate.program.allocates_with_torch:
+            return candidate  # the engine has its own threads and was told by configure
+        return candidate.with_(contexts=(*candidate.contexts, lambda: torch_threads(count)))
+
+
+@contextmanager
+def torch_threads(count: int) -> Iterator[None]:
+    """PyTorch's number of threads inside one operation, for the block."""
+    import torch
+
+    before = torch.get_num_threads()
+    if before != count:
+        torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        if before != count:
+            torch.set_num_threads(before)
+
+
+def _counts(facts: Facts) -> list[int]:
+    """One, half and all of the cores, without the number that is used anyway."""
+    cores = facts.machine.cpu_cores
+    return [count for count in sorted({1, cores // 2, cores}) if count > 0 and count != facts.machine.threads]
+
+
+def _count(options: Options) -> int:
+    count = options.get("count")
+    if type(count) is not int or count < 1:
+        raise Refused(f"count must be a positive number of threads, not {count!r}")
+    return count
