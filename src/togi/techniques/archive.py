@@ -1,8 +1,9 @@
 """Exported programs in files that are safe to load.
 
 ``torch.export.load`` unpickles, evaluates strings and resolves any name below ``torch`` when a file tells it to. So
-``save_exported`` writes the plain form only (raw weights, no example inputs, no source locations), and ``load_exported``
-reads a file only after every member and every string in it was found to be of that form. Anything else is refused.
+``save_exported`` writes the plain form only (raw weights, no example inputs, no source locations), and
+``load_exported`` reads a file only after every member and every string in it was found to be of that form. Anything
+else is refused.
 
 The layout is that of ``torch.export.save`` since torch 2.9 (torch/export/pt2_archive, torch/_export/serde/schema.py).
 """
@@ -51,7 +52,8 @@ def load_exported(path: Path) -> ExportedProgram:
 
 
 def without_traces(program: ExportedProgram) -> ExportedProgram:
-    """The same program without example inputs, source locations, guards and gradients; weights are shared, not copied."""
+    """The same program without example inputs, source locations, guards and gradients; weights are shared, not
+    copied."""
     import torch
 
     graph_module = copy.deepcopy(program.graph_module)

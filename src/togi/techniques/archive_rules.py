@@ -1,9 +1,9 @@
 """What may stand in a ``.pt2`` file before torch is let near it.
 
-torch's reader of exported programs executes what a file asks for in several places: pickled weights and example inputs,
-``sympy.sympify`` on symbolic sizes (an ``eval``), any callable below ``torch`` or ``operator`` as a node's target, guards
-as Python source, and names that are pasted into generated code. Each is answered here by a closed list. Records are read
-with torch's own zip reader, so that both see the same bytes.
+torch's reader of exported programs executes what a file asks for in several places: pickled weights and example
+inputs, ``sympy.sympify`` on symbolic sizes (an ``eval``), any callable below ``torch`` or ``operator`` as a node's
+target, guards as Python source, and names that are pasted into generated code. Each is answered here by a closed list.
+Records are read with torch's own zip reader, so that both see the same bytes.
 """
 
 from __future__ import annotations
@@ -53,19 +53,25 @@ _EMPTY = frozenset({"guards_code", "metadata", "custom_obj_values", "treespec_na
 _FORBIDDEN = frozenset({"as_custom_obj", "custom_obj", "class_fqn", "token", "as_opaque"})
 
 _NAMESPACES = frozenset({"aten", "prims", "quantized", "quantized_decomposed", "torchvision", "mkldnn", "onednn"})
-_HIGHER_ORDER = frozenset({"wrap_with_set_grad_enabled", "wrap_with_autocast", "cond", "map_impl", "while_loop", "scan"})
+_HIGHER_ORDER = frozenset(
+    {"wrap_with_set_grad_enabled", "wrap_with_autocast", "cond", "map_impl", "while_loop", "scan"}
+)
 _REFUSED_OPERATORS = frozenset({"from_file"})
 _FUNCTION = re.compile(
     r"_operator\.(add|sub|mul|mod|floordiv|truediv|neg|pos|pow|eq|ne|lt|le|gt|ge|and_|or_|not_|xor|getitem|lshift|rshift)"
     r"|math\.(ceil|floor|trunc|sqrt|log|log2|exp|pow)"
     r"|torch\._?sym_\w+"
 )
-_SIZE_FUNCTIONS = frozenset(
-    "Symbol Integer Rational Float Add Mul Pow Mod Max Min Abs Equality Unequality Eq Ne StrictLessThan LessThan "
-    "StrictGreaterThan GreaterThan Lt Le Gt Ge And Or Not FloorDiv ModularIndexing Where PythonMod CleanDiv CeilToInt "
-    "FloorToInt CeilDiv LShift RShift PowByNatural FloatPow FloatTrueDiv IntTrueDiv IsNonOverlappingAndDenseIndicator "
-    "TruncToFloat TruncToInt RoundToInt RoundDecimal ToFloat Identity".split()
-)
+# fmt: off
+_SIZE_FUNCTIONS = frozenset({
+    "Symbol", "Integer", "Rational", "Float", "Add", "Mul", "Pow", "Mod", "Max", "Min", "Abs", "Equality",
+    "Unequality", "Eq", "Ne", "StrictLessThan", "LessThan", "StrictGreaterThan", "GreaterThan", "Lt", "Le", "Gt",
+    "Ge", "And", "Or", "Not", "FloorDiv", "ModularIndexing", "Where", "PythonMod", "CleanDiv", "CeilToInt",
+    "FloorToInt", "CeilDiv", "LShift", "RShift", "PowByNatural", "FloatPow", "FloatTrueDiv", "IntTrueDiv",
+    "IsNonOverlappingAndDenseIndicator", "TruncToFloat", "TruncToInt", "RoundToInt", "RoundDecimal", "ToFloat",
+    "Identity",
+})
+# fmt: on
 _SIZE_NODES = (
     ast.Expression,
     ast.Call,

@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 class AotInductor(Engine):
     """Compile the exported module ahead of time to a native library, with AOTInductor.
 
-    What it does: ``torch.export``, then TorchInductor's kernels compiled into one shared library together with the weights.
-    Loading compiles nothing, and calling it goes through no Python of torch's. ``freezing`` folds and packs the weights
-    while compiling; ``max_autotune`` times kernel variants.
+    What it does: ``torch.export``, then TorchInductor's kernels compiled into one shared library together with the
+    weights. Loading compiles nothing, and calling it goes through no Python of torch's. ``freezing`` folds and packs
+    the weights while compiling; ``max_autotune`` times kernel variants.
 
     When it applies: to modules that ``torch.export`` captures, with a C++ compiler on a CPU.
 
-    When it refuses: where the module cannot be exported, updates a buffer, or there is no compiler; loading is refused on
-    another torch version, operating system or GPU, and on a CPU that lacks a feature of the one it was compiled on.
+    When it refuses: where the module cannot be exported, updates a buffer, or there is no compiler; loading is refused
+    on another torch version, operating system or GPU, and on a CPU that lacks a feature of the one it was compiled on.
 
     Claim: TorchInductor's steady state without its compile time at load and without its guards at every call; it is the
     successor of TorchScript for use without Python. ``togi explain aot_inductor --prove`` measures it here.
 
     Source: https://docs.pytorch.org/docs/stable/torch.compiler_aot_inductor.html
 
-    Cost and risk: tens of seconds to minutes of compilation. The file holds machine code: load it only from people whose
-    programs you would run. Inputs of other strides are copied, since the compiled code assumes contiguous ones.
+    Cost and risk: tens of seconds to minutes of compilation. The file holds machine code: load it only from people
+    whose programs you would run. Inputs of other strides are copied, since the compiled code assumes contiguous ones.
     """
 
     id = "aot_inductor"

@@ -1,4 +1,5 @@
-"""What several engines ask of a subject, as refusals with one wording. Each answers None when nothing stands against it."""
+"""What several engines ask of a subject, as refusals with one wording. Each answers None when nothing stands against
+it."""
 
 from __future__ import annotations
 

@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 class Eager(Engine):
     """Run the module as it is, one PyTorch operator after the other.
 
-    What it does: nothing to the calls; it gives what the earlier stages made (folded, converted to channels_last, cast)
-    a file form, ``torch.export`` of the module with its weights, so that it can be saved and loaded without pickle. It is
-    also what an artifact falls back to when its own engine cannot run.
+    What it does: nothing to the calls; it gives what the earlier stages made (folded, converted to channels_last,
+    cast) a file form, ``torch.export`` of the module with its weights, so that it can be saved and loaded without
+    pickle. It is also what an artifact falls back to when its own engine cannot run.
 
     When it applies: always.
 

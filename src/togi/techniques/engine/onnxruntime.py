@@ -18,22 +18,22 @@ if TYPE_CHECKING:
 class OnnxRuntime(Engine):
     """Run the module in ONNX Runtime.
 
-    What it does: exports the captured graph to ONNX and runs it with all graph optimisations, on the CPU provider or, on a
-    GPU, the CUDA provider with inputs and outputs bound in device memory. ``spinning`` lets idle threads of its pool spin
-    between operators: a little faster alone, and it takes the cores from whatever else runs.
+    What it does: exports the captured graph to ONNX and runs it with all graph optimisations, on the CPU provider or,
+    on a GPU, the CUDA provider with inputs and outputs bound in device memory. ``spinning`` lets idle threads of its
+    pool spin between operators: a little faster alone, and it takes the cores from whatever else runs.
 
     When it applies: to modules that ``torch.export`` captures and whose operators ONNX has.
 
-    When it refuses: where the module cannot be exported or updates a buffer; where inputs or outputs are bfloat16, float8
-    or complex on a CPU.
+    When it refuses: where the module cannot be exported or updates a buffer; where inputs or outputs are bfloat16,
+    float8 or complex on a CPU.
 
-    Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 59 ms against 134 ms of eager under
-    ``inference_mode``; mobilenetv3_large 16 ms against 32 ms.
+    Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 59 ms against 134 ms of eager
+    under ``inference_mode``; mobilenetv3_large 16 ms against 32 ms.
 
     Source: https://onnxruntime.ai/docs/performance/tune-performance/threading.html
 
-    Cost and risk: seconds to export. Weights are held in ONNX Runtime's own memory. Some operators round differently, or
-    fall back to slow reference kernels.
+    Cost and risk: seconds to export. Weights are held in ONNX Runtime's own memory. Some operators round differently,
+    or fall back to slow reference kernels.
     """
 
     id = "onnxruntime"

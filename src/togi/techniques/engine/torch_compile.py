@@ -20,14 +20,15 @@ _CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 class TorchCompile(Engine):
     """Compile the module with TorchDynamo and TorchInductor.
 
-    What it does: ``torch.compile``. ``mode``: ``default``; ``max-autotune-no-cudagraphs`` times kernel variants; on CUDA
-    also ``reduce-overhead`` and ``max-autotune``, which replay CUDA graphs (outputs are copied, since a replay overwrites
-    them). ``freezing`` treats weights as constants: they are folded and packed for the machine. Shapes are static unless
-    the samples, or the user, say that a dimension varies.
+    What it does: ``torch.compile``. ``mode``: ``default``; ``max-autotune-no-cudagraphs`` times kernel variants; on
+    CUDA also ``reduce-overhead`` and ``max-autotune``, which replay CUDA graphs (outputs are copied, since a replay
+    overwrites them). ``freezing`` treats weights as constants: they are folded and packed for the machine. Shapes are
+    static unless the samples, or the user, say that a dimension varies.
 
     When it applies: to modules that run in eager; parts that cannot be captured run in eager between compiled parts.
 
-    When it refuses: without a C++ compiler on a CPU; ``freezing`` is not offered where the forward pass updates a buffer.
+    When it refuses: without a C++ compiler on a CPU; ``freezing`` is not offered where the forward pass updates a
+    buffer.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): default mode without freezing and
     with contiguous layout 862 ms against 134 ms of eager under ``inference_mode``; max-autotune with freezing and
@@ -35,8 +36,8 @@ class TorchCompile(Engine):
 
     Source: https://docs.pytorch.org/docs/stable/torch.compiler.html and torch/_inductor/freezing.py
 
-    Cost and risk: seconds to minutes of compilation in every process that loads it, again for every new size where shapes
-    are static. Freezing keeps a second, packed copy of the weights.
+    Cost and risk: seconds to minutes of compilation in every process that loads it, again for every new size where
+    shapes are static. Freezing keeps a second, packed copy of the weights.
     """
 
     id = "torch_compile"

@@ -23,14 +23,14 @@ class TorchScript(Engine):
     (``torch.jit.optimize_for_inference``).
 
     When it applies: tracing, to every module whose outputs are tensors; scripting, where ``forward`` takes tensors by
-    position, returns tensors and keeps to the language. Freezing refuses modules that write to their buffers, so it is not
-    offered for them.
+    position, returns tensors and keeps to the language. Freezing refuses modules that write to their buffers, so it is
+    not offered for them.
 
-    When it refuses: on Python 3.14 and later, where torch does not support it; where the module cannot be captured, with the
-    line at which the compiler stopped.
+    When it refuses: on Python 3.14 and later, where torch does not support it; where the module cannot be captured,
+    with the line at which the compiler stopped.
 
-    Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): eager under ``inference_mode`` 134 ms,
-    trace and freeze 135 ms, with ``optimize`` 68 ms.
+    Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): eager under ``inference_mode``
+    134 ms, trace and freeze 135 ms, with ``optimize`` 68 ms.
 
     Source: https://docs.pytorch.org/docs/stable/jit.html and
     https://docs.pytorch.org/docs/stable/generated/torch.jit.optimize_for_inference.html
@@ -53,7 +53,10 @@ class TorchScript(Engine):
         best: Options = {"how": "trace", "freeze": True, "optimize": True}
         if facts.device == "cuda":
             best["optimize"] = False  # it packs weights for the CPU
-        others = [{"how": "trace", "freeze": True, "optimize": False}, {"how": "script", "freeze": True, "optimize": True}]
+        others: list[Options] = [
+            {"how": "trace", "freeze": True, "optimize": False},
+            {"how": "script", "freeze": True, "optimize": True},
+        ]
         return [best, *(option for option in others if option != best)]
 
     def promise(self, facts: Facts, options: Options) -> float:

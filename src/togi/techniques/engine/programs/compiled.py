@@ -55,7 +55,7 @@ class FreshOutputs:
         self.signature = signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        torch.compiler.cudagraph_mark_step_begin()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         outputs = self.signature.flatten_outputs(self.function(*args, **kwargs))
         return self.signature.build_outputs([tensor.clone() for tensor in outputs])
 
@@ -67,7 +67,7 @@ class FreshTuple:
         self.function = function
 
     def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        torch.compiler.cudagraph_mark_step_begin()
+        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
         return tuple(tensor.clone() for tensor in self.function(*tensors))
 
 

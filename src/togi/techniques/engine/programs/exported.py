@@ -32,6 +32,23 @@ class ExportableProgram(ModuleProgram):
         return {"file": FILE, "options": self.options}
 
 
+class FlatExportableProgram(FlatProgram):
+    """Runs a flat callable that was made of the candidate; stores the candidate's module as an exported program."""
+
+    def __init__(self, candidate: Candidate, call: Callable[..., Sequence[Tensor]]) -> None:
+        super().__init__(candidate.signature)
+        self.candidate = candidate
+        self.call = call
+
+    def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        self.signature.check(inputs)
+        return self.call(*inputs)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        store_module(self.candidate, folder)
+        return {"file": FILE}
+
+
 class LoadedModule(FlatProgram):
     """Runs the flat graph of a stored exported program, or ``call`` made of it."""
 

@@ -1,7 +1,7 @@
 """Files without names: they vanish with the process, however it ends, and cost no memory.
 
-An engine reads its model from files and must be able to store them later. Named temporary files would stay behind when a
-trial is killed; holding the bytes would count as the engine's memory.
+An engine reads its model from files and must be able to store them later. Named temporary files would stay behind when
+a trial is killed; holding the bytes would count as the engine's memory.
 """
 
 from __future__ import annotations

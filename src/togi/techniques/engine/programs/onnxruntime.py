@@ -58,7 +58,7 @@ class OnnxRuntimeProgram(FlatProgram):
         for name in self.outputs:
             binding.bind_output(name, "cuda")
         self.session.run_with_iobinding(binding)
-        return [torch.from_dlpack(value).clone() for value in binding.get_outputs()]
+        return [torch.utils.dlpack.from_dlpack(value).clone() for value in binding.get_outputs()]
 
     def save(self, folder: Path) -> dict[str, Any]:
         if self.stored is None:
@@ -71,7 +71,10 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
     """Raises Refused where the module cannot be captured or uses a type that cannot be bound."""
     signature = candidate.signature
     facts = (*signature.inputs_facts, *signature.outputs_facts)
-    if any(tensor.dtype.startswith(("bfloat16", "float8", "complex")) for tensor in facts) and signature.device == "cpu":
+    if (
+        any(tensor.dtype.startswith(("bfloat16", "float8", "complex")) for tensor in facts)
+        and signature.device == "cpu"
+    ):
         raise Refused("inputs and outputs are bound through numpy, which has no bfloat16, float8 or complex in ONNX")
     with hidden_folder() as (folder, stored):
         path = folder / FILE
@@ -88,7 +91,8 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int 
 
 
 def write_model(candidate: Candidate, path: Path) -> None:
-    """The candidate as an ONNX file with inputs ``input_0``... and outputs ``output_0``..., dynamic where the subject is."""
+    """The candidate as an ONNX file with inputs ``input_0``... and outputs ``output_0``..., dynamic where the subject
+    is."""
     signature = candidate.signature
     program = torch.onnx.export(
         export(candidate),
@@ -98,6 +102,7 @@ def write_model(candidate: Candidate, path: Path) -> None:
         input_names=[f"input_{i}" for i in range(len(signature.inputs_facts))],
         output_names=[f"output_{i}" for i in range(len(signature.outputs_facts))],
     )
+    assert program is not None  # with dynamo=True
     weights = sum(tensor.numel() * tensor.element_size() for tensor in candidate.module.state_dict().values())
     program.save(str(path), external_data=weights > _ONE_FILE_BYTES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -144,14 +145,13 @@ def compile_file(path: Path, threads: int | None) -> Any:
 def openvino() -> ModuleType:
     """OpenVINO, imported so that it does not report each conversion to its makers, which it does by default."""
     with no_telemetry():
-        import openvino
-    return openvino
+        return importlib.import_module("openvino")
 
 
 @contextmanager
 def no_telemetry() -> Iterator[None]:
-    """Within the block, what is imported finds no ``openvino_telemetry`` and uses its own stub. What was imported before
-    is given that stub."""
+    """Within the block, what is imported finds no ``openvino_telemetry`` and uses its own stub. What was imported
+    before is given that stub."""
     name = "openvino_telemetry"
     before = sys.modules.get(name)
     if before is None:

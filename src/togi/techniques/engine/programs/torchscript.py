@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.jit._trace import TracerWarning
 
 from togi.records import Scalar
 from togi.subject.signature import Signature
@@ -22,7 +23,8 @@ FILE = "model.ts"
 
 
 class TorchScriptProgram(FlatProgram):
-    """Runs a ScriptModule. ``stored`` keeps the graph before ``optimize_for_inference``, whose result has no file form."""
+    """Runs a ScriptModule. ``stored`` keeps the graph before ``optimize_for_inference``, whose result has no file
+    form."""
 
     def __init__(
         self, graph: Any, signature: Signature, options: dict[str, Scalar], stored: HiddenFiles | None = None
@@ -35,7 +37,7 @@ class TorchScriptProgram(FlatProgram):
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         self.signature.check(inputs)
         outputs = self.graph(*inputs)
-        return (outputs,) if isinstance(outputs, Tensor) else outputs  # type: ignore[no-any-return]
+        return (outputs,) if isinstance(outputs, Tensor) else outputs
 
     def save(self, folder: Path) -> dict[str, Any]:
         if self.stored is None:
@@ -62,7 +64,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> tuple[TorchScript
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature) -> TorchScriptProgram:
     with quiet():
-        graph = torch.jit.load(str(folder / FILE))
+        graph = torch.jit.load(str(folder / FILE))  # type: ignore[no-untyped-call]
         graph.eval()
         return TorchScriptProgram(_optimized(graph, meta["options"]), signature, meta["options"])
 
@@ -88,7 +90,8 @@ def _trace(candidate: Candidate) -> Any:
     inputs = candidate.flat_samples()[0]
     with torch.no_grad():
         # Verification compares on other values and sizes; the tracer's own check would only run it a third time.
-        return torch.jit.trace(candidate.flat(), tuple(inputs), check_trace=False).eval()
+        traced = torch.jit.trace(candidate.flat(), tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
+        return traced.eval()
 
 
 def _script(candidate: Candidate) -> Any:
@@ -124,5 +127,5 @@ def _optimized(graph: Any, options: dict[str, Scalar]) -> Any:
 
 def _tracer_warnings(caught: Sequence[warnings.WarningMessage]) -> list[str]:
     """Those that say the trace may not hold for other inputs."""
-    found = [w for w in caught if issubclass(w.category, torch.jit.TracerWarning)]
+    found = [w for w in caught if issubclass(w.category, TracerWarning)]
     return list(dict.fromkeys(f"{str(w.message).splitlines()[0]} ({Path(w.filename).name}:{w.lineno})" for w in found))

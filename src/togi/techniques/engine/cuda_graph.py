@@ -1,0 +1,70 @@
+"""The engine ``cuda_graph``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from togi.records import Facts
+from togi.techniques.base import Applies, Engine, Options, Refused, Refuses
+from togi.techniques.engine.conditions import changes_buffers
+
+if TYPE_CHECKING:
+    from togi.subject.signature import Signature
+    from togi.techniques.candidate import Candidate, Program
+
+
+class CudaGraph(Engine):
+    """Record the kernels of one call as a CUDA graph, and replay it.
+
+    What it does: the module runs once under capture, in eager, for each combination of input sizes; later calls copy
+    the inputs in, launch all kernels at once and copy the outputs out, since the next replay overwrites them. Beyond
+    ``limit`` combinations it runs in eager.
+
+    When it applies: on CUDA, to modules that never wait for the device (no ``.item()``, no sizes that depend on
+    values).
+
+    When it refuses: on a CPU; where the forward pass updates a buffer (warming up would update it too); where outputs
+    are not tensors; where the capture fails.
+
+    Claim: removes the cost of launching kernels, which is most of the time of small models and small batches on a GPU.
+    ``togi explain cuda_graph --prove`` measures it on a GPU.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
+
+    Cost and risk: each recording keeps its inputs, outputs and working memory. Python in ``forward`` does not run
+    again. Not for several threads at a time.
+    """
+
+    id = "cuda_graph"
+    devices = frozenset({"cuda"})
+    provides = frozenset({"engine:cuda_graph"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        if facts.device != "cuda":
+            return Refuses("CUDA graphs need a CUDA device")
+        return changes_buffers(facts, "a CUDA graph") or Applies()
+
+    def options(self, facts: Facts) -> list[Options]:
+        return [{"limit": 16}]
+
+    def promise(self, facts: Facts, options: Options) -> float:
+        return 1.5
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.techniques.engine.programs.cuda_graph import CudaGraphProgram
+
+        if candidate.signature.opaque:
+            raise Refused(f"outputs of CUDA graphs must be copied, and {candidate.signature.opaque}")
+        program = CudaGraphProgram(candidate.flat(), candidate.signature, int(str(options["limit"])), candidate)
+        return candidate.with_(program=program)
+
+    def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
+        import torch
+
+        from togi.techniques.engine.programs.cuda_graph import CudaGraphProgram
+        from togi.techniques.engine.programs.exported import load_module
+
+        if not torch.cuda.is_available():
+            raise RuntimeError("CUDA graphs need a CUDA device, and there is none")
+        return CudaGraphProgram(load_module(folder), signature, int(meta["options"]["limit"]))

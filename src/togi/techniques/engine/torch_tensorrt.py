@@ -1,0 +1,80 @@
+"""The engine ``torch_tensorrt``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from togi.records import Facts
+from togi.techniques.base import Applies, Engine, Options, Package, Refuses
+from togi.techniques.engine.conditions import changes_buffers, first_refusal, not_exportable
+
+if TYPE_CHECKING:
+    from togi.subject.signature import Signature
+    from togi.techniques.candidate import Candidate, Program
+
+
+class TorchTensorRt(Engine):
+    """Run the module in TensorRT, through Torch-TensorRT.
+
+    What it does: exports the module and compiles what TensorRT supports to engines for this GPU, in float32 without
+    tf32; the rest runs in PyTorch.
+
+    When it applies: on CUDA with the package torch-tensorrt, to modules with static shapes that ``torch.export``
+    captures.
+
+    When it refuses: on a CPU; where the module cannot be exported, has dynamic dimensions or updates a buffer.
+
+    Claim: usually the fastest engine for convolutional models on NVIDIA GPUs. Not yet measured by this project.
+
+    Source: https://docs.pytorch.org/TensorRT/dynamo/dynamo_export.html
+
+    Cost and risk: minutes to build, again in every process that loads it: a built engine is a custom class that torch
+    stores with pickle, so the exported program is stored instead.
+    """
+
+    id = "torch_tensorrt"
+    devices = frozenset({"cuda"})
+    packages = (Package("torch-tensorrt", "tensorrt"),)
+    provides = frozenset({"engine:torch_tensorrt"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        if facts.device != "cuda":
+            return Refuses("TensorRT needs a CUDA device")
+        if facts.dynamic:
+            return Refuses("it has dynamic dimensions, for which this engine is not built yet")
+        return first_refusal(not_exportable(facts), changes_buffers(facts, "TensorRT")) or Applies()
+
+    def promise(self, facts: Facts, options: Options) -> float:
+        return 2.0
+
+    def cost_s(self, facts: Facts, options: Options) -> float:
+        return 60.0
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.techniques.capture import export
+        from togi.techniques.engine.programs.exported import FlatExportableProgram
+
+        call = _compiled(export(candidate), candidate.flat_samples()[0])
+        return candidate.with_(program=FlatExportableProgram(candidate, call))
+
+    def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
+        import torch
+
+        from togi.techniques.archive import load_exported
+        from togi.techniques.engine.programs.exported import LoadedModule
+
+        if not torch.cuda.is_available():
+            raise RuntimeError("TensorRT needs a CUDA device, and there is none")
+        inputs = [
+            torch.zeros([size or 1 for size in facts.shape], dtype=getattr(torch, facts.dtype), device="cuda")
+            for facts in signature.inputs_facts
+        ]
+        return LoadedModule(_compiled(load_exported(folder / meta["file"]), inputs), signature)
+
+
+def _compiled(program: Any, inputs: list[Any]) -> Any:
+    """A flat callable. Float32 stays float32: tf32 is a precision, and chosen as one."""
+    import torch_tensorrt
+
+    return torch_tensorrt.dynamo.compile(program, inputs=inputs, disable_tf32=True)

@@ -1,0 +1,72 @@
+"""The technique ``int8_openvino``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from togi.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Package, Refuses, Technique
+
+if TYPE_CHECKING:
+    from togi.techniques.candidate import Candidate
+
+_ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "softmax"})
+
+
+class Int8OpenVino(Technique):
+    """Quantize weights and activations to 8 bits for OpenVINO, from calibration inputs (NNCF).
+
+    What it does: post-training quantization of the converted model. ``preset=mixed`` lets activations be asymmetric,
+    which keeps more accuracy; ``performance`` makes both symmetric. Modules with attention are treated as
+    transformers: what is sensitive there stays in floating point.
+
+    When it applies: together with the engine ``openvino``, to modules with convolutions or matrix products.
+
+    When it refuses: where there is neither.
+
+    Claim: approximate. resnet50 on 2 cores of an AVX-512 VNNI CPU: 27 ms against 54 ms of OpenVINO in float32, relative
+    error 1.4e-2.
+
+    Source: https://docs.openvino.ai/2025/openvino-workflow/model-optimization-guide/quantizing-models-post-training.html
+
+    Cost and risk: accuracy, and only as good as the calibration inputs: give some hundred of the real distribution.
+    Slower than float32 on CPUs without VNNI.
+    """
+
+    id = "int8_openvino"
+    stage = Stage.PRECISION
+    exact = False
+    rank = 10
+    devices = frozenset({"cpu"})
+    packages = (Package("nncf", "nncf", "2.15"), Package("openvino", "nncf", "2025.0"))
+    needs = frozenset({"engine:openvino"})
+    provides = frozenset({"precision"})
+    conflicts = frozenset({"precision"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        if facts.modules and not any(name.startswith(("Conv", "Linear", "LSTM", "GRU")) for name in facts.modules):
+            products = {"conv2d", "conv1d", "conv3d", "linear", "matmul", "bmm", "einsum", "addmm"}
+            if facts.functions and not products & set(facts.functions):
+                return Refuses("it holds neither convolutions nor matrix products: nothing would be quantized")
+        return Applies()
+
+    def options(self, facts: Facts) -> Sequence[Options]:
+        return [{"preset": "mixed"}, {"preset": "performance"}]
+
+    def promise(self, facts: Facts, options: Options) -> float:
+        return 1.8
+
+    def cost_s(self, facts: Facts, options: Options) -> float:
+        return 10.0 + 0.1 * sum(facts.functions.values())
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        preset = str(options["preset"])
+        transformer = bool(_ATTENTION & set(candidate.facts.functions))
+
+        def quantize(model: Any, candidate: Candidate) -> Any:
+            from togi.techniques.precision.lowering.quantization import quantize_openvino
+
+            return quantize_openvino(model, candidate, preset=preset, transformer=transformer)
+
+        return candidate.with_pass("openvino", quantize)

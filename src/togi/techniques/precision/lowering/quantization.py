@@ -1,0 +1,90 @@
+"""Post-training quantization of an engine's own model form, from the candidate's calibration inputs."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from togi.techniques.candidate import Candidate
+from togi.techniques.engine.programs.openvino import no_telemetry
+
+MOST_CALIBRATION_INPUTS = 300
+
+
+def calibration_tensors(candidate: Candidate) -> list[list[Tensor]]:
+    """Flat inputs to calibrate on: the user's, or the samples."""
+    inputs = candidate.calibration or candidate.samples
+    signature = candidate.signature
+    return [signature.flatten_inputs(sample.args, sample.kwargs) for sample in inputs[:MOST_CALIBRATION_INPUTS]]
+
+
+def quantize_openvino(model: Any, candidate: Candidate, *, preset: str, transformer: bool) -> Any:
+    """The ``ov.Model`` with 8-bit convolutions and matrix products."""
+    with no_telemetry():
+        import nncf
+    nncf.set_log_level(logging.ERROR)
+    names = [port.get_any_name() for port in model.inputs]
+
+    def feeds(tensors: list[Tensor]) -> dict[str, Any]:
+        return {name: t.detach().contiguous().numpy() for name, t in zip(names, tensors, strict=True)}
+
+    tensors = calibration_tensors(candidate)
+    return nncf.quantize(
+        model,
+        nncf.Dataset(tensors, feeds),
+        preset=nncf.QuantizationPreset(preset),
+        model_type=nncf.ModelType.TRANSFORMER if transformer else None,
+        subset_size=len(tensors),
+        fast_bias_correction=True,
+    )
+
+
+def quantize_onnx(path: Path, candidate: Candidate, *, how: str) -> None:
+    """Replaces the model at ``path`` by its quantized form."""
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    prepared, quantized = path.with_name("prepared.onnx"), path.with_name("quantized.onnx")
+    quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
+    if how == "dynamic":
+        quantization.quantize_dynamic(prepared, quantized, weight_type=quantization.QuantType.QInt8, per_channel=True)
+    else:
+        quantization.quantize_static(
+            prepared,
+            quantized,
+            _Reader(prepared, candidate),
+            quant_format=quantization.QuantFormat.QDQ,
+            activation_type=quantization.QuantType.QUInt8,
+            weight_type=quantization.QuantType.QInt8,
+            per_channel=True,
+        )
+    prepared.unlink()
+    quantized.replace(path)
+
+
+class _Reader:
+    """Hands out one calibration input after the other (``CalibrationDataReader``)."""
+
+    def __init__(self, path: Path, candidate: Candidate) -> None:
+        import onnx
+
+        self.used = {node.name for node in onnx.load(path, load_external_data=False).graph.input}
+        self._feeds = self._all(calibration_tensors(candidate))
+
+    def get_next(self) -> dict[str, Any] | None:
+        return next(self._feeds, None)
+
+    def __iter__(self) -> _Reader:
+        return self
+
+    def __next__(self) -> dict[str, Any]:
+        return next(self._feeds)
+
+    def _all(self, samples: list[list[Tensor]]) -> Iterator[dict[str, Any]]:
+        for tensors in samples:
+            feeds = {f"input_{i}": tensor.detach().contiguous().numpy() for i, tensor in enumerate(tensors)}
+            yield {name: array for name, array in feeds.items() if name in self.used}
