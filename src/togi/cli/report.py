@@ -11,7 +11,10 @@ from togi.cli.options import Device, Journal, Json, Seed, without_effect
 
 
 def report(
-    study: Annotated[str, typer.Argument(metavar="STUDY", help="The id of a study, or a .togi artifact.")],
+    study: Annotated[
+        str | None,
+        typer.Argument(metavar="[STUDY]", help="The id of a study or its first digits; default: the newest."),
+    ] = None,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE.html", help="Write an offline HTML file.")
     ] = None,

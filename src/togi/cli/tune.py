@@ -111,12 +111,15 @@ def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) ->
 
     if report is not None:
         write_report(study, report)
+    saved = out if out is not None and out.exists() else None
     if json:
         print_json(study_json(study))
-        return
-    console = stdout()
-    artifact = str(out) if out is not None else None
-    print_text(console, study_text(study, width=console.width, limit=SHOWN_RECIPES, artifact=artifact))
-    for label, path in (("artifact", out), ("report", report)):
+    else:
+        console = stdout()
+        artifact = str(saved) if saved is not None else None
+        print_text(console, study_text(study, width=console.width, limit=SHOWN_RECIPES, artifact=artifact))
+    for label, path in (("artifact", saved), ("report", report)):
         if path is not None:
-            typer.echo(f"{label}: {path}")
+            typer.echo(f"{label}: {path}", err=json)
+    if out is not None and saved is None:
+        typer.echo(f"{out} was not written: what was chosen has no file form (the verdict says why)", err=True)

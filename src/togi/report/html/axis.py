@@ -68,8 +68,9 @@ class Axis:
 
 
 def tick_label(value: float) -> str:
-    """``0.5``, ``20``, ``1,000``, ``1e8``: no digits that say nothing."""
-    if value >= 1e7:
-        return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
+    """``0.5``, ``20``, ``1,000``, ``100k``, ``2M``: short, and no digits that say nothing."""
+    for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 10 * unit or (suffix != "k" and value >= unit):
+            return f"{value / unit:,.4g}{suffix}"
     text = significant(value)
     return text.rstrip("0").rstrip(".") if "." in text else text

@@ -26,7 +26,13 @@ def rounds_line(timing: Timing) -> Markup | None:
     one = str(height(1.0))
     svg = element(
         "svg",
-        {"class": "rounds", "viewBox": f"0 0 {WIDTH} {HEIGHT}", "role": "img", "aria-label": said},
+        {
+            "class": "rounds",
+            "viewBox": f"0 0 {WIDTH} {HEIGHT}",
+            "preserveAspectRatio": "xMinYMid",
+            "role": "img",
+            "aria-label": said,
+        },
         element("line", {"x1": "0", "x2": str(WIDTH), "y1": one, "y2": one}),
         element("polyline", {"points": points}),
     )

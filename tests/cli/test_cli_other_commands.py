@@ -1,0 +1,130 @@
+"""bench, report, explain and doctor."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from made_up_study import machine, made_up_study
+
+import togi.doctor
+from togi import api
+from togi.cli.app import run
+from togi.doctor import Check, Level
+from togi.errors import JournalError
+from togi.records import Interval, Outcome, Study
+from togi.report.comparison import Comparison, Contestant
+
+
+def comparison(outcome: Outcome = Outcome.OK) -> Comparison:
+    ten = Interval(median=10, low=9.9, high=10.1)
+    return Comparison(
+        contestants=(Contestant(name="a", latency_ms=ten), Contestant(name="b", outcome=outcome, latency_ms=ten)),
+        verdict="no difference",
+        machine=machine(),
+    )
+
+
+@pytest.mark.parametrize(("outcome", "code"), [(Outcome.OK, 0), (Outcome.FAILED, 1)])
+def test_bench(
+    outcome: Outcome, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    called: dict[str, Any] = {}
+
+    def fake(*subjects: str, **settings: Any) -> Comparison:
+        called.update(settings, subjects=subjects)
+        return comparison(outcome)
+
+    monkeypatch.setattr(api, "bench", fake, raising=False)
+    assert run(["bench", "a", "b", "--seed", "3", "--json"]) == code
+    document = json.loads(capsys.readouterr().out)
+    assert document["kind"] == "comparison"
+    assert [c["name"] for c in document["contestants"]] == ["a", "b"]
+    assert (called["subjects"], called["seed"], called["device"]) == (("a", "b"), 3, "cpu")
+    assert run(["bench", "a", "b"]) == code
+    assert "no difference" in capsys.readouterr().out
+
+
+@pytest.fixture
+def stored(monkeypatch: pytest.MonkeyPatch) -> Study:
+    study = made_up_study()
+
+    def fake(id: str | None, journal: Path | None) -> Study:
+        assert journal is None
+        if id not in (None, study.id):
+            raise JournalError(f"there is no study '{id}'")
+        return study
+
+    monkeypatch.setattr(api, "read_study", fake)
+    return study
+
+
+def test_report_as_text_json_and_html(stored: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report"]) == 0
+    assert "bf16 + no_grad" in capsys.readouterr().out
+    assert run(["report", stored.id, "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["id"] == stored.id
+    assert run(["report", stored.id, "--html", str(tmp_path / "r.html")]) == 0
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert "r.html" in captured.err
+    assert (tmp_path / "r.html").stat().st_size > 10_000
+
+
+@pytest.mark.usefixtures("stored")
+def test_report_of_an_unknown_study(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["report", "nope"]) == 2
+    assert "there is no study 'nope'" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("stored")
+def test_a_setting_without_effect_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    run(["report", "--seed", "3"])
+    assert "--seed has no effect here" in capsys.readouterr().err
+
+
+def test_explain_lists_every_technique_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
+    from togi.techniques import all_techniques
+
+    assert run(["explain", "--json"]) == 0
+    pages = json.loads(capsys.readouterr().out)["techniques"]
+    assert [page["id"] for page in pages] == list(all_techniques())
+    assert run(["explain"]) == 0
+    shown = capsys.readouterr().out
+    assert all(id in shown for id in all_techniques())
+
+
+def test_explain_prints_the_page_of_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "no_grad"]) == 0
+    shown = capsys.readouterr().out
+    for heading in ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk"):
+        assert f"\n{heading}\n" in shown
+    assert "it can run" in shown
+    assert "``" not in shown
+
+
+def test_explain_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    from togi.techniques import Package, technique
+
+    absent = Package(distribution="no-such-distribution", extra="onnx")
+    monkeypatch.setattr(type(technique("no_grad")), "packages", (absent,))
+    assert run(["explain", "no_grad"]) == 0
+    shown = capsys.readouterr().out
+    assert "no-such-distribution is not installed" in shown
+    assert "pip install 'togi[onnx]'" in shown
+
+
+@pytest.mark.parametrize(
+    ("level", "code"), [(Level.OK, 0), (Level.OPTIONAL, 0), (Level.WARNING, 0), (Level.MISSING, 1)]
+)
+def test_doctor_fails_only_when_something_needed_is_missing(
+    level: Level, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    check = Check(topic="compiler", name="C++", level=level, found="none", why="needed", mend="apt-get install g++")
+    monkeypatch.setattr(togi.doctor, "examine", lambda _device: (check,))
+    assert run(["doctor"]) == code
+    assert "apt-get install g++" in capsys.readouterr().out
+    assert run(["doctor", "--json"]) == code
+    assert json.loads(capsys.readouterr().out)["checks"][0]["level"] == level.value

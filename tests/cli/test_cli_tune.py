@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import inspect
+import json
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from made_up_study import made_up_study
+
+from togi import api
+from togi.cli.app import run
+from togi.progress import Progress
+from togi.records import Study
+
+REAL_TUNE = api.tune
+
+
+class FakeTune:
+    """Stands for ``api.tune``: remembers how it was called and tells the progress object of every trial."""
+
+    def __init__(self, study: Study, interrupt_after: int | None = None) -> None:
+        self.study = study
+        self.interrupt_after = interrupt_after
+        self.called: dict[str, Any] = {}
+
+    def __call__(self, subject: str, *, progress: Progress, **settings: Any) -> Any:
+        self.called = {"subject": subject, **settings}
+        progress.surveyed(self.study.facts, len(self.study.trials), settings["time_limit_s"])
+        for number, trial in enumerate(self.study.trials):
+            if number == self.interrupt_after:
+                raise KeyboardInterrupt
+            progress.trial_started(trial.recipe, number)
+            progress.trial_phase(trial.recipe, "build")
+            progress.trial_ended(trial)
+        progress.learned("openvino is the fastest engine")
+        return SimpleNamespace(record=self.study)
+
+
+@pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> FakeTune:
+    tune = FakeTune(made_up_study())
+    monkeypatch.setattr(api, "tune", tune)
+    return tune
+
+
+def test_settings_arrive_in_the_api_with_their_units(fake: FakeTune, tmp_path: Path) -> None:
+    options = "--effort quick --time-limit 4m --max-memory 2GiB --max-error 1e-2 --max-drop 1% --seed 7 --device cuda:1"
+    only = "--only no_grad --without no_grad --allow approximate --force"
+    out = tmp_path / "a.togi"
+    assert run(["tune", "m.py:f", *options.split(), *only.split(), "--out", str(out), "--journal", "j"]) == 0
+    assert fake.called == {
+        "subject": "m.py:f",
+        "out": out,
+        "force": True,
+        "device": "cuda:1",
+        "effort": "quick",
+        "time_limit_s": 240.0,
+        "max_memory": 2 * 1024**3,
+        "max_error": 0.01,
+        "max_drop": 0.01,
+        "allow": ("approximate",),
+        "only": ("no_grad",),
+        "without": ("no_grad",),
+        "seed": 7,
+        "journal": Path("j"),
+    }
+
+
+def test_every_setting_is_one_that_the_api_knows(fake: FakeTune) -> None:
+    run(["tune", "m.py:f"])
+    assert set(fake.called) <= set(inspect.signature(REAL_TUNE).parameters)
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_table_goes_to_stdout_and_progress_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tune", "m.py:f"]) == 0
+    captured = capsys.readouterr()
+    assert "Chosen: fold_batch_norm + openvino + inference_mode" in captured.out
+    assert "best so far" not in captured.out
+    assert "3.12x the speed (best so far)" in captured.err
+    assert "learned: openvino is the fastest engine" in captured.err
+
+
+def test_json_is_one_document_on_stdout(fake: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tune", "m.py:f", "--json"]) == 0
+    captured = capsys.readouterr()
+    assert len(json.loads(captured.out)["trials"]) == len(fake.study.trials)
+    assert "up to 18 recipes" in captured.err
+
+
+@pytest.mark.usefixtures("fake")
+def test_the_report_is_written_whole(tmp_path: Path) -> None:
+    report = tmp_path / "report.html"
+    assert run(["tune", "m.py:f", "--report", str(report)]) == 0
+    first = report.read_bytes()
+    assert first.startswith(b"<!doctype html>")
+    assert run(["tune", "m.py:f", "--report", str(report)]) == 0, "an earlier report may be replaced"
+    assert report.read_bytes() == first
+    assert list(tmp_path.iterdir()) == [report]
+
+
+def test_a_report_replaces_no_other_file_and_says_so_first(
+    fake: FakeTune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    precious = tmp_path / "thesis.html"
+    precious.write_text("years of work")
+    assert run(["tune", "m.py:f", "--report", str(precious)]) == 2
+    assert run(["tune", "m.py:f", "--report", str(tmp_path / "no" / "r.html")]) == 2
+    assert run(["tune", "m.py:f", "--report", str(tmp_path)]) == 2
+    assert fake.called == {}
+    assert precious.read_text() == "years of work"
+    assert "--force" in capsys.readouterr().err
+    assert run(["tune", "m.py:f", "--report", str(precious), "--force"]) == 0
+    assert precious.read_bytes().startswith(b"<!doctype html>")
+
+
+def test_ctrl_c_says_what_is_kept_and_how_to_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(api, "tune", FakeTune(made_up_study(), interrupt_after=3))
+    monkeypatch.setattr("sys.argv", ["togi", "tune", "my model.py:f"])
+    assert run(["tune", "my model.py:f"]) == 130
+    shown = capsys.readouterr().err
+    assert "3 finished trials are kept" in shown
+    assert "togi tune 'my model.py:f'" in shown
+    assert "Traceback" not in shown
+
+
+def test_nothing_chosen_is_exit_code_1(fake: FakeTune, capsys: pytest.CaptureFixture[str]) -> None:
+    fake.study = fake.study.model_copy(update={"best": None, "verdict": "no recipe could be verified"})
+    assert run(["tune", "m.py:f"]) == 1
+    assert "no recipe could be verified" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("fake")
+def test_an_artifact_that_was_not_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["tune", "m.py:f", "--out", str(tmp_path / "x.togi")]) == 0
+    captured = capsys.readouterr()
+    assert "x.togi was not written" in captured.err
+    assert "togi.load" not in captured.out

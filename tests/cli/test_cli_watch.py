@@ -1,0 +1,124 @@
+from __future__ import annotations
+
+import io
+
+from made_up_study import made_up_study
+from rich.console import Console
+
+from togi.cli.live import picture
+from togi.cli.standing import Standing, WatchedProgress
+from togi.cli.watch import LiveProgress, PlainProgress, watch
+from togi.records import Outcome
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.now_s = 100.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def drawn(standing: Standing, width: int) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(picture("a.py:f", standing, width))
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+def watched(clock: FakeClock, progress: WatchedProgress) -> None:
+    """A study of eighteen trials of ten seconds each, stopped after ten of them."""
+    study = made_up_study()
+    progress.surveyed(study.facts, len(study.trials), 240.0)
+    for number, trial in enumerate(study.trials[:10]):
+        progress.trial_started(trial.recipe, number)
+        progress.trial_phase(trial.recipe, "measure")
+        clock.now_s += 10
+        progress.trial_ended(trial)
+
+
+def test_time_left_is_the_sooner_of_limit_and_forecast() -> None:
+    clock = FakeClock()
+    progress = WatchedProgress("a.py:f", clock)
+    assert progress.standing.left_s is None
+    watched(clock, progress)
+    assert progress.standing.left_s == 80.0, "eight trials of ten seconds, sooner than the limit's 140 s"
+    clock.now_s += 1000
+    assert progress.standing.left_s == 0.0
+
+
+def test_the_best_so_far_is_faithful() -> None:
+    clock = FakeClock()
+    progress = WatchedProgress("a.py:f", clock)
+    watched(clock, progress)
+    assert progress.standing.best is made_up_study().trials[5] or progress.standing.best == made_up_study().trials[5]
+    assert progress.standing.ended == 10
+    approximate = made_up_study().trials[9]
+    assert approximate.timing is not None
+    fast = approximate.timing.speedup_x.model_copy(update={"median": 99.0, "high": 100.0})
+    timing = approximate.timing.model_copy(update={"speedup_x": fast})
+    assert not progress.standing.end(approximate.model_copy(update={"timing": timing}))
+
+
+def test_the_picture_shows_what_runs_what_leads_and_what_was_learned() -> None:
+    clock = FakeClock()
+    progress = WatchedProgress("a.py:f", clock)
+    watched(clock, progress)
+    study = made_up_study()
+    progress.learned("openvino is the fastest engine here")
+    progress.trial_started(study.trials[13].recipe, 11)
+    progress.trial_phase(study.trials[13].recipe, "build")
+    clock.now_s += 4
+    shown = drawn(progress.standing, 100)
+    for needed in (
+        "aot_inductor + no_grad",
+        "build",
+        "4.0 s",
+        "3.12x",
+        "10 of up to 18",
+        "openvino is the fastest engine here",
+    ):
+        assert needed in shown
+    assert "1:44 of 4:00" in shown
+
+
+def test_the_picture_fits_a_small_terminal_in_every_state() -> None:
+    clock = FakeClock()
+    progress = WatchedProgress("a.py:f", clock)
+    pictures = [drawn(progress.standing, 60)]
+    watched(clock, progress)
+    timings = {t.recipe: t.timing.speedup_x for t in made_up_study().trials if t.timing}
+    for number in range(3):
+        progress.learned(f"lesson {number}: " + "long " * 40)
+    progress.race_round(3, timings)
+    pictures.append(drawn(progress.standing, 60))
+    for shown in pictures:
+        assert max(len(line) for line in shown.splitlines()) <= 60
+        assert len(shown.splitlines()) <= 20
+
+
+def test_plain_lines_tell_every_trial_once() -> None:
+    console = Console(file=io.StringIO(), width=80)
+    clock = FakeClock()
+    progress = PlainProgress("a.py:f", console, clock)
+    study = made_up_study()
+    progress.surveyed(study.facts, len(study.trials), None)
+    for number, trial in enumerate(study.trials):
+        progress.trial_started(trial.recipe, number)
+        progress.trial_ended(trial)
+    progress.message("strange \x1b[2J message")
+    lines = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert len(lines) == len(study.trials) + 2
+    assert any("refused: it needs a CUDA device" in line for line in lines)
+    assert "\x1b" not in lines[-1]
+
+
+def test_live_on_a_terminal_and_plain_elsewhere() -> None:
+    with watch("a.py:f", Console(file=io.StringIO(), width=80)) as progress:
+        assert isinstance(progress, PlainProgress)
+    terminal = Console(file=io.StringIO(), width=80, force_terminal=True, _environ={"TERM": "xterm"})
+    with watch("a.py:f", terminal) as progress:
+        assert isinstance(progress, LiveProgress)
+        progress.message("the reference takes 41.8 ms")
+        progress.trial_ended(made_up_study().trials[0])
+        assert progress.standing.outcomes[Outcome.OK] == 1
+    assert "the reference takes 41.8 ms" in terminal.file.getvalue()  # type: ignore[attr-defined]

@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+from togi.doctor import Level, accelerator, allocators, compiler, memory, neighbours, packages, processor
+from togi.records import Machine
+
+
+def machine(**changes: object) -> Machine:
+    common = {
+        "cpu_model": "Made-up CPU",
+        "cpu_flags": ("avx2", "avx512f"),
+        "cpu_cores": 2,
+        "memory_bytes": 8 * 2**30,
+        "threads": 2,
+        "os": "Linux",
+        "python": "3.11",
+    }
+    return Machine.model_validate({**common, **changes})
+
+
+@pytest.mark.parametrize(
+    ("flags", "level", "said"),
+    [
+        (("avx2", "avx512_vnni", "sse"), Level.OK, "avx2, avx512_vnni"),
+        (("avx2", "amx_bf16"), Level.OK, "amx_bf16"),
+        (("sse2",), Level.WARNING, "none that matter"),
+        ((), Level.WARNING, "cannot be read"),
+    ],
+)
+def test_instructions(flags: tuple[str, ...], level: Level, said: str) -> None:
+    check = processor.check(machine(cpu_flags=flags))[1]
+    assert (check.level, said in check.found) == (level, True)
+    assert ("bf16" in check.why) == (level is Level.OK and "amx_bf16" not in flags)
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="g++ is not installed")
+def test_a_working_compiler_works_and_a_broken_program_is_reported() -> None:
+    gcc = shutil.which("g++")
+    assert gcc is not None
+    assert compiler.compile_and_run(gcc, "#include <vector>\nint main() { return 0; }\n") == ""
+    assert "error" in compiler.compile_and_run(gcc, "#include <no_such_header>\n")
+    assert compiler.compile_and_run(gcc, "int main() { return 3; }\n") == "exit code 3"
+
+
+def test_no_compiler_is_missing_with_its_mend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("CXX", raising=False)
+    (check,) = compiler.check()
+    assert check.level is Level.MISSING
+    assert check.mend
+
+
+def test_packages_are_compared_with_what_is_asked_for() -> None:
+    pytest_version = pytest.__version__
+    there = packages.compare(Requirement("pytest>=1"), Level.MISSING, "mend")
+    old = packages.compare(Requirement("pytest>=9999"), Level.OPTIONAL, "mend")
+    needed = packages.compare(Requirement("pytest>=9999"), Level.MISSING, "mend")
+    absent = packages.compare(Requirement("no-such-distribution"), Level.OPTIONAL, "mend")
+    assert [check.level for check in (there, old, needed, absent)] == [
+        Level.OK,
+        Level.WARNING,
+        Level.MISSING,
+        Level.OPTIONAL,
+    ]
+    assert there.found == old.found == pytest_version
+    assert "9999" in old.why
+    assert absent.mend == "mend"
+
+
+def test_the_metadata_of_togi_is_what_is_checked() -> None:
+    names = {check.name for check in packages.check()}
+    assert {"python", "torch", "pydantic", "onnxruntime", "openvino"} <= names
+
+
+def test_gpu_is_needed_only_when_asked_for() -> None:
+    assert accelerator.check(machine(), "cpu")[0].level is Level.OK
+    assert accelerator.check(machine(), "cuda:0")[0].level is Level.MISSING
+    found = accelerator.check(machine(gpu="Some GPU", gpu_driver="1.2", gpu_memory_bytes=2**30), "cuda")
+    assert found[0].found == "Some GPU, 1.00 GiB, driver 1.2"
+
+
+def test_allocators_tell_how_to_get_them() -> None:
+    found = {check.name: check for check in allocators.check(machine(allocators={"jemalloc": "/lib/libjemalloc.so.2"}))}
+    assert found["jemalloc"].level is Level.OK
+    assert found["tcmalloc"].level is Level.OPTIONAL
+    assert found["tcmalloc"].mend.startswith("sudo apt-get install")
+
+
+def test_available_memory_is_read(tmp_path: Path) -> None:
+    meminfo = tmp_path / "meminfo"
+    meminfo.write_text("MemTotal: 100 kB\nMemAvailable:   42 kB\n")
+    assert memory.available_bytes(meminfo) == 42 * 1024
+    assert memory.available_bytes(tmp_path / "absent") is None
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_busy_process_is_named() -> None:
+    busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        found = neighbours.busy_processes(0.6)
+    finally:
+        busy.kill()
+        busy.wait()
+    assert any(f"pid {busy.pid}" in name for _, name in found)
+    assert not any(f"pid {os.getpid()}" in name for _, name in found)
+
+
+def test_the_examination_does_not_import_torch() -> None:
+    code = (
+        "import sys, togi.doctor as d; checks = d.examine(); "
+        "print({c.topic for c in checks} >= {'processor', 'memory', 'packages', 'compiler', 'trials'}, 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.split() == ["True", "False"]
