@@ -14,11 +14,12 @@ _PUBLIC = {
     "Inputs": "togi.subject.inputs",
     "Subject": "togi.subject.inputs",
     "TogiError": "togi.errors",
+    "bench": "togi.api",
     "load": "togi.api",
     "tune": "togi.api",
 }
 
-__all__ = ["Inputs", "Subject", "TogiError", "__version__", "load", "tune"]
+__all__ = ["Inputs", "Subject", "TogiError", "__version__", "bench", "load", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -25,6 +25,7 @@ from togi.trial.protocol import SubjectRef
 
 if TYPE_CHECKING:
     from togi.artifact.honed import Honed
+    from togi.report.comparison import Comparison
     from togi.subject.inputs import Dynamic
 
 PathOrName = str | PathLike[str]
@@ -161,6 +162,25 @@ def load(path: PathOrName, *, device: str | None = None) -> Honed:
     from togi.artifact.load import load as load_artifact
 
     return load_artifact(path, device=device)
+
+
+def bench(
+    *subjects: str,
+    device: str = "cpu",
+    seed: int = 0,
+    time_limit_s: float | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """Are they really different? Subjects (locators) and artifacts taking turns; the first is compared with.
+
+    Raises TogiError when a subject cannot be loaded.
+    """
+    from togi.study.bench import run_bench
+    from togi.subject.spec import check_spec
+
+    for subject in subjects:
+        check_spec(subject)
+    return run_bench(subjects, device=device, seed=seed, time_limit_s=time_limit_s, progress=progress or Progress())
 
 
 def read_study(study: str | None = None, journal: PathOrName | None = None) -> Study:

@@ -8,7 +8,7 @@ from togi.artifact.manifest import Link
 from togi.records import Recipe, Stage
 from togi.techniques import NotSaveable, Refused, technique
 from togi.techniques.candidate import Candidate, Program
-from togi.trial.build import build
+from togi.trial.build import StepFailed, build
 
 EAGER = "eager"
 """The engine that ends every chain: an exported program, run by plain torch on any machine."""
@@ -27,7 +27,7 @@ def write_links(built: Candidate, start: Candidate, recipe: Recipe, folder: Path
     try:
         plain = build(without_engine(recipe), start)
         links.append(_write(_eager_program(plain), EAGER, plain, recipe, folder))
-    except (NotSaveable, Refused) as error:
+    except (NotSaveable, Refused, StepFailed) as error:
         return tuple(links), (f"no fallback for machines that cannot run {engine}: {error}",)
     return tuple(links), ()
 

@@ -24,6 +24,8 @@ REFERENCE = {"no_grad": {}}
 _STANDING = 4
 _COMPARE_BUDGET_S = 3.0
 _REFERENCE_TURNS = 12
+_WIDE_X = 1.5
+"""An interval whose ends differ by this factor says nothing worth keeping."""
 _RACE_SHARE = 0.2
 _RACE_BUDGET_S = (8.0, 45.0)
 
@@ -53,7 +55,7 @@ class Course:
             if not self.log.claim(next_recipe):
                 self._catch_up()
                 continue
-            self.progress.learned(self.search.why(next_recipe))
+            self.progress.message(self.search.why(next_recipe))
             try:
                 trial = self.attempt(next_recipe, min(left, self.settings.trial_timeout_s))
             except BaseException:
@@ -138,7 +140,7 @@ class Course:
         timing = self.time(running, reference, _COMPARE_BUDGET_S)
         footprint = running.footprint()
         outcome, reason = self.verdict(running)
-        if not usable(timing.noise):
+        if _undecided(timing):
             outcome, reason = Outcome.UNSTABLE, f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
         trial = self._record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
         if running is not reference:
@@ -194,3 +196,9 @@ class Course:
             return self.settings.trial_timeout_s
         reserve = max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], limit * _RACE_SHARE)) * 1.5
         return self.started + limit - reserve - time.monotonic()
+
+
+def _undecided(timing: Timing) -> bool:
+    """Too noisy to judge. However much single times vary, paired rounds that agree are good enough."""
+    speedup = timing.speedup_x
+    return not usable(timing.noise) and speedup.high > _WIDE_X * speedup.low

@@ -80,6 +80,10 @@ class Stable:
         server = self.server(environment_of(recipe, facts))
         return RunningTrial.start(server, self._job("trial", recipe=recipe), limits, recipe.label, on_phase)
 
+    def start_unchecked(self, recipe: Recipe, limits: Limits) -> RunningTrial:
+        """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded."""
+        return RunningTrial.start(self.server({}), self._job("trial", recipe=recipe, check=False), limits, recipe.label)
+
     def start_artifact(self, folder: Path, recipe: Recipe, facts: Facts, limits: Limits, *, check: bool) -> RunningTrial:
         """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded."""
         server = self.server(environment_of(recipe, facts))

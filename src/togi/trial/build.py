@@ -18,7 +18,7 @@ from togi.techniques.candidate import Candidate
 
 
 class StepFailed(Exception):
-    """A technique raised while it was applied. ``__cause__`` is what it raised."""
+    """A technique raised while it was applied: an error, or Refused. ``__cause__`` is what it raised."""
 
     def __init__(self, technique: str) -> None:
         super().__init__(technique)
@@ -40,7 +40,7 @@ def first_candidate(subject: Subject, facts: Facts, signature: Signature) -> Can
 def build(recipe: Recipe, candidate: Candidate) -> Candidate:
     """Apply the recipe.
 
-    Raises Refused (a technique found that it does not apply), StepFailed (it raised), or UserModuleChanged.
+    Raises StepFailed (a technique raised; Refused where it found that it does not apply), or UserModuleChanged.
     """
     before = fingerprint(candidate.module)
     module = candidate.module
@@ -50,8 +50,6 @@ def build(recipe: Recipe, candidate: Candidate) -> Candidate:
     for step, options in steps:
         try:
             candidate = step.apply(candidate, options)
-        except Refused:
-            raise
         except Exception as error:  # foreign code: a technique and the backend below it
             raise StepFailed(step.id) from error
     if fingerprint(module) != before:
@@ -100,12 +98,12 @@ class Failure:
 
 def classify(error: BaseException, stage: str) -> Failure:
     """Which outcome an exception of ``stage`` is, and its one line for people."""
-    if isinstance(error, Refused):
-        return Failure(Outcome.REFUSED, str(error), stage)
     if isinstance(error, UserModuleChanged):
         return Failure(Outcome.WRONG, "it changed the user's module instead of a copy", stage)
     where = error.technique if isinstance(error, StepFailed) else stage
     cause = error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
+    if isinstance(cause, Refused):
+        return Failure(Outcome.REFUSED, str(cause), where)
     trace = "".join(traceback.format_exception(cause))
     if _is_out_of_memory(cause):
         return Failure(Outcome.OUT_OF_MEMORY, f"{where} ran out of memory: {first_line(cause)}", where, traceback=trace)

@@ -1,0 +1,123 @@
+"""``togi bench``: subjects and artifacts side by side, taking turns in one race."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from togi.artifact.manifest import read_manifest
+from togi.measure import Lane, RaceResult, race
+from togi.progress import Progress
+from togi.records import Footprint, Machine, Outcome
+from togi.report.comparison import Comparison, Contestant
+from togi.study.course import REFERENCE
+from togi.study.stable import Stable
+from togi.subject.machine import machine
+from togi.techniques import recipe
+from togi.trial.protocol import SubjectRef
+from togi.trial.supervise import Limits, RunningTrial, TrialEnded
+
+_LIMITS = Limits(timeout_s=900.0)
+
+
+def run_bench(
+    specs: Sequence[str], *, device: str, seed: int, time_limit_s: float | None, progress: Progress
+) -> Comparison:
+    """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
+
+    An artifact beside a subject runs on that subject's inputs and is verified against it; artifacts alone run on inputs
+    made from the first one's signature. Subjects run in plain eager under ``no_grad`` on their own inputs.
+    """
+    here = machine(device)
+    with ExitStack() as stack:
+        bench = _Bench(stack, here, device, seed, progress)
+        standing: list[RunningTrial] = []
+        contestants: list[Contestant] = []
+        for name, spec in zip(_names(specs), specs, strict=True):
+            progress.message(f"loading {name}")
+            try:
+                running = bench.start(name, spec, specs)
+            except TrialEnded as ended:
+                contestants.append(Contestant(name=name, outcome=ended.ending.outcome, reason=ended.ending.reason))
+                continue
+            standing.append(running)
+        if len(standing) < 2:
+            return Comparison(contestants=tuple(contestants), verdict="There is nothing to compare.", machine=here)
+        result = race(standing[1:], standing[0], budget_s=time_limit_s or 60.0, seed=seed)
+        found = [_contestant(running, result.lane(running.name)) for running in standing]
+        return _comparison((*found, *contestants), result, here)
+
+
+class _Bench:
+    """Starts contestants, each in the stable of the subject that gives it its inputs."""
+
+    def __init__(self, stack: ExitStack, here: Machine, device: str, seed: int, progress: Progress) -> None:
+        self.stack, self.here, self.device, self.seed, self.progress = stack, here, device, seed, progress
+        self.stables: dict[str, Stable] = {}
+
+    def start(self, name: str, spec: str, specs: Sequence[str]) -> RunningTrial:
+        host = spec if not _is_artifact(spec) else next((s for s in specs if not _is_artifact(s)), specs[0])
+        stable = self._stable(host)
+        if _is_artifact(spec):
+            manifest = read_manifest(Path(spec))
+            check = not _is_artifact(host)
+            running = stable.start_artifact(Path(spec).absolute(), manifest.recipe, manifest.facts, _LIMITS, check=check)
+        else:
+            running = stable.start_unchecked(recipe(**REFERENCE), _LIMITS)
+        self.stack.callback(running.close)
+        running.name = name
+        running.warm()
+        return running
+
+    def _stable(self, host: str) -> Stable:
+        if host not in self.stables:
+            kind = "artifact" if _is_artifact(host) else "locator"
+            spec = str(Path(host).absolute()) if kind == "artifact" else host
+            ref = SubjectRef.model_validate({"kind": kind, "spec": spec, "path": tuple(sys.path), "cwd": os.getcwd()})
+            stable = self.stack.enter_context(Stable(ref, self.here, device=self.device, seed=self.seed))
+            if kind == "locator":
+                stable.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
+            self.stables[host] = stable
+        return self.stables[host]
+
+
+def _is_artifact(spec: str) -> bool:
+    return spec.rstrip("/").endswith(".togi")
+
+
+def _names(specs: Sequence[str]) -> list[str]:
+    """The specs themselves; one given again is told apart by a number."""
+    return [spec if specs.index(spec) == i else f"{spec} ({specs[: i + 1].count(spec)})" for i, spec in enumerate(specs)]
+
+
+def _contestant(running: RunningTrial, lane: Lane) -> Contestant:
+    footprint: Footprint | None = None
+    outcome, reason = Outcome.OK, lane.left_because
+    if lane.traceback:
+        outcome = Outcome.FAILED
+    else:
+        try:
+            footprint = running.footprint()
+        except TrialEnded as ended:
+            outcome, reason = ended.ending.outcome, ended.ending.reason
+    return Contestant(
+        name=lane.name,
+        outcome=outcome,
+        reason=reason,
+        latency_ms=lane.latency_ms,
+        speedup_x=lane.speedup_x,
+        error=running.error,
+        footprint=footprint,
+    )
+
+
+def _comparison(contestants: tuple[Contestant, ...], result: RaceResult, here: Machine) -> Comparison:
+    noises = [lane.noise for lane in result.lanes]
+    worst = max(noises, key=lambda noise: noise.spread)
+    sentence = f"{result.sentence[0].upper()}{result.sentence[1:]}."
+    return Comparison(contestants=contestants, verdict=sentence, machine=here, noise=worst, rounds=result.rounds)
+
+
