@@ -50,7 +50,7 @@ def peers() -> dict[str, Recipe]:
     return {
         "torch.compile": recipe(torch_compile={"mode": "default", "freezing": False}, no_grad={}),
         "torch.compile max": recipe(torch_compile={"mode": "max-autotune-no-cudagraphs", "freezing": True}, no_grad={}),
-        "ONNX Runtime": recipe(onnxruntime={}, no_grad={}),
+        "ONNX Runtime": recipe(onnxruntime={"spinning": True}, no_grad={}),
         "OpenVINO": recipe(openvino={}, no_grad={}),
     }
 

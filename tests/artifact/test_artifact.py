@@ -1,0 +1,264 @@
+"""An artifact is written, loads without pickle, falls back, and refuses everything that is not as it was proven."""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import shutil
+import warnings
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from togi.artifact import load as loading
+from togi.artifact.links import write_links
+from togi.artifact.load import FallbackWarning, load
+from togi.artifact.manifest import MANIFEST, Manifest
+from togi.artifact.save import check_writable, publish, write_manifest
+from togi.errors import ArtifactError, OutputExistsError
+from togi.records import Outcome, Recipe, Trial
+from togi.subject.facts import survey
+from togi.subject.inputs import Subject
+from togi.techniques import recipe
+from togi.techniques.engine.onnxruntime import OnnxRuntime
+from togi.trial.build import build, first_candidate
+
+
+class Net(nn.Module):
+    """Keyword arguments in, a dict out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 4)
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
+        y = self.linear(x)
+        return {"y": y if scale is None else y * scale, "norm": y.square().sum(-1)}
+
+
+def make(folder: Path, chosen: Recipe) -> Manifest:
+    torch.manual_seed(0)
+    sample = {"x": torch.randn(3, 8), "scale": torch.full((3, 4), 2.0)}
+    subject = Subject(Net(), [sample])
+    found = survey(subject)
+    start = first_candidate(subject, found.facts, found.signature)
+    folder.mkdir()
+    links, _ = write_links(build(chosen, start), start, chosen, folder)
+    return write_manifest(
+        folder,
+        subject="Net",
+        recipe=chosen,
+        signature=found.signature,
+        facts=found.facts,
+        proof=Trial(recipe=chosen, outcome=Outcome.OK),
+        chain=links,
+        environment={},
+    )
+
+
+@pytest.fixture(scope="module")
+def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("artifact") / "net.togi"
+    make(folder, recipe(onnxruntime={"spinning": True}, no_grad={}))
+    return folder
+
+
+@pytest.fixture
+def artifact(original: Path, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(original, tmp_path / "net.togi"))
+
+
+def reference(x: torch.Tensor, scale: torch.Tensor) -> dict[str, torch.Tensor]:
+    torch.manual_seed(0)
+    torch.randn(3, 8)
+    torch.manual_seed(0)
+    sample = torch.randn(3, 8)
+    assert sample.shape == x.shape
+    net = Net.__new__(Net)
+    Net.__init__(net)
+    return net(x, scale)
+
+
+def test_it_is_called_like_the_original_and_answers_like_it(artifact: Path) -> None:
+    honed = load(artifact)
+    x, scale = torch.randn(3, 8), torch.rand(3, 4)
+    by_name, by_position = honed(x=x, scale=scale), honed(x, scale)
+    assert list(by_name) == ["y", "norm"]
+    assert honed.engine == "onnxruntime"
+    torch.testing.assert_close(by_name["y"], by_position["y"])
+    torch.testing.assert_close(by_name["norm"], (by_name["y"] / scale).square().sum(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_other_sizes_dtypes_and_forms_are_refused_with_the_form_that_is_accepted(artifact: Path) -> None:
+    honed = load(artifact)
+    with pytest.raises(ValueError, match=r"x has shape \(5, 8\), but was tuned and proven for \(3, 8\)"):
+        honed(torch.randn(5, 8), torch.rand(3, 4))
+    with pytest.raises(TypeError, match=r"float64"):
+        honed(torch.randn(3, 8, dtype=torch.float64), torch.rand(3, 4))
+    with pytest.raises(TypeError, match=r"\(x, scale\)|\(scale, x\)"):
+        honed(torch.randn(3, 8))
+
+
+def test_where_the_engine_cannot_run_the_fallback_does_and_says_so(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    x, scale = torch.randn(3, 8), torch.rand(3, 4)
+    expected = load(artifact)(x, scale)
+
+    def broken(*_: object) -> None:
+        raise RuntimeError("illegal instruction set")
+
+    monkeypatch.setattr(OnnxRuntime, "load", broken)
+    with pytest.warns(FallbackWarning, match="illegal instruction set.*using eager instead"):
+        honed = load(artifact)
+    assert honed.engine == "eager"
+    torch.testing.assert_close(honed(x, scale)["y"], expected["y"], rtol=1e-4, atol=1e-5)
+
+
+def test_an_empty_chain_is_an_error_that_lists_why(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise RuntimeError("nothing works")
+
+    monkeypatch.setattr(loading, "_load_link", broken)
+    with pytest.raises(ArtifactError, match=r"onnxruntime cannot run here.*eager cannot run here"):
+        load(artifact)
+
+
+def test_inference_only(artifact: Path) -> None:
+    honed = load(artifact)
+    assert honed.eval() is honed
+    with pytest.raises(RuntimeError, match="inference only"):
+        honed.train()
+
+
+def some_file(artifact: Path) -> Path:
+    return next(p for p in sorted(artifact.rglob("*")) if p.is_file() and p.name != MANIFEST)
+
+
+def edit(artifact: Path, change: dict[str, object]) -> None:
+    path = artifact / MANIFEST
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+
+
+def test_a_changed_byte(artifact: Path) -> None:
+    path = some_file(artifact)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(ArtifactError, match="has changed since it was proven"):
+        load(artifact)
+
+
+def test_a_cut_file(artifact: Path) -> None:
+    path = some_file(artifact)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(ArtifactError, match="it was cut or changed"):
+        load(artifact)
+
+
+def test_a_missing_file(artifact: Path) -> None:
+    some_file(artifact).unlink()
+    with pytest.raises(ArtifactError, match="lacks .* copy the whole folder again"):
+        load(artifact)
+
+
+def test_a_file_added_later(artifact: Path) -> None:
+    (artifact / "extra.bin").write_bytes(b"x")
+    with pytest.raises(ArtifactError, match=r"holds extra\.bin, which its manifest does not list"):
+        load(artifact)
+
+
+@pytest.mark.parametrize("name", ["../outside.bin", "/etc/passwd", "a/../../b.bin", "a\\b.bin"])
+def test_a_path_that_leaves_the_folder(artifact: Path, name: str) -> None:
+    edit(artifact, {"files": [{"path": name, "bytes": 1, "sha256": "0" * 64}]})
+    with pytest.raises(ArtifactError, match="leaves the artifact's folder"):
+        load(artifact)
+
+
+def test_a_link_to_elsewhere(artifact: Path, tmp_path: Path) -> None:
+    path = some_file(artifact)
+    outside = tmp_path / "outside"
+    path.rename(outside)
+    path.symlink_to(outside)
+    with pytest.raises(ArtifactError, match="plain files only"):
+        load(artifact)
+
+
+class Boom:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.system, ("touch pwned",)
+
+
+@pytest.mark.parametrize("name", ["weights.pkl", "weights.bin"])
+def test_a_pickle_slipped_in_with_a_right_hash(artifact: Path, name: str, tmp_path: Path) -> None:
+    import hashlib
+
+    data = pickle.dumps(Boom())
+    (artifact / name).write_bytes(data)
+    manifest = json.loads((artifact / MANIFEST).read_text())
+    entry = {"path": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    edit(artifact, {"files": [*manifest["files"], entry]})
+    with pytest.raises(ArtifactError, match="pickle"):
+        load(artifact)
+    assert not Path("pwned").exists()
+
+
+def test_a_manifest_of_a_gigabyte_is_not_read(artifact: Path) -> None:
+    with (artifact / MANIFEST).open("r+b") as file:
+        file.truncate(1 << 30)
+    with pytest.raises(ArtifactError, match="was not read"):
+        load(artifact)
+
+
+@pytest.mark.parametrize("change", [{"schema_version": 99}, {"unknown": 1}, {"chain": "no"}])
+def test_a_manifest_of_another_kind(artifact: Path, change: dict[str, object]) -> None:
+    edit(artifact, change)
+    with pytest.raises(ArtifactError, match=r"schema|manifest"):
+        load(artifact)
+
+
+def test_an_engine_that_is_none(artifact: Path) -> None:
+    manifest = json.loads((artifact / MANIFEST).read_text())
+    edit(artifact, {"chain": [manifest["chain"][0] | {"engine": "no_grad"}]})
+    with pytest.raises(ArtifactError, match="names no_grad as an engine"):
+        load(artifact)
+
+
+def test_not_an_artifact(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match="not a folder"):
+        load(tmp_path / "none.togi")
+    with pytest.raises(ArtifactError, match=r"holds no manifest\.json"):
+        load(tmp_path)
+
+
+def test_publishing_is_whole_or_not_at_all(artifact: Path, tmp_path: Path) -> None:
+    out = tmp_path / "deep" / "copy.togi"
+    publish(artifact, out)
+    assert load(out).engine == "onnxruntime"
+    with pytest.raises(OutputExistsError, match="--force"):
+        publish(artifact, out)
+    publish(artifact, out, force=True)
+    assert [p.name for p in out.parent.iterdir()] == ["copy.togi"]
+
+
+def test_what_is_no_artifact_is_never_replaced(tmp_path: Path) -> None:
+    precious = tmp_path / "photos.togi"
+    precious.mkdir()
+    (precious / "photo.jpg").write_bytes(b"x")
+    with pytest.raises(OutputExistsError, match="not replaced"):
+        check_writable(precious, force=True)
+
+
+def test_an_output_below_a_file_cannot_be_written(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ArtifactError, match="cannot be written"):
+        check_writable(tmp_path / "file" / "out.togi", force=False)
+
+
+def test_no_warning_where_all_is_well(artifact: Path) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        assert load(artifact).warnings == ()
