@@ -31,7 +31,7 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
     page = study_html(made_up_study())
     attributes: set[str] = set()
     parser = HTMLParser()
-    parser.handle_starttag = lambda tag, attrs: attributes.update(name for name, _ in attrs)  # type: ignore[method-assign]
+    parser.handle_starttag = lambda _, attrs: attributes.update(dict(attrs))  # type: ignore[method-assign]
     parser.feed(page)
     assert {"class", "data-hint"} <= attributes
     assert not attributes & {"src", "srcset", "href", "action", "xlink:href", "onclick", "onload"}

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from made_up_study import BF16, CHANNELS_LAST, FOLD, INFERENCE, NO_GRAD, OPENVINO, made_up_study, ran, recipe, timed
 
-from togi.records import Outcome
+from togi.records import Noise, Outcome, Trial
 from togi.report.attribution import effects
 from togi.report.rows import counts, mends, pareto_front, rows, speed, warnings
 
@@ -55,7 +55,7 @@ def test_counts_warnings_and_mends_are_gathered() -> None:
     study = made_up_study()
     assert counts(rows(study))[Outcome.OK] == 10
     assert Outcome.OUT_OF_MEMORY not in counts(rows(study))
-    assert warnings(study) == ("other processes kept 1.1 cores busy while this was measured (2 trials)",)
+    assert warnings(study) == ("other processes kept 1.1 cores busy while this was measured (the worst of 2 trials)",)
     assert mends(study) == {"apt-get install libjemalloc2": ("libjemalloc is not installed",)}
 
 
@@ -68,3 +68,20 @@ def test_an_effect_compares_recipes_that_differ_in_one_technique() -> None:
     assert (by_id["openvino"].units_before, by_id["openvino"].units) == (3.0, 5.0)
     alone = effects([both])
     assert {effect.units_before for effect in alone} == {None}
+
+
+def test_of_equal_warnings_the_worst_is_told() -> None:
+    def noisy(cores: str) -> Trial:
+        noise = Noise(warnings=(f"other processes kept {cores} cores busy",))
+        return ran(recipe(NO_GRAD), 1.0, 1.0, 1.0, (1, 1), timing=timed(1.0, 1.0, noise=noise))
+
+    study = made_up_study().model_copy(update={"trials": (noisy("0.4"), noisy("10.5"), noisy("2"))})
+    assert warnings(study) == ("other processes kept 10.5 cores busy (the worst of 3 trials)",)
+
+
+def test_the_reference_relates_to_nothing() -> None:
+    study = made_up_study()
+    kept = study.model_copy(update={"best": recipe(NO_GRAD)})
+    reference = next(row for row in rows(kept) if row.reference)
+    assert reference.speedup_x is None
+    assert reference.verdict == "chosen (as it was)"

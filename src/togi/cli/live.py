@@ -25,7 +25,8 @@ def picture(subject: str, standing: Standing, width: int) -> RenderableType:
     lines.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
     for label, text in _lines(standing):
         lines.add_row(label, text)
-    bar = ProgressBar(total=1.0, completed=_share(standing), width=min(width, 60))
+    bar = Table.grid()  # a progress bar ends no line of its own
+    bar.add_row(ProgressBar(total=1.0, completed=_share(standing), width=min(width, 60)))
     return Group(_title(subject, standing), bar, lines)
 
 

@@ -36,8 +36,13 @@ def _mends(study: Study) -> Iterator[str]:
 
 def _approximate(study: Study) -> Iterator[str]:
     """Recipes that were only held back because their error was not allowed."""
-    wrong = [row for row in rows(study) if row.trial.outcome is Outcome.WRONG and row.trial.error]
-    plain = [row for row in wrong if row.trial.error and not row.trial.error.problems]
-    if plain and not study.settings.get("allow"):
-        least = min(row.trial.error.rmse for row in plain if row.trial.error)
+    if study.settings.get("allow"):
+        return
+    found = rows(study)
+    wrong = [row for row in found if row.trial.outcome is Outcome.WRONG and row.trial.error]
+    errors = [row.trial.error.rmse for row in wrong if row.trial.error and not row.trial.error.problems]
+    if errors:
+        least = min(errors)
         yield f"if a relative error of {least:.0e} is acceptable: --allow approximate --max-error {least * 2:.0e}"
+    elif any("--allow" in row.trial.reason for row in found):
+        yield "approximate techniques were left out: --allow approximate --max-error 1e-2 tries them within that error"

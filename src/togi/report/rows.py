@@ -5,13 +5,15 @@ The terminal, the JSON and the HTML report show these rows; what they look like 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from togi.records import Outcome, Recipe, Study, Timing, Trial
+from togi.records import Interval, Outcome, Recipe, Study, Timing, Trial
 from togi.report.quantities import bounds, relative, significant, times
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
 MATTERS = 0.01
 """Differences in speed below this share are called no difference."""
 
@@ -34,12 +36,17 @@ class Row:
         return self.trial.error is not None and not self.trial.error.faithful
 
     @property
+    def speedup_x(self) -> Interval | None:
+        """Over the reference; None for the reference itself (it is 1 by definition) and for what was not measured."""
+        return self.trial.timing.speedup_x if self.trial.timing and not self.reference else None
+
+    @property
     def verdict(self) -> str:
         """A word or two: chosen, reference, faster, same speed, slower, cannot tell, approximate, or the outcome."""
         if self.trial.outcome is not Outcome.OK or self.trial.timing is None:
             return self.trial.outcome.value if self.trial.outcome is not Outcome.OK else "not measured"
         if self.chosen:
-            return "chosen"
+            return "chosen (as it was)" if self.reference else "chosen"
         if self.reference:
             return "reference"
         return f"approximate, {speed(self.trial.timing)}" if self.approximate else speed(self.trial.timing)
@@ -56,8 +63,8 @@ class Row:
     def _speed(self) -> str:
         if self.reference:
             return "every speed-up relates to it"
-        timing = self.trial.timing
-        return f"{times(timing.speedup_x.median)} the speed, {bounds(timing.speedup_x)}" if timing else ""
+        found = self.speedup_x
+        return f"{times(found.median)} the speed, {bounds(found)}" if found else ""
 
     def _error(self) -> str:
         error = self.trial.error
@@ -120,12 +127,20 @@ def counts(found: Sequence[Row]) -> dict[Outcome, int]:
 
 
 def warnings(study: Study) -> tuple[str, ...]:
-    """What the measurements said of their own noise, each sentence once, with how many trials said it."""
-    said: dict[str, int] = {}
+    """What the measurements said of their own noise: of sentences that differ in numbers only, the worst one."""
+    said: dict[str, list[str]] = {}
     for trial in study.trials:
         for warning in trial.timing.noise.warnings if trial.timing else ():
-            said[warning] = said.get(warning, 0) + 1
-    return tuple(f"{text} ({n} trials)" if n > 1 else text for text, n in said.items())
+            said.setdefault(_NUMBER.sub("#", warning), []).append(warning)
+    return tuple(
+        f"{max(texts, key=_first_number)}{f' (the worst of {len(texts)} trials)' if len(texts) > 1 else ''}"
+        for texts in said.values()
+    )
+
+
+def _first_number(text: str) -> float:
+    found = _NUMBER.search(text)
+    return float(found[0]) if found else 0.0
 
 
 def mends(study: Study) -> dict[str, tuple[str, ...]]:

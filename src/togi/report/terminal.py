@@ -32,7 +32,13 @@ STYLES = {
     Outcome.OUT_OF_MEMORY: "red",
     Outcome.UNSTABLE: "yellow",
 }
-VERDICT_STYLES = {"chosen": "bold green", "faster": "green", "slower": "red", "reference": "cyan"}
+VERDICT_STYLES = {
+    "chosen": "bold green",
+    "chosen (as it was)": "bold green",
+    "faster": "green",
+    "slower": "red",
+    "reference": "cyan",
+}
 
 
 def study_text(study: Study, *, width: int, limit: int | None = None, artifact: str | None = None) -> RenderableType:
@@ -134,7 +140,7 @@ def _wide(row: Row) -> tuple[Text, ...]:
         _mark(row),
         _name(row),
         _stacked(significant(timing.latency_ms.median), bounds(timing.latency_ms), beside=True),
-        _stacked(times(timing.speedup_x.median), bounds(timing.speedup_x), beside=True),
+        _speedup(row, beside=True),
         Text(f"{significant(error.units, 2)} x" if error else "-", style="yellow" if row.approximate else ""),
         Text(f"{size(footprint.idle_bytes)} + {size(footprint.peak_bytes)}" if footprint else "-"),
         _verdict_cell(row),
@@ -149,7 +155,7 @@ def _narrow(row: Row) -> tuple[Text, ...]:
         _mark(row),
         _name(row).append("\n").append_text(_verdict_cell(row)),
         _stacked(significant(timing.latency_ms.median), bounds(timing.latency_ms)),
-        _stacked(times(timing.speedup_x.median), bounds(timing.speedup_x)),
+        _speedup(row),
         Text(f"{significant(error.units, 2)} x" if error else "-", style="yellow" if row.approximate else ""),
         _stacked(*memory),
     )
@@ -166,6 +172,11 @@ def _name(row: Row) -> Text:
 def _verdict_cell(row: Row) -> Text:
     style = VERDICT_STYLES.get(row.verdict, "yellow" if row.approximate else "dim")
     return Text(row.verdict, style=style)
+
+
+def _speedup(row: Row, *, beside: bool = False) -> Text:
+    found = row.speedup_x
+    return _stacked(times(found.median), bounds(found), beside=beside) if found else Text("1")
 
 
 def _stacked(first: str, second: str, *, beside: bool = False) -> Text:

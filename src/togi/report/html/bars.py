@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from togi.records import Interval
 from togi.report.attribution import Effect
 from togi.report.html.axis import Axis, tick_label
 from togi.report.html.markup import Markup, element
@@ -11,13 +12,16 @@ from togi.report.html.pareto import hint, kind
 from togi.report.quantities import bounds, significant, times
 from togi.report.rows import Row
 
+ORIGINAL = Interval(median=1.0, low=1.0, high=1.0)
+"""The reference relates to itself."""
+
 
 def speedup_plot(found: Sequence[Row]) -> Markup | None:
     """Every measured recipe with the interval of its speed-up; a line stands at 1, the original."""
-    measured = [row for row in found if row.trial.eligible]
+    measured = [(row, row.speedup_x or ORIGINAL) for row in found if row.trial.eligible]
     if not measured:
         return None
-    intervals = [row.trial.timing.speedup_x for row in measured if row.trial.timing]
+    intervals = [interval for _, interval in measured]
     axis = Axis([1.0, *(end for interval in intervals for end in (interval.low, interval.high))])
     lines = [
         element(
@@ -25,9 +29,9 @@ def speedup_plot(found: Sequence[Row]) -> Markup | None:
             {"class": "bar", "data-hint": hint(row), "data-trial": row.trial.recipe.id},
             element("span", {"class": "name"}, row.trial.recipe.label),
             _track(axis, _whisker(axis, interval.low, interval.high), _mark(axis, interval.median, kind(row))),
-            _value(times(interval.median), bounds(interval)),
+            _value(times(interval.median), bounds(interval)) if row.speedup_x else _value("1", "original"),
         )
-        for row, interval in zip(measured, intervals, strict=True)
+        for row, interval in measured
     ]
     return _figure(lines, axis, "speed-up over the original; bars are confidence intervals of paired rounds")
 

@@ -65,7 +65,8 @@ def hint(row: Row) -> str:
     timing, footprint, error = row.trial.timing, row.trial.footprint, row.trial.error
     lines = [row.trial.recipe.label, row.verdict]
     if timing:
-        lines.append(f"{milliseconds(timing.latency_ms.median)}, {times(timing.speedup_x.median)} the speed")
+        speed = f", {times(row.speedup_x.median)} the speed" if row.speedup_x else ""
+        lines.append(f"{milliseconds(timing.latency_ms.median)}{speed}")
     if footprint:
         lines.append(f"{size(footprint.idle_bytes)} idle + {size(footprint.peak_bytes)} peak")
     if error:

@@ -86,7 +86,7 @@ def _keys(row: Row) -> dict[str, str | None]:
         "recipe": row.trial.recipe.label,
         "kind": str(list(Outcome).index(row.trial.outcome)),
         "latency": repr(timing.latency_ms.median) if timing else None,
-        "speedup": repr(timing.speedup_x.median) if timing else None,
+        "speedup": repr(row.speedup_x.median) if row.speedup_x else "1" if row.reference else None,
         "error": repr(error.units) if error else None,
         "memory": str(footprint.total_bytes) if footprint else None,
         "cost": repr(row.trial.cost_s),
@@ -95,11 +95,12 @@ def _keys(row: Row) -> dict[str, str | None]:
 
 def _cells(row: Row) -> dict[str, Child]:
     timing, footprint, error = row.trial.timing, row.trial.footprint, row.trial.error
+    speedup = row.speedup_x
     badge = element("span", {"class": f"badge {_slug(row.trial.outcome)} {kind(row)}"}, row.verdict)
     return {
         "outcome": badge,
         "latency": _pair(milliseconds(timing.latency_ms.median), bounds(timing.latency_ms)) if timing else None,
-        "speedup": _pair(times(timing.speedup_x.median), bounds(timing.speedup_x)) if timing else None,
+        "speedup": _pair(times(speedup.median), bounds(speedup)) if speedup else "1" if row.reference else None,
         "error": _pair(f"{significant(error.units, 2)} x", relative(error.rmse)) if error else None,
         "memory": _pair(size(footprint.total_bytes), f"{size(footprint.idle_bytes)} idle") if footprint else None,
         "cost": seconds(row.trial.cost_s) if row.trial.cost_s else None,
