@@ -3,7 +3,18 @@ from __future__ import annotations
 import pytest
 
 from togi.records import Interval
-from togi.report.quantities import bounds, milliseconds, percent, plural, relative, seconds, significant, size, times
+from togi.report.quantities import (
+    bounds,
+    count,
+    milliseconds,
+    percent,
+    plural,
+    relative,
+    seconds,
+    significant,
+    size,
+    times,
+)
 
 
 @pytest.mark.parametrize(
@@ -19,6 +30,7 @@ def test_units() -> None:
     assert [seconds(v) for v in (0.31, 42, 187, 3723)] == ["0.31 s", "42 s", "3:07", "1:02:03"]
     assert [size(v) for v in (0, 512, 1536, 98.4 * 2**20)] == ["0 B", "512 B", "1.50 KiB", "98.4 MiB"]
     assert (times(2.3149), relative(3.1e-7), percent(0.031), percent(0.5)) == ("2.31x", "3.1e-07", "3.1 %", "50 %")
+    assert [count(v) for v in (12, 533_000, 790_000_000)] == ["12.0", "533 k", "790 M"]
     assert (plural(1, "trial"), plural(2, "trial")) == ("1 trial", "2 trials")
 
 

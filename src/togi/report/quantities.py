@@ -42,6 +42,14 @@ def size(count: float) -> str:
     return f"{significant(amount) if unit else f'{amount:.0f}'} {_SIZES[unit]}"
 
 
+def count(number: float) -> str:
+    """Many things: ``533 k``, ``790 M``, ``1.20 G``."""
+    for unit, suffix in ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= unit:
+            return f"{significant(number / unit)} {suffix}"
+    return significant(number)
+
+
 def times(value: float) -> str:
     """A ratio: ``2.31x``."""
     return f"{significant(value)}x"

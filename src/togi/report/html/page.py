@@ -16,7 +16,7 @@ from togi.report.html.markup import Child, Markup, copyable, definitions, elemen
 from togi.report.html.pareto import pareto_plot
 from togi.report.html.trials import trials_table
 from togi.report.next_steps import how_to_load, next_steps
-from togi.report.quantities import bounds, milliseconds, plural, significant, size
+from togi.report.quantities import bounds, count, milliseconds, plural, significant, size
 from togi.report.rows import Row, counts, rows, warnings
 
 SHOWN_MODULES = 8
@@ -33,7 +33,7 @@ def study_html(study: Study) -> str:
         element(
             "footer",
             None,
-            f"togi {togi.__version__}, study {study.id}. All times, errors and memory were measured, on this machine.",
+            f"togi {togi.__version__}, study {study.id}. All numbers were measured on the machine named above.",
         ),
         element("div", {"id": "hint", "role": "tooltip", "hidden": "hidden"}),
         Markup(f"<script>{_asset('report.js')}</script>"),
@@ -96,7 +96,7 @@ def _tiles(chosen: Row | None, reference: Row | None, found: Sequence[Row]) -> I
         yield _tile("error", f"{significant(after.error.units, 2)}x eager's", None, kind)
     tally = counts(found)
     yield _tile(
-        "recipes", f"{len(found)}", None, ", ".join(f"{count} {outcome.value}" for outcome, count in tally.items())
+        "recipes", f"{len(found)}", None, ", ".join(f"{number} {outcome.value}" for outcome, number in tally.items())
     )
 
 
@@ -156,11 +156,11 @@ def _subject(study: Study) -> dict[str, Child]:
     return {
         "class": facts.module_class,
         "parameters": f"{facts.parameters:,} ({size(facts.parameter_bytes)}; {dtypes})",
-        "modules": ", ".join(f"{count} {name}" for name, count in common),
+        "modules": ", ".join(f"{number} {name}" for name, number in common),
         "inputs": _tensors(facts.inputs),
         "outputs": _tensors(facts.outputs),
         "samples": plural(facts.samples, "sample"),
-        "floating-point operations": f"{significant(facts.flops / 1e9)} G per pass" if facts.flops else None,
+        "floating-point operations": f"{count(facts.flops)} per pass" if facts.flops else None,
         "export": None
         if facts.exportable
         else f"torch.export cannot capture it: {facts.export_error or 'unknown reason'}",
@@ -191,4 +191,6 @@ def _machine(study: Study) -> dict[str, Child]:
 
 
 def _setting(value: object) -> str:
+    if value is None or value == [] or value == ():
+        return "none"
     return value if isinstance(value, str) else json.dumps(value, default=str, sort_keys=True)
