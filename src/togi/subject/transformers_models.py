@@ -24,6 +24,7 @@ def from_transformers(spec: Spec, seed: int) -> Subject:
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    transformers.utils.logging.disable_progress_bar()
     try:
         module = _model(transformers, spec)
     except (SubjectError, UnknownNameError):

@@ -1,0 +1,228 @@
+"""The benchmarks' subjects, one factory each: ``togi tune benchmarks/models.py:resnet50``.
+
+Kinds that behave differently: dense, depthwise and densely connected convolutions, parallel branches, transformers on
+pictures and on text (with fixed and with varying length), recurrence, encoder-decoder with skips, sound, mixing by
+matrix products alone. Two have published weights (``efficientnet_lite0``, ``minilm``); the others have random ones,
+with batch norms that have statistics as after training, because those of a fresh batch norm are the identity.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+import togi
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+
+Subject = tuple[nn.Module, Any]
+SEED = 0
+_EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+
+
+def resnet50() -> Subject:
+    """Dense convolutions with batch norm (1x1 and 3x3). Source: arXiv:1512.03385, timm."""
+    return _timm("resnet50")
+
+
+def mobilenetv3_large() -> Subject:
+    """Depthwise convolutions, squeeze-and-excitation, hard swish. Source: arXiv:1905.02244, timm."""
+    return _timm("mobilenetv3_large_100")
+
+
+def efficientnet_lite0() -> togi.Subject:
+    """Pretrained, on photos: examples/photos.py."""
+    return _example("photos").subject()
+
+
+def convnext_atto() -> Subject:
+    """7x7 depthwise convolutions, layer norm in channels-last. Source: arXiv:2201.03545, timm."""
+    return _timm("convnext_atto")
+
+
+def vit_tiny() -> Subject:
+    """A transformer on 16x16 patches. Source: arXiv:2010.11929, timm."""
+    return _timm("vit_tiny_patch16_224")
+
+
+def regnetx_008() -> Subject:
+    """Grouped convolutions. Source: arXiv:2003.13678, timm."""
+    return _timm("regnetx_008")
+
+
+def densenet121() -> Subject:
+    """Concatenations: batch norm stands before its convolution and cannot be folded into it. Source: arXiv:1608.06993."""
+    return _timm("densenet121", size=160)
+
+
+def repvgg_a0() -> Subject:
+    """In training form: three parallel branches per block. Source: arXiv:2101.03697, timm."""
+    return _timm("repvgg_a0")
+
+
+def mlp_mixer() -> Subject:
+    """Matrix products and layer norms only. Source: arXiv:2105.01601, timm."""
+    return _timm("mixer_s32_224")
+
+
+def lstm_tagger() -> Subject:
+    """A two-layer bidirectional LSTM that gives every token of a sentence a tag."""
+    _seed()
+    return Tagger().eval(), torch.randint(0, 20_000, (1, 64))
+
+
+def unet() -> Subject:
+    """Encoder and decoder with skip connections, for segmentation. Source: arXiv:1505.04597, with batch norm, narrower."""
+    _seed()
+    return _lived_in(UNet()).eval(), torch.randn(1, 3, 160, 160)
+
+
+def gpt2_small() -> Subject:
+    """GPT-2 with 4 of its 12 layers at its full width, without a cache: one pass over 64 tokens."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    _seed()
+    config = GPT2Config(n_layer=4, n_embd=512, n_head=8, vocab_size=16_384, use_cache=False)
+    return GPT2LMHeadModel(config).eval(), {"input_ids": torch.randint(0, config.vocab_size, (1, 64))}
+
+
+def bert_mini() -> Subject:
+    """BERT with 4 layers of width 256 over 128 tokens. Source: arXiv:1908.08962."""
+    from transformers import BertConfig, BertModel
+
+    _seed()
+    config = BertConfig(num_hidden_layers=4, hidden_size=256, num_attention_heads=4, intermediate_size=1024)
+    tokens = torch.randint(1000, config.vocab_size, (1, 128))
+    return BertModel(config).eval(), {"input_ids": tokens, "attention_mask": torch.ones_like(tokens)}
+
+
+def minilm() -> togi.Subject:
+    """Pretrained, on sentences of several lengths: examples/sentences.py."""
+    return _example("sentences").subject()
+
+
+def audio_conv() -> Subject:
+    """One second of sound at 16 kHz through strided and dilated 1-d convolutions."""
+    _seed()
+    return _lived_in(AudioNet()).eval(), torch.randn(1, 1, 16_000)
+
+
+ALL = (
+    resnet50,
+    mobilenetv3_large,
+    efficientnet_lite0,
+    convnext_atto,
+    vit_tiny,
+    regnetx_008,
+    densenet121,
+    repvgg_a0,
+    mlp_mixer,
+    lstm_tagger,
+    unet,
+    gpt2_small,
+    bert_mini,
+    minilm,
+    audio_conv,
+)
+
+
+class Tagger(nn.Module):
+    """(batch, tokens) int64 -> (batch, tokens, tags) logits."""
+
+    def __init__(self, vocabulary: int = 20_000, width: int = 128, hidden: int = 192, tags: int = 17) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(vocabulary, width)
+        self.lstm = nn.LSTM(width, hidden, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1)
+        self.head = nn.Linear(2 * hidden, tags)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        states, _ = self.lstm(self.embedding(tokens))
+        return self.head(states)
+
+
+class UNet(nn.Module):
+    """(batch, 3, height, width) -> (batch, classes, height, width); sizes in multiples of 16."""
+
+    def __init__(self, width: int = 24, depth: int = 4, classes: int = 21) -> None:
+        super().__init__()
+        widths = [width * 2**level for level in range(depth + 1)]
+        self.encoder = nn.ModuleList(map(_double, [3, *widths[:-1]], widths))
+        self.up = nn.ModuleList(nn.ConvTranspose2d(w, w // 2, 2, stride=2) for w in reversed(widths[1:]))
+        self.decoder = nn.ModuleList(_double(w, w // 2) for w in reversed(widths[1:]))
+        self.head = nn.Conv2d(width, classes, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        skips: list[Tensor] = []
+        for level, block in enumerate(self.encoder):
+            x = block(x if level == 0 else nn.functional.max_pool2d(x, 2))
+            skips.append(x)
+        for up, block, skip in zip(self.up, self.decoder, reversed(skips[:-1]), strict=True):
+            x = block(torch.cat([skip, up(x)], dim=1))
+        return self.head(x)
+
+
+def _double(inputs: int, outputs: int) -> nn.Sequential:
+    layers: list[nn.Module] = []
+    for channels in (inputs, outputs):
+        layers += [nn.Conv2d(channels, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
+    return nn.Sequential(*layers)
+
+
+class AudioNet(nn.Module):
+    """(batch, 1, samples) -> (batch, classes) logits."""
+
+    def __init__(self, width: int = 96, classes: int = 35) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [nn.Conv1d(1, width, 80, stride=4, bias=False), nn.BatchNorm1d(width), nn.ReLU()]
+        for step in range(6):
+            dilation = 2 ** (step % 3)
+            convolution = nn.Conv1d(width, width, 5, padding=2 * dilation, dilation=dilation, bias=False)
+            layers += [convolution, nn.BatchNorm1d(width), nn.ReLU(), *([nn.MaxPool1d(2)] if step % 2 else [])]
+        self.layers = nn.Sequential(*layers)
+        self.head = nn.Linear(width, classes)
+
+    def forward(self, sound: Tensor) -> Tensor:
+        return self.head(self.layers(sound).mean(-1))
+
+
+def _timm(name: str, size: int = 224) -> Subject:
+    import timm
+
+    _seed()
+    return _lived_in(timm.create_model(name, pretrained=False)).eval(), torch.randn(1, 3, size, size)
+
+
+def _seed() -> None:
+    torch.manual_seed(SEED)
+
+
+def _lived_in(module: nn.Module) -> nn.Module:
+    """Batch norms with means, variances, scales and shifts of their own per channel."""
+    for part in module.modules():
+        if isinstance(part, nn.modules.batchnorm._BatchNorm):
+            with torch.no_grad():
+                part.running_mean.normal_(0.0, 0.1)
+                part.running_var.uniform_(0.5, 1.5)
+                part.weight.mul_(torch.empty_like(part.weight).uniform_(0.8, 1.2))
+                part.bias.add_(torch.empty_like(part.bias).normal_(0.0, 0.1))
+    return module
+
+
+def _example(name: str) -> ModuleType:
+    """A file of the examples, under a name of its own."""
+    full = f"togi_examples_{name}"
+    if full not in sys.modules:
+        spec = importlib.util.spec_from_file_location(full, _EXAMPLES / f"{name}.py")
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[full] = module
+        spec.loader.exec_module(module)
+    return sys.modules[full]
