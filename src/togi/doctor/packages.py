@@ -11,8 +11,8 @@ from packaging.requirements import Requirement
 
 from togi.doctor.check import Check, Level
 
-EXTRAS = ("onnx", "openvino", "nncf", "report")
-"""Extras that make more techniques or reports possible."""
+EXTRAS = ("onnx", "openvino", "nncf")
+"""Extras that make more techniques possible."""
 
 
 def check() -> list[Check]:
