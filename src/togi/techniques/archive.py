@@ -15,6 +15,7 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from togi.errors import ArtifactError
 from togi.techniques.archive_rules import check_archive
 
 if TYPE_CHECKING:
@@ -31,18 +32,21 @@ def save_exported(program: ExportedProgram, path: Path) -> None:
     """
     import torch
 
-    with warnings.catch_warnings():
-        # "No complete tensor found in the group": of weights that are views; torch stores the whole storage.
-        warnings.simplefilter("ignore")
-        torch.export.save(without_traces(program), path)
+    try:
+        with warnings.catch_warnings():
+            # "No complete tensor found in the group": of weights that are views; torch stores the whole storage.
+            warnings.simplefilter("ignore")
+            torch.export.save(without_traces(program), path)
+    except OSError:
+        raise
+    except Exception as error:  # torch's serialisers raise many types
+        raise ArtifactError(f"torch cannot store the exported program: {error}") from error
     check_archive(path)
 
 
 def load_exported(path: Path) -> ExportedProgram:
     """The program in ``path``. Raises ArtifactError when the file is damaged, or not of the plain form."""
     import torch
-
-    from togi.errors import ArtifactError
 
     check_archive(path)
     try:
@@ -52,24 +56,17 @@ def load_exported(path: Path) -> ExportedProgram:
 
 
 def without_traces(program: ExportedProgram) -> ExportedProgram:
-    """The same program without example inputs, source locations, guards and gradients; weights are shared, not
-    copied."""
-    import torch
+    """The same program without example inputs, source locations, guards and gradients; weights are shared, not copied.
 
-    graph_module = copy.deepcopy(program.graph_module)
-    for module in graph_module.modules():
+    The graph is shared as well: ``program`` loses its source locations.
+    """
+    lean = copy.copy(program)
+    for module in lean.graph_module.modules():
         for node in getattr(getattr(module, "graph", None), "nodes", ()):
             node.meta = {key: node.meta[key] for key in _KEPT_META if key in node.meta}
-    lean = torch.export.ExportedProgram(
-        root=graph_module,
-        graph=graph_module.graph,
-        graph_signature=copy.deepcopy(program.graph_signature),
-        state_dict={name: _without_gradient(tensor) for name, tensor in program.state_dict.items()},
-        range_constraints=program.range_constraints,
-        module_call_graph=copy.deepcopy(program.module_call_graph[:1]),
-        constants=program.constants,
-        verifiers=program.verifiers,
-    )
+    lean._example_inputs = None
+    lean._state_dict = {name: _without_gradient(tensor) for name, tensor in program.state_dict.items()}
+    lean._module_call_graph = program.module_call_graph[:1]
     # Guards are Python source. What they ask of the inputs is asked by ``Signature.check``.
     lean._guards_code = []
     return lean

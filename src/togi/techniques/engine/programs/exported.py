@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
+from togi.errors import ArtifactError
 from togi.subject.signature import Signature
 from togi.techniques.archive import load_exported, save_exported
 from togi.techniques.base import NotSaveable, Options, Refused
@@ -68,8 +71,8 @@ def store_module(candidate: Candidate, folder: Path) -> None:
     """Export the candidate's module into ``folder``. Raises NotSaveable where it cannot be captured."""
     try:
         save_exported(export(candidate), folder / FILE)
-    except Refused as refused:
-        raise NotSaveable(str(refused)) from refused
+    except (Refused, ArtifactError) as error:
+        raise NotSaveable(str(error)) from error
 
 
 def load_module(folder: Path) -> Callable[..., Sequence[Tensor]]:
@@ -77,6 +80,13 @@ def load_module(folder: Path) -> Callable[..., Sequence[Tensor]]:
 
     Raises ArtifactError where the file is damaged or unsafe.
     """
+    program = load_exported(folder / FILE)
     # The graph's own guards say the same as ``Signature.check``, which also names the mend.
-    module: Callable[..., Sequence[Tensor]] = load_exported(folder / FILE).module(check_guards=False)
+    quiet = {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
+    module = program.module(**quiet)
+    for node in module.graph.nodes:
+        # Exporting writes a reshape of contiguous samples as a view, which fails on inputs of other strides.
+        if node.target is torch.ops.aten.view.default:
+            node.target = torch.ops.aten.reshape.default
+    module.recompile()
     return module

@@ -1,0 +1,100 @@
+"""What engines refuse, and that they say why."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+from engine_subjects import MACHINE, Counting, candidate_of, made
+
+from togi.techniques.base import Applies, Refused, Refuses
+from togi.techniques.registry import all_techniques, compatible, technique
+
+WITHOUT_STATE = ("aot_inductor", "onnxruntime", "openvino")
+
+
+@pytest.mark.parametrize("id", WITHOUT_STATE)
+def test_engines_without_state_refuse_modules_that_update_buffers(id: str) -> None:
+    candidate = candidate_of(Counting(), torch.randn(2, 3), buffers_change=True)
+    answer = technique(id).applies(candidate.facts)
+    assert isinstance(answer, Refuses)
+    assert "updates a buffer" in answer.reason
+
+
+@pytest.mark.parametrize("id", ["eager", "torchscript"])
+def test_engines_with_state_go_on_counting(id: str) -> None:
+    candidate = candidate_of(Counting(), torch.randn(2, 3), buffers_change=True)
+    engine = technique(id)
+    assert engine.applies(candidate.facts) == Applies()
+    program = engine.apply(candidate, engine.options(candidate.facts)[0]).program
+    assert program is not None
+    with torch.no_grad():
+        first, second = (program(*candidate.samples[0].args) for _ in range(2))
+    torch.testing.assert_close(second - first, torch.ones(2, 3))
+
+
+def test_freezing_is_not_offered_where_buffers_change() -> None:
+    facts = made("tied", buffers_change=True).facts
+    assert not any(o["freezing"] for o in technique("torch_compile").options(facts))
+    assert not any(o["freeze"] for o in technique("torchscript").options(facts))
+
+
+@pytest.mark.parametrize("id", ["aot_inductor", "onnxruntime"])
+def test_engines_that_export_repeat_why_it_cannot_be_exported(id: str) -> None:
+    facts = made("tied", exportable=False, export_error="data-dependent branch at model.py:7").facts
+    answer = technique(id).applies(facts)
+    assert isinstance(answer, Refuses)
+    assert "data-dependent branch at model.py:7" in answer.reason
+
+
+@pytest.mark.parametrize("id", ["torch_compile", "aot_inductor"])
+def test_compilers_refuse_without_a_compiler_and_name_the_mend(id: str) -> None:
+    facts = made("tied", machine=MACHINE.model_copy(update={"compiler": None})).facts
+    answer = technique(id).applies(facts)
+    assert isinstance(answer, Refuses)
+    assert "apt-get install g++" in answer.reason
+
+
+@pytest.mark.parametrize("id", ["cuda_graph", "torch_tensorrt"])
+def test_cuda_engines_refuse_a_cpu(id: str) -> None:
+    assert isinstance(technique(id).applies(made("tied").facts), Refuses)
+    assert technique(id).devices == {"cuda"}
+
+
+def test_scripting_says_at_which_line_it_stopped() -> None:
+    class Unscriptable(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + sum(n for n in (1, 2) if n > 1)
+
+    candidate = candidate_of(Unscriptable(), torch.randn(3))
+    with pytest.raises(Refused, match=r"test_engine_conditions\.py"):
+        technique("torchscript").apply(candidate, {"how": "script", "freeze": True, "optimize": False})
+
+
+def test_tracer_warnings_become_notes() -> None:
+    class Branching(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x + 1 if bool(x.sum() > 0) else x - 1
+
+    candidate = candidate_of(Branching(), torch.ones(3))
+    traced = technique("torchscript").apply(candidate, {"how": "trace", "freeze": True, "optimize": False})
+    assert any("Converting a tensor to a Python boolean" in note for note in traced.notes)
+
+
+def test_one_recipe_has_one_engine_and_one_precision() -> None:
+    known = all_techniques()
+    assert not compatible([known["eager"], known["openvino"]])
+    assert compatible([known["int8_openvino"], known["openvino"]])
+    assert not compatible([known["int8_openvino"], known["onnxruntime"]])
+    assert not compatible([known["bf16"], known["int8_openvino"], known["openvino"]])
+
+
+def test_planning_with_techniques_does_not_import_torch() -> None:
+    code = (
+        "import sys; from togi.techniques.registry import all_techniques; all_techniques();"
+        "found = {'torch', 'onnxruntime', 'openvino', 'nncf'} & set(sys.modules); sys.exit(repr(found) if found else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
