@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,6 +17,8 @@ from togi import api
 from togi.cli.app import run
 from togi.doctor import Check, Level
 from togi.errors import JournalError
+from togi.journal import Journal
+from togi.journal.store import StudyEntry
 from togi.records import Interval, Outcome, Study
 from togi.report.comparison import Comparison, Contestant
 
@@ -77,6 +82,27 @@ def test_report_as_text_json_and_html(stored: Study, tmp_path: Path, capsys: pyt
 def test_report_of_an_unknown_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", "nope"]) == 2
     assert "there is no study 'nope'" in capsys.readouterr().err
+
+
+def test_report_lists_the_studies_of_a_journal(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    entry = StudyEntry(id="5f2c", subject="m.py:f", started="2026-11-21T03:12:45Z", trials=18, verdict="3.1x the speed")
+    held: list[StudyEntry] = [entry]
+
+    @contextmanager
+    def opened(*_: Any, **__: Any) -> Iterator[Any]:
+        yield SimpleNamespace(studies=lambda: held)
+
+    monkeypatch.setattr(Journal, "open", opened)
+    assert run(["report", "--list"]) == 0
+    shown = capsys.readouterr().out
+    assert all(part in shown for part in ("5f2c", "2026-11-21 03:12", "m.py:f", "18 trials", "3.1x the speed"))
+    assert run(["report", "--list", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["studies"][0]["id"] == "5f2c"
+    held.clear()
+    assert run(["report", "--list"]) == 1
+    assert "no studies yet" in capsys.readouterr().out
 
 
 @pytest.mark.usefixtures("stored")

@@ -24,13 +24,18 @@ def report(
     device: Device = "cpu",
     seed: Seed = 0,
 ) -> int:
-    """Show a study again, with every trial. Exit code 1 when nothing could be chosen in it."""
+    """Show a study again, with every trial, or list the studies.
+
+    Exit code 1 when nothing could be chosen in it, or when there are no studies to list.
+    """
     from togi import api
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_report
     from togi.report.json import study_json
     from togi.report.terminal import study_text
 
     without_effect("report", device=device != "cpu", seed=seed)
+    if list_:
+        return _list(journal, json)
     if html is not None:
         check_report_path(html, force)
     found = api.read_study(study, journal)
@@ -43,3 +48,22 @@ def report(
         console = stdout()
         print_text(console, study_text(found, width=console.width))
     return 0 if found.best is not None else 1
+
+
+def _list(path: Path | None, json: bool) -> int:
+    """The journal's table of contents; 1 when it is empty."""
+    from togi.api import default_journal
+    from togi.cli.output import print_json, print_text, stdout
+    from togi.journal import Journal as OpenJournal
+    from togi.records import SCHEMA_VERSION
+    from togi.report.contents import contents_text
+
+    with OpenJournal.open(path or default_journal(), create=False, read_only=True) as journal:
+        entries = journal.studies()
+    if json:
+        studies = [entry.model_dump() for entry in entries]
+        print_json({"schema_version": SCHEMA_VERSION, "kind": "studies", "studies": studies})
+    else:
+        console = stdout()
+        print_text(console, contents_text(entries))
+    return 0 if entries else 1
