@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 def explain(
     id: Annotated[
         str | None,
-        typer.Argument(
-            metavar="[ID]", help="A technique; without it all are listed.", autocompletion=complete_technique
-        ),
+        typer.Argument(metavar="ID", help="A technique; without it all are listed.", autocompletion=complete_technique),
     ] = None,
     json: Json = False,
     device: Device = "cpu",

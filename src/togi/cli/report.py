@@ -13,8 +13,9 @@ from togi.cli.options import Device, Journal, Json, Seed, without_effect
 def report(
     study: Annotated[
         str | None,
-        typer.Argument(metavar="[STUDY]", help="The id of a study or its first digits; default: the newest."),
+        typer.Argument(metavar="STUDY", help="The id of a study or its first digits; default: the newest."),
     ] = None,
+    list_: Annotated[bool, typer.Option("--list", help="List the studies of the journal, the newest first.")] = False,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE.html", help="Write an offline HTML file.")
     ] = None,
