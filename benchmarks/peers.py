@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import sys
 import tempfile
 import time
 from collections.abc import Callable
@@ -88,7 +87,9 @@ def main() -> None:
             options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
     good = [row.ratio[0] for row in rows if math.isfinite(row.ratio[0])]
     if good:
-        print(f"geometric mean over the best peer: {math.exp(sum(map(math.log, good)) / len(good)):.3f} x on {len(good)}")
+        print(
+            f"geometric mean over the best peer: {math.exp(sum(map(math.log, good)) / len(good)):.3f} x on {len(good)}"
+        )
         print(f"lowest: {min(good):.3f} x")
 
 
@@ -99,8 +100,7 @@ def compare(model: str, time_limit_s: float, budget_s: float, limits: tuple[floa
     with tempfile.TemporaryDirectory() as folder:
         result = api.tune(subject, time_limit_s=time_limit_s, journal=Path(folder) / "journal.sqlite")
     row.recipe = result.best.recipe.label
-    ref = SubjectRef(kind="locator", spec=subject, path=tuple(sys.path))
-    with Stable(ref, machine(), device="cpu", seed=0) as stable:
+    with Stable(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0) as stable:
         facts, _, _ = stable.survey(Limits(timeout_s=600), lambda _: None)
         row.limit_ms = limit_ms(facts, limits)
         race_all(row, stable, facts, result.best, budget_s)
@@ -138,7 +138,9 @@ def start(row: Row, stable: Stable, facts: Facts, name: str, peer: Recipe) -> Ru
     try:
         running = stable.start(peer, facts, Limits(timeout_s=600), lambda _: None)
         if running.error is None or not running.error.faithful:
-            row.excluded[name] = f"not faithful: {running.error.units:.0f} x eager's error" if running.error else "unverified"
+            row.excluded[name] = (
+                f"not faithful: {running.error.units:.0f} x eager's error" if running.error else "unverified"
+            )
             running.close()
             return None
         running.warm()

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +26,7 @@ if TYPE_CHECKING:
     from togi.report.comparison import Comparison
     from togi.subject.inputs import Dynamic
 
-PathOrName = str | PathLike[str]
+PathOrName = str | Path
 
 
 def home() -> Path:
@@ -149,7 +147,13 @@ def tune(
     extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic}
     with _reference(subject, inputs, extras) as (ref, name), Journal.open(journal or default_journal()) as opened:
         record, artifact = run_study(
-            ref, name, settings, journal=opened, keep=home() / "artifacts", resume=resume, progress=progress or Progress()
+            ref,
+            name,
+            settings,
+            journal=opened,
+            keep=home() / "artifacts",
+            resume=resume,
+            progress=progress or Progress(),
         )
     best = _best(record, artifact)
     if out is not None and artifact is not None:
@@ -203,7 +207,6 @@ def _best(record: Study, artifact: Path | None) -> Best:
 @contextmanager
 def _reference(subject: Any, inputs: Any, extras: dict[str, Any]) -> Iterator[tuple[SubjectRef, str]]:
     """Where children find the subject, and its name for people; a live one rests in a private file meanwhile."""
-    place = {"path": tuple(sys.path), "cwd": os.getcwd()}
     if isinstance(subject, str):
         if inputs is not None or any(value is not None for value in extras.values()):
             raise SubjectError(
@@ -213,14 +216,14 @@ def _reference(subject: Any, inputs: Any, extras: dict[str, Any]) -> Iterator[tu
         from togi.subject.locate import check_spec
 
         check_spec(subject)
-        yield SubjectRef(kind="locator", spec=subject, **place), subject
+        yield SubjectRef.here("locator", subject), subject
         return
     folder = Path(tempfile.mkdtemp(prefix="togi-live-"))
     try:
         path = folder / "subject"
         live = _live(subject, inputs, extras)
         _dump(live, path)
-        yield SubjectRef(kind="live", spec=str(path), **place), type(live.module).__name__
+        yield SubjectRef.here("live", str(path)), type(live.module).__name__
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -39,8 +39,9 @@ class Settings(SearchSettings):
         """Of the whole study."""
         return self.time_limit_s if self.time_limit_s is not None else TIME_LIMITS_S[self.effort]
 
-    def for_search(self) -> SearchSettings:
-        """What the search needs. The course keeps the time; a bound alone allows every approximate technique."""
+    def for_search(self, time_s: float) -> SearchSettings:
+        """What the search needs, with ``time_s`` for its trials. A bound alone allows every approximate technique."""
         bounded = self.max_error is not None or self.max_drop is not None
+        allow = self.allow or ((ALL,) if bounded else ())
         fields = {name: getattr(self, name) for name in SearchSettings.model_fields}
-        return SearchSettings(**{**fields, "time_limit_s": None, "allow": self.allow or ((ALL,) if bounded else ())})
+        return SearchSettings(**{**fields, "time_limit_s": max(1.0, time_s), "allow": allow})

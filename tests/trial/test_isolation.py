@@ -1,4 +1,4 @@
-"""A study full of techniques that crash, hang, lie and litter: each gets its outcome, the study ends, nothing is left."""
+"""A study full of techniques that crash, hang, lie and litter: each gets its outcome, nothing is left behind."""
 
 from __future__ import annotations
 
@@ -52,6 +52,7 @@ def hostile_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="module")
 def study(hostile_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Study:
+    assert hostile_path.exists()
     folder = tmp_path_factory.mktemp("study")
     (folder / "tiny.py").write_text(
         "import torch\n"
@@ -113,6 +114,7 @@ def test_tracebacks_and_output_are_kept(study: Study) -> None:
 
 
 def test_no_process_is_left(study: Study) -> None:
+    assert study.trials
     listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
     assert "togi-hostile-orphan" not in listing
     assert "togi.trial.server" not in listing

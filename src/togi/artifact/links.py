@@ -14,7 +14,9 @@ EAGER = "eager"
 """The engine that ends every chain: an exported program, run by plain torch on any machine."""
 
 
-def write_links(built: Candidate, start: Candidate, recipe: Recipe, folder: Path) -> tuple[tuple[Link, ...], tuple[str, ...]]:
+def write_links(
+    built: Candidate, start: Candidate, recipe: Recipe, folder: Path
+) -> tuple[tuple[Link, ...], tuple[str, ...]]:
     """Save the program of ``built`` and, where it is another engine, an eager fallback made anew from ``start``.
 
     Returns the chain and notes for people. Raises NotSaveable when the chosen engine has no file form here.
@@ -49,6 +51,4 @@ def _write(program: Program, engine: str, candidate: Candidate, recipe: Recipe, 
     inside = folder / engine
     inside.mkdir(parents=True)
     meta = program.save(inside)
-    return Link(
-        engine=engine, folder=engine, meta=meta, runtime=recipe.at(Stage.RUNTIME), threads=candidate.threads
-    )
+    return Link(engine=engine, folder=engine, meta=meta, runtime=recipe.at(Stage.RUNTIME), threads=candidate.threads)

@@ -64,7 +64,9 @@ def read_manifest(folder: Path) -> Manifest:
     """
     path = folder / MANIFEST
     if not folder.is_dir():
-        raise ArtifactError(f"{folder} is not a folder: an artifact is a folder made by 'togi tune SUBJECT --out {folder}'")
+        raise ArtifactError(
+            f"{folder} is not a folder: an artifact is a folder made by 'togi tune SUBJECT --out {folder}'"
+        )
     if not path.is_file() or path.is_symlink():
         raise ArtifactError(f"{folder} holds no {MANIFEST}, so it is not a togi artifact, or it was copied in part")
     size = path.stat().st_size
@@ -102,7 +104,9 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     if missing:
         raise ArtifactError(f"{folder} lacks {missing[0]}, which its manifest lists: copy the whole folder again")
     if extra:
-        raise ArtifactError(f"{folder} holds {extra[0]}, which its manifest does not list: it was added later. Remove it")
+        raise ArtifactError(
+            f"{folder} holds {extra[0]}, which its manifest does not list: it was added later. Remove it"
+        )
     for name, entry in listed.items():
         _check_content(folder / name, entry)
 

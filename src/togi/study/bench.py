@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import sys
 from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
@@ -64,7 +62,9 @@ class _Bench:
         if _is_artifact(spec):
             manifest = read_manifest(Path(spec))
             check = not _is_artifact(host)
-            running = stable.start_artifact(Path(spec).absolute(), manifest.recipe, manifest.facts, _LIMITS, check=check)
+            running = stable.start_artifact(
+                Path(spec).absolute(), manifest.recipe, manifest.facts, _LIMITS, check=check
+            )
         else:
             running = stable.start_unchecked(recipe(**REFERENCE), _LIMITS)
         self.stack.callback(running.close)
@@ -74,11 +74,10 @@ class _Bench:
 
     def _stable(self, host: str) -> Stable:
         if host not in self.stables:
-            kind = "artifact" if _is_artifact(host) else "locator"
-            spec = str(Path(host).absolute()) if kind == "artifact" else host
-            ref = SubjectRef.model_validate({"kind": kind, "spec": spec, "path": tuple(sys.path), "cwd": os.getcwd()})
+            artifact = _is_artifact(host)
+            ref = SubjectRef.here("artifact", host) if artifact else SubjectRef.here("locator", host)
             stable = self.stack.enter_context(Stable(ref, self.here, device=self.device, seed=self.seed))
-            if kind == "locator":
+            if not artifact:
                 stable.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
             self.stables[host] = stable
         return self.stables[host]
@@ -90,7 +89,9 @@ def _is_artifact(spec: str) -> bool:
 
 def _names(specs: Sequence[str]) -> list[str]:
     """The specs themselves; one given again is told apart by a number."""
-    return [spec if specs.index(spec) == i else f"{spec} ({specs[: i + 1].count(spec)})" for i, spec in enumerate(specs)]
+    return [
+        spec if specs.index(spec) == i else f"{spec} ({specs[: i + 1].count(spec)})" for i, spec in enumerate(specs)
+    ]
 
 
 def _contestant(running: RunningTrial, lane: Lane) -> Contestant:
@@ -119,5 +120,3 @@ def _comparison(contestants: tuple[Contestant, ...], result: RaceResult, here: M
     worst = max(noises, key=lambda noise: noise.spread)
     sentence = f"{result.sentence[0].upper()}{result.sentence[1:]}."
     return Comparison(contestants=contestants, verdict=sentence, machine=here, noise=worst, rounds=result.rounds)
-
-

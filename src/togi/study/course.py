@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,9 +18,10 @@ from togi.settings import Settings
 from togi.study.stable import Stable
 from togi.subject.signature import Signature
 from togi.techniques import recipe, technique
+from togi.techniques.base import Options
 from togi.trial.supervise import Limits, RunningTrial, TrialEnded
 
-REFERENCE = {"no_grad": {}}
+REFERENCE: dict[str, Options] = {"no_grad": {}}
 """Plain eager under ``no_grad``: what every speed-up relates to."""
 _STANDING = 4
 _COMPARE_BUDGET_S = 3.0
@@ -50,8 +52,14 @@ class Course:
     _reference: RunningTrial | None = None
 
     def explore(self) -> None:
-        """Try what the search suggests until it has nothing better, or the time for it is over."""
-        while (left := self._explore_s()) > 0 and (next_recipe := self.search.next(self.log.claimed())) is not None:
+        """Try what the search suggests until it has nothing better, or the time for it is over.
+
+        The reference is tried in any case: without it there is nothing to relate to.
+        """
+        while (next_recipe := self.search.next(self.log.claimed())) is not None:
+            left = self._explore_s() if next_recipe != recipe(**REFERENCE) else self.settings.trial_timeout_s
+            if left <= 0:
+                return
             if not self.log.claim(next_recipe):
                 self._catch_up()
                 continue
@@ -61,6 +69,10 @@ class Course:
             except BaseException:
                 self.log.release(next_recipe)
                 raise
+            if trial.outcome is Outcome.TIMED_OUT and left < self.settings.trial_timeout_s:
+                self.log.release(next_recipe)  # cut off by the study's limit, not by its own: it may be tried again
+                self.progress.message(f"{next_recipe.label} was not finished within the time limit")
+                return
             self.log.append(trial)
             self.tried += 1
             self.progress.trial_ended(trial)
@@ -191,14 +203,18 @@ class Course:
                 self._standing.pop(candidate).close()
 
     def _explore_s(self) -> float:
-        limit = self.settings.limit_s
-        if limit is None:
-            return self.settings.trial_timeout_s
-        reserve = max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], limit * _RACE_SHARE)) * 1.5
-        return self.started + limit - reserve - time.monotonic()
+        return explore_s(self.settings, self.started)
 
 
 def _undecided(timing: Timing) -> bool:
     """Too noisy to judge. However much single times vary, paired rounds that agree are good enough."""
     speedup = timing.speedup_x
     return not usable(timing.noise) and speedup.high > _WIDE_X * speedup.low
+
+
+def explore_s(settings: Settings, started: float) -> float:
+    """Seconds left for trials: the study's limit less what race and proof will take."""
+    if settings.limit_s is None:
+        return math.inf
+    reserve = 1.5 * max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], settings.limit_s * _RACE_SHARE))
+    return started + settings.limit_s - reserve - time.monotonic()

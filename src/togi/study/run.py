@@ -12,7 +12,7 @@ from togi.progress import Progress
 from togi.records import Facts, Outcome, Recipe, Study, Trial
 from togi.search import Search
 from togi.settings import Settings
-from togi.study.course import REFERENCE, Course
+from togi.study.course import REFERENCE, Course, explore_s
 from togi.study.finals import Finals, Saved, race_budget_s
 from togi.study.stable import Stable
 from togi.subject.machine import machine
@@ -44,14 +44,14 @@ def run_study(
     progress.message(f"loading {name}")
     with Stable(subject, machine(settings.device), device=settings.device, seed=settings.seed) as stable:
         facts, signature, fingerprint = _survey(stable, name, progress)
-        header = Study(
-            id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now()
-        )
+        header = Study(id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
         lasting = settings.model_dump(mode="json", exclude=_FLEETING)
         log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
-        search = Search(facts, settings.for_search(), all_techniques(), log.trials())
+        search = Search(facts, settings.for_search(explore_s(settings, started)), all_techniques(), log.trials())
         progress.surveyed(facts, search.planned, settings.limit_s)
-        course = Course(stable, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings))
+        course = Course(
+            stable, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
+        )
         course.notes += log.notes
         course.explore()
         finals = Finals(course, keep)

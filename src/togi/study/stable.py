@@ -84,7 +84,9 @@ class Stable:
         """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded."""
         return RunningTrial.start(self.server({}), self._job("trial", recipe=recipe, check=False), limits, recipe.label)
 
-    def start_artifact(self, folder: Path, recipe: Recipe, facts: Facts, limits: Limits, *, check: bool) -> RunningTrial:
+    def start_artifact(
+        self, folder: Path, recipe: Recipe, facts: Facts, limits: Limits, *, check: bool
+    ) -> RunningTrial:
         """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded."""
         server = self.server(environment_of(recipe, facts))
         job = self._job("artifact", recipe=recipe, artifact=str(folder), check=check)

@@ -110,7 +110,9 @@ def classify(error: BaseException, stage: str) -> Failure:
     if isinstance(cause, ModuleNotFoundError) and cause.name and not cause.name.startswith("togi"):
         mend = f"pip install {cause.name.split('.')[0]}"
         return Failure(Outcome.MISSING, f"{where} needs the package {cause.name}", where, mend, trace)
-    return Failure(Outcome.FAILED, f"{where} raised {type(cause).__name__}: {first_line(cause)}", where, traceback=trace)
+    return Failure(
+        Outcome.FAILED, f"{where} raised {type(cause).__name__}: {first_line(cause)}", where, traceback=trace
+    )
 
 
 def first_line(error: BaseException) -> str:

@@ -7,9 +7,11 @@ line of its own with a token that only this study knows; whatever else arrives i
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import select
 import socket
+import sys
 import time
 from typing import Any, Literal
 
@@ -27,6 +29,11 @@ class SubjectRef(Record):
     path: tuple[str, ...] = ()
     """``sys.path`` of the parent."""
     cwd: str = "."
+
+    @classmethod
+    def here(cls, kind: Literal["locator", "live", "artifact"], spec: str) -> SubjectRef:
+        """With this process's import path and working folder."""
+        return cls(kind=kind, spec=spec, path=tuple(sys.path), cwd=os.getcwd())
 
 
 class ServerConfig(Record):
@@ -124,5 +131,3 @@ class Channel:
 
 def new_token() -> str:
     return secrets.token_hex(16)
-
-

@@ -1,9 +1,9 @@
 """The trial server: imports torch and loads the subject once, then forks a child for every trial in milliseconds.
 
-Run as ``python -m togi.trial.server`` with a socket as file descriptor 3 and a ``ServerConfig`` as first frame. It never
-runs the model and starts no thread, because a forked child of a process with an OpenMP pool hangs in its first parallel
-region. Where loading the subject starts threads or CUDA all the same, it says so, and the parent starts a fresh server
-for every trial, which then runs the job itself instead of forking.
+Started with a socket as file descriptor 3 and a ``ServerConfig`` as first frame. It never runs the model and starts no
+thread, because a forked child of a process with an OpenMP pool hangs in its first parallel region. Where loading the
+subject starts threads or CUDA all the same, it says so, and the parent starts a fresh server for every trial, which then
+runs the job itself instead of forking.
 """
 
 from __future__ import annotations
@@ -99,11 +99,11 @@ class _Server:
     def serve(self) -> None:
         try:
             while True:
-                readable, _, _ = select.select([self.channel, self.wake_read], [], [])
+                readable, _, _ = select.select([self.channel.fileno(), self.wake_read], [], [])
                 if self.wake_read in readable:
                     os.read(self.wake_read, 4096)
                     self._reap()
-                if self.channel in readable and not self._obey():
+                if self.channel.fileno() in readable and not self._obey():
                     return
         finally:
             for pid in self.children:
@@ -187,7 +187,7 @@ def _settle(job: Job) -> None:
 def _fork_safe() -> bool:
     import torch
 
-    return _thread_count() == 1 and not torch.cuda.is_initialized()
+    return _thread_count() == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
 
 
 def _thread_count() -> int:

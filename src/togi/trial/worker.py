@@ -1,7 +1,7 @@
 """A trial child: survey the subject, or build, verify and time one recipe, on the parent's word.
 
-It sends what it finds as soon as it has it, so that whatever happens next, that much is known. Then it obeys: warm, turn,
-footprint, save, quit.
+It sends what it finds as soon as it has it, so that whatever happens next, that much is known. Then it obeys: warm,
+turn, footprint, save, quit.
 """
 
 from __future__ import annotations
@@ -198,8 +198,8 @@ def read_survey(folder: Path) -> tuple[Facts, Signature]:
 def storage_bytes(module: torch.nn.Module) -> int:
     """Bytes of the distinct storages of its parameters and buffers."""
     tensors = [*module.parameters(), *module.buffers()]
-    storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if t.device.type != "meta"}
-    return sum(storages.values())
+    storages = [t.untyped_storage() for t in tensors if t.device.type != "meta"]
+    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
 
 
 def _send_failure(channel: Channel, failure: Failure) -> None:
