@@ -1,5 +1,6 @@
 """How long it takes and how much memory it needs, found in turns, and how sure that is. No torch is imported here."""
 
+from togi.measure.allocator import keep_freed_memory
 from togi.measure.course import Lane, Runner, Verdict
 from togi.measure.interval import PLACEMENT, median_interval, ratio_interval, rounds_needed
 from togi.measure.memory import MemoryMark, mark_memory, measure_footprint
@@ -20,6 +21,7 @@ __all__ = [
     "choose_passes",
     "compare",
     "judge",
+    "keep_freed_memory",
     "mark_memory",
     "measure_footprint",
     "median_interval",

@@ -208,6 +208,8 @@ class Course:
         else:
             said = f"cannot tell {' and '.join(racing)} apart {rounds} on this machine now"
         found = self.speed_x(winner, self.reference, self.confidence)
+        if verdict is Verdict.SEPARATED and winner is self.reference:
+            return said
         if winner is self.reference or found is None:
             return f"{said}; nothing is faster than {self.reference.name} beyond doubt"
         return f"{said}; {winner.name} is {_times(found)} as fast as {self.reference.name}"

@@ -11,8 +11,6 @@ Source: Linux, Documentation/filesystems/proc.rst (smaps, VmHWM, clear_refs); to
 
 from __future__ import annotations
 
-import ctypes
-import ctypes.util
 import gc
 import site
 import sys
@@ -23,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from togi.measure.allocator import freed_memory_returned, trim
 from togi.records import Footprint
 
 if TYPE_CHECKING:
@@ -79,7 +78,8 @@ def measure_footprint(
     _release(device)
     anonymous, mapped = _resident()
     idle = max(0, anonymous - mark.anonymous_bytes) + max(0, mapped - mark.mapped_bytes) + held_bytes
-    peak = peak_resident_bytes(lambda: _run(call, samples, passes))
+    with freed_memory_returned():
+        peak = peak_resident_bytes(lambda: _run(call, samples, passes))
     allocator = torch_allocator_peak_bytes(lambda: _run(call, samples, 1)) if exact else None
     return Footprint(idle_bytes=idle, peak_bytes=peak, allocator_peak_bytes=allocator)
 
@@ -89,7 +89,7 @@ def peak_resident_bytes(run: Callable[[], None]) -> int:
 
     The kernel's own high-water mark where it may be reset; else a thread looks every millisecond and may miss less.
     """
-    _trim()
+    trim()
     if _reset_high_water():
         before = _status_bytes("VmRSS")
         run()
@@ -172,15 +172,7 @@ def _release(device: str) -> None:
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
     else:
-        _trim()
-
-
-def _trim() -> None:
-    """Free lists of glibc's malloc back to the system (malloc_trim(3)); other allocators keep theirs, and it counts."""
-    name = ctypes.util.find_library("c") if sys.platform == "linux" else None
-    trim = getattr(ctypes.CDLL(name), "malloc_trim", None) if name else None
-    if trim is not None:
-        trim(0)
+        trim()
 
 
 def _resident() -> tuple[int, int]:

@@ -1,0 +1,164 @@
+"""Known allocations, each in a forked child of its own, as in a trial. Tolerance: 3 MB or 5 %, whichever is more."""
+
+import json
+import mmap
+import os
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+import torch
+
+from togi.measure import keep_freed_memory, mark_memory, measure_footprint
+from togi.measure import memory as module
+from togi.subject.inputs import Inputs
+
+MB = 2**20
+ONE = [Inputs((0,))]
+
+
+def _in_child(work: Callable[[], dict]) -> dict:
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            keep_freed_memory()
+            torch.set_num_threads(1)
+            os.write(write, json.dumps(work()).encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as answers:
+        text = answers.read()
+    os.waitpid(pid, 0)
+    return json.loads(text)
+
+
+def _near(found: int, wanted: int) -> bool:
+    return abs(found - wanted) <= max(3 * MB, 0.05 * wanted)
+
+
+def _footprint(build: Callable[[], Callable], **settings) -> dict:
+    def work() -> dict:
+        mark, call = mark_memory(), build()
+        call(0)
+        return measure_footprint(call, ONE, mark, **settings).model_dump()
+
+    return _in_child(work)
+
+
+def test_weights_and_working_memory_of_torch():
+    def build():
+        weights = torch.ones(64 * MB // 4)
+        return lambda x: (torch.empty(40 * MB // 4).fill_(x), weights)
+
+    found = _footprint(build)
+    assert _near(found["idle_bytes"], 64 * MB)
+    assert _near(found["peak_bytes"], 40 * MB)
+    assert found["allocator_peak_bytes"] == 40 * MB
+
+
+def test_memory_that_torch_does_not_know_of():
+    def build():
+        weights = np.ones(50 * MB, np.uint8)
+        return lambda _: (np.full(30 * MB, 1, np.uint8), weights)
+
+    found = _footprint(build)
+    assert _near(found["idle_bytes"], 50 * MB)
+    assert _near(found["peak_bytes"], 30 * MB)
+    assert found["allocator_peak_bytes"] is None
+
+
+def test_many_small_blocks_that_are_freed_are_not_idle():
+    def build():
+        blocks = [torch.ones(2500) for _ in range(5000)]
+        del blocks
+        return lambda _: None
+
+    assert _near(_footprint(build)["idle_bytes"], 0)
+
+
+def test_peak_is_that_of_the_moment_not_the_sum():
+    def call(_):
+        for _ in range(5):
+            torch.ones(20 * MB // 4)
+
+    found = _footprint(lambda: call)
+    assert _near(found["peak_bytes"], 20 * MB)
+    assert found["allocator_peak_bytes"] == 20 * MB
+
+
+def test_inherited_weights_count_only_by_what_the_caller_says():
+    inherited = torch.ones(64 * MB // 4)
+    build = lambda: lambda _: inherited.sum()  # noqa: E731
+    assert _near(_footprint(build)["idle_bytes"], 0)
+    assert _near(_footprint(build, held_bytes=64 * MB)["idle_bytes"], 64 * MB)
+
+
+def test_writing_to_inherited_memory_is_no_growth():
+    inherited = torch.ones(32 * MB // 4)
+    found = _footprint(lambda: lambda _: inherited.add_(1), exact=False)
+    assert _near(found["idle_bytes"], 0)
+    assert _near(found["peak_bytes"], 0)
+
+
+def test_weights_read_in_place_from_a_file_count(tmp_path):
+    path = tmp_path / "weights.bin"
+    path.write_bytes(b"\1" * (24 * MB))
+
+    def build():
+        with path.open("rb") as file:
+            mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        return lambda _: np.frombuffer(mapped, np.uint8).sum()
+
+    def work() -> dict:
+        mark, call = mark_memory(), build()
+        call(0)
+        return measure_footprint(call, ONE, mark, exact=False).model_dump()
+
+    assert _near(_in_child(work)["idle_bytes"], 24 * MB)
+
+
+def test_peak_by_looking_where_the_kernel_cannot_reset_its_mark():
+    def work() -> dict:
+        module._reset_high_water = lambda: False
+        return {"peak": module.peak_resident_bytes(lambda: [torch.ones(64 * MB // 4) for _ in range(3)])}
+
+    assert _in_child(work)["peak"] >= 0.8 * 192 * MB
+
+
+def test_libraries_do_not_count_and_data_files_do():
+    lines = [
+        "7f00-7f10 r-xp 00000000 00:00 1    /usr/lib/x86_64-linux-gnu/libc.so.6",
+        "Rss:                 100 kB",
+        "Anonymous:             4 kB",
+        "7f10-7f20 r--p 00000000 00:00 2    /data/my weights.bin",
+        "Rss:                 200 kB",
+        "Anonymous:            16 kB",
+        "7f20-7f30 rw-p 00000000 00:00 0 ",
+        "Rss:                  32 kB",
+        "Anonymous:            32 kB",
+        "7f30-7f40 rw-p 00000000 00:00 0    [heap]",
+        "Rss:                   8 kB",
+        "Anonymous:             8 kB",
+    ]
+    assert module._count_resident(lines, ("/usr/",)) == (60 * 1024, 184 * 1024)
+
+
+def test_an_error_of_the_candidate_goes_through():
+    def call(_):
+        raise RuntimeError("broken model")
+
+    with pytest.raises(RuntimeError, match="broken model"):
+        measure_footprint(call, ONE, mark_memory())
+
+
+@pytest.mark.gpu
+def test_device_memory():
+    if not torch.cuda.is_available():
+        pytest.skip("no CUDA device here")
+    mark = mark_memory("cuda")
+    weights = torch.ones(64 * MB // 4, device="cuda")
+    found = measure_footprint(lambda _: weights * 2, ONE, mark, device="cuda")
+    assert 64 * MB <= found.idle_bytes <= 96 * MB
+    assert found.allocator_peak_bytes == 64 * MB
