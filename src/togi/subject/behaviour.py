@@ -28,6 +28,8 @@ class Behaviour:
     buffers_change: bool
     non_finite: bool
     """A floating-point output holds NaN or infinity."""
+    all_zero: bool
+    """Every output is zero everywhere: nothing can be learned from comparing it."""
     notes: tuple[str, ...] = ()
 
 
@@ -50,6 +52,7 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
         random=seeded and differs,
         repeatable=repeatable,
         buffers_change=bool(changed),
+        all_zero=_all_zero([t for output in outputs for t in tensors(output)]),
         non_finite=any(not bool(t.isfinite().all()) for o in outputs for t in tensors(o) if _is_numeric(t)),
         notes=(
             *_input_notes(first),
@@ -111,6 +114,11 @@ def _same_bits(a: Tensor, b: Tensor) -> bool:
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.detach().resolve_conj().resolve_neg().contiguous().flatten().view(torch.uint8)
+
+
+def _all_zero(found: Sequence[Tensor]) -> bool:
+    numeric = [tensor for tensor in found if _is_numeric(tensor) and tensor.numel() > 0]
+    return bool(numeric) and not any(bool(tensor.any()) for tensor in numeric)
 
 
 def _is_dense(tensor: Tensor) -> bool:

@@ -49,6 +49,8 @@ def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Mac
     notes = [*ready.notes, *behaviour.notes, *_notes(ready.module, signature)]
     if behaviour.non_finite:
         notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
+    if behaviour.all_zero:
+        notes.append("Every output is zero: a comparison cannot show whether a candidate is right. Check its weights.")
     facts = Facts(
         device=torch.device(device).type,
         machine=machine or this_machine(device),

@@ -8,6 +8,7 @@ import torch
 
 from togi.errors import SubjectError
 from togi.subject.inputs import Subject
+from togi.subject.lived_in import live_in
 from togi.subject.made_inputs import made_tensor
 from togi.subject.spec import Spec
 from togi.subject.weights import load_weights
@@ -27,6 +28,8 @@ def from_timm(spec: Spec, seed: int) -> Subject:
         height = width = size
     if "weights" in spec.options:
         load_weights(module, spec.options["weights"])
+    else:
+        live_in(module, seed)
     shape = (spec.integer("batch") or 1, channels, height, width)
     return Subject(module.eval(), made_tensor(torch.float32, shape, torch.Generator().manual_seed(seed)))
 

@@ -11,6 +11,7 @@ import torch
 
 from togi.errors import SubjectError
 from togi.subject.inputs import Subject
+from togi.subject.lived_in import live_in
 from togi.subject.made_inputs import made_tensor
 from togi.subject.spec import Spec
 from togi.subject.weights import load_weights
@@ -30,6 +31,8 @@ def from_torchvision(spec: Spec, seed: int) -> Subject:
     module = _create(spec)
     if "weights" in spec.options:
         load_weights(module, spec.options["weights"])
+    else:
+        live_in(module, seed)
     generator = torch.Generator().manual_seed(seed)
     return Subject(module.eval(), _sample(spec, generator))
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from togi.errors import SubjectError, UnknownNameError, nearest
 from togi.subject.inputs import Subject
+from togi.subject.lived_in import live_in
 from togi.subject.spec import FORMS, Spec
 from togi.subject.transformers_inputs import example_inputs
 
@@ -24,9 +25,9 @@ def from_transformers(spec: Spec, seed: int) -> Subject:
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
-    transformers.utils.logging.disable_progress_bar()
+    transformers.utils.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     try:
-        module = _model(transformers, spec)
+        module = _model(transformers, spec, seed)
     except (SubjectError, UnknownNameError):
         raise
     except Exception as error:  # foreign code
@@ -34,21 +35,21 @@ def from_transformers(spec: Spec, seed: int) -> Subject:
     return Subject(module.eval(), example_inputs(spec, module, seed))
 
 
-def _model(transformers: Any, spec: Spec) -> Any:
+def _model(transformers: Any, spec: Spec, seed: int) -> Any:
     if spec.path.exists():
-        return _from_folder(transformers, spec)
+        return _from_folder(transformers, spec, seed)
     types = transformers.CONFIG_MAPPING
     if spec.target in types:
         config = _overridden(spec, transformers.AutoConfig.for_model(spec.target))
-        return transformers.AutoModel.from_config(config)
+        return live_in(transformers.AutoModel.from_config(config), seed)
     cls = getattr(transformers, spec.target, None)
     if cls is None or getattr(cls, "config_class", None) is None:
         near = nearest(spec.target, types) or nearest(spec.target, dir(transformers))
         raise UnknownNameError(f"transformers has no model type or architecture '{spec.target}'{near or '.'}")
-    return cls._from_config(_overridden(spec, cls.config_class()))
+    return live_in(cls._from_config(_overridden(spec, cls.config_class())), seed)
 
 
-def _from_folder(transformers: Any, spec: Spec) -> Any:
+def _from_folder(transformers: Any, spec: Spec, seed: int) -> Any:
     path = spec.path
     folder = path if path.is_dir() else path.parent
     config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
@@ -62,7 +63,8 @@ def _from_folder(transformers: Any, spec: Spec) -> Any:
             f"{spec.text}: its weights are pickled (pytorch_model.bin), and togi does not unpickle. Convert them once: "
             "AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors."
         )
-    return cls.from_config(config) if cls is transformers.AutoModel else cls._from_config(config)
+    fresh = cls.from_config(config) if cls is transformers.AutoModel else cls._from_config(config)
+    return live_in(fresh, seed)
 
 
 def _overridden(spec: Spec, config: Any) -> Any:

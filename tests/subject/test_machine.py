@@ -1,0 +1,159 @@
+import subprocess
+import sys
+
+import pytest
+
+from togi.subject import allocators, cgroup
+from togi.subject import machine as machine_file
+from togi.subject.machine import machine
+
+
+def test_describes_this_machine_without_importing_torch():
+    code = "import sys; from togi.subject.machine import machine; print(machine().to_json()); assert 'torch' not in sys.modules"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    found = type(machine()).from_json(done.stdout)
+    assert found.cpu_cores >= 1
+    assert found.threads >= 1
+    assert found.memory_bytes > 2**28
+    assert found.cpu_model
+    import torch
+
+    assert found.versions["torch"] == torch.__version__
+
+
+def test_two_calls_agree():
+    assert machine() == machine()
+    assert machine().differences(machine()) == []
+
+
+def test_omp_num_threads_sets_threads(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "7,2")
+    assert machine().threads == 7
+    monkeypatch.setenv("OMP_NUM_THREADS", "nonsense")
+    assert machine().threads >= 1
+
+
+def test_no_proc_no_tools_still_answers(monkeypatch):
+    """As on a system where nothing can be read."""
+    monkeypatch.setattr(machine_file, "_read", lambda path: "")
+    monkeypatch.setattr(machine_file, "_output", lambda *command: "")
+    monkeypatch.setattr(machine_file.shutil, "which", lambda name: None)
+    found = machine()
+    assert found.cpu_flags == ()
+    assert found.compiler is None
+    assert found.gpu is None
+    assert found.cpu_model
+
+
+ROWS = "NVIDIA A100, 81920, 550.54\nNVIDIA GH200 480GB, [N/A], 570.10"
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("cpu", ("NVIDIA A100", 81920 * 2**20, "550.54")),
+        ("cuda", ("NVIDIA A100", 81920 * 2**20, "550.54")),
+        ("cuda:1", ("NVIDIA GH200 480GB", None, "570.10")),
+    ],
+)
+def test_gpu_is_read_from_the_drivers_tool(monkeypatch, device, expected):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setattr(machine_file, "_output", lambda *command: ROWS if command[0] == "nvidia-smi" else "")
+    found = machine(device)
+    assert (found.gpu, found.gpu_memory_bytes, found.gpu_driver) == expected
+
+
+def test_hidden_gpus_are_not_described(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.setattr(machine_file, "_output", lambda *command: ROWS)
+    assert machine().gpu is None
+
+
+def test_hyperthreads_of_one_core_count_once(monkeypatch):
+    blocks = "\n\n".join(f"processor : {i}\nphysical id : 0\ncore id : {i // 2}\nmodel name : X" for i in range(4))
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    monkeypatch.setattr(machine_file, "_read", lambda path: blocks if path == "/proc/cpuinfo" else "")
+    monkeypatch.setattr(machine_file, "_affinity", lambda: frozenset(range(4)))
+    monkeypatch.setattr(cgroup, "cpu_quota", lambda: None)
+    found = machine()
+    assert (found.cpu_cores, found.threads) == (4, 2)
+
+
+def test_arm_processor_without_a_model_name(monkeypatch):
+    text = "processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd0c"
+    monkeypatch.setattr(machine_file, "_read", lambda path: text if path == "/proc/cpuinfo" else "")
+    found = machine()
+    assert "0xd0c" in found.cpu_model
+    assert found.cpu_flags == ("asimd", "fp")
+
+
+@pytest.fixture
+def groups(tmp_path, monkeypatch):
+    """A function that lays out a control-group tree: (membership, {path: content})."""
+
+    def lay_out(membership, files):
+        (tmp_path / "self").write_text(membership)
+        for name, content in files.items():
+            path = tmp_path / "root" / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(content)
+        monkeypatch.setattr(cgroup, "ROOT", tmp_path / "root")
+        monkeypatch.setattr(cgroup, "MEMBERSHIP", tmp_path / "self")
+
+    return lay_out
+
+
+def test_version_2_takes_the_lowest_limit_of_all_levels(groups):
+    groups(
+        "0::/a/b\n",
+        {
+            "a/b/cpu.max": "max 100000\n",
+            "a/cpu.max": "150000 100000\n",
+            "a/b/memory.max": "max\n",
+            "a/memory.max": "2000\n",
+        },
+    )
+    assert cgroup.cpu_quota() == 1.5
+    assert cgroup.memory_limit_bytes() == 2000
+
+
+def test_version_1(groups):
+    files = {
+        "cpu,cpuacct/x/cpu.cfs_quota_us": "50000\n",
+        "cpu,cpuacct/x/cpu.cfs_period_us": "100000\n",
+        "cpu,cpuacct/cpu.cfs_quota_us": "-1\n",
+        "cpu,cpuacct/cpu.cfs_period_us": "100000\n",
+        "memory/x/memory.limit_in_bytes": "1000\n",
+        "memory/memory.limit_in_bytes": f"{2**63 - 4096}\n",
+    }
+    groups("4:memory:/x\n1:cpu,cpuacct:/x\n0::/\n", files)
+    assert cgroup.cpu_quota() == 0.5
+    assert cgroup.memory_limit_bytes() == 1000
+
+
+def test_membership_of_the_host_falls_back_to_the_mounts_root(groups):
+    groups("4:memory:/docker/abc\n", {"memory/memory.limit_in_bytes": "3000\n"})
+    assert cgroup.memory_limit_bytes() == 3000
+
+
+def test_no_limit(groups):
+    groups("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"})
+    assert cgroup.cpu_quota() is None
+    assert cgroup.memory_limit_bytes() is None
+
+
+def test_a_quota_and_a_memory_limit_cut_what_is_reported(monkeypatch):
+    monkeypatch.setattr(cgroup, "cpu_quota", lambda: 0.5)
+    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda: 2**20)
+    found = machine()
+    assert (found.cpu_cores, found.memory_bytes) == (1, 2**20)
+
+
+def test_allocators_are_found_without_their_development_package(tmp_path, monkeypatch):
+    library = tmp_path / "libjemalloc.so.2"
+    library.touch()
+    monkeypatch.setattr(allocators.sys, "platform", "linux")
+    monkeypatch.setattr(allocators, "_FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr(allocators.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
+    assert allocators.installed() == {"jemalloc": str(library)}

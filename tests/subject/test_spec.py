@@ -1,0 +1,97 @@
+import subprocess
+import sys
+
+import pytest
+
+from togi.errors import SubjectError, UnknownNameError
+from togi.subject.spec import check_spec, parse
+
+
+@pytest.mark.parametrize(
+    ("text", "form", "target", "factory"),
+    [
+        ("a/b.py:make", "file", "a/b.py", "make"),
+        ("b.py:make", "file", "b.py", "make"),
+        ("pkg.sub:make", "package", "pkg.sub", "make"),
+        ("timm:resnet50.a1_in1k", "timm", "resnet50.a1_in1k", ""),
+        ("torchvision:resnet50?batch=2&size=64", "torchvision", "resnet50", ""),
+        ("transformers:./folder", "transformers", "./folder", ""),
+        ("m.pt2", "exported", "m.pt2", ""),
+        ("m.ts?inputs=1x3", "torchscript", "m.ts", ""),
+        ("M.PTH", "torchscript", "M.PTH", ""),
+        ("photos.togi", "artifact", "photos.togi", ""),
+    ],
+)
+def test_forms(text, form, target, factory):
+    spec = parse(text)
+    assert (spec.form, spec.target, spec.factory) == (form, target, factory)
+
+
+def test_options():
+    spec = parse("timm:resnet50?batch=8&size=160")
+    assert (spec.integer("batch"), spec.integer("size"), spec.integer("classes")) == (8, 160, None)
+
+
+@pytest.mark.parametrize("value", ["0", "-1", "two", "1.5", ""])
+def test_an_option_that_is_no_positive_integer(value):
+    with pytest.raises(SubjectError, match="not a positive integer"):
+        parse(f"timm:resnet50?batch={value}").integer("batch")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("timm:resnet50?bach=8", "did you mean 'batch'"),
+        ("a.py:make?batch=8", "put the choice into the factory"),
+    ],
+)
+def test_unknown_option(text, expected):
+    with pytest.raises(UnknownNameError, match=expected):
+        parse(text)
+
+
+def test_checking_a_name_imports_no_torch(tmp_path):
+    (tmp_path / "m.py").write_text("import torch\ndef make(): ...\n")
+    code = (
+        "import sys; from togi.subject.spec import check_spec\n"
+        f"[check_spec(s) for s in ('{tmp_path}/m.py:make', 'timm:resnet50', 'torchvision:resnet18', 'transformers:bert',"
+        " 'torch.nn:Linear')]\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_names_bound_in_blocks_by_imports_and_assignments_are_found(tmp_path):
+    path = tmp_path / "m.py"
+    path.write_text(
+        "from somewhere import imported as renamed\n"
+        "try:\n    import x\nexcept ImportError:\n    def in_handler(): ...\n"
+        "if True:\n    assigned = lambda: None\n"
+        "typed: object = None\n"
+    )
+    for name in ("renamed", "in_handler", "assigned", "typed"):
+        check_spec(f"{path}:{name}")
+    with pytest.raises(UnknownNameError, match="did you mean 'assigned'"):
+        check_spec(f"{path}:asigned")
+
+
+@pytest.mark.parametrize("text", ["from os import *\n", "def __getattr__(name): ...\n"])
+def test_a_file_whose_names_cannot_be_known_passes(tmp_path, text):
+    path = tmp_path / "m.py"
+    path.write_text(text)
+    check_spec(f"{path}:anything")
+
+
+def test_a_package_is_found_beside_the_current_folder_and_not_imported(tmp_path, monkeypatch):
+    folder = tmp_path / "pkg" / "sub"
+    folder.mkdir(parents=True)
+    for init in (tmp_path / "pkg" / "__init__.py", folder / "__init__.py"):
+        init.write_text("raise RuntimeError('imported')\n")
+    (folder / "models.py").write_text("def make(): ...\n")
+    monkeypatch.chdir(tmp_path)
+    check_spec("pkg.sub.models:make")
+    with pytest.raises(UnknownNameError, match="did you mean 'make'"):
+        check_spec("pkg.sub.models:mak")
+    with pytest.raises(SubjectError, match=r"no module 'pkg\.sub\.model'; did you mean 'models'"):
+        check_spec("pkg.sub.model:make")
+    with pytest.raises(SubjectError, match="is a module, not a package"):
+        check_spec("pkg.sub.models.deeper:make")
