@@ -38,7 +38,9 @@ def candidate_of(module: nn.Module, samples: Any, **facts: Any) -> Candidate:
 class Convolutions(nn.Module):
     def __init__(self) -> None:
         super().__init__()
-        self.layers = nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()
+        )
         self.head = nn.Linear(8, 5)
 
     def forward(self, x: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
+from togi.techniques.base import Refused
 from togi.techniques.candidate import Candidate
 from togi.techniques.engine.programs.openvino import no_telemetry
 
@@ -48,8 +49,11 @@ def quantize_onnx(path: Path, candidate: Candidate, *, how: str) -> None:
     from onnxruntime import quantization
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
+    if len(list(path.parent.iterdir())) > 1:
+        raise Refused("its weights lie in a file of their own (over 2 GB), which is not quantized here")
     prepared, quantized = path.with_name("prepared.onnx"), path.with_name("quantized.onnx")
     quant_pre_process(str(path), str(prepared), skip_symbolic_shape=True)
+    _forget_shapes(prepared)
     if how == "dynamic":
         quantization.quantize_dynamic(prepared, quantized, weight_type=quantization.QuantType.QInt8, per_channel=True)
     else:
@@ -64,6 +68,15 @@ def quantize_onnx(path: Path, candidate: Candidate, *, how: str) -> None:
         )
     prepared.unlink()
     quantized.replace(path)
+
+
+def _forget_shapes(path: Path) -> None:
+    """Shapes of intermediate values, which the quantizer checks again after it transposed weights of Gemm."""
+    import onnx
+
+    model = onnx.load(path)
+    del model.graph.value_info[:]
+    onnx.save(model, path)
 
 
 class _Reader:

@@ -1,0 +1,104 @@
+"""Lowered precision: near the original, not equal to it, with the original's types outside; saved and loaded again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from precision_subjects import mixed
+
+from togi.techniques.base import Applies, Engine, Options, Refuses
+from togi.techniques.candidate import Candidate
+from togi.techniques.registry import technique
+
+LOWERED: list[tuple[str, Options, str, float]] = [
+    ("bf16", {"how": "cast"}, "eager", 0.05),
+    ("bf16", {"how": "autocast"}, "eager", 0.05),
+    ("fp16", {"how": "cast"}, "eager", 0.01),
+    ("fp16", {"how": "autocast"}, "eager", 0.01),
+    ("bf16", {"how": "cast"}, "openvino", 0.05),
+    ("int8_openvino", {"preset": "mixed"}, "openvino", 0.2),
+    ("int8_onnxruntime", {"how": "static"}, "onnxruntime", 0.2),
+    ("int8_onnxruntime", {"how": "dynamic"}, "onnxruntime", 0.2),
+]
+
+
+def relative_error(candidate: Candidate, call: Any) -> float:
+    """Worst sample's root-mean-square error of the scores; checks structure and types on the way."""
+    worst = 0.0
+    with torch.no_grad():
+        for sample in candidate.samples:
+            expected, found = candidate.module(**sample.kwargs), call(**sample.kwargs)
+            assert list(found) == list(expected)
+            assert all(found[key].dtype == expected[key].dtype for key in expected)
+            assert all(found[key].shape == expected[key].shape for key in expected)
+            error = (found["scores"] - expected["scores"]).square().mean().sqrt()
+            worst = max(worst, float(error / expected["scores"].square().mean().sqrt()))
+    return worst
+
+
+@pytest.mark.parametrize(("id", "options", "engine_id", "bound"), LOWERED)
+def test_lowered_precision_is_near_and_survives_saving(
+    id: str, options: Options, engine_id: str, bound: float, tmp_path: Path
+) -> None:
+    candidate = mixed()
+    engine = technique(engine_id)
+    assert isinstance(engine, Engine)
+    lowered = technique(id).apply(candidate, options)
+    built = engine.apply(lowered, engine.options(candidate.facts)[0])
+    assert built.program is not None
+    error = relative_error(candidate, built.program)
+    assert 1e-6 < error < bound, "as exact as float32, or far off"
+    loaded = engine.load(tmp_path, built.program.save(tmp_path), candidate.signature, None)
+    assert relative_error(candidate, loaded) == pytest.approx(error, rel=0.05)
+    assert {p.dtype for p in candidate.module.parameters()} == {torch.float32}
+
+
+def test_bf16_openvino_is_asked_for_in_the_stored_model(tmp_path: Path) -> None:
+    candidate = technique("bf16_openvino").apply(mixed(), {})
+    program = technique("openvino").apply(candidate, {}).program
+    assert program is not None
+    assert "bfloat16" in str(program.compiled.get_property("INFERENCE_PRECISION_HINT"))
+    engine = technique("openvino")
+    assert isinstance(engine, Engine)
+    loaded = engine.load(tmp_path, program.save(tmp_path), candidate.signature, None)
+    assert "bfloat16" in str(loaded.compiled.get_property("INFERENCE_PRECISION_HINT"))
+    assert relative_error(candidate, loaded) < 0.05
+
+
+def test_openvino_stays_in_float32_unless_asked() -> None:
+    candidate = mixed()
+    program = technique("openvino").apply(candidate, {}).program
+    assert "float32" in str(program.compiled.get_property("INFERENCE_PRECISION_HINT"))
+    assert relative_error(candidate, program) < 1e-5
+
+
+@pytest.mark.parametrize("id", ["bf16", "bf16_openvino", "fp16"])
+def test_half_precision_follows_the_processor(id: str) -> None:
+    assert isinstance(technique(id).applies(mixed(cpu_flags=("avx2",)).facts), Refuses)
+    both = ("avx512_bf16", "avx512_fp16")
+    assert technique(id).applies(mixed(cpu_flags=both).facts) == Applies()
+
+
+@pytest.mark.parametrize("id", ["int8_openvino", "int8_onnxruntime"])
+def test_int8_refuses_where_nothing_would_be_quantized(id: str) -> None:
+    facts = mixed().facts.model_copy(update={"modules": {"ReLU": 1}, "functions": {"relu": 1}})
+    answer = technique(id).applies(facts)
+    assert isinstance(answer, Refuses)
+    assert "nothing would be quantized" in answer.reason
+
+
+@pytest.mark.parametrize("id", ["bf16", "fp16"])
+def test_nothing_to_lower_in_double_precision(id: str) -> None:
+    facts = mixed(cpu_flags=("avx512_bf16", "avx512_fp16")).facts
+    double = facts.model_copy(
+        update={"parameter_dtypes": ("float64",), "inputs": tuple(i for i in facts.inputs if i.dtype != "float32")}
+    )
+    assert isinstance(technique(id).applies(double), Refuses)
+
+
+@pytest.mark.parametrize("id", ["bf16", "fp16", "bf16_openvino", "int8_openvino", "int8_onnxruntime"])
+def test_lower_precision_is_declared_approximate(id: str) -> None:
+    assert technique(id).exact is False
