@@ -308,6 +308,9 @@ class Study(Record):
     started: str = ""
     """ISO 8601, UTC."""
     trials: tuple[Trial, ...] = ()
+    """In the order in which they ended, then those of ``excluded``."""
+    excluded: tuple[Trial, ...] = ()
+    """One trial for each technique that was not tried at all, with the reason: refused or missing."""
     finalists: tuple[Recipe, ...] = ()
     """Recipes of the last race, fastest first."""
     best: Recipe | None = None

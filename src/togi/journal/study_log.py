@@ -164,4 +164,4 @@ def read_study(database: Database, header: Study) -> Study:
             "SELECT record, checksum FROM decisions WHERE study = ? ORDER BY number DESC LIMIT 1", (header.id,)
         ).fetchone()
     decided = Study.from_json(database.verified(row[0], row[1], header.id)) if row else header
-    return decided.model_copy(update={"trials": tuple(StudyLog(database, header).trials())})
+    return decided.model_copy(update={"trials": (*StudyLog(database, header).trials(), *decided.excluded)})

@@ -62,10 +62,12 @@ class SearchSettings(Record):
         known = list(techniques)
         for name in (*self.only, *self.without):
             if name not in known:
-                raise UnknownNameError(f"there is no technique '{name}'{nearest(name, known)}. 'togi explain' lists them.")
+                raise UnknownNameError(
+                    f"there is no technique '{name}'{nearest(name, known) or '.'} 'togi explain' lists them."
+                )
         for name in self.allow:
             if not any(_names(name, id) for id in known):
-                raise UnknownNameError(f"there is no technique '{name}' to allow{nearest(name, [*known, ALL])}.")
+                raise UnknownNameError(f"there is no technique '{name}' to allow{nearest(name, [*known, ALL]) or '.'}")
 
 
 def _names(name: str, id: str) -> bool:

@@ -99,6 +99,7 @@ class Finals:
                 self._manifest(folder, candidate, trial, links)
                 proof = self._prove(folder, candidate, trial)
                 self._manifest(folder, candidate, proof, links)
+                course.log.append(proof)
                 return Saved(candidate, folder, proof)
         except TrialEnded as ended:
             course.notes.append(f"{candidate.label} could not be saved: {ended}")

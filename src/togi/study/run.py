@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -22,6 +23,18 @@ from togi.trial.protocol import SubjectRef
 from togi.trial.supervise import Limits, TrialEnded
 
 _SURVEY_TIMEOUT_S = 900.0
+_FLAGS = {
+    "device": "--device",
+    "effort": "--effort",
+    "time_limit_s": "--time-limit",
+    "max_memory_bytes": "--max-memory",
+    "max_error": "--max-error",
+    "max_drop": "--max-drop",
+    "allow": "--allow",
+    "only": "--only",
+    "without": "--without",
+    "seed": "--seed",
+}
 _FLEETING = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without"}
 """Settings that say how much to try, not what a trial shows: a study goes on under others."""
 
@@ -38,7 +51,7 @@ def run_study(
 ) -> tuple[Study, Path | None]:
     """The study's record and the folder of the proven artifact (None where nothing could be saved).
 
-    Raises TogiError when the subject cannot be loaded or run. KeyboardInterrupt leaves every finished trial in the journal.
+    Raises TogiError when the subject cannot be loaded or run. KeyboardInterrupt leaves all finished trials in the journal.
     """
     started = time.monotonic()
     progress.message(f"loading {name}")
@@ -48,7 +61,7 @@ def run_study(
         lasting = settings.model_dump(mode="json", exclude=_FLEETING)
         log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
         search = Search(facts, settings.for_search(explore_s(settings, started)), all_techniques(), log.trials())
-        progress.surveyed(facts, search.planned, settings.limit_s)
+        progress.surveyed(facts, search.remaining(), settings.limit_s)
         course = Course(
             stable, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
         )
@@ -76,15 +89,14 @@ def _survey(stable: Stable, name: str, progress: Progress) -> tuple[Facts, Signa
 def _conclude(course: Course, search: Search, ranking: tuple[Recipe, ...], saved: Saved | None) -> Study:
     trials = course.log.trials()
     best = saved.recipe if saved else ranking[0]
-    if saved is not None:
-        trials = [*trials, saved.proof]
     return course.log.header.model_copy(
         update={
             "trials": (*trials, *search.excluded),
+            "excluded": search.excluded,
             "finalists": ranking,
             "best": best,
             "verdict": " ".join([_verdict(best, ranking, trials, saved), *course.notes]),
-            "command": f"togi tune {course.subject} --effort {course.settings.effort} --seed {course.settings.seed}",
+            "command": _command(course.subject, course.settings),
         }
     )
 
@@ -105,8 +117,18 @@ def _verdict(best: Recipe, ranking: tuple[Recipe, ...], trials: list[Trial], sav
     return sentence
 
 
+def _command(subject: str, settings: Settings) -> str:
+    """The command line with every setting that is not the default."""
+    flags = []
+    for name, flag in _FLAGS.items():
+        value, default = getattr(settings, name), Settings.model_fields[name].get_default(call_default_factory=True)
+        values = value if isinstance(value, tuple) else () if value == default else (value,)
+        flags += [f"{flag} {shlex.quote(str(each))}" for each in values]
+    return " ".join(["togi tune", shlex.quote(subject), *flags])
+
+
 def _trial_memory_bytes(settings: Settings) -> int:
-    """What a trial may hold: the setting, else 80 % of what is free now (a runaway must not take the machine with it)."""
+    """What a trial may hold: the setting, else 80 % of what is free now, so that a runaway leaves the machine alive."""
     if settings.trial_memory_bytes is not None:
         return settings.trial_memory_bytes
     try:

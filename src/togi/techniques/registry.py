@@ -34,7 +34,7 @@ def technique(id: str) -> Technique:
         return all_techniques()[id]
     except KeyError:
         raise UnknownNameError(
-            f"there is no technique '{id}'{nearest(id, all_techniques())}. 'togi explain' lists them."
+            f"there is no technique '{id}'{nearest(id, all_techniques()) or '.'} 'togi explain' lists them."
         ) from None
 
 
