@@ -152,7 +152,7 @@ def test_the_catalogue_agrees_with_the_package(package):
 
 
 def test_a_package_that_is_not_installed(monkeypatch):
-    monkeypatch.setattr(catalogue, "_folder", lambda package: None)
+    monkeypatch.setattr(catalogue, "_folder", lambda _: None)
     with pytest.raises(SubjectError, match="pip install timm"):
         locate("timm:resnet50")
 

@@ -9,7 +9,10 @@ from togi.subject.machine import machine
 
 
 def test_describes_this_machine_without_importing_torch():
-    code = "import sys; from togi.subject.machine import machine; print(machine().to_json()); assert 'torch' not in sys.modules"
+    code = (
+        "import sys; from togi.subject.machine import machine\n"
+        "print(machine().to_json()); assert 'torch' not in sys.modules"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     found = type(machine()).from_json(done.stdout)
     assert found.cpu_cores >= 1
@@ -35,9 +38,9 @@ def test_omp_num_threads_sets_threads(monkeypatch):
 
 def test_no_proc_no_tools_still_answers(monkeypatch):
     """As on a system where nothing can be read."""
-    monkeypatch.setattr(machine_file, "_read", lambda path: "")
-    monkeypatch.setattr(machine_file, "_output", lambda *command: "")
-    monkeypatch.setattr(machine_file.shutil, "which", lambda name: None)
+    monkeypatch.setattr(machine_file, "_read", lambda _: "")
+    monkeypatch.setattr(machine_file, "_output", lambda *_: "")
+    monkeypatch.setattr(machine_file.shutil, "which", lambda _: None)
     found = machine()
     assert found.cpu_flags == ()
     assert found.compiler is None
@@ -65,7 +68,7 @@ def test_gpu_is_read_from_the_drivers_tool(monkeypatch, device, expected):
 
 def test_hidden_gpus_are_not_described(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(machine_file, "_output", lambda *command: ROWS)
+    monkeypatch.setattr(machine_file, "_output", lambda *_: ROWS)
     assert machine().gpu is None
 
 
@@ -154,6 +157,6 @@ def test_allocators_are_found_without_their_development_package(tmp_path, monkey
     library.touch()
     monkeypatch.setattr(allocators.sys, "platform", "linux")
     monkeypatch.setattr(allocators, "_FOLDERS", (str(tmp_path),))
-    monkeypatch.setattr(allocators.ctypes.util, "find_library", lambda name: None)
+    monkeypatch.setattr(allocators.ctypes.util, "find_library", lambda _: None)
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
     assert allocators.installed() == {"jemalloc": str(library)}

@@ -138,7 +138,12 @@ def _restore(module: nn.Module, before: dict[str, Tensor]) -> None:
     """Buffers as they were, also those that the forward pass replaced by a tensor of another size."""
     for name, tensor in list(module.named_buffers()):
         owner_name, _, attribute = name.rpartition(".")
-        if name in before and not same([before[name]], [tensor]):
+        if name not in before or same([before[name]], [tensor]):
+            continue
+        if tensor.shape == before[name].shape and tensor.dtype == before[name].dtype:
+            with torch.no_grad():
+                tensor.copy_(before[name])
+        else:
             setattr(module.get_submodule(owner_name), attribute, before[name].clone())
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import io
 import pickle
+import warnings
 import zipfile
 from typing import Any
 
@@ -25,7 +26,9 @@ def from_torchscript(spec: Spec, seed: int) -> Subject:
     """Raises SubjectError when the file is no TorchScript, cannot be loaded, or its inputs are not known."""
     _check_kind(spec)
     try:
-        module = torch.jit.load(str(spec.path), map_location="cpu")  # type: ignore[no-untyped-call]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # that TorchScript is deprecated is no news to its owner
+            module = torch.jit.load(str(spec.path), map_location="cpu")  # type: ignore[no-untyped-call]
     except Exception as error:  # foreign code: the archive may need operators that are not registered here
         raise SubjectError(f"{spec.text} cannot be loaded: {type(error).__name__}: {error}") from error
     generator = torch.Generator().manual_seed(seed)

@@ -1,0 +1,303 @@
+import dataclasses
+import threading
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import nn
+
+from togi.errors import SubjectError
+from togi.subject.facts import Survey, survey
+from togi.subject.inputs import Inputs, Subject
+
+
+def facts_of(module, samples, **options):
+    return survey(Subject(module, samples, **options)).facts
+
+
+def noted(facts, part):
+    return any(part in note for note in facts.notes)
+
+
+class Call(nn.Module):
+    """A module made of a function and whatever it needs."""
+
+    def __init__(self, function, **parts):
+        super().__init__()
+        self.function = function
+        for name, part in parts.items():
+            if isinstance(part, torch.Tensor) and not isinstance(part, nn.Parameter):
+                self.register_buffer(name, part)
+            else:
+                setattr(self, name, part)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+def test_a_plain_network():
+    module = nn.Sequential(nn.Conv2d(3, 4, 3, bias=False), nn.BatchNorm2d(4), nn.ReLU()).eval()
+    facts = facts_of(module, torch.rand(2, 3, 8, 8))
+    assert facts.modules == {"Sequential": 1, "Conv2d": 1, "BatchNorm2d": 1, "ReLU": 1}
+    assert {name: facts.functions[name] for name in ("conv2d", "batch_norm", "relu")} == {
+        "conv2d": 1,
+        "batch_norm": 1,
+        "relu": 1,
+    }
+    assert (facts.parameters, facts.parameter_bytes, facts.parameter_dtypes) == (116, 464, ("float32",))
+    assert facts.flops == 2 * 2 * 4 * 6 * 6 * 3 * 9
+    assert facts.latency_ms > 0
+    assert facts.exportable
+    assert {facts.training, facts.random, facts.buffers_change, facts.non_finite_outputs} == {False}
+    assert facts.repeatable
+    assert facts.notes == ()
+
+
+def test_it_crosses_processes_as_json():
+    found = survey(Subject(nn.Linear(2, 1).eval(), torch.rand(1, 2)))
+    assert Survey.from_json(found.to_json()) == found
+
+
+def test_the_users_module_stays_as_it_was():
+    module = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    facts = facts_of(module, torch.rand(4, 2))
+    assert module.training
+    assert facts.training
+    assert noted(facts, "training mode")
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+
+
+def test_parts_left_in_training_mode():
+    module = nn.Sequential(nn.Dropout()).eval()
+    module[0].train()
+    facts = facts_of(module, torch.rand(2))
+    assert not facts.random
+    assert noted(facts, "Parts of it were in training mode (Dropout)")
+
+
+def test_no_parameters():
+    facts = facts_of(Call(lambda _, x: x * 2), torch.rand(3))
+    assert (facts.parameters, facts.parameter_bytes, facts.parameter_dtypes, facts.flops) == (0, 0, (), None)
+
+
+def test_integer_inputs():
+    facts = facts_of(nn.Embedding(5, 2), torch.tensor([[0, 4]]))
+    assert facts.inputs[0].dtype == "int64"
+    assert facts.functions["embedding"] == 1
+
+
+def test_shared_weights_count_once():
+    first, second = nn.Linear(3, 3), nn.Linear(3, 3)
+    second.weight = first.weight
+    facts = facts_of(nn.Sequential(first, second), torch.rand(1, 3))
+    assert facts.parameters == 15
+    assert noted(facts, "0.weight = 1.weight")
+
+
+@dataclasses.dataclass
+class Output:
+    logits: torch.Tensor
+    extra: tuple
+
+
+class Pair(NamedTuple):
+    first: torch.Tensor
+    second: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    ("build", "names"),
+    [
+        (lambda x: Output(x + 1, (x, None)), ["output.logits", "output.extra[0]"]),
+        (lambda x: Pair(x + 1, x + 2), ["output.first", "output.second"]),
+        (lambda x: {"a": [x + 1], "b": 3}, ["output['a'][0]"]),
+        (lambda x: (x + 1, x.T), ["output[0]", "output[1]"]),
+    ],
+)
+def test_structured_outputs(build, names):
+    facts = facts_of(Call(lambda _, x: build(x)), torch.rand(2, 3))
+    assert [tensor.name for tensor in facts.outputs] == names
+    assert facts.exportable, facts.export_error
+
+
+def test_model_output():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.BertConfig(
+        num_hidden_layers=1, hidden_size=16, num_attention_heads=2, intermediate_size=16, vocab_size=30
+    )
+    module = transformers.BertModel(config).eval()
+    found = survey(Subject(module, [{"input_ids": torch.randint(0, 30, (1, n))} for n in (5, 9)]))
+    assert found.signature.outputs.kind == "mapping"
+    assert found.facts.inputs[0].shape == (1, None)
+    assert found.facts.exportable, found.facts.export_error
+
+
+class NotATensor:
+    pass
+
+
+def test_opaque_output_is_said():
+    facts = facts_of(Call(lambda _, x: (x, NotATensor())), torch.rand(2))
+    assert not facts.exportable
+    assert noted(facts, "NotATensor")
+
+
+def test_an_output_constant_that_depends_on_the_input_is_opaque():
+    facts = facts_of(Call(lambda _, x: (x + 1, len(x))), [torch.rand(2), torch.rand(3)])
+    assert not facts.exportable
+    assert noted(facts, "int that differs from call to call")
+
+
+def test_dropout_that_stays_on_is_random_and_repeatable():
+    facts = facts_of(Call(lambda _, x: nn.functional.dropout(x, 0.5, True)), torch.rand(64))
+    assert (facts.random, facts.repeatable) == (True, True)
+    assert noted(facts, "random")
+
+
+def test_a_generator_of_its_own_is_neither():
+    generator = torch.Generator()
+    facts = facts_of(Call(lambda _, x: x + torch.rand(x.shape, generator=generator)), torch.rand(64))
+    assert (facts.random, facts.repeatable) == (False, False)
+    assert noted(facts, "same seed differ")
+
+
+def test_a_counter_that_the_output_ignores():
+    def forward(self, x):
+        self.count.add_(1)
+        return x * 2
+
+    facts = facts_of(Call(forward, count=torch.zeros(())), torch.rand(3))
+    assert (facts.buffers_change, facts.repeatable) == (True, True)
+    assert noted(facts, "does not depend")
+
+
+def test_a_cache_that_the_output_depends_on_and_that_grows():
+    def forward(self, x):
+        self.cache = torch.cat([self.cache, x])
+        return self.cache.sum()
+
+    facts = facts_of(Call(forward, cache=torch.zeros(0)), torch.rand(3))
+    assert (facts.buffers_change, facts.repeatable, facts.random) == (True, False, False)
+    assert noted(facts, "depends on earlier calls")
+
+
+def test_input_changed_in_place():
+    given = torch.rand(3)
+    before = given.clone()
+    facts = facts_of(Call(lambda _, x: x.add_(1).clone()), given)
+    assert noted(facts, "changes its inputs in place")
+    assert torch.equal(given, before)
+
+
+def test_output_that_is_an_input_or_a_weight():
+    assert noted(facts_of(Call(lambda _, x: x[1:]), torch.rand(3)), "shares memory with an input")
+    facts = facts_of(Call(lambda self, _: self.w, w=nn.Parameter(torch.rand(3))), torch.rand(3))
+    assert noted(facts, "shares memory with a parameter")
+
+
+def test_output_that_the_next_call_overwrites():
+    def forward(self, x):
+        self.kept.copy_(x + torch.rand(()))
+        return self.kept
+
+    facts = facts_of(Call(forward, kept=torch.zeros(3)), torch.rand(3))
+    assert noted(facts, "shares memory with a parameter or a buffer")
+
+
+def test_nan_is_found_and_does_not_look_random():
+    facts = facts_of(Call(lambda _, x: x / 0 * 0), torch.rand(3))
+    assert facts.non_finite_outputs
+    assert facts.repeatable
+    assert not facts.random
+    assert noted(facts, "NaN or infinity")
+
+
+def test_outputs_that_are_all_zero_are_said():
+    assert noted(facts_of(Call(lambda _, x: x * 0), torch.rand(3)), "Every output is zero")
+
+
+def test_non_contiguous_bool_and_complex_outputs():
+    facts = facts_of(Call(lambda _, x: (x.T, x > 0, torch.fft.fft(x))), torch.rand(2, 4))
+    assert [tensor.dtype for tensor in facts.outputs] == ["float32", "bool", "complex64"]
+    assert facts.repeatable
+
+
+def test_a_module_that_cannot_be_copied():
+    module = Call(lambda _, x: x + 1, lock=threading.Lock())
+    facts = facts_of(module, torch.rand(2))
+    assert noted(facts, "cannot be copied")
+
+
+def test_inputs_that_require_gradients():
+    assert noted(facts_of(nn.ReLU(), torch.rand(2, requires_grad=True)), "requires gradients")
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+def test_other_precisions(dtype):
+    facts = facts_of(nn.Linear(2, 2).to(dtype), torch.rand(1, 2, dtype=dtype))
+    assert facts.parameter_dtypes == (str(dtype).removeprefix("torch."),)
+    assert noted(facts, "float64" if dtype is torch.float64 else "half precision")
+
+
+def test_subclasses_of_torch_layers_count_as_those():
+    class Mine(nn.Conv2d):
+        pass
+
+    assert facts_of(Mine(1, 1, 1), torch.rand(1, 1, 2, 2)).modules == {"Mine": 1, "Conv2d": 1}
+
+
+def test_wrappers_are_taken_off():
+    facts = facts_of(torch.compile(nn.ReLU()), torch.rand(2))
+    assert facts.module_class == "ReLU"
+    assert noted(facts, "OptimizedModule")
+
+
+def test_hooks_are_said():
+    module = nn.ReLU()
+    module.register_forward_hook(lambda *_: None)
+    assert noted(facts_of(module, torch.rand(2)), "1 of its modules have forward hooks")
+
+
+def test_control_flow_that_cannot_be_exported():
+    facts = facts_of(Call(lambda _, x: x if x.sum() > 0 else -x), torch.rand(3))
+    assert not facts.exportable
+    assert facts.export_error
+    assert "\n" not in facts.export_error
+
+
+def test_multi_head_attention_and_torchscript_are_seen_through():
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    x = torch.rand(1, 4, 8)
+    functions = facts_of(attention, Inputs((x, x, x), {"need_weights": False})).functions
+    assert functions["scaled_dot_product_attention"] == 1 or functions["_native_multi_head_attention"] == 1
+    scripted = torch.jit.script(nn.Sequential(nn.Conv1d(1, 2, 3), nn.ConvTranspose1d(2, 1, 3)))
+    functions = facts_of(scripted, torch.rand(1, 1, 8)).functions
+    assert (functions["conv1d"], functions["conv_transpose1d"]) == (1, 1)
+
+
+def test_lstm():
+    facts = facts_of(nn.LSTM(4, 3, batch_first=True), torch.rand(1, 5, 4))
+    assert facts.functions["lstm"] == 1
+    assert [t.name for t in facts.outputs] == ["output[0]", "output[1][0]", "output[1][1]"]
+
+
+def test_declared_dynamic_dimensions():
+    facts = facts_of(nn.Linear(2, 1), torch.rand(3, 2), dynamic={"input": [0]})
+    assert facts.inputs[0].shape == (None, 2)
+    assert facts.exportable, facts.export_error
+    negative = facts_of(nn.ReLU(), torch.rand(3, 2), dynamic={"input": {-1: "width"}})
+    assert negative.inputs[0].shape == (3, None)
+
+
+@pytest.mark.parametrize("dynamic", [{"inptu": [0]}, {"input": [2]}])
+def test_dynamic_dimensions_that_are_not_there(dynamic):
+    with pytest.raises(SubjectError, match="dynamic names"):
+        facts_of(nn.Linear(2, 1), torch.rand(3, 2), dynamic=dynamic)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_on_a_gpu():
+    found = survey(Subject(nn.Linear(2, 1), torch.rand(3, 2)), device="cuda")
+    assert (found.facts.device, found.signature.device) == ("cuda", "cuda")

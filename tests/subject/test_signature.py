@@ -1,0 +1,151 @@
+import dataclasses
+from collections import OrderedDict, namedtuple
+
+import pytest
+import torch
+from torch import nn
+
+from togi.errors import ArtifactError, SubjectError
+from togi.subject.inputs import Inputs, samples_of
+from togi.subject.signature import Signature
+from togi.subject.structure import Structure
+
+Point = namedtuple("Point", ["x", "y"])
+
+
+@dataclasses.dataclass
+class Box:
+    corner: torch.Tensor
+    label: str
+
+
+class Tagged(OrderedDict):
+    """A mapping with a class of its own, built from keywords like transformers' ModelOutput."""
+
+
+class Net(nn.Module):
+    def forward(self, x, mask=None, *, scale=1.0):
+        return {"sum": x * scale, "parts": [x, Box(x + 1, "a")]}
+
+
+def signature(*samples, module=None, dynamic=None):
+    module = module or Net()
+    found = samples_of(list(samples))
+    return Signature.of(module, found, [module(*s.args, **s.kwargs) for s in found], dynamic)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        torch.rand(2),
+        (torch.rand(1), [torch.rand(2), None, 3, "x"]),
+        {"a": torch.rand(1), 2: (torch.rand(1),)},
+        Point(torch.rand(1), 2.5),
+        Box(torch.rand(2), "cat"),
+        Tagged(a=torch.rand(1), b=(torch.rand(2),)),
+    ],
+)
+def test_a_structure_is_built_again_after_json(value):
+    structure = Structure.from_json(Structure.of(value).to_json())
+    tensors = [item for _, leaf, item in structure.walk(value) if leaf.kind == "tensor"]
+    again = structure.build(iter(tensors))
+    assert type(again) is type(value)
+    assert Structure.of(again) == structure
+    assert [id(t) for _, leaf, t in structure.walk(again) if leaf.kind == "tensor"] == [id(t) for t in tensors]
+
+
+def test_calls_of_the_same_form_flatten_alike():
+    found = signature(Inputs((torch.rand(2),), {"scale": 2.0}))
+    x = torch.rand(2)
+    assert found.names == ("x", "scale")
+    for args, kwargs in [((x,), {"scale": 2.0}), ((), {"x": x, "scale": 2.0}), ((x, None), {"scale": 2.0})]:
+        (flat,) = found.flatten_inputs(args, kwargs)
+        assert flat is x
+    args, kwargs = found.build_inputs([x])
+    assert (args[0] is x, kwargs) == (True, {"scale": 2.0})
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "expected"),
+    [
+        ((torch.rand(2),), {}, r"called with \(x\)"),
+        ((torch.rand(2),), {"scale": 3.0}, "expected the constant 2.0"),
+        ((torch.rand(2),), {"scale": torch.tensor([2.0, 2.0])}, "expected the constant 2.0"),
+        ((torch.rand(2), torch.rand(2)), {"scale": 2.0}, r"called with \(x, mask, scale\)"),
+    ],
+)
+def test_calls_of_another_form_are_refused(args, kwargs, expected):
+    found = signature(Inputs((torch.rand(2),), {"scale": 2.0}))
+    with pytest.raises(TypeError, match=expected):
+        found.flatten_inputs(args, kwargs)
+
+
+def test_check_names_what_does_not_fit():
+    found = signature(torch.rand(2, 3), torch.rand(4, 3))
+    found.check([torch.rand(9, 3)])
+    with pytest.raises(ValueError, match=r"x has shape \(9, 4\).*\(any, 3\)"):
+        found.check([torch.rand(9, 4)])
+    with pytest.raises(TypeError, match=r"x is torch\.float64"):
+        found.check([torch.rand(9, 3).double()])
+
+
+def test_outputs_are_rebuilt():
+    module = Net()
+    found = signature(torch.rand(2), module=module)
+    output = module(torch.rand(2))
+    again = found.build_outputs(found.flatten_outputs(output))
+    assert again["sum"] is output["sum"]
+    assert isinstance(again["parts"][1], Box)
+    assert again["parts"][1].label == "a"
+
+
+def test_torchscript_parameters_have_names():
+    scripted = torch.jit.script(nn.Linear(2, 1))
+    found = signature(torch.rand(1, 2), module=scripted)
+    assert found.names == ("input",)
+    assert len(found.flatten_inputs((), {"input": torch.rand(1, 2)})) == 1
+
+
+class Sometimes(nn.Module):
+    def forward(self, x):
+        return (x, len(x)) if len(x) < 3 else (x, [x])
+
+
+def test_outputs_that_differ_in_structure_are_opaque_there():
+    found = signature(torch.rand(2), torch.rand(3), module=Sometimes())
+    assert [child.kind for child in found.outputs.children] == ["tensor", "opaque"]
+    assert "differs from call to call" in found.opaque
+
+
+def test_only_data_classes_are_built_from_a_file():
+    structure = Structure(kind="mapping", keys=("a",), children=(Structure(kind="constant"),), type="subprocess:Popen")
+    with pytest.raises(ArtifactError, match="not a dataclass"):
+        structure.build(iter(()))
+
+
+def test_samples_of_another_form_are_refused():
+    with pytest.raises(SubjectError, match="sample 2 is called differently"):
+        signature(torch.rand(1), {"x": torch.rand(1)})
+
+
+def test_named_inputs_are_the_names_of_the_facts():
+    sample = Inputs(([torch.rand(1), torch.rand(2)],), {"mask": {"m": torch.rand(1)}})
+    names = [name for name, _ in Signature.named_inputs(Net(), sample)]
+    assert names == ["x[0]", "x[1]", "mask['m']"]
+
+
+def test_inputs_keep_the_classes_of_containers():
+    given = Inputs((Point(torch.rand(1), 1), Tagged(a=torch.rand(1)), Box(torch.rand(1), "x"), [torch.rand(1)]))
+    copied = given.clone()
+    assert [type(item) for item in copied.args] == [Point, Tagged, Box, list]
+    assert torch.equal(copied.args[2].corner, given.args[2].corner)
+    assert copied.args[2].corner is not given.args[2].corner
+    assert copied.args[2].label == "x"
+
+
+def test_a_clone_keeps_strides_and_drops_gradients():
+    tensor = torch.rand(3, 4, requires_grad=True).T
+    copied = Inputs.of(tensor).clone().args[0]
+    assert copied.stride() == tensor.stride()
+    assert not copied.requires_grad
+    assert torch.equal(copied, tensor)
