@@ -1,8 +1,8 @@
 """Proves a candidate against the original: the truth, the error measures, the verdict.
 
-``variants`` makes the inputs, ``make_truth`` the truth (once per study), ``verify`` the verdict on one candidate. Whether an
-approximate candidate is acceptable is for the caller to say. Names are loaded when they are first used: importing this
-package does not import torch.
+``variants`` makes the inputs, ``make_truth`` the truth (once per study), ``verify`` the verdict on one candidate.
+Whether an approximate candidate is acceptable is for the caller to say. Names are loaded when they are first used:
+importing this package does not import torch.
 """
 
 from __future__ import annotations

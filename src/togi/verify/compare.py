@@ -4,8 +4,8 @@ Everything accumulates in float64 and is computed in blocks, so that comparing t
 NaN is never "equal by accident": ``0/0`` and ``NaN > tolerance`` do not occur, since every element is classified first.
 
 An element is *special* where the truth or plain eager is not finite, or where eager holds a sentinel (a mask value such
-as ``-1e9`` or ``finfo.min`` among ordinary logits: it would drown all else in a root mean square). Special elements must
-be what eager, or the truth, has there. All others are *ordinary*, and are measured.
+as ``-1e9`` or ``finfo.min`` among ordinary logits: it would drown all else in a root mean square). Special elements
+must be what eager, or the truth, has there. All others are *ordinary*, and are measured.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What a candidate is verified on: the user's samples, and inputs derived from them.
 
-Derived inputs differ in values (so that a result that was traced in, cached, or left over is found out) and in size where
-a dimension is dynamic. They stay within what the samples show: floats within the observed range, integers and bools only
-values that were observed, so that vocabulary and index limits hold. Constants and opaque arguments are never touched.
-``make_truth`` drops, with a note, those on which the original itself raises or stops being finite.
+Derived inputs differ in values (so that a result that was traced in, cached, or left over is found out) and in size
+where a dimension is dynamic. They stay within what the samples show: floats within the observed range, integers and
+bools only values that were observed, so that vocabulary and index limits hold. Constants and opaque arguments are
+never touched. ``make_truth`` drops, with a note, those on which the original itself raises or stops being finite.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ def variants(samples: Sequence[Inputs], signature: Signature, seed: int) -> list
     """The samples themselves, in order, then what is derived from them. Deterministic for a seed.
 
     Derived: every element moved (of up to three samples), a softened and mirrored version of the first, and where a
-    dimension is dynamic, sizes between, below and above the observed ones. Dimensions whose sizes are equal in every sample vary together, and
-    so keep the relation (``input_ids`` and ``attention_mask``). Dtype, device, strides and ``requires_grad`` are kept;
-    a tensor given twice stays one tensor given twice.
+    dimension is dynamic, sizes between, below and above the observed ones. Dimensions whose sizes are equal in every
+    sample vary together, and so keep the relation (``input_ids`` and ``attention_mask``). Dtype, device, strides and
+    ``requires_grad`` are kept; a tensor given twice stays one tensor given twice.
     """
     derived = [_changed(sample, _moved, seed + i) for i, sample in enumerate(samples[:_SAMPLES_VARIED])]
     derived.append(_changed(samples[0], _softened, seed))
@@ -63,7 +63,7 @@ def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
     return moved
 
 
-def _softened(tensor: Tensor, generator: torch.Generator) -> Tensor:
+def _softened(tensor: Tensor, _: torch.Generator) -> Tensor:
     """Mirrored in its last dimension; floats are also drawn halfway to their mean, so that they stay in range."""
     mirrored = _bytes_safe(tensor).flip(-1) if tensor.dim() else _bytes_safe(tensor)
     if not (tensor.is_floating_point() or tensor.is_complex()) or not bool(mirrored.isfinite().all()):

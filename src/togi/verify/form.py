@@ -4,15 +4,15 @@ Each function returns problems (sentences; any makes a candidate wrong) and note
 
 What counts as wrong: whatever makes a line of the caller's code raise, or compute something else, that works with the
 original. A contiguous output that comes back otherwise (channels_last) makes ``view`` raise: wrong. The other way round
-nothing breaks: a note. An output that newly shares memory with an input, another output or a later call's output changes
-when that is changed: wrong. A copy where the original returned a view: a note.
+nothing breaks: a note. An output that newly shares memory with an input, another output or a later call's output
+changes when that is changed: wrong. A copy where the original returned a view: a note.
 """
 
 from __future__ import annotations
 
 from torch import Tensor
 
-from togi.subject.signature import Structure
+from togi.subject.structure import Structure
 from togi.verify.observe import Observation
 from togi.verify.truth import Answer, LeafTruth
 
@@ -68,7 +68,8 @@ def unlike(original: Structure, found: Structure, path: str) -> str:
 
 
 def leaf_form(leaf: LeafTruth, name: str, tensor: Tensor) -> Findings:
-    problems, notes = [], []
+    problems: list[str] = []
+    notes: list[str] = []
     found = {
         "dtype": str(tensor.dtype).removeprefix("torch."),
         "shape": tuple(tensor.shape),
@@ -83,7 +84,8 @@ def leaf_form(leaf: LeafTruth, name: str, tensor: Tensor) -> Findings:
     same = all(a == b for a, b, n in zip(tensor.stride(), leaf.stride, leaf.shape, strict=True) if n > 1)
     if leaf.contiguous and not tensor.is_contiguous():
         problems.append(
-            f"{name} is not contiguous (strides {tuple(tensor.stride())}), the original's is {leaf.stride}: view() would raise"
+            f"{name} is not contiguous (strides {tuple(tensor.stride())}), the original's is {leaf.stride}: "
+            "view() would raise"
         )
     elif not same and tensor.numel():
         notes.append(f"{name} has strides {tuple(tensor.stride())}, the original {leaf.stride}")

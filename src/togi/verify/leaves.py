@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from togi.subject.inputs import Inputs
-from togi.subject.signature import Signature, Structure
+from togi.subject.signature import Signature
+from togi.subject.structure import Structure
 
 _DEEPEST = 8
 """Levels of attributes followed inside an opaque object."""

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from togi.subject.inputs import Inputs
-from togi.subject.signature import Signature, Structure
+from togi.subject.signature import Signature
+from togi.subject.structure import Structure
 from togi.verify.compare import identical
 from togi.verify.leaves import fresh, input_tensors, tensors_in
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,11 +17,13 @@ from torch import Tensor, nn
 from togi.errors import SubjectError
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify import compare, units
-from togi.verify.compare import Difference, continuous, difference, identical, mismatches, plain
-from togi.verify.observe import Observation, State, observe, overlaps, run_all
-from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
-from togi.verify.units import Unit
+from togi.verify.answers import Run, answer_of, judged
+from togi.verify.compare import continuous, difference, identical, plain
+from togi.verify.leaves import input_tensors
+from togi.verify.observe import State, observe, overlaps, run_all
+from togi.verify.pool import units_of
+from togi.verify.truth import Answer, Truth, TruthFacts
+from togi.verify.units import FEW, epsilon_of
 from togi.verify.widen import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 
 NUDGES_FEW = 8
@@ -31,8 +32,6 @@ SUSPICIOUS_ROUNDINGS = 1000.0
 """Eager's own error, in roundings, from which its float64 form is doubted ..."""
 SUSPICIOUS_RATIO = 100.0
 """... if eager is also this many times nearer to itself under nudged weights: then float64 takes another branch."""
-NOISE_UNITS = 8.0
-"""Two runs of the original may differ by so many units (atomics on a GPU) and still be the same answer."""
 
 Metric = Callable[[list[Any]], float]
 
@@ -58,14 +57,6 @@ def make_truth(
     return _Making(module, list(inputs), signature, seed, device or signature.device, samples).truth(metric)
 
 
-@dataclass
-class _Run:
-    """One sequence of calls. ``leaves[c]`` are dense CPU copies, taken before the next call could change them."""
-
-    seen: list[Observation]
-    leaves: list[list[Tensor]]
-
-
 class _Making:
     def __init__(
         self, module: nn.Module, inputs: list[Inputs], signature: Signature, seed: int, device: str, samples: int
@@ -87,7 +78,7 @@ class _Making:
             stateful = False
         if not stateful:
             calls = calls[:-1]
-            run = _Run(run.seen[:-1], run.leaves[:-1])
+            run = Run(run.seen[:-1], run.leaves[:-1])
         if random:
             exact, fallback = None, "it draws random numbers, and other ones in float64"
         else:
@@ -105,7 +96,7 @@ class _Making:
             metric=None if metric is None else float(metric(outputs[: self.samples])),
             notes=tuple(self.notes),
         )
-        return Truth(facts=_judged(facts, again if noisy else None, run), truth=truths, eager=run.leaves)
+        return Truth(facts=judged(facts, again if noisy else None, run), truth=truths, eager=run.leaves)
 
     def _runnable(self) -> list[int]:
         """Indices of the inputs the original runs on and stays finite on."""
@@ -150,15 +141,15 @@ class _Making:
 
     def _eager(
         self, calls: Sequence[int], *, seed: int | None = None, keep_outputs: bool = False
-    ) -> tuple[_Run, list[Any]]:
+    ) -> tuple[Run, list[Any]]:
         module = self._copy()
         with torch.no_grad(), _unchanged(module):
             return self._sequence(module, [self.inputs[i] for i in calls], seed=seed, keep_outputs=keep_outputs)
 
     def _sequence(
         self, call: Callable[..., Any], inputs: Sequence[Inputs], *, seed: int | None = None, keep_outputs: bool = False
-    ) -> tuple[_Run, list[Any]]:
-        run, outputs = _Run([], []), []
+    ) -> tuple[Run, list[Any]]:
+        run, outputs = Run([], []), []
         for one in inputs:
             seen = observe(call, one, self.signature, seed=self.seed if seed is None else seed)
             run.seen.append(seen)
@@ -167,7 +158,7 @@ class _Making:
                 outputs.append(seen.output)
         return run, outputs
 
-    def _float64(self, calls: Sequence[int], eager: _Run) -> tuple[list[list[Tensor]] | None, str]:
+    def _float64(self, calls: Sequence[int], eager: Run) -> tuple[list[list[Tensor]] | None, str]:
         """The answers in float64, or why there are none."""
         failed = ""
         for device in dict.fromkeys(("cpu", self.device)):
@@ -183,7 +174,7 @@ class _Making:
             return (None, different) if different else self._trusted(calls, eager, run)
         return None, failed
 
-    def _trusted(self, calls: Sequence[int], eager: _Run, exact: _Run) -> tuple[list[list[Tensor]] | None, str]:
+    def _trusted(self, calls: Sequence[int], eager: Run, exact: Run) -> tuple[list[list[Tensor]] | None, str]:
         """Whether float64 is the same function: a branch on the dtype would make eager's own error enormous."""
         doubtful = [
             (c, i)
@@ -199,7 +190,7 @@ class _Making:
                 if moved is None or moved[c][i].shape != e.shape:
                     continue
                 movement = difference(moved[c][i], e, e).rmse
-                if difference(e, exact.leaves[c][i], e).rmse > SUSPICIOUS_RATIO * max(movement, _epsilon(e)):
+                if difference(e, exact.leaves[c][i], e).rmse > SUSPICIOUS_RATIO * max(movement, epsilon_of(e)):
                     return None, f"in float64 it computes something else ({eager.seen[c].leaves[i][0]})"
         return exact.leaves, ""
 
@@ -215,29 +206,30 @@ class _Making:
             return self._sequence(module, inputs)[0].leaves
 
     def _answers(
-        self, calls: Sequence[int], run: _Run, exact: list[list[Tensor]] | None
+        self, calls: Sequence[int], run: Run, exact: list[list[Tensor]] | None
     ) -> tuple[list[Answer], list[list[Tensor]]]:
         truths = [[wide(t) for t in leaves] for leaves in (exact or run.leaves)]
         known = exact is not None and self._narrow()
-        few = not known or sum(t.numel() for leaves in run.leaves for t in leaves[:1]) < units.FEW or self._has_few(run)
+        few = not known or self._has_few(run)
         nudges = [found for k in range(NUDGES_FEW if few else 1) if (found := self._nudged(calls, k)) is not None]
-        measured = _units(run, truths, nudges, self._narrowest(), known)
+        measured = units_of(run, truths, nudges, self._narrowest(), known)
         gradients = self._requires_grad(calls[0])
         answers = [
-            _answer(calls[c], seen, run.leaves[c], truths[c], measured[c], gradients) for c, seen in enumerate(run.seen)
+            answer_of(calls[c], seen, run.leaves[c], truths[c], measured[c], gradients)
+            for c, seen in enumerate(run.seen)
         ]
         return answers, truths
 
-    def _has_few(self, run: _Run) -> bool:
+    def _has_few(self, run: Run) -> bool:
         counts: dict[str, int] = {}
         for seen in run.seen:
             for name, tensor in seen.leaves:
                 counts[name] = counts.get(name, 0) + tensor.numel()
-        return any(0 < count < units.FEW for count in counts.values())
+        return any(0 < count < FEW for count in counts.values())
 
     def _floats(self) -> set[torch.dtype]:
         tensors = [*self.module.parameters(), *self.module.buffers()]
-        tensors += [t for s in self.inputs[: self.samples] for _, t in _flat(s, self.signature)]
+        tensors += [t for s in self.inputs[: self.samples] for _, t in input_tensors(s, self.signature)]
         return {t.dtype for t in tensors if t.is_floating_point() or t.is_complex()}
 
     def _narrow(self) -> bool:
@@ -271,117 +263,7 @@ class _Making:
         return tuple(sorted(name for name, other in overlaps(one.leaves, two.leaves) if name == other))
 
 
-def _units(
-    run: _Run, truths: list[list[Tensor]], nudges: list[list[list[Tensor]]], epsilon: float, known: bool
-) -> list[list[tuple[Unit, Difference | float, float]]]:
-    """Per call and leaf: the unit, eager's own error, the sentinel threshold. Pooled per leaf name over all calls."""
-    places: dict[str, list[tuple[int, int]]] = {}
-    for c, seen in enumerate(run.seen):
-        for i, (name, _) in enumerate(seen.leaves):
-            places.setdefault(name, []).append((c, i))
-    result: list[list[Any]] = [[None] * len(leaves) for leaves in run.leaves]
-    for where in places.values():
-        for (c, i), found in zip(where, _leaf_units(where, run, truths, nudges, epsilon, known), strict=True):
-            result[c][i] = found
-    return result
-
-
-def _leaf_units(
-    where: list[tuple[int, int]],
-    run: _Run,
-    truths: list[list[Tensor]],
-    nudges: list[list[list[Tensor]]],
-    epsilon: float,
-    known: bool,
-) -> Iterator[tuple[Unit, Difference | float, float]]:
-    eager = [run.leaves[c][i] for c, i in where]
-    truth = [truths[c][i] for c, i in where]
-    moved = [
-        [n[c][i] for n in nudges if i < len(n[c]) and n[c][i].shape == e.shape]
-        for (c, i), e in zip(where, eager, strict=True)
-    ]
-    if not continuous(eager[0]):
-        shares = [_share(int((e != t).sum()), e) for e, t in zip(eager, truth, strict=True)]
-        more = [[_share(mismatches(m, t, e), e) for m in ms] for ms, t, e in zip(moved, truth, eager, strict=True)]
-        yield from zip(units.discrete_units(shares, more), shares, [float("inf")] * len(where), strict=True)
-        return
-    thresholds = [compare.sentinel_threshold(e) for e in eager]
-    own = [difference(e, t, e, th) for e, t, th in zip(eager, truth, thresholds, strict=True)]
-    if known and sum(d.count for d in own) >= units.FEW:
-        moved = [[] for _ in eager]
-    others = [
-        [difference(m, t, e, th) for m in ms] for ms, t, e, th in zip(moved, truth, eager, thresholds, strict=True)
-    ]
-    found = units.units(own, others, max(epsilon, _epsilon(eager[0])))
-    yield from zip(found, own, thresholds, strict=True)
-
-
-def _answer(
-    index: int,
-    seen: Observation,
-    eager: list[Tensor],
-    truth: list[Tensor],
-    measured: list[tuple[Unit, Difference | float, float]],
-    gradients: dict[str, bool],
-) -> Answer:
-    leaves = []
-    for i, (name, tensor) in enumerate(seen.leaves):
-        unit, own, threshold = measured[i]
-        strided = tensor.layout is torch.strided
-        leaves.append(
-            LeafTruth(
-                name=name,
-                dtype=str(tensor.dtype).removeprefix("torch."),
-                device=tensor.device.type,
-                layout=str(tensor.layout).removeprefix("torch."),
-                shape=tuple(tensor.shape),
-                stride=tuple(tensor.stride()) if strided else (),
-                contiguous=strided and tensor.is_contiguous(),
-                requires_grad=gradients.get(name),
-                threshold=threshold,
-                eager_rmse=own.rmse if isinstance(own, Difference) else own,
-                eager_max=own.max_abs if isinstance(own, Difference) else own,
-                unit=unit,
-                same=truth[i].dtype == eager[i].dtype and identical(truth[i], eager[i]),
-            )
-        )
-    return Answer(
-        input=index,
-        structure=seen.structure,
-        leaves=tuple(leaves),
-        changed=seen.changed,
-        shares_inputs=tuple(sorted(seen.shares_inputs)),
-        shares_outputs=tuple(sorted(seen.shares_outputs)),
-    )
-
-
-def _judged(facts: TruthFacts, again: _Run | None, run: _Run) -> TruthFacts:
-    """With the word on repeatability; ``again`` is given when a second run differed in some bit."""
-    if again is None:
-        return facts
-    for c, leaves in enumerate(again.leaves[: len(run.leaves)]):
-        for leaf, one, two in zip(facts.answers[c].leaves, run.leaves[c], leaves, strict=False):
-            off = _apart(two, one, leaf)
-            if off > NOISE_UNITS:
-                reason = (
-                    f"the original itself is not repeatable: with the same input and the same seed {leaf.name} differs by "
-                    f"{off:.3g} times its own error, so nothing can be proven equal to it"
-                )
-                return facts.model_copy(update={"repeatable": False, "unrepeatable": reason})
-    note = "the original is not repeatable to the bit, but within its own error"
-    return facts.model_copy(update={"notes": (*facts.notes, note)})
-
-
-def _apart(one: Tensor, other: Tensor, leaf: LeafTruth) -> float:
-    if one.shape != other.shape:
-        return float("inf")
-    if not continuous(one):
-        return compare.ratio(_share(int((one != other).sum()), one), leaf.unit.rms)
-    found = difference(one, other, other, leaf.threshold)
-    return max(compare.ratio(found.rms, leaf.unit.rms), compare.ratio(found.peak, leaf.unit.peak))
-
-
-def _different_form(eager: _Run, exact: _Run) -> str:
+def _different_form(eager: Run, exact: Run) -> str:
     for one, other in zip(eager.seen, exact.seen, strict=True):
         if [n for n, _ in one.leaves] != [n for n, _ in other.leaves]:
             return "in float64 its output has another structure"
@@ -397,26 +279,12 @@ def _alike(one: list[Tensor], other: list[Tensor]) -> bool:
     return len(one) == len(other) and all(identical(a, b) for a, b in zip(one, other, strict=True))
 
 
-def _share(count: int, tensor: Tensor) -> float:
-    return count / max(tensor.numel(), 1)
-
-
 def _finite(tensor: Tensor) -> bool:
     return not continuous(tensor) or bool(plain(tensor).float().isfinite().all())
 
 
-def _epsilon(tensor: Tensor) -> float:
-    return float(torch.finfo(tensor.dtype).eps)
-
-
 def _suspicious(tensor: Tensor) -> float:
-    return SUSPICIOUS_ROUNDINGS * _epsilon(tensor)
-
-
-def _flat(inputs: Inputs, signature: Signature) -> list[tuple[str, Tensor]]:
-    from togi.verify.leaves import input_tensors
-
-    return input_tensors(inputs, signature)
+    return SUSPICIOUS_ROUNDINGS * epsilon_of(tensor)
 
 
 def _line(error: BaseException) -> str:

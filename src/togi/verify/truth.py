@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -17,11 +17,8 @@ from torch import Tensor
 from togi.errors import TogiError
 from togi.records import Record
 from togi.subject.inputs import Inputs
-from togi.subject.signature import Structure
+from togi.subject.structure import Structure
 from togi.verify.units import Unit
-
-if TYPE_CHECKING:
-    from safetensors import safe_open
 
 _JSON = "truth.json"
 _TENSORS = "truth.safetensors"
@@ -93,8 +90,8 @@ class TruthFacts(Record):
 
 @dataclass(frozen=True, kw_only=True)
 class Truth:
-    """``truth[a][l]`` and ``eager[a][l]``: dense CPU tensors of answer ``a``, leaf ``l``; the truth in float64 where the
-    leaf is floating, complex leaves as real with a last dimension of 2."""
+    """``truth[a][l]`` and ``eager[a][l]``: dense CPU tensors of answer ``a``, leaf ``l``; the truth in float64 where
+    the leaf is floating, complex leaves as real with a last dimension of 2."""
 
     facts: TruthFacts
     truth: Sequence[Sequence[Tensor]]
@@ -157,12 +154,13 @@ class Truth:
                 eager, truth = _read(file, facts, document["dtypes"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError, SafetensorError) as error:
             raise TogiError(
-                f"the truth in {folder} cannot be read ({type(error).__name__}: {error}). Run the command again: it is made anew."
+                f"the truth in {folder} cannot be read ({type(error).__name__}: {error}). "
+                "Run the command again: it is made anew."
             ) from error
         return cls(facts=facts, truth=truth, eager=eager)
 
 
-def _read(file: safe_open, facts: TruthFacts, dtypes: dict[str, str]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
+def _read(file: Any, facts: TruthFacts, dtypes: dict[str, str]) -> tuple[list[list[Tensor]], list[list[Tensor]]]:
     eager, truth = [], []
     for a, answer in enumerate(facts.answers):
         eager.append(

@@ -1,9 +1,9 @@
 """The unit of error: how far plain eager is from the truth, made robust for small tensors.
 
-A candidate's error is judged in multiples of eager's own. That needs an estimate of eager's own error which is not small
-by luck. So it is pooled over all inputs (the median of the relative errors), it never falls below one rounding of the
-output's own type, and where a leaf has few numbers in all, eager is also run with weights and inputs moved by one rounding
-each: that samples the error that any order of evaluation may make.
+A candidate's error is judged in multiples of eager's own. That needs an estimate of eager's own error which is not
+small by luck. So it is pooled over all inputs (the median of the relative errors), it never falls below one rounding
+of the output's own type, and where a leaf has few numbers in all, eager is also run with weights and inputs moved by
+one rounding each: that samples the error that any order of evaluation may make.
 """
 
 from __future__ import annotations
@@ -13,23 +13,29 @@ import statistics
 from collections.abc import Sequence
 
 import torch
+from torch import Tensor
 
 from togi.records import Record
 from togi.verify.compare import Difference
 
 FEW = 256
 """Below this many numbers (over all inputs) eager's own error is also sampled by nudged runs. The root mean square of n
-normal errors is below a quarter of its expectation with probability 2e-4 at n = 8 and never seen at n = 256; the extreme
-of few numbers scatters far more than their mean square."""
-FLOOR_ROUNDINGS = 1.0
-"""Floor of the unit, in roundings (machine epsilon) of the output's type: relative to the truth's root mean square for
-the root-mean-square error, to its largest magnitude for the largest error."""
+normal errors is below a quarter of its expectation with probability 2e-4 at n = 8 and never seen at n = 256; the
+extreme of few numbers scatters far more than their mean square."""
+FLOOR_ROUNDINGS = 4.0
+"""Floor of the unit, in roundings (machine epsilon) of float32 and float64: relative to the truth's root mean square
+for the root-mean-square error, to its largest magnitude for the largest error. Torch sums pairwise, other engines one
+by one: a sum of a million numbers came out 20 roundings off, 14 times eager's own error, and is right."""
+FLOOR_ROUNDINGS_16 = 0.5
+"""The same for 16-bit floats and less, whose roundings are visible errors: only that of the output itself."""
 MISMATCH_FLOOR = 1e-6
-"""Floor of the unit for integers and bools: share of elements. A tie within rounding may fall either way about as often."""
+"""Floor of the unit for integers and bools: share of elements. A tie within rounding may fall either way about as
+often."""
 
 
 class Unit(Record):
-    """One unit of error for one output on one input, absolute. For integers and bools ``rms`` is a share of elements."""
+    """One unit of error for one output on one input, absolute. For integers and bools ``rms`` is a share of
+    elements."""
 
     rms: float
     peak: float
@@ -39,15 +45,15 @@ def units(eager: Sequence[Difference], nudged: Sequence[Sequence[Difference]], e
     """The unit on each input, for one output.
 
     Args:
-        eager: plain eager against the truth, per input. Where the truth is no more precise than eager, give differences of 0.
-        nudged: per input, nudged runs against the truth; empty where eager's own error needs no support.
-        epsilon: machine epsilon of the computation.
+        eager: plain eager against the truth, per input. Where the truth is no more precise than eager, give
+        differences of 0. nudged: per input, nudged runs against the truth; empty where eager's own error needs no
+        support. epsilon: machine epsilon of the computation.
     """
     rms = [_support(e.rms, [n.rms for n in more]) for e, more in zip(eager, nudged, strict=True)]
     peak = [_support(e.peak, [n.peak for n in more]) for e, more in zip(eager, nudged, strict=True)]
     typical_rms = _typical([r / e.scale for r, e in zip(rms, eager, strict=True) if e.scale])
     typical_peak = _typical([p / e.scale for p, e in zip(peak, eager, strict=True) if e.scale])
-    floor = FLOOR_ROUNDINGS * epsilon
+    floor = epsilon * (FLOOR_ROUNDINGS if epsilon < 1e-5 else FLOOR_ROUNDINGS_16)
     tiny = torch.finfo(torch.float32).tiny * (epsilon > 1e-10)
     return [
         Unit(
@@ -71,3 +77,16 @@ def _support(own: float, nudged: Sequence[float]) -> float:
 
 def _typical(relative: Sequence[float]) -> float:
     return statistics.median(relative) if relative else 0.0
+
+
+Measured = tuple[Unit, Difference | float, float]
+"""The unit of one output on one input, eager's own error (a share of elements where discrete), the sentinel
+threshold."""
+
+
+def share(count: int, tensor: Tensor) -> float:
+    return count / max(tensor.numel(), 1)
+
+
+def epsilon_of(tensor: Tensor) -> float:
+    return float(torch.finfo(tensor.dtype).eps)

@@ -1,8 +1,8 @@
 """The verdict on one candidate: is it the original, up to rounding?
 
 The candidate is called on every input, then on the first again, then on an input tensor whose values were replaced in
-place. Each answer is compared with the truth in structure, form and numbers; earlier outputs are kept, uncloned, and must
-still hold what they held when later calls have run.
+place. Each answer is compared with the truth in structure, form and numbers; earlier outputs are kept, uncloned, and
+must still hold what they held when later calls have run.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -25,9 +26,12 @@ from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.truth import LeafTruth, Truth
 
 MAX_UNITS = 8.0
-"""Largest error of a faithful candidate, in multiples of eager's own. ``benchmarks/verification.py`` measures both sides."""
+"""Largest error of a faithful candidate, in multiples of eager's own. ``benchmarks/verification.py`` measures both
+sides."""
 _CALLS_KEPT = 3
 """Outputs kept alive across calls: an engine with a ring of that many output buffers is found out."""
+_BADLY_WRONG_UNITS = 1e3
+"""From here an error asks for an explanation."""
 _RERUN_SHARE = 0.1
 """An approximate candidate's runs may differ from each other by this share of its own error."""
 
@@ -51,13 +55,13 @@ def verify(
         call: the candidate, called like the original.
         max_units: largest error of a faithful candidate, in units of plain eager's own.
         metric: the user's metric; computed from the candidate's outputs on the user's own samples.
-        reset: puts the candidate's buffers back to their first values (``State(module).restore``); called before the first
-            call. Needed where the original is stateful and the candidate has been called before.
+        reset: puts the candidate's buffers back to their first values (``State(module).restore``); called before the
+            first call. Needed where the original is stateful and the candidate has been called before.
 
     Returns:
-        ``faithful``: within ``max_units`` everywhere, and no problems. Not faithful, with no problems: approximate, by the
-        error given; whether that is acceptable is the caller's to decide. Any problem: wrong, whatever the error. Where the
-        original is not repeatable, that is a problem of every candidate, and nothing is compared.
+        ``faithful``: within ``max_units`` everywhere, and no problems. Not faithful, with no problems: approximate,
+        by the error given; whether that is acceptable is the caller's to decide. Any problem: wrong, whatever the
+        error. Where the original is not repeatable, that is a problem of every candidate, and nothing is compared.
 
     Raises:
         Whatever ``call`` raises.
@@ -69,6 +73,15 @@ def verify(
     return _Verification(call, truth, truth.inputs(inputs), signature, seed).report(max_units, metric)
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Kept:
+    """One call's outputs, alive, and copies of what they held when the call returned."""
+
+    answer: int
+    outputs: Named
+    values: list[Tensor]
+
+
 class _Verification:
     def __init__(self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int) -> None:
         self.call, self.truth, self.signature, self.seed = call, truth, signature, seed
@@ -76,8 +89,7 @@ class _Verification:
         self.problems: dict[str, None] = {}
         self.notes: dict[str, None] = {}
         self.errors: dict[str, LeafError] = {}
-        self.kept: deque[tuple[int, Named, list[Tensor]]] = deque(maxlen=_CALLS_KEPT)
-        self.previous: list[Tensor] = []
+        self.kept: deque[_Kept] = deque(maxlen=_CALLS_KEPT)
         self.outputs: list[Any] = []
         self.first: list[Tensor] = []
 
@@ -112,13 +124,13 @@ class _Verification:
         problems, notes = form(seen, answer)
         self.problems |= dict.fromkeys(problems)
         self.notes |= dict.fromkeys(notes)
-        self._earlier_outputs(number, seen)
+        self._earlier_outputs(seen)
         if comparable(seen, answer):
             wrong = self._numbers(a, [t for _, t in seen.leaves])
-            self._stale(wrong, seen, number)
-        now = [plain(t).clone() for _, t in seen.leaves]
-        self.kept.append((number, [n for n in seen.leaves if n[0].startswith("output")], now))
-        self.previous = now
+            if wrong and number:
+                self._stale(a, seen)
+        values = [plain(t).clone() for _, t in seen.leaves]
+        self.kept.append(_Kept(answer=a, outputs=_outputs(seen), values=values))
         return seen
 
     def _numbers(self, a: int, found: Sequence[Tensor]) -> bool:
@@ -128,35 +140,43 @@ class _Verification:
             error, misplaced = leaf_error(found[i], self.truth.truth[a][i], self.truth.eager[a][i], leaf)
             if misplaced:
                 self.problems[f"{leaf.name} is not finite, or finite, where the original's is not so"] = None
-            wrong |= error.units > 1e3
+            wrong |= error.units > _BADLY_WRONG_UNITS
             self.errors[leaf.name] = _worse(self.errors.get(leaf.name), error)
         return wrong
 
-    def _stale(self, wrong: bool, seen: Observation, number: int) -> None:
-        if wrong and number and len(self.previous) == len(seen.leaves):
-            again = [identical(plain(t), p) for (_, t), p in zip(seen.leaves, self.previous, strict=True) if t.numel()]
-            if again and all(again):
-                self.problems["returns the result of the call before, whatever the input (stale)"] = None
+    def _stale(self, a: int, seen: Observation) -> None:
+        """A wrong answer that is the one of the call before, although the original's two answers differ."""
+        facts, before = self.truth.facts, self.kept[-1].answer
+        leaves, answers = facts.answers[a].leaves, self.truth.eager
+        if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in facts.answers[before].leaves]:
+            return
+        differ = any(
+            leaf_error(answers[before][i], self.truth.truth[a][i], answers[a][i], leaf)[0].units > _BADLY_WRONG_UNITS
+            for i, leaf in enumerate(leaves)
+        )
+        if differ and all(identical(plain(t), p) for (_, t), p in zip(seen.leaves, self.kept[-1].values, strict=True)):
+            self.problems["returns the result of the call before, whatever the input (stale)"] = None
 
-    def _earlier_outputs(self, number: int, seen: Observation) -> None:
+    def _earlier_outputs(self, seen: Observation) -> None:
         allowed = set(self.truth.facts.shared_between_calls)
-        for _, leaves, values in self.kept:
-            for (name, tensor), value in zip(leaves, values, strict=False):
+        for kept in self.kept:
+            for (name, tensor), value in zip(kept.outputs, kept.values, strict=False):
                 if name not in allowed and not identical(plain(tensor), value):
                     self.problems[f"{name} is overwritten by a later call: outputs do not outlive the next call"] = None
-            for one, other in overlaps(leaves, [n for n in seen.leaves if n[0].startswith("output")]):
+            for one, other in overlaps(kept.outputs, _outputs(seen)):
                 if not (one in allowed and other in allowed):
                     self.problems[f"{one} of one call shares memory with {other} of a later call"] = None
 
     def _rerun_agrees(self, max_units: float) -> None:
         """The last call was the first again. A faithful one agrees within its limit, an approximate one nearly does."""
         answer = self.truth.facts.answers[0]
-        for leaf, one, two in zip(answer.leaves, self.first, self.previous, strict=True):
+        for leaf, one, two in zip(answer.leaves, self.first, self.kept[-1].values, strict=True):
             error, misplaced = leaf_error(two, one, one, leaf)
             allowed = max(max_units, _RERUN_SHARE * self.errors[leaf.name].units)
             if misplaced or error.units > allowed:
                 self.problems[
-                    f"a second run with the same input differs in {leaf.name} by {error.units:.3g} times eager's own error"
+                    f"a second run with the same input differs in {leaf.name} by {error.units:.3g} times "
+                    "eager's own error"
                 ] = None
 
     def _values_replaced(self, max_units: float) -> None:
@@ -188,7 +208,8 @@ class _Verification:
 
 
 def leaf_error(found: Tensor, truth: Tensor, eager: Tensor, leaf: LeafTruth) -> tuple[LeafError, bool]:
-    """The error of one output tensor, and whether NaN, inf or a sentinel is where it must not be (or is not where it must)."""
+    """The error of one output tensor, and whether NaN, inf or a sentinel is where it must not be (or is not where it
+    must)."""
     found = plain(found)
     if not continuous(found):
         share = mismatches(found, truth, eager) / max(found.numel(), 1)
@@ -208,6 +229,11 @@ def _worse(one: LeafError | None, other: LeafError) -> LeafError:
         max_abs=max(one.max_abs, other.max_abs),
         units=max(one.units, other.units),
     )
+
+
+def _outputs(seen: Observation) -> Named:
+    """Without the inputs that were changed in place, which follow them."""
+    return seen.leaves[: len(seen.leaves) - len(seen.changed)]
 
 
 def _replace(given: Inputs, values: Inputs, signature: Signature) -> bool:

@@ -32,7 +32,9 @@ def widened(module: nn.Module, device: str = "cpu") -> nn.Module:
     )
     if device == "cpu" and needed > _SPARE * free_bytes():
         raise MemoryError(f"its weights in float64 need {needed >> 20} MiB, {free_bytes() >> 20} MiB are free")
-    return copy.deepcopy(module)._apply(lambda t: wide(t).to(device))
+    copied = copy.deepcopy(module)
+    copied._apply(lambda t: wide(t).to(device))  # type: ignore[no-untyped-call]
+    return copied
 
 
 def widened_inputs(inputs: Inputs, device: str = "cpu") -> Inputs:
@@ -63,7 +65,8 @@ def free_bytes() -> int:
 def float64_arithmetic() -> Iterator[None]:
     """New tensors are float64 by default, and explicit casts to a narrower float go to float64 instead.
 
-    So modules that create constants in ``forward`` or compute a part "in float32 for accuracy" run in float64 throughout.
+    So modules that create constants in ``forward`` or compute a part "in float32 for accuracy" run in float64
+    throughout.
     """
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
