@@ -19,6 +19,7 @@ from torch import Tensor, nn
 import togi
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")  # loading leaves no thread behind: togi forks its trials
 
 SENTENCES = (
     "The cat sleeps on the sofa.",

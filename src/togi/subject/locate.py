@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from togi.subject.inputs import Subject
-from togi.subject.made_inputs import samples_from_signature
 from togi.subject.spec import Spec, check_spec, parse
 
-__all__ = ["check_spec", "locate", "samples_from_signature"]
+__all__ = ["check_spec", "locate"]
 
 
 def locate(spec: str, *, seed: int = 0) -> Subject:

@@ -7,6 +7,7 @@ of a model folder is run. The cache of keys and values is switched off: one call
 from __future__ import annotations
 
 import json
+import os
 from typing import Any
 
 from togi.errors import SubjectError, UnknownNameError, nearest
@@ -57,6 +58,8 @@ def _from_folder(transformers: Any, spec: Spec, seed: int) -> Any:
     cls = getattr(transformers, (config.architectures or [""])[0], None) or transformers.AutoModel
     has_weights = any((folder / name).exists() for name in ("model.safetensors", "model.safetensors.index.json"))
     if has_weights and path.is_dir():
+        # Threads that load weights may outlive the loading; a trial server that has threads cannot fork.
+        os.environ.setdefault("HF_DEACTIVATE_ASYNC_LOAD", "1")
         return cls.from_pretrained(str(folder), config=config, local_files_only=True, use_safetensors=True)
     if any(folder.glob("pytorch_model*.bin")) and path.is_dir():
         raise SubjectError(
