@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import random
 import signal
@@ -181,16 +182,19 @@ def targets(rows: list[dict[str, Any]]) -> Iterator[str]:
 
 
 def bias(options: argparse.Namespace) -> None:
-    """The lasting difference between two processes of one model, on the machine as it is."""
+    """The lasting difference between two processes of one model, on the machine as it is.
+
+    Only pairs whose interval is narrower than 2 % say anything of it: in the others the machine's noise covers it.
+    """
     found = []
     for run in range(options.runs):
         speedup = one_run(BLOCKS, options.seed + run, options).lane("other").speedup_x
-        assert speedup is not None
-        found.append(abs(1.0 / speedup.median - 1.0))
-        print(f"run {run}: {speedup.median:.4f} ({speedup.low:.4f} to {speedup.high:.4f})", file=sys.stderr)
-    found.sort()
-    for share in (0.5, 0.9, 0.95, 1.0):
-        print(f"{share:.0%} of pairs differ by at most {found[min(len(found) - 1, int(share * len(found)))]:.2%}")
+        if speedup is not None and speedup.high - speedup.low < 0.02:
+            found.append(max(speedup.median, 1.0 / speedup.median) - 1.0)
+        print(f"run {run}: {speedup}", file=sys.stderr)
+    print(f"{len(found)} of {options.runs} pairs are conclusive (interval narrower than 2 %)")
+    for share in (0.5, 0.9, 1.0) if found else ():
+        print(f"{share:.0%} of those differ by at most {sorted(found)[math.ceil(share * len(found)) - 1]:.2%}")
     print(f"placement allowed: {PLACEMENT:.1%}")
 
 
