@@ -19,7 +19,7 @@ _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # malloc.h
 _KEEP = {_M_TRIM_THRESHOLD: 2**31 - 1, _M_MMAP_THRESHOLD: 32 * 2**20}  # 32 MiB is the largest that glibc accepts
 _RETURN = {_M_TRIM_THRESHOLD: 128 * 2**10, _M_MMAP_THRESHOLD: 128 * 2**10}  # its defaults, without the learning
 _CHOSEN_BY = ("MALLOC_TRIM_THRESHOLD_", "MALLOC_MMAP_THRESHOLD_", "GLIBC_TUNABLES")
-_in_force = _RETURN
+_in_force = _KEEP  # what malloc has learned by itself cannot be put back, so afterwards memory is kept
 
 
 def keep_freed_memory() -> bool:

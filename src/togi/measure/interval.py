@@ -31,8 +31,8 @@ PLACEMENT = 0.03
 """By how much two processes of one and the same recipe may differ for as long as they live, as a share of the time.
 
 It comes from where their memory lies, and no number of rounds averages it out. On two cores of a server CPU (November
-2026, the calm pairs of a shared machine) most pairs differed by less than 2 %, one by 3.6 %; this plus the margin of 1 %
-lies above that. ``benchmarks/noise.py --bias`` measures it on another machine."""
+2026), of the eight pairs that a shared machine left calm, seven differed by less than 2 % and one by 3.6 %; this plus
+the margin of 1 % lies above that. ``benchmarks/noise.py --bias`` measures it on another machine."""
 
 
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
