@@ -1,11 +1,12 @@
 """Synthetic subjects for search tests: a family of fake techniques, and landscapes that say how each recipe would end.
 
 Shaped after what real models show (engines differ most, layouts matter to some engines, engines fold on their own,
-quantization belongs to one engine, some combinations fail), with everything drawn from a seed. Nothing here is a result.
+quantization belongs to one engine, some combinations fail), everything drawn from a seed. Nothing here is a result.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import random
 from collections.abc import Sequence
@@ -76,15 +77,22 @@ def grad_mode(id: str) -> Fake:
     return Fake(id, Stage.RUNTIME, provides=mode, conflicts=mode, promise=1.01)
 
 
+def grid(**values: Sequence[Any]) -> tuple[Options, ...]:
+    return tuple(dict(zip(values, row, strict=True)) for row in itertools.product(*values.values()))
+
+
+BOTH = (True, False)
+
+
 def family() -> dict[str, Technique]:
     found: list[Technique] = [
         Fake("fold", Stage.REWRITE, promise=1.1, function="batch_norm"),
-        Fake("pad", Stage.REWRITE, promise=1.02, options=({"multiple": 8}, {"multiple": 16}), function="conv2d", rank=1),
+        Fake("pad", Stage.REWRITE, promise=1.02, options=grid(multiple=(8, 16)), function="conv2d", rank=1),
         Fake("channels_last", Stage.LAYOUT, promise=1.2, function="conv2d"),
         Fake("bf16", Stage.PRECISION, promise=1.3, exact=False),
         Fake("int8", Stage.PRECISION, promise=1.6, cost_s=15, exact=False, needs=frozenset({"engine:vino"})),
-        engine("script", promise=1.3, cost_s=3, options=tuple({"freeze": f, "optimize": o} for f in (True, False) for o in (True, False))),
-        engine("compile", promise=1.6, cost_s=30, options=tuple({"mode": m, "freezing": f} for m in ("default", "max") for f in (True, False))),
+        engine("script", promise=1.3, cost_s=3, options=grid(freeze=BOTH, optimize=BOTH)),
+        engine("compile", promise=1.6, cost_s=30, options=grid(mode=("default", "max"), freezing=BOTH)),
         engine("onnx", promise=2.0, cost_s=4, packages=()),
         engine("vino", promise=2.4, cost_s=4, options=({}, {"hint": "latency"})),
         Fake("threads", Stage.RUNTIME, promise=1.0, options=({"count": 1}, {"count": 2})),

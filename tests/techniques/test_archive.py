@@ -165,7 +165,7 @@ def test_hostile_description_is_refused(name: str, saved: Any, tmp_path: Path) -
 
 
 def test_rewriting_alone_is_not_what_is_refused(saved: Any, tmp_path: Path) -> None:
-    load_exported(rewritten(saved[2], tmp_path / "model.pt2", edited(MODEL, lambda d: None)))
+    load_exported(rewritten(saved[2], tmp_path / "model.pt2", edited(MODEL, lambda _: None)))
 
 
 def test_pickled_example_inputs_are_not_unpickled(saved: Any, tmp_path: Path) -> None:

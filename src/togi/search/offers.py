@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import traceback
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -14,10 +15,12 @@ from togi.techniques.base import Options, Refuses, Technique
 GRAD_MODE = "grad_mode"
 """The capability that exactly one choice of every recipe provides."""
 REFERENCE = "no_grad"
+EAGER = "eager"
+"""Runs the module as it is: what a recipe without an engine does."""
 
 
 @final
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Offer:
     """One technique with one set of options, and what its author expects of it."""
 
@@ -35,19 +38,19 @@ class Offer:
             raise ValueError(f"promise {promise!r} must be positive, cost_s {cost_s!r} not negative, both finite")
         return cls(choice, technique, promise, cost_s)
 
-    @property
+    @functools.cached_property
     def label(self) -> str:
         return self.choice.label
 
-    @property
+    @functools.cached_property
     def is_engine(self) -> bool:
         return self.technique.stage is Stage.ENGINE
 
-    @property
+    @functools.cached_property
     def is_grad_mode(self) -> bool:
         return GRAD_MODE in self.technique.provides
 
-    @property
+    @functools.cached_property
     def place(self) -> tuple[int, int, str]:
         """Sorts choices in the order in which they are applied."""
         return STAGES.index(self.technique.stage), self.technique.rank, self.technique.id
@@ -64,6 +67,8 @@ def survey(
     offers: list[Offer] = []
     excluded: dict[str, Trial] = {}
     for technique in techniques.values():
+        if technique.id == EAGER:
+            continue  # a recipe without an engine is the same, and is saved the same way
         reason = _excluded(technique, facts, settings)
         if reason is None:
             try:

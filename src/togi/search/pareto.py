@@ -120,6 +120,6 @@ def _nothing(trials: Iterable[Trial], max_memory_bytes: int | None) -> str:
     if max_memory_bytes is None or _memory(smallest) == float("inf"):
         return "no recipe is within the limits"
     return (
-        f"no recipe is within the limits; the smallest is {smallest.recipe.label} with {int(_memory(smallest)):,} bytes, "
-        f"the limit is {max_memory_bytes:,}"
+        f"no recipe is within the limits; the smallest is {smallest.recipe.label} with "
+        f"{int(_memory(smallest)):,} bytes, the limit is {max_memory_bytes:,}"
     )

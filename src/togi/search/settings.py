@@ -30,6 +30,11 @@ class Effort(StrEnum):
         return 8 if self is Effort.QUICK else None
 
     @property
+    def cost_weight(self) -> float:
+        """How much a trial's cost counts against its promise: with few trials, each should count."""
+        return 0.5 if self is Effort.QUICK else 1.0
+
+    @property
     def least_improvement(self) -> float:
         """The search ends when no recipe is expected to lower the best time by this share."""
         return 0.0 if self is Effort.THOROUGH else 0.01

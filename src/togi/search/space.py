@@ -1,4 +1,4 @@
-"""All recipes that could be tried on a subject: enumerated lazily, the simplest first, because there may be millions."""
+"""All recipes that could be tried on a subject, enumerated lazily, the simplest first: there may be millions."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from togi.errors import TogiError
 from togi.records import Facts, Recipe, Trial
 from togi.search.offers import GRAD_MODE, REFERENCE, Offer, survey
 from togi.search.settings import SearchSettings
+from togi.search.traits import Feature, Traits
 from togi.techniques.base import Technique
 from togi.techniques.registry import compatible
 
@@ -33,6 +34,8 @@ class Space:
         self._by_label = {offer.label: offer for offer in self.offers}
         self._listed = None if listed is None else frozenset(listed)
         self._factors = _factors(self.offers)
+        self._traits: dict[Recipe, Traits] = {}
+        self._index: dict[Feature, int] = {}
         reference = next((o for o in self.offers if o.technique.id == REFERENCE), None)
         if reference is None:
             raise TogiError(f"the technique '{REFERENCE}' is missing or refused: it is the reference of every speed-up")
@@ -56,6 +59,12 @@ class Space:
     def offers_of(self, recipe: Recipe) -> tuple[Offer, ...]:
         """The offers a recipe is made of. Raises KeyError when it holds a choice that is not offered here."""
         return tuple(self._by_label[choice.label] for choice in recipe.choices)
+
+    def traits(self, recipe: Recipe) -> Traits:
+        """The recipe taken apart; raises KeyError like ``offers_of``."""
+        if recipe not in self._traits:
+            self._traits[recipe] = Traits(recipe, self.offers_of(recipe), self._index)
+        return self._traits[recipe]
 
     def holds(self, recipe: Recipe) -> bool:
         return all(choice.label in self._by_label for choice in recipe.choices)

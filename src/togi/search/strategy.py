@@ -11,21 +11,21 @@ from dataclasses import dataclass
 from typing import final
 
 from togi.records import Facts, Recipe, Stage, Trial
-from togi.search.lessons import Lessons, atoms
-from togi.search.model import Regression, expected_improvement, promised_log_latency
-from togi.search.offers import Offer
+from togi.search.lessons import Lessons
+from togi.search.model import Regression, expected_improvement
 from togi.search.pareto import acceptable, latest
-from togi.search.settings import Effort, SearchSettings
+from togi.search.settings import SearchSettings
 from togi.search.space import Space
+from togi.search.traits import Traits
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 
 POOL = 2000
-"""Recipes considered at once. Larger spaces are entered from the simplest recipes and from the neighbours of good ones."""
+"""Recipes considered at once. Larger spaces are entered from the simplest recipes and the neighbours of good ones."""
 COUNTED = 20_000
 """Where counting what could be tried ends."""
-STARTING_COST_S = 3.0
-"""Guess at starting, verifying and measuring one recipe; replaced by what trials cost."""
+REMEMBERED = 400
+"""Predictions are made from at most this many trials: the fastest half and the latest half."""
 COST_SPREAD = 1.5
 """Spreads of log cost are this multiple of those of log latency."""
 WIDENED_AROUND = 3
@@ -45,9 +45,9 @@ class Prospect:
     speedup_high_x: float
     cost_s: float
 
-    @property
-    def worth(self) -> float:
-        return self.improvement / self.cost_s
+    def worth(self, cost_weight: float) -> float:
+        """Improvement per second; less than per second where fewer trials matter more than less time."""
+        return self.improvement / self.cost_s**cost_weight
 
 
 @final
@@ -76,16 +76,16 @@ class Search:
         self.stopped = ""
         """Why ``next`` answered None, in a sentence."""
         self._clock, self._begun = clock, clock()
-        self._random = random.Random(settings.seed)
         self._lessons = Lessons()
         self._trials: dict[Recipe, Trial] = {}
         self._source = self.space.recipes()
-        self._pool: dict[Recipe, tuple[Offer, ...]] = {}
-        self._latency = Regression(promised_log_latency)
-        self._cost = Regression(_expected_log_cost, scale=COST_SPREAD, noise=0.2)
+        self._pool: dict[Recipe, Traits] = {}
+        """Recipes that were not tried and may work."""
+        self._latency = Regression(lambda traits: traits.promised_log_latency)
+        self._cost = Regression(lambda traits: traits.promised_log_cost, scale=COST_SPREAD, noise=0.2)
         self._prospects: list[Prospect] | None = None
         self._planned: int | None = None
-        self._draw(POOL)
+        self._add(itertools.islice(self._source, POOL))
         for trial in trials:
             self.tell(trial)
 
@@ -107,14 +107,17 @@ class Search:
         self._prospects = None
         known = trial.recipe in self._trials
         self._trials[trial.recipe] = trial
+        self._pool.pop(trial.recipe, None)
         if not self.space.holds(trial.recipe):
             return ""
-        offers = self.space.offers_of(trial.recipe)
+        traits = self.space.traits(trial.recipe)
         if trial.eligible and not self._acceptable(trial):
-            self._lessons.doubt(offers)
-        lesson = "" if known else self._lessons.learn(offers, trial)
-        if trial.recipe in (r.recipe for r in self._standing()[:WIDENED_AROUND]):
-            self._widen(trial.recipe)
+            self._lessons.doubt(traits)
+        lesson = "" if known else self._lessons.learn(traits, trial)
+        if lesson:
+            self._pool = {r: t for r, t in self._pool.items() if not self._lessons.hopeless(t.atoms)}
+        if trial.recipe in [standing.recipe for standing in self._standing()[:WIDENED_AROUND]]:
+            self._add(self.space.neighbours(trial.recipe))
         return lesson
 
     def next(self, busy: Collection[str] = ()) -> Recipe | None:
@@ -128,18 +131,22 @@ class Search:
                 return None if self._time_is_up() else first
         limit = self.settings.effort.max_trials
         if limit is not None and len(self._trials) >= limit:
-            return self._stop(f"{len(self._trials)} recipes tried, as many as effort '{self.settings.effort}' allows")
+            self.stopped = f"{len(self._trials)} recipes tried, as many as effort '{self.settings.effort}' allows"
+            return None
         if self._time_is_up():
             return None
-        prospects = [p for p in self._ranked() if p.recipe.id not in busy]
+        prospects = [p for p in self._ranked() if not busy or p.recipe.id not in busy]
         if not prospects:
-            return self._stop("every recipe that can work has been tried" if not busy else "what is left is being tried")
+            self.stopped = "what is left is being tried" if busy else "every recipe that can work has been tried"
+            return None
         if max(p.improvement for p in prospects) < self.settings.effort.least_improvement:
-            return self._stop("no recipe left is expected to be 1 % faster than the best so far")
+            self.stopped = "no recipe left is expected to be 1 % faster than the best so far"
+            return None
         left = self._time_left_s()
         affordable = [p for p in prospects if p.cost_s <= left]
         if not affordable:
-            return self._stop(f"{left:.0f} s are left, too few for any recipe that is left")
+            self.stopped = f"{left:.0f} s are left, too few for any recipe that is left"
+            return None
         return affordable[0].recipe
 
     def why(self, recipe: Recipe) -> str:
@@ -160,7 +167,7 @@ class Search:
         least = self.settings.effort.least_improvement
         count = sum(1 for p in self._ranked() if p.improvement >= least)
         if least == 0:
-            count = max(count, self.planned - len(self._trials) - (len(self._pool) - count))
+            count = max(count, self.planned - len(self._trials))
         limit = self.settings.effort.max_trials
         return count if limit is None else min(count, max(limit - len(self._trials), 0))
 
@@ -185,9 +192,6 @@ class Search:
         ok = [t for t in latest(self._trials.values()) if self._acceptable(t)]
         return sorted(ok, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)
 
-    def _stop(self, reason: str) -> None:
-        self.stopped = reason
-
     def _time_left_s(self) -> float:
         limit = self.settings.time_limit_s
         return math.inf if limit is None else limit - (self._clock() - self._begun)
@@ -195,57 +199,57 @@ class Search:
     def _time_is_up(self) -> bool:
         if self._time_left_s() > 0:
             return False
-        self._stop(f"the time limit of {self.settings.time_limit_s:.0f} s is reached")
+        self.stopped = f"the time limit of {self.settings.time_limit_s:.0f} s is reached"
         return True
 
-    def _draw(self, count: int) -> None:
-        """Take recipes from the enumeration into the pool."""
-        for recipe in itertools.islice(self._source, count):
-            self._pool.setdefault(recipe, self.space.offers_of(recipe))
-
-    def _widen(self, recipe: Recipe) -> None:
-        for neighbour in self.space.neighbours(recipe):
-            self._pool.setdefault(neighbour, self.space.offers_of(neighbour))
+    def _add(self, recipes: Iterable[Recipe]) -> None:
+        """Into the pool, unless tried or hopeless."""
+        for recipe in recipes:
+            if recipe not in self._pool and recipe not in self._trials:
+                traits = self.space.traits(recipe)
+                if not self._lessons.hopeless(traits.atoms):
+                    self._pool[recipe] = traits
 
     def _ranked(self) -> list[Prospect]:
         """The untried recipes of the pool that can work, the most worthwhile first."""
         if self._prospects is None:
             self._prospects = self._prospect()
-            while not self._prospects and self._refilled():
-                self._prospects = self._prospect()
         return self._prospects
 
-    def _refilled(self) -> bool:
-        before = len(self._pool)
-        self._draw(POOL)
-        return len(self._pool) > before
-
     def _prospect(self) -> list[Prospect]:
-        untried = {r: o for r, o in self._pool.items() if r not in self._trials and not self._lessons.hopeless(atoms(o))}
-        if not untried:
+        while not self._pool and (drawn := list(itertools.islice(self._source, POOL))):
+            self._add(drawn)
+        if not self._pool:
             return []
-        asked = list(untried.values())
+        asked = list(self._pool.values())
         mean, deviation = self._predict_latency(asked)
         cost = self._predict_cost(asked)
         best = self._best_log_latency()
         prospects = [
-            _prospect_of(recipe, offers, float(m), float(d), c, best, self._lessons)
-            for (recipe, offers), m, d, c in zip(untried.items(), mean, deviation, cost, strict=True)
+            _prospect_of(traits, float(m), float(d), c, best, self._lessons.chance(traits))
+            for traits, m, d, c in zip(asked, mean, deviation, cost, strict=True)
         ]
-        self._random.seed(self.settings.seed)
-        self._random.shuffle(prospects)
-        return sorted(prospects, key=lambda p: -p.worth)
+        random.Random(self.settings.seed).shuffle(prospects)
+        cost_weight = self.settings.effort.cost_weight
+        return sorted(prospects, key=lambda p: -p.worth(cost_weight))
 
-    def _predict_latency(self, asked: Sequence[Sequence[Offer]]) -> tuple[Iterable[float], Iterable[float]]:
-        known = [t for t in self._trials.values() if t.eligible and self.space.holds(t.recipe) and t.recipe.choices]
-        observed = [-math.log(t.timing.speedup_x.median) for t in known if t.timing is not None]
-        return self._latency.predict([self.space.offers_of(t.recipe) for t in known], observed, asked)
+    def _predict_latency(self, asked: Sequence[Traits]) -> tuple[Iterable[float], Iterable[float]]:
+        known = [trial for trial in self._known() if trial.eligible]
+        if len(known) > REMEMBERED:
+            fastest = sorted(known, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)[: REMEMBERED // 2]
+            known = list({t.recipe: t for t in (*fastest, *known[-REMEMBERED // 2 :])}.values())
+        observed = [-math.log(trial.timing.speedup_x.median) for trial in known if trial.timing is not None]
+        return self._latency.predict([self.space.traits(trial.recipe) for trial in known], observed, asked)
 
-    def _predict_cost(self, asked: Sequence[Sequence[Offer]]) -> list[float]:
-        known = [t for t in self._trials.values() if t.cost_s > 0 and self.space.holds(t.recipe) and t.recipe.choices]
-        observed = [math.log(t.cost_s) for t in known]
-        mean, _ = self._cost.predict([self.space.offers_of(t.recipe) for t in known], observed, asked)
+    def _predict_cost(self, asked: Sequence[Traits]) -> list[float]:
+        known = [trial for trial in self._known() if trial.cost_s > 0][-REMEMBERED:]
+        observed = [math.log(trial.cost_s) for trial in known]
+        mean, _ = self._cost.predict([self.space.traits(trial.recipe) for trial in known], observed, asked)
         return [math.exp(float(value)) for value in mean]
+
+    def _known(self) -> list[Trial]:
+        """Trials that say something of other recipes: the original has no choice in common with any."""
+        return [t for t in self._trials.values() if t.recipe.choices and self.space.holds(t.recipe)]
 
     def _best_log_latency(self) -> float:
         standing = self._standing()
@@ -271,16 +275,10 @@ class Search:
         return f"the best so far {' and '.join(changes)}"
 
 
-def _expected_log_cost(offers: Sequence[Offer]) -> float:
-    return math.log(STARTING_COST_S + sum(offer.cost_s for offer in offers))
-
-
-def _prospect_of(
-    recipe: Recipe, offers: Sequence[Offer], mean: float, deviation: float, cost_s: float, best: float, lessons: Lessons
-) -> Prospect:
+def _prospect_of(traits: Traits, mean: float, deviation: float, cost_s: float, best: float, chance: float) -> Prospect:
     return Prospect(
-        recipe=recipe,
-        improvement=lessons.chance(offers) * expected_improvement(best, mean, deviation),
+        recipe=traits.recipe,
+        improvement=chance * expected_improvement(best, mean, deviation),
         speedup_x=math.exp(-mean),
         speedup_low_x=math.exp(-mean - 1.64 * deviation),
         speedup_high_x=math.exp(-mean + 1.64 * deviation),

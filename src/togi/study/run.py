@@ -51,7 +51,7 @@ def run_study(
 ) -> tuple[Study, Path | None]:
     """The study's record and the folder of the proven artifact (None where nothing could be saved).
 
-    Raises TogiError when the subject cannot be loaded or run. KeyboardInterrupt leaves all finished trials in the journal.
+    Raises TogiError when the subject cannot be loaded or run. KeyboardInterrupt leaves what is finished in the journal.
     """
     started = time.monotonic()
     progress.message(f"loading {name}")

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from togi.artifact.links import write_links
-from togi.measure import mark_memory, measure_footprint, take_turn, warm
+from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.records import Facts, Footprint
 from togi.subject.facts import survey
 from togi.subject.inputs import Inputs, Subject
@@ -32,6 +32,7 @@ TRUTH_FOLDER = "truth"
 
 def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
     """The child's life. Returns its exit status: 0 when the job ended as the protocol says."""
+    keep_freed_memory()
     torch.set_num_threads(config.threads)
     torch.manual_seed(config.seed)
     worker = _Worker(job, config, subject, channel)
@@ -55,6 +56,7 @@ class _Worker:
         self.subject = subject
         self.channel = channel
         self.phase = "start"
+        self.inherited: dict[int, int] = {}
         self.folder = Path(config.folder)
         self.call: Callable[..., Any]
         self.samples: tuple[Inputs, ...]
@@ -110,6 +112,7 @@ class _Worker:
         assert self.job.recipe is not None
         facts, signature = read_survey(self.folder)
         start = first_candidate(self.subject, facts, signature)
+        self.inherited = storages(start.module)
         self.mark = mark_memory(self.config.device)
         self.candidate = build(self.job.recipe, start)
         self.call = self.candidate.runnable()
@@ -166,12 +169,12 @@ class _Worker:
 
     def _footprint(self) -> Footprint:
         program = self.candidate.program if self.candidate else None
-        inherited = self.candidate is not None and (program is None or program.holds_module)
+        used = storages(self.candidate.module) if self.candidate and (not program or program.holds_module) else {}
         return measure_footprint(
             self.call,
             self.samples,
             self.mark,
-            held_bytes=storage_bytes(self.candidate.module) if self.candidate and inherited else 0,
+            held_bytes=sum(size for pointer, size in used.items() if pointer in self.inherited),
             device=self.config.device,
             exact=self.candidate is not None and (program is None or program.allocates_with_torch),
         )
@@ -195,11 +198,10 @@ def read_survey(folder: Path) -> tuple[Facts, Signature]:
     return Facts.model_validate(found["facts"]), Signature.model_validate(found["signature"])
 
 
-def storage_bytes(module: torch.nn.Module) -> int:
-    """Bytes of the distinct storages of its parameters and buffers."""
-    tensors = [*module.parameters(), *module.buffers()]
-    storages = [t.untyped_storage() for t in tensors if t.device.type != "meta"]
-    return sum({storage.data_ptr(): storage.nbytes() for storage in storages}.values())
+def storages(module: torch.nn.Module) -> dict[int, int]:
+    """Address and bytes of every storage behind the module's parameters and buffers."""
+    tensors = [t for t in (*module.parameters(), *module.buffers()) if t.device.type != "meta"]
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
 
 
 def _send_failure(channel: Channel, failure: Failure) -> None:

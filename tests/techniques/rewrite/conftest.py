@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from togi.techniques import conformance
 from togi.techniques.candidate import Candidate
+from togi.techniques.graph import call_name
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def _error_units(original: Candidate, result: Candidate, samples: Sequence[Tenso
 
 @pytest.fixture
 def error_units() -> Callable[[Candidate, Candidate, Sequence[Tensor]], float]:
-    """Error of a candidate on float32 samples against float64, in units of eager's own; fails above what is faithful."""
+    """A candidate's error on float32 samples, in units of eager's own; fails above what is faithful."""
     return _error_units
 
 
@@ -57,11 +58,7 @@ def calls() -> Callable[[Candidate], list[str]]:
     """Names of the ATen calls in a rewritten candidate's graph: ``["conv2d", "relu_"]``."""
 
     def names(candidate: Candidate) -> list[str]:
-        nodes = candidate.module.graph.graph.nodes
-        return [
-            str(node.target).split(".")[1]
-            for node in nodes
-            if node.op == "call_function" and "aten" in str(node.target)
-        ]
+        called = map(call_name, candidate.module.graph.graph.nodes)
+        return [name.partition(".")[0] for name in called if name]
 
     return names

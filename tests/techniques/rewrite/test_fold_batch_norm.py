@@ -226,7 +226,7 @@ def test_in_place_activations_on_the_norm_stay_right(randomise, error_units):
     error_units(original, result, [sample])
 
 
-def test_weights_that_would_overflow_stay_as_they_are(randomise):
+def test_weights_that_would_overflow_stay_as_they_are():
     module = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)).eval()
     module[0].weight.data.fill_(1e30)
     module[1].running_var.fill_(1e-30)

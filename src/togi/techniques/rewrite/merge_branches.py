@@ -167,7 +167,8 @@ def _readings(graph: EditableGraph, term: _Term, root: Node) -> list[Branch]:
     return [
         branch.times(term.factor)
         for branch in readings(graph, term.node)
-        if not graph.memory.written_between(branch.source, branch.first, root)
+        if (len(term.node.users) == 1 or not branch.cost)  # else it would be computed twice
+        and not graph.memory.written_between(branch.source, branch.first, root)
     ]
 
 
