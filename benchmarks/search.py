@@ -66,7 +66,7 @@ class Recorded:
 
 @dataclass(frozen=True)
 class Curve:
-    """One run of one strategy: having spent a share of the full cost, how much slower the best found was than the best."""
+    """One run of one strategy: at each share of the full cost spent, how much slower the best found was."""
 
     steps: tuple[tuple[float, float], ...]
 

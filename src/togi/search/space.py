@@ -91,18 +91,9 @@ class Space:
                 for repaired in self._repaired(changed):
                     yield from self._if_valid(repaired)
 
-    def engines(self) -> tuple[Offer | None, ...]:
-        """The engine factor: None stands for eager."""
-        return next((factor for factor in self._factors if any(o and o.is_engine for o in factor)), (None,))
-
-    def with_engine(self, engine: Offer | None) -> Iterator[Recipe]:
-        """The simplest recipes of one engine: with each grad mode."""
-        for grad_mode in self._factors[0]:
-            yield from self._if_valid((grad_mode, engine))
-
     def _if_valid(self, selection: Iterable[Offer | None]) -> Iterator[Recipe]:
         chosen = [offer for offer in selection if offer is not None]
-        if compatible(o.technique for o in chosen):
+        if any(o.is_grad_mode for o in chosen) and compatible(o.technique for o in chosen):
             recipe = self._recipe(chosen)
             if self._listed is None or recipe in self._listed:
                 yield recipe

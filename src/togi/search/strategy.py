@@ -47,7 +47,7 @@ class Prospect:
 
     def worth(self, cost_weight: float) -> float:
         """Improvement per second; less than per second where fewer trials matter more than less time."""
-        return self.improvement / self.cost_s**cost_weight
+        return self.improvement / math.pow(self.cost_s, cost_weight)
 
 
 @final

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine, family
+
+from togi.errors import TogiError, UnknownNameError
+from togi.records import Facts, Outcome, Recipe, Stage
+from togi.search import SearchSettings, Space
+from togi.search.settings import ALL
+from togi.techniques import all_techniques
+from togi.techniques.registry import compatible
+
+EVERY = SearchSettings(allow=(ALL,))
+
+
+def test_every_recipe_is_compatible_once_and_has_one_grad_mode() -> None:
+    techniques = family()
+    recipes = list(Space.of(CONVOLUTIONAL, EVERY, techniques).recipes())
+    assert len(recipes) == len(set(recipes)) > 1000
+    for recipe in recipes:
+        assert len(recipe.techniques & {"no_grad", "inference_mode"}) == 1
+        assert len(recipe.at(Stage.ENGINE)) <= 1
+        assert compatible(techniques[c.technique] for c in recipe.choices)
+        assert not recipe.find("int8") or recipe.find("vino")
+        places = [list(Stage).index(c.stage) for c in recipe.choices]
+        assert places == sorted(places)
+
+
+def test_count_is_the_product_of_the_factors() -> None:
+    """fold 2, pad 3, channels_last 2, engines 1+4+4+1+2, threads 3, allocator 2, grad modes 2; nothing approximate."""
+    recipes = list(Space.of(CONVOLUTIONAL, SearchSettings(), family()).recipes())
+    assert len(recipes) == 2 * 3 * 2 * 12 * 3 * 2 * 2
+
+
+def test_simplest_first() -> None:
+    depths = [len(r.choices) for r in Space.of(CONVOLUTIONAL, EVERY, family()).recipes()]
+    assert depths == sorted(depths)
+
+
+def test_enumeration_is_lazy() -> None:
+    techniques = family() | {f"t{i}": Fake(f"t{i}", Stage.RUNTIME) for i in range(40)}
+    space = Space.of(CONVOLUTIONAL, EVERY, techniques)
+    assert len(list(itertools.islice(space.recipes(), 500))) == 500
+
+
+def test_what_is_not_tried_is_explained() -> None:
+    space = Space.of(TRANSFORMER, SearchSettings(without=("onnx",)), family())
+    explained = {trial.stage: trial for trial in space.excluded}
+    outcomes = {id: trial.outcome for id, trial in explained.items()}
+    assert outcomes == {
+        "fold": Outcome.REFUSED,
+        "pad": Outcome.REFUSED,
+        "channels_last": Outcome.REFUSED,
+        "bf16": Outcome.REFUSED,
+        "int8": Outcome.REFUSED,
+        "int4": Outcome.REFUSED,
+        "onnx": Outcome.REFUSED,
+        "absent": Outcome.MISSING,
+        "cuda_only": Outcome.REFUSED,
+    }
+    assert explained["fold"].reason == "the model never calls batch_norm"
+    assert "--allow bf16" in explained["bf16"].reason
+    assert explained["absent"].mend == "pip install 'togi[absent]'"
+    assert "cuda" in explained["cuda_only"].reason
+    assert all(trial.recipe.find(id) and trial.recipe.find("no_grad") for id, trial in explained.items())
+
+
+def test_missing_package_of_a_needed_engine_is_passed_on() -> None:
+    explained = {trial.stage: trial for trial in Space.of(CONVOLUTIONAL, EVERY, family()).excluded}
+    assert explained["int4"].outcome is Outcome.MISSING
+    assert explained["int4"].mend == "pip install 'togi[absent]'"
+
+
+def test_third_party_technique_that_raises_is_a_failure_with_traceback() -> None:
+    class Raises(Fake):
+        def applies(self, facts: Facts):
+            raise ZeroDivisionError("oops")
+
+    class Lies(Fake):
+        def promise(self, facts, options):
+            return float("nan")
+
+    techniques = family() | {"raises": Raises("raises", Stage.LAYOUT), "lies": Lies("lies", Stage.LAYOUT)}
+    explained = {t.stage: t for t in Space.of(CONVOLUTIONAL, EVERY, techniques).excluded}
+    assert explained["raises"].outcome is Outcome.FAILED
+    assert "oops" in explained["raises"].reason
+    assert "Traceback" in explained["raises"].traceback
+    assert explained["lies"].outcome is Outcome.FAILED
+    assert "nan" in explained["lies"].reason
+
+
+def test_only_keeps_the_reference_and_allow_takes_beginnings() -> None:
+    space = Space.of(CONVOLUTIONAL, SearchSettings(only=("vino",)), family())
+    assert {r.label for r in space.recipes()} == {"no_grad", "vino + no_grad", "vino(hint=latency) + no_grad"}
+    techniques = family() | {"int8_vino": Fake("int8_vino", Stage.PRECISION, exact=False)}
+    offered = {o.technique.id for o in Space.of(CONVOLUTIONAL, SearchSettings(allow=("int8",)), techniques).offers}
+    assert {"int8", "int8_vino"} <= offered
+    assert "bf16" not in offered
+
+
+@pytest.mark.parametrize(
+    ("field", "name", "hint"), [("only", "vinno", "vino"), ("without", "fol", "fold"), ("allow", "bf61", "bf16")]
+)
+def test_unknown_names_get_the_nearest(field: str, name: str, hint: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"did you mean '{hint}'"):
+        Space.of(CONVOLUTIONAL, SearchSettings(**{field: (name,)}), family())
+
+
+def test_neighbours_differ_in_one_factor_and_bring_what_is_needed() -> None:
+    space = Space.of(CONVOLUTIONAL, EVERY, family())
+    start = space.reference
+    neighbours = list(space.neighbours(start))
+    assert any(r.techniques == {"channels_last", "no_grad"} for r in neighbours)
+    assert any(r.techniques == {"inference_mode"} for r in neighbours)
+    assert any(r.techniques == {"int8", "vino", "no_grad"} for r in neighbours)
+    assert all(len(r.techniques & {"no_grad", "inference_mode"}) == 1 for r in neighbours)
+    assert start not in neighbours
+    assert all(len(r.techniques & {"no_grad", "inference_mode"}) == 1 for r in space.neighbours(Recipe()))
+
+
+def test_no_reference_no_search() -> None:
+    with pytest.raises(TogiError, match="no_grad"):
+        Space([])
+
+
+def test_eager_engine_is_no_choice_of_its_own() -> None:
+    space = Space.of(CONVOLUTIONAL, EVERY, family() | {"eager": engine("eager")})
+    assert not any(r.find("eager") for r in space.recipes())
+
+
+RESNET = Facts(
+    machine=MACHINE.model_copy(update={"compiler": "g++ 12"}),
+    module_class="ResNet",
+    modules={"Conv2d": 20, "BatchNorm2d": 20, "Linear": 1, "ReLU": 17},
+    functions={"conv2d": 20, "batch_norm": 20, "linear": 1},
+    parameters=11_000_000,
+    parameter_bytes=44_000_000,
+    parameter_dtypes=("float32",),
+    inputs=({"name": "x", "dtype": "float32", "shape": (1, 3, 224, 224)},),
+    outputs=({"name": "output", "dtype": "float32", "shape": (1, 1000)},),
+)
+BERT = RESNET.model_copy(
+    update={
+        "module_class": "BertModel",
+        "modules": {"Linear": 37, "LayerNorm": 13, "Embedding": 3},
+        "functions": {"linear": 37, "layer_norm": 13, "scaled_dot_product_attention": 6},
+    }
+)
+
+
+def test_installed_techniques_enumerate_sensibly() -> None:
+    """The real ones: a convolutional model may fold batch norms and change layout, a transformer may not."""
+    for facts, convolutional in ((RESNET, True), (BERT, False)):
+        space = Space.of(facts, SearchSettings(), all_techniques())
+        recipes = list(itertools.islice(space.recipes(), 5000))
+        assert space.reference in recipes
+        used = {technique for recipe in recipes for technique in recipe.techniques}
+        assert ("fold_batch_norm" in used) == convolutional
+        assert ("channels_last" in used) == convolutional
+        assert not {"bf16", "fp16", "int8_openvino"} & used
+        assert {"torchscript", "torch_compile", "inference_mode"} <= used
+        assert all(trial.reason for trial in space.excluded)

@@ -1,0 +1,188 @@
+from __future__ import annotations
+
+import pytest
+from search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
+
+from togi.records import Choice, Outcome, Recipe, Stage, Trial
+from togi.search import Effort, Search, SearchSettings
+from togi.search.settings import ALL
+
+
+def search_for(*, seed: int = 0, clock=lambda: 0.0, trials=(), **settings) -> Search:
+    return Search(CONVOLUTIONAL, SearchSettings(seed=seed, **settings), family(), trials, clock=clock)
+
+
+def run(search: Search, landscape: Landscape, most: int = 60) -> list[Trial]:
+    trials = []
+    while len(trials) < most and (recipe := search.next()) is not None:
+        trials.append(landscape.trial(recipe))
+        search.tell(trials[-1])
+    return trials
+
+
+def speedup(trial: Trial) -> float:
+    return trial.timing.speedup_x.median if trial.eligible else 0.0
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_finds_nearly_the_best_in_few_trials(seed: int) -> None:
+    landscape = Landscape(seed)
+    search = search_for(allow=(ALL,), without=("allocator",))
+    best = max(speedup(landscape.trial(recipe)) for recipe in search.space.recipes())
+    trials = run(search, landscape)
+    assert max(map(speedup, trials)) >= 0.98 * best
+    assert len(trials) < 60
+    assert "1 %" in search.stopped
+
+
+def test_reference_then_original_and_never_twice() -> None:
+    trials = run(search_for(), Landscape(1))
+    assert trials[0].recipe.techniques == {"no_grad"}
+    assert trials[1].recipe == Recipe()
+    assert len({t.recipe for t in trials}) == len(trials)
+
+
+def test_deterministic_and_resumed_from_trials() -> None:
+    landscape = Landscape(2)
+    whole = run(search_for(), landscape)
+    assert run(search_for(), landscape) == whole
+    resumed = search_for(trials=whole[:7])
+    assert whole[:7] + run(resumed, landscape) == whole
+
+
+def test_asking_changes_nothing_and_busy_recipes_are_passed_over() -> None:
+    search = search_for(trials=run(search_for(), Landscape(0), most=4))
+    first = search.next()
+    assert search.next() == first
+    other = search.next(busy={first.id})
+    assert other is not None
+    assert other != first
+
+
+def test_quick_tries_eight() -> None:
+    search = search_for(effort=Effort.QUICK)
+    assert search.planned == 8
+    assert search.remaining() <= 8
+    assert len(run(search, Landscape(0))) == 8
+    assert "as many as effort 'quick' allows" in search.stopped
+    assert search.remaining() == 0
+
+
+def test_thorough_tries_all() -> None:
+    search = search_for(effort=Effort.THOROUGH, only=("vino", "threads", "inference_mode", "channels_last"))
+    landscape = Landscape(0)
+    landscape.broken = set()
+    trials = run(search, landscape, most=1000)
+    assert {t.recipe for t in trials} == {*search.space.recipes(), Recipe()}
+    assert search.planned == len(trials)
+    assert search.remaining() == 0
+    assert search.stopped == "every recipe that can work has been tried"
+
+
+def test_time_limit() -> None:
+    now = [0.0]
+    landscape, search = Landscape(0), search_for(clock=lambda: now[0], time_limit_s=60)
+    while (recipe := search.next()) is not None:
+        trial = landscape.trial(recipe)
+        now[0] += trial.cost_s
+        search.tell(trial)
+    assert 30 < now[0] < 75
+    assert "60 s" in search.stopped or "s are left" in search.stopped
+
+
+def with_choices(search: Search, *techniques: str) -> Recipe:
+    found = (r for r in search.space.recipes() if r.techniques == {*techniques})
+    return next(found)
+
+
+def failed(recipe: Recipe, stage: str, outcome: Outcome = Outcome.FAILED, reason: str = "no") -> Trial:
+    return Trial(recipe=recipe, outcome=outcome, stage=stage, reason=reason, cost_s=1.0)
+
+
+def test_refused_rewrite_is_dropped_everywhere() -> None:
+    search = search_for()
+    recipe = with_choices(search, "fold", "vino", "no_grad")
+    lesson = search.tell(failed(recipe, "fold", Outcome.REFUSED, "no conv is followed by a batch norm"))
+    assert lesson == "fold is not tried again: refused (no conv is followed by a batch norm)"
+    assert not any(t.recipe.find("fold") for t in run(search, Landscape(1)))
+
+
+def test_failed_engine_is_dropped_with_its_options_and_then_whole() -> None:
+    search = search_for(effort=Effort.THOROUGH, only=("script", "channels_last"))
+    landscape = Landscape(1)
+    landscape.broken = {"script"}
+    trials = run(search, landscape, most=500)
+    assert 1 <= sum(t.recipe.find("script") is not None for t in trials) <= 3
+
+
+def test_wrong_exact_choice_is_dropped_where_it_was_wrong() -> None:
+    search = search_for()
+    search.tell(failed(with_choices(search, "channels_last", "no_grad"), "verify", Outcome.WRONG, "off by 1"))
+    assert not any(t.recipe.find("channels_last") for t in run(search, Landscape(1)))
+
+
+def test_failure_of_a_pair_leaves_each_alone() -> None:
+    search = search_for(effort=Effort.THOROUGH, only=("channels_last", "fold", "onnx"))
+    search.tell(failed(with_choices(search, "channels_last", "onnx", "no_grad"), "verify", Outcome.WRONG))
+    landscape = Landscape(1)
+    landscape.broken = set()
+    tried = {t.recipe.techniques for t in run(search, landscape, most=100)}
+    assert {"channels_last", "no_grad"} in tried
+    assert {"onnx", "no_grad"} in tried
+    assert {"fold", "channels_last", "onnx", "no_grad"} not in tried
+
+
+def test_missing_package_found_in_a_trial_drops_the_technique() -> None:
+    search = search_for()
+    recipe = with_choices(search, "compile", "no_grad")
+    lesson = search.tell(failed(recipe, "compile", Outcome.MISSING, "no C++ compiler"))
+    assert lesson == "compile is not tried again: missing (no C++ compiler)"
+    assert not any(t.recipe.find("compile") for t in run(search, Landscape(1)))
+
+
+def test_unstable_blames_nobody() -> None:
+    search = search_for()
+    assert search.tell(failed(with_choices(search, "vino", "no_grad"), "measure", Outcome.UNSTABLE)) == ""
+    assert any(t.recipe.find("vino") for t in run(search, Landscape(1)))
+
+
+def test_trials_of_unknown_choices_are_kept_and_do_no_harm() -> None:
+    search = search_for()
+    gone = Recipe(choices=(Choice(stage=Stage.ENGINE, technique="uninstalled"), search.space.reference.choices[0]))
+    assert search.tell(measured_trial(gone, 9.0)) == ""
+    assert search.next() == search.space.reference
+    assert run(search, Landscape(0))
+
+
+def test_memory_limit_steers_finalists() -> None:
+    search = search_for(max_memory_bytes=500)
+    big, small = with_choices(search, "vino", "no_grad"), with_choices(search, "onnx", "no_grad")
+    search.tell(measured_trial(search.space.reference, 1.0, total_bytes=100))
+    search.tell(measured_trial(big, 5.0, total_bytes=501))
+    search.tell(measured_trial(small, 3.0, total_bytes=499))
+    assert search.finalists() == (small,)
+
+
+def test_finalists_are_those_that_may_win() -> None:
+    search = search_for()
+    recipes = [r for r in search.space.recipes() if r.find("vino")][:4]
+    for recipe, speed in zip(recipes, (3.0, 2.95, 1.5, 3.1), strict=True):
+        search.tell(measured_trial(recipe, speed))
+    assert search.finalists() == (recipes[3], recipes[0], recipes[1])
+    assert search.finalists(1) == (recipes[3],)
+    search.tell(measured_trial(recipes[3], 1.0))  # measured again: the last counts
+    assert search.finalists() == (recipes[0], recipes[1])
+
+
+def test_why_says_what_is_new_and_what_is_expected() -> None:
+    search = search_for()
+    assert "speed-up relates to" in search.why(search.space.reference)
+    assert "original" in search.why(Recipe())
+    recipe = with_choices(search, "vino", "no_grad")
+    assert search.why(recipe).startswith("first trial of vino: ")
+    assert "x expected (" in search.why(recipe)
+    search.tell(measured_trial(search.space.reference, 1.0))
+    search.tell(measured_trial(recipe, 2.4))
+    search.tell(measured_trial(with_choices(search, "channels_last", "no_grad"), 1.2))
+    both = with_choices(search, "channels_last", "vino", "no_grad")
+    assert search.why(both).startswith("the best so far with channels_last: ")
