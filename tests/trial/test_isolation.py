@@ -73,31 +73,34 @@ def study(hostile_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Study
     return result.record
 
 
-EXPECTED = {
+MEASURED = (Outcome.OK, Outcome.UNSTABLE)
+"""Right, and measured; how well depends on what else the machine is doing while the tests run."""
+EXPECTED: dict[str, tuple[Outcome | tuple[Outcome, ...], str]] = {
     "raises": (Outcome.FAILED, "hostile_raises raised ValueError: deliberately unhelpful"),
     "hangs": (Outcome.TIMED_OUT, "build"),
     "segfaults": (Outcome.CRASHED, "SIGSEGV"),
     "aborts": (Outcome.CRASHED, "SIGABRT"),
     "allocates": (Outcome.OUT_OF_MEMORY, "GiB"),
     "exits": (Outcome.CRASHED, "exit status 0"),
-    "writes": (Outcome.OK, ""),
+    "writes": (MEASURED, ""),
     "mutates": (Outcome.WRONG, "changed the user's module"),
     "forks": (Outcome.FAILED, "left two behind"),
     "nan": (Outcome.WRONG, ""),
     "stale": (Outcome.WRONG, ""),
     "aliased": (Outcome.WRONG, ""),
     "inputs": (Outcome.WRONG, ""),
-    "slow": (Outcome.OK, ""),
+    "slow": (MEASURED, ""),
 }
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_gets_its_outcome(study: Study, name: str) -> None:
     outcome, words = EXPECTED[name]
+    expected = outcome if isinstance(outcome, tuple) else (outcome,)
     trials = [t for t in study.trials if f"hostile_{name}" in t.recipe.techniques]
     assert trials, f"hostile_{name} was never tried"
     for trial in trials:
-        assert trial.outcome is outcome, trial.reason
+        assert trial.outcome in expected, trial.reason
         assert words in trial.reason
 
 

@@ -2,8 +2,8 @@
 
 Started with a socket as file descriptor 3 and a ``ServerConfig`` as first frame. It never runs the model and starts no
 thread, because a forked child of a process with an OpenMP pool hangs in its first parallel region. Where loading the
-subject starts threads or CUDA all the same, it says so, and the parent starts a fresh server for every trial, which then
-runs the job itself instead of forking.
+subject starts threads or CUDA all the same, it says so, and the parent starts a fresh server for every trial, which
+then runs the job itself instead of forking.
 """
 
 from __future__ import annotations
