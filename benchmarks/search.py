@@ -20,7 +20,7 @@ import random
 import statistics
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,9 @@ class Recorded:
 
     @classmethod
     def of(cls, study: Study) -> Recorded:
-        return cls(study.subject, study.facts, {trial.recipe: trial for trial in study.trials if ran(trial)})
+        """The first trial of each recipe: what a search sees. Later ones are the finalists' race."""
+        first = {trial.recipe: trial for trial in reversed(study.trials) if ran(trial)}
+        return cls(study.subject, study.facts, dict(sorted(first.items(), key=lambda item: item[0].label)))
 
     @property
     def cost_s(self) -> float:
@@ -217,13 +219,12 @@ def verdict(holds: bool) -> str:
     return "yes" if holds else "NO"
 
 
-def record(subject: str, folder: Path, only: Sequence[str], allow: Sequence[str]) -> Path:
+def record(subject: str, folder: Path, only: Sequence[str], allow: Sequence[str], max_error: float | None) -> Path:
     """Try every recipe of ``subject`` and keep the study, without raw rounds and printed output, as JSON."""
     import togi
 
-    tune: Callable[..., Study] = togi.tune
-    study: Any = tune(subject, effort="thorough", only=tuple(only), allow=tuple(allow), time_limit_s=None)
-    full: Study = getattr(study, "record", study)
+    found = togi.tune(subject, effort="thorough", only=only, allow=allow, max_error=max_error)
+    full: Study = found.record
     small = full.model_copy(update={"trials": tuple(slim(trial) for trial in full.trials)})
     path = folder / f"{''.join(c if c.isalnum() else '_' for c in subject)}.json"
     path.write_text(small.to_json() + "\n")
@@ -240,13 +241,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--record", metavar="SUBJECT", help="try every recipe of SUBJECT and keep the study")
     parser.add_argument("--only", default="", help="with --record: the techniques to combine, separated by commas")
     parser.add_argument("--allow", default="", help="with --record: approximate techniques, separated by commas")
+    parser.add_argument("--max-error", type=float, help="with --record: bound on approximate techniques, such as 1e-1")
     parser.add_argument("--data", type=Path, default=DATA, help="folder of recorded studies")
     parser.add_argument("--random-seeds", type=int, default=RANDOM_SEEDS)
     parser.add_argument("--tpe-seeds", type=int, default=TPE_SEEDS)
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args(arguments)
     if options.record:
-        print(record(options.record, options.data, split(options.only), split(options.allow)))
+        print(record(options.record, options.data, split(options.only), split(options.allow), options.max_error))
         return 0
     studies = [Study.from_json(path.read_bytes()) for path in sorted(options.data.glob("*.json"))]
     if not studies:

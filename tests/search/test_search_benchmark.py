@@ -1,0 +1,98 @@
+"""The replay in ``benchmarks/search.py``, on synthetic landscapes (its results come from recorded studies only)."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import sys
+from pathlib import Path
+
+import pytest
+from search_landscapes import CONVOLUTIONAL, Landscape, family
+
+from togi.records import Recipe, Study
+from togi.search import Effort, SearchSettings, Space
+
+SOURCE = Path(__file__).parents[2] / "benchmarks" / "search.py"
+
+
+@pytest.fixture(scope="module")
+def benchmark():
+    spec = importlib.util.spec_from_file_location("search_benchmark", SOURCE)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["search_benchmark"] = module
+    spec.loader.exec_module(module)
+    yield module
+    del sys.modules["search_benchmark"]
+
+
+@pytest.fixture(scope="module")
+def recorded(benchmark):
+    settings = SearchSettings(without=("allocator", "pad", "compile"))
+    landscape = Landscape(5)
+    recipes = [Recipe(), *Space.of(CONVOLUTIONAL, settings, family()).recipes()]
+    trials = tuple(landscape.trial(recipe) for recipe in recipes)
+    raced = trials[3].model_copy(update={"cost_s": 999.0})
+    return benchmark.Recorded.of(Study(id="s", subject="synthetic", facts=CONVOLUTIONAL, trials=(*trials, raced)))
+
+
+def test_every_strategy_stays_within_the_recording(benchmark, recorded) -> None:
+    for tried in (
+        benchmark.by_togi(recorded, family(), 0, Effort.NORMAL),
+        benchmark.by_random(recorded, 0),
+        benchmark.by_tpe(recorded, 0),
+    ):
+        assert tried[0] == recorded.reference
+        assert len(set(tried)) == len(tried)
+        assert set(tried) <= set(recorded.trials)
+    assert set(benchmark.by_random(recorded, 1)) == set(recorded.trials)
+    assert benchmark.by_random(recorded, 1) != benchmark.by_random(recorded, 2)
+
+
+def test_race_trials_are_no_part_of_the_recording(recorded) -> None:
+    assert max(trial.cost_s for trial in recorded.trials.values()) < 999
+
+
+def test_curve_counts_cost_once_and_ends_at_the_best(benchmark, recorded) -> None:
+    everything = list(recorded.trials)
+    curve = benchmark.curve(recorded, [recorded.reference, *everything, *everything])
+    spent, regrets = zip(*curve.steps, strict=True)
+    assert len(curve.steps) == len(recorded.trials)
+    assert spent[-1] == pytest.approx(1)
+    assert regrets[-1] == 0
+    assert list(regrets) == sorted(regrets, reverse=True)
+    assert curve.regret(1.0) == 0
+    assert curve.regret(0.0) == regrets[0]
+    assert math.isinf(benchmark.curve(recorded, [recorded.reference]).cost_to_near)
+
+
+def test_tree_reaches_every_recipe_and_only_those(benchmark, recorded) -> None:
+    class First:
+        """Chooses like a path through the tree, written down."""
+
+        def __init__(self, wanted):
+            self.wanted = set(wanted.values())
+
+        def suggest_categorical(self, name, values):
+            return next((v for v in values if v in self.wanted), "")
+
+    tree = benchmark.Tree(list(recorded.trials))
+    for recipe in recorded.trials:
+        assert tree.suggest(First(benchmark.parameters(recipe))) == recipe
+
+
+def test_report_and_command_line(benchmark, recorded, tmp_path: Path, capsys, monkeypatch) -> None:
+    study = Study(id="s", subject="synthetic", facts=CONVOLUTIONAL, trials=tuple(recorded.trials.values()))
+    (tmp_path / "synthetic.json").write_text(study.to_json())
+    monkeypatch.setattr(benchmark, "all_techniques", family)
+    arguments = ["--data", str(tmp_path), "--random-seeds", "5", "--tpe-seeds", "1"]
+    assert benchmark.main(arguments) == 0
+    printed = capsys.readouterr().out
+    assert f"synthetic: {len(recorded.trials)} recipes" in printed
+    assert "within 2 % at <= 20 % of the cost: yes" in printed
+    assert [line.split()[0] for line in printed.splitlines()[2:5]] == ["togi", "random", "tpe"]
+
+
+def test_nothing_recorded_is_said(benchmark, tmp_path: Path, capsys) -> None:
+    assert benchmark.main(["--data", str(tmp_path)]) == 2
+    assert "--record" in capsys.readouterr().err
