@@ -1,0 +1,148 @@
+"""Error measures: pure properties."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from togi.verify.compare import difference, identical, mismatches, ratio, sentinel_threshold
+
+finite = st.floats(-1e3, 1e3, allow_nan=False, width=32)
+lists = st.lists(finite, min_size=1, max_size=40)
+quick = settings(max_examples=60, deadline=None)
+
+
+def against(output, truth, eager=None, threshold=math.inf):
+    truth = torch.as_tensor(truth, dtype=torch.float64)
+    eager = truth.float() if eager is None else torch.as_tensor(eager)
+    return difference(torch.as_tensor(output), truth, eager, threshold)
+
+
+@quick
+@given(lists)
+def test_a_tensor_is_no_distance_from_itself(values):
+    t = torch.tensor(values, dtype=torch.float64)
+    found = difference(t, t, t)
+    assert (found.rms, found.peak, found.rmse, found.max_abs, found.misplaced) == (0, 0, 0, 0, 0)
+
+
+@quick
+@given(lists, st.data())
+def test_rms_and_peak_agree_with_their_definitions(values, data):
+    other = data.draw(st.lists(finite, min_size=len(values), max_size=len(values)))
+    o, t = torch.tensor(other, dtype=torch.float64), torch.tensor(values, dtype=torch.float64)
+    found = difference(o, t, t)
+    assert found.rms == pytest.approx(float((o - t).square().mean().sqrt()), rel=1e-12)
+    assert found.peak == float((o - t).abs().max())
+    assert found.rms <= found.peak * (1 + 1e-12)
+    assert found.scale == pytest.approx(float(t.square().mean().sqrt()), rel=1e-12)
+
+
+@quick
+@given(lists, st.integers(0, 39), st.sampled_from([math.nan, math.inf, -math.inf]))
+def test_a_non_finite_element_is_an_infinite_error(values, at, bad):
+    o = torch.tensor(values, dtype=torch.float64)
+    o[at % len(values)] = bad
+    found = against(o, values)
+    assert found.misplaced == 1
+    assert found.rms == found.peak == found.rmse == math.inf
+    assert found.first == at % len(values)
+
+
+@pytest.mark.parametrize("special", [math.nan, math.inf, -math.inf])
+def test_the_same_non_finite_pattern_is_right(special):
+    values = torch.tensor([1.0, special, 2.0])
+    assert difference(values, values.double(), values).rms == 0
+    other = torch.tensor([1.0, 0.0, 2.0])
+    assert difference(other, values.double(), values).misplaced == 1
+
+
+def test_the_sign_of_infinity_matters():
+    assert against([-math.inf, 1.0], [math.inf, 1.0]).misplaced == 1
+
+
+def test_where_eager_overflows_the_candidate_may_be_right_or_overflow_alike():
+    truth, eager = torch.tensor([7e4, 1.0], dtype=torch.float64), torch.tensor([math.inf, 1.0], dtype=torch.float16)
+    assert difference(torch.tensor([math.inf, 1.0]), truth, eager).misplaced == 0
+    assert difference(torch.tensor([7e4, 1.0]), truth, eager).misplaced == 0
+    assert difference(torch.tensor([0.0, 1.0]), truth, eager).misplaced == 1
+
+
+def test_all_nan_is_not_equal_to_numbers():
+    assert against([math.nan] * 3, [0.0] * 3).rms == math.inf
+
+
+def test_ratio_never_divides_zero_by_zero():
+    assert ratio(0.0, 0.0) == 0.0
+    assert ratio(1e-30, 0.0) == math.inf
+    assert ratio(math.nan, 1.0) == math.inf
+    assert ratio(1.0, math.nan) == math.inf
+    assert ratio(3.0, 2.0) == 1.5
+
+
+@pytest.mark.parametrize("mask", [-1e4, -1e9, torch.finfo(torch.float32).min])
+def test_a_mask_value_does_not_hide_errors_beside_it(mask):
+    logits = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    logits[::3] = mask
+    threshold = sentinel_threshold(logits)
+    wrong = logits.clone()
+    wrong[1] += 0.01
+    assert threshold == abs(mask) or threshold == pytest.approx(abs(mask))
+    found = difference(wrong, logits.double(), logits, threshold)
+    assert found.peak == pytest.approx(0.01, rel=1e-3)
+    assert found.scale < 2
+    unmasked = logits.clone()
+    unmasked[0] = 0.0
+    assert difference(unmasked, logits.double(), logits, threshold).misplaced == 1
+
+
+def test_large_outputs_are_not_sentinels():
+    assert sentinel_threshold(torch.linspace(1e4, 1e6, 50)) == math.inf
+    assert sentinel_threshold(torch.randn(50)) == math.inf
+
+
+def test_blocks_change_nothing(monkeypatch):
+    generator = torch.Generator().manual_seed(1)
+    t, o = torch.randn(1000, generator=generator).double(), torch.randn(1000, generator=generator).double()
+    whole = difference(o, t, t)
+    monkeypatch.setattr("togi.verify.compare._BLOCK", 7)
+    parts = difference(o, t, t)
+    assert parts.rms == pytest.approx(whole.rms, rel=1e-12)
+    assert (parts.peak, parts.first, parts.count) == (whole.peak, whole.first, whole.count)
+
+
+def test_an_empty_tensor_has_no_error():
+    empty = torch.empty(0, 3)
+    assert difference(empty, empty.double(), empty).rms == 0
+    assert mismatches(empty.long(), empty.long(), empty.long()) == 0
+
+
+def test_complex_numbers_are_measured_by_both_parts():
+    t = torch.tensor([1 + 1j, 2.0])
+    o = t + 0.5j
+    assert difference(o, torch.view_as_real(t.to(torch.complex128)), t).peak == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float64])
+def test_every_float_type_is_compared(dtype):
+    t = torch.tensor([1.0, -2.0, 0.5])
+    assert difference(t.to(dtype), t.double(), t.to(dtype)).rms == 0
+    assert identical(t.to(dtype), t.to(dtype))
+
+
+def test_either_side_of_a_tie_is_right():
+    truth, eager = torch.tensor([1, 2, 3]), torch.tensor([1, 0, 3])
+    assert mismatches(truth, truth, eager) == mismatches(eager, truth, eager) == 0
+    assert mismatches(torch.tensor([1, 5, 4]), truth, eager) == 2
+
+
+def test_identical_tells_shape_dtype_and_nan():
+    nan = torch.tensor([math.nan, 0.0])
+    assert identical(nan, nan.clone())
+    assert not identical(nan, torch.tensor([0.0, 0.0]))
+    assert not identical(torch.ones(2), torch.ones(2).double())
+    assert not identical(torch.ones(2), torch.ones(1, 2))
