@@ -71,10 +71,13 @@ class TrialServer:
             "OPENBLAS_NUM_THREADS": "1",  # numpy's OpenBLAS starts its threads on import, before any fork
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONUNBUFFERED": "1",
+            # compilers' caches and unpacked libraries: shared by the trials of a run, gone with its folder
+            "TMPDIR": str(Path(self.config.folder) / "tmp"),
             **self.environment,
             "TOGI_TOKEN": self.config.token,
         }
         fd = theirs.fileno()
+        Path(environment["TMPDIR"]).mkdir(exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-c", _BOOT, str(fd)],
