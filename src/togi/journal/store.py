@@ -114,7 +114,9 @@ class Journal:
         matches = entries[:1] if id is None else [known for known in entries if known.startswith(id)]
         if len(matches) != 1:
             what = "is empty" if not entries else f"holds {len(matches) or 'no'} studies '{id}'"
-            raise JournalError(f"{self.path} {what}{nearest(id or '', entries) or '.'} 'togi report --list' lists its studies.")
+            raise JournalError(
+                f"{self.path} {what}{nearest(id or '', entries) or '.'} 'togi report --list' lists its studies."
+            )
         return read_study(self._database, self._stored(matches[0]))
 
     def _entry(self, header: Study) -> StudyEntry:
