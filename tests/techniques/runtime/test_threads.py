@@ -1,0 +1,81 @@
+"""The number of threads holds for a call and no longer."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from togi.techniques import Applies, Refused, Refuses, conformance
+from togi.techniques.candidate import ModuleProgram
+from togi.techniques.runtime.threads import Threads
+
+THREADS = Threads()
+
+
+class CountsThreads(nn.Module):
+    def forward(self, x):
+        return x + torch.get_num_threads()
+
+
+def candidate():
+    return conformance.candidate_of(CountsThreads(), [torch.zeros(2)])
+
+
+def facts(cores, threads):
+    found = candidate().facts
+    machine = found.machine.model_copy(update={"cpu_cores": cores, "threads": threads})
+    return found.model_copy(update={"machine": machine})
+
+
+@pytest.mark.parametrize(
+    ("cores", "threads", "counts"),
+    [(8, 8, [1, 4]), (8, 4, [1, 8]), (2, 2, [1]), (2, 1, [2]), (16, 3, [1, 8, 16]), (1, 1, [])],
+)
+def test_one_half_and_all_cores_are_tried_but_not_what_is_used_anyway(cores, threads, counts):
+    known = facts(cores, threads)
+    assert isinstance(THREADS.applies(known), Applies if counts else Refuses)
+    if counts:
+        assert [options["count"] for options in THREADS.options(known)] == counts
+
+
+def test_a_call_runs_with_the_count_and_the_old_one_comes_back():
+    before = torch.get_num_threads()
+    other = before + 1
+    start = candidate()
+    told = THREADS.configure(start, {"count": other})
+    assert told.threads == other
+    result = THREADS.apply(told, {"count": other})
+    assert result.runnable()(torch.zeros(2)).tolist() == [other, other]
+    assert torch.get_num_threads() == before
+
+
+def test_the_old_count_comes_back_after_an_error():
+    class Fails(nn.Module):
+        def forward(self, x):
+            raise ValueError("no")
+
+    before = torch.get_num_threads()
+    result = THREADS.apply(candidate().with_(module=Fails()), {"count": before + 1})
+    with pytest.raises(ValueError, match="no"):
+        result.runnable()(torch.zeros(2))
+    assert torch.get_num_threads() == before
+
+
+def test_an_engine_with_threads_of_its_own_is_left_alone():
+    class Foreign(ModuleProgram):
+        allocates_with_torch = False
+
+    start = candidate()
+    start = start.with_(program=Foreign(start.module))
+    assert THREADS.apply(start, {"count": 1}).contexts == ()
+
+
+@pytest.mark.parametrize("count", [0, -1, None, "2", True, 1.5])
+def test_a_count_that_is_none_is_refused(count):
+    with pytest.raises(Refused, match="positive"):
+        THREADS.configure(candidate(), {"count": count})
+
+
+def test_conformance():
+    conformance.check(THREADS, [lambda: conformance.candidate_of(nn.Linear(2, 2), [torch.randn(1, 2)])])
