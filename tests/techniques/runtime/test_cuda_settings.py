@@ -19,19 +19,27 @@ def conv():
     return conformance.candidate_of(nn.Conv2d(3, 4, 3), [torch.randn(1, 3, 8, 8)])
 
 
+def fail():
+    raise ValueError("no")
+
+
 def test_cudnn_benchmark_is_put_back():
     before = torch.backends.cudnn.benchmark
-    with pytest.raises(ValueError, match="no"), benchmarking():
+    with benchmarking():
         assert torch.backends.cudnn.benchmark
-        raise ValueError("no")
+    assert torch.backends.cudnn.benchmark == before
+    with pytest.raises(ValueError, match="no"), benchmarking():
+        fail()
     assert torch.backends.cudnn.benchmark == before
 
 
 def test_matmul_precision_is_put_back():
     before = torch.get_float32_matmul_precision()
-    with pytest.raises(ValueError, match="no"), high_matmul_precision():
+    with high_matmul_precision():
         assert torch.get_float32_matmul_precision() == "high"
-        raise ValueError("no")
+    assert torch.get_float32_matmul_precision() == before
+    with pytest.raises(ValueError, match="no"), high_matmul_precision():
+        fail()
     assert torch.get_float32_matmul_precision() == before
 
 
