@@ -6,9 +6,9 @@ from torch import nn
 
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
+from togi.verify import variants
 from togi.verify.leaves import clone, copy_inputs, fresh, input_tensors, tensors_in
 from togi.verify.observe import overlap
-from togi.verify import variants
 
 
 class Anything(nn.Module):

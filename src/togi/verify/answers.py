@@ -7,13 +7,16 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from togi.verify.compare import Difference, continuous, difference, identical, ratio
+from togi.verify.compare import Difference, continuous, difference, identical
 from togi.verify.observe import Observation
 from togi.verify.truth import Answer, LeafTruth, TruthFacts
-from togi.verify.units import Measured, share
+from togi.verify.units import Measured, epsilon_of, share
 
-NOISE_UNITS = 8.0
-"""Two runs of the original may differ by so many units (atomics on a GPU) and still be the same answer."""
+NOISE_ROUNDINGS = 1000.0
+"""Two runs of the original may differ by so many roundings (atomics on a GPU sum in any order), by 1e-4 at most in
+float32, and still be the same answer. Not measured in units: what makes it unrepeatable would make the unit large."""
+NOISE_SHARE = 1e-3
+"""The same for integers and bools: share of elements."""
 
 
 @dataclass
@@ -67,23 +70,43 @@ def judged(facts: TruthFacts, again: Run | None, run: Run) -> TruthFacts:
     """With the word on repeatability; ``again`` is given when a second run differed in some bit."""
     if again is None:
         return facts
-    for c, leaves in enumerate(again.leaves[: len(run.leaves)]):
-        for leaf, one, two in zip(facts.answers[c].leaves, run.leaves[c], leaves, strict=False):
-            off = _apart(two, one, leaf)
-            if off > NOISE_UNITS:
+    for seen, one, two in zip(run.seen, run.leaves, again.leaves, strict=False):
+        for (name, _), first, second in zip(seen.leaves, one, two, strict=False):
+            off = apart(second, first)
+            if off > noise_limit(first):
                 reason = (
-                    f"the original itself is not repeatable: with the same input and the same seed {leaf.name} differs "
-                    f"by {off:.3g} times its own error, so nothing can be proven equal to it"
+                    f"the original itself is not repeatable: with the same input and the same seed {name} differs by "
+                    f"{off:.3g} of its root mean square, so nothing can be proven equal to it"
                 )
                 return facts.model_copy(update={"repeatable": False, "unrepeatable": reason})
-    note = "the original is not repeatable to the bit, but within its own error"
+    note = "the original is not repeatable to the bit, but within rounding"
     return facts.model_copy(update={"notes": (*facts.notes, note)})
 
 
-def _apart(one: Tensor, other: Tensor, leaf: LeafTruth) -> float:
+def apart(one: Tensor, other: Tensor) -> float:
+    """Relative root-mean-square difference (share of elements where discrete) of two runs."""
     if one.shape != other.shape:
         return float("inf")
     if not continuous(one):
-        return ratio(share(int((one != other).sum()), one), leaf.unit.rms)
-    found = difference(one, other, other, leaf.threshold)
-    return max(ratio(found.rms, leaf.unit.rms), ratio(found.peak, leaf.unit.peak))
+        return share(int((one != other).sum()), one)
+    return difference(one, other, other).rmse
+
+
+def noise_limit(tensor: Tensor) -> float:
+    if not continuous(tensor):
+        return NOISE_SHARE
+    epsilon = epsilon_of(tensor)
+    return max(4 * epsilon, min(NOISE_ROUNDINGS * epsilon, 1e-4))
+
+
+def different_form(eager: Run, exact: Run) -> str:
+    """Why answers in float64 cannot stand beside eager's, or an empty string."""
+    for one, other in zip(eager.seen, exact.seen, strict=True):
+        if [n for n, _ in one.leaves] != [n for n, _ in other.leaves]:
+            return "in float64 its output has another structure"
+        for (name, a), (_, b) in zip(one.leaves, other.leaves, strict=True):
+            if a.shape != b.shape:
+                return f"in float64 {name} has another shape (it depends on the values)"
+            if continuous(a) != continuous(b):
+                return f"in float64 {name} has another kind of dtype"
+    return ""

@@ -1,0 +1,227 @@
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from togi.errors import SubjectError, TogiError
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
+from togi.verify import Truth, make_truth, variants
+
+
+def truth_of(module, *samples, seed=0, **options):
+    module = module.eval()
+    inputs = [Inputs.of(s) for s in samples]
+    with torch.no_grad():
+        torch.manual_seed(seed)
+        outputs = [module(*i.args, **i.kwargs) for i in inputs]
+    signature = Signature.of(module, inputs, outputs)
+    found = variants(inputs, signature, seed)
+    return make_truth(module, found, signature, seed=seed, samples=len(inputs), **options)
+
+
+class Of(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.function(self, x)
+
+
+X = torch.randn(3, 4, generator=torch.Generator().manual_seed(5))
+
+
+def test_float64_and_eagers_own_error():
+    module = nn.Sequential(nn.Linear(4, 64), nn.Tanh(), nn.Linear(64, 64))
+    truth = truth_of(module, X)
+    leaf = truth.facts.answers[0].leaves[0]
+    assert truth.facts.precision == "float64"
+    assert truth.truth[0][0].dtype is torch.float64
+    assert 1e-9 < leaf.eager_rmse < 1e-6
+    assert leaf.unit.rms > 0
+    assert next(module.parameters()).dtype is torch.float32
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda m, x: m.linear(x) @ torch.eye(4),
+        lambda m, x: m.linear(x.float()),
+        lambda m, x: m.linear(x.to(torch.float32)) * torch.ones(4, dtype=torch.float32),
+        lambda m, x: m.linear(x) @ CONSTANT,
+    ],
+    ids=["new tensor", "float()", "to(float32)", "plain constant"],
+)
+def test_constants_and_casts_to_float32_still_run_in_float64(function):
+    truth = truth_of(Of(function), X)
+    assert truth.facts.precision == "float64"
+    assert truth.facts.fallback == ""
+    assert truth.facts.answers[0].leaves[0].eager_rmse > 1e-9
+
+
+CONSTANT = torch.randn(4, 4, generator=torch.Generator().manual_seed(6))
+
+
+def insists(module, x):
+    if x.dtype is not torch.float32:
+        raise TypeError("float32 only")
+    return module.linear(x)
+
+
+def test_falls_back_to_eager_and_says_so():
+    truth = truth_of(Of(insists), X)
+    assert truth.facts.precision == "eager"
+    assert "float32 only" in truth.facts.fallback
+    assert any("float32 only" in note for note in truth.notes)
+    assert truth.facts.answers[0].leaves[0].unit.rms > 1e-9
+
+
+def test_a_branch_on_the_dtype_is_not_believed():
+    truth = truth_of(Of(lambda m, x: m.linear(x) * (1 if x.dtype is torch.float32 else 2)), X)
+    assert truth.facts.precision == "eager"
+    assert "something else" in truth.facts.fallback
+
+
+def test_too_large_for_float64_falls_back(monkeypatch):
+    monkeypatch.setattr("togi.verify.widen.free_bytes", lambda: 10)
+    assert "MiB" in truth_of(nn.Linear(4, 4), X).facts.fallback
+
+
+def test_random_and_repeatable():
+    dropout = Of(lambda m, x: torch.dropout(m.linear(x), 0.5, True))
+    truth = truth_of(dropout, X)
+    assert truth.facts.random
+    assert truth.facts.repeatable
+    assert truth.facts.precision == "eager"
+    assert not truth_of(nn.Linear(4, 4), X).facts.random
+
+
+def test_unrepeatable_is_said():
+    entropy = iter(range(1000))
+    truth = truth_of(Of(lambda m, x: m.linear(x) + next(entropy)), X)
+    assert not truth.facts.repeatable
+    assert "not repeatable" in truth.facts.unrepeatable
+    assert truth.facts.unrepeatable in truth.notes
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+def test_a_state_gives_a_sequence_and_is_put_back():
+    module = Counting()
+    truth = truth_of(module, X)
+    before = float(module.calls)
+    assert truth.facts.stateful
+    assert [float((t[0] / s).median()) for t, s in zip(truth.eager[:1], [X], strict=True)] == [1.0 + before]
+    assert len(truth.facts.schedule) == len(set(truth.facts.schedule)) == len(truth.kept) + 1
+    assert float(module.calls) == before
+
+
+def test_derived_inputs_that_raise_are_left_out_with_a_note():
+    known = X.clone()
+
+    def picky(module, x):
+        if not torch.equal(x.float(), known):
+            raise ValueError("unknown picture")
+        return module.linear(x)
+
+    truth = truth_of(Of(picky), X)
+    assert truth.kept == (0,)
+    assert any("unknown picture" in note for note in truth.notes)
+
+
+def test_derived_inputs_that_are_not_finite_are_left_out():
+    positive = torch.arange(31.0, -1.0, -1.0).reshape(1, 32)
+    truth = truth_of(Of(lambda _, x: x[:, :31].log()), positive)
+    assert 0 in truth.kept
+    assert any("not finite" in note for note in truth.notes)
+
+
+def test_a_sample_that_raises_is_the_users_fault():
+    module = nn.Linear(4, 4)
+    signature = Signature.of(module, [Inputs((X,))], [X])
+    with pytest.raises(SubjectError, match="sample 1"):
+        make_truth(module, [Inputs((torch.ones(3, 5),))], signature, seed=0)
+
+
+def test_behaviour_is_recorded():
+    def behave(module, x):
+        x.add_(1)
+        return {"view": x[0], "new": module.linear(x), "ints": x.argmax(-1), "n": 3, "none": None}
+
+    truth = truth_of(Of(behave), X)
+    answer = truth.facts.answers[0]
+    assert answer.changed == ("x",)
+    assert answer.shares_inputs == (("output['view']", "x"),)
+    assert [leaf.name for leaf in answer.leaves][-1] == "x after the call"
+    assert {leaf.name: leaf.requires_grad for leaf in answer.leaves}["output['new']"] is True
+
+
+def every_dtype(module, x):
+    y = module.linear(x)
+    return (
+        y,
+        y.to(torch.complex64) * 1j,
+        y.bfloat16(),
+        y.half(),
+        y.to(torch.float8_e4m3fn),
+        y > 0,
+        y.long(),
+        y.t(),
+        y.sum(),
+        y[:0],
+        y / 0,
+        -1e9 + y,
+        2,
+        None,
+        "text",
+        math.nan,
+    )
+
+
+def test_save_and_load_give_the_same_truth(tmp_path):
+    truth = truth_of(Of(every_dtype), X)
+    truth.save(tmp_path)
+    loaded = Truth.load(tmp_path)
+    assert loaded.facts == truth.facts
+    assert {p.name for p in tmp_path.iterdir()} == {"truth.json", "truth.safetensors"}
+    for kind in ("truth", "eager"):
+        for one, two in zip(getattr(truth, kind), getattr(loaded, kind), strict=True):
+            for a, b in zip(one, two, strict=True):
+                assert (a.dtype, a.shape) == (b.dtype, b.shape)
+                assert torch.equal(a.double().nan_to_num(), b.double().nan_to_num())
+
+
+@pytest.mark.parametrize("damage", ["json", "tensors", "missing", "dtype"])
+def test_a_damaged_truth_is_refused(tmp_path, damage):
+    truth_of(nn.Linear(4, 4), X).save(tmp_path)
+    if damage == "json":
+        (tmp_path / "truth.json").write_text("{")
+    elif damage == "tensors":
+        (tmp_path / "truth.safetensors").write_bytes(b"\xff" * 100)
+    elif damage == "missing":
+        (tmp_path / "truth.safetensors").unlink()
+    else:
+        document = json.loads((tmp_path / "truth.json").read_text())
+        document["dtypes"] = dict.fromkeys(document["dtypes"], "load")
+        (tmp_path / "truth.json").write_text(json.dumps(document))
+    with pytest.raises(TogiError, match="cannot be read"):
+        Truth.load(tmp_path)
+
+
+def test_the_metric_of_the_original_is_kept():
+    truth = truth_of(nn.Linear(4, 4), X, X * 2, metric=lambda outputs: float(len(outputs)))
+    assert truth.facts.metric == 2.0

@@ -1,0 +1,389 @@
+"""Hostile candidates: each must be found out, for the right reason; harmless ones must pass."""
+
+from __future__ import annotations
+
+import collections
+import copy
+import math
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import nn
+
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
+from togi.verify import State, make_truth, variants, verify
+
+Pair = collections.namedtuple("Pair", ["a", "b"])
+X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
+
+
+class Net(nn.Module):
+    def __init__(self, form=lambda y: y):
+        super().__init__()
+        torch.manual_seed(0)
+        self.convolution = nn.Conv2d(3, 8, 3, padding=1)
+        self.form = form
+
+    def forward(self, x):
+        return self.form(torch.relu(self.convolution(x)))
+
+
+def verdict(module, call, *samples, **options):
+    module = module.eval()
+    inputs = [Inputs.of(s) for s in samples or (X,)]
+    with torch.no_grad():
+        outputs = [copy.deepcopy(module)(*i.clone().args, **i.kwargs) for i in inputs]
+        signature = Signature.of(module, inputs, outputs)
+        found = variants(inputs, signature, 0)
+        truth = make_truth(module, found, signature, seed=0, samples=len(inputs), metric=options.get("metric"))
+        return verify(call, truth, found, signature, seed=0, **options)
+
+
+net = Net().eval()
+
+
+def check(call, problem, module=net, *samples, **options):
+    report = verdict(module, call, *samples, **options)
+    assert not report.faithful
+    assert any(problem in text for text in report.problems), report.problems
+    return report
+
+
+def test_the_original_is_faithful():
+    report = verdict(net, net)
+    assert report.faithful
+    assert report.problems == ()
+    assert 0 < report.units < 2
+    assert report.rmse < 1e-6
+
+
+def test_channels_last_inside_is_faithful_and_outside_is_wrong():
+    other = copy.deepcopy(net).to(memory_format=torch.channels_last)
+    last = torch.channels_last
+    assert verdict(net, lambda x: other(x.contiguous(memory_format=last)).contiguous()).faithful
+    check(lambda x: other(x.contiguous(memory_format=last)), "not contiguous")
+
+
+def test_contiguous_where_the_original_is_not_is_a_note():
+    report = verdict(Net(lambda y: y.transpose(1, 2)), lambda x: net(x).transpose(1, 2).contiguous())
+    assert report.faithful
+    assert any("strides" in note for note in report.notes)
+
+
+def test_bfloat16_is_approximate_not_wrong():
+    other = copy.deepcopy(net).bfloat16()
+    report = verdict(net, lambda x: other(x.bfloat16()).float())
+    assert not report.faithful
+    assert report.problems == ()
+    assert report.units > 1000
+    assert 1e-4 < report.rmse < 1e-1
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
+def test_one_element_that_is_not_finite(bad):
+    def call(x):
+        y = net(x)
+        y.view(-1)[7] = bad
+        return y
+
+    report = check(call, "not finite")
+    assert report.units == math.inf
+
+
+def test_all_nan():
+    assert check(lambda x: net(x) * math.nan, "not finite").rmse == math.inf
+
+
+def test_a_nan_of_the_original_must_be_there():
+    broken = Net(lambda y: y / (y * 0))
+    assert verdict(broken, broken).faithful
+    check(lambda x: torch.zeros_like(net(x)), "not finite", broken)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda y: y.roll(1, -1),
+        lambda y: y.transpose(-1, -2).contiguous(),
+        lambda y: y.flip(1),
+        lambda y: y * (1 + 1e-4),
+        lambda y: y + 1e-4 * y.square().mean().sqrt(),
+        lambda y: torch.zeros_like(y),
+    ],
+    ids=["rolled", "transposed", "flipped", "scaled", "shifted", "zeros"],
+)
+def test_wrong_numbers(change):
+    report = verdict(net, lambda x: change(net(x)))
+    assert not report.faithful
+    assert report.units > 8
+
+
+def test_one_wrong_element_in_a_million():
+    wide = nn.Conv2d(1, 16, 1).eval()
+
+    def call(x):
+        y = wide(x)
+        y.view(-1)[123_456] *= 1.001
+        return y
+
+    x = torch.randn(1, 1, 256, 256, generator=torch.Generator().manual_seed(2))
+    assert verdict(wide, wide, x).faithful
+    report = verdict(wide, call, x)
+    assert not report.faithful
+    assert report.rmse < 1e-5
+
+
+def test_border_pixels():
+    other = copy.deepcopy(net)
+    other.convolution = nn.Conv2d(3, 8, 3, padding=1, padding_mode="replicate")
+    other.convolution.load_state_dict(net.convolution.state_dict())
+    assert not verdict(net, other).faithful
+
+
+def test_stale_output():
+    before = []
+
+    def call(x):
+        before.append(net(x))
+        return before[-2] if len(before) > 1 else before[0]
+
+    check(call, "stale")
+
+
+def test_cached_by_identity():
+    cache = {}
+
+    def call(x):
+        if x.data_ptr() not in cache:
+            cache[x.data_ptr()] = (x, net(x))
+        return cache[x.data_ptr()][1].clone()
+
+    check(call, "replaced in place")
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 3])
+def test_outputs_overwritten_by_a_later_call(buffers):
+    ring = [torch.empty(2, 8, 8, 8) for _ in range(buffers)]
+    calls = iter(range(10_000))
+
+    def call(x):
+        return ring[next(calls) % buffers].copy_(net(x))
+
+    report = check(call, "shares memory")
+    if buffers < 3:  # of four calls the last is the first again: it overwrites the first result with itself
+        assert any("overwritten" in problem for problem in report.problems)
+
+
+def test_a_returned_constant_is_allowed_when_the_original_does():
+    class Table(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Parameter(torch.randn(4))
+
+        def forward(self, x):
+            return x * 2, self.table
+
+    table = Table()
+    assert verdict(table, table).faithful
+    check(lambda x: (x * 2, KEPT), "shares memory", Net(lambda y: (y[:, :3] * 0 + 0, torch.ones(4))))
+
+
+KEPT = torch.ones(4)
+
+
+def test_modified_inputs():
+    def call(x):
+        y = net(x)
+        x.zero_()
+        return y
+
+    check(call, "is modified")
+
+
+def test_inputs_the_original_modifies_must_be_modified_alike():
+    class Adds(nn.Module):
+        def forward(self, x):
+            x.add_(1)
+            return x * 2
+
+    assert verdict(Adds(), Adds()).faithful
+    check(lambda x: (x + 1) * 2, "left as it is", Adds())
+    assert not verdict(Adds(), lambda x: x.add_(1.1).mul(2)).faithful
+
+
+def test_aliased_input():
+    class Copies(nn.Module):
+        def forward(self, x):
+            return x.clone()
+
+    check(lambda x: x, "shares memory with the input", Copies())
+    report = verdict(nn.Identity(), lambda x: x.clone())
+    assert report.faithful
+    assert any("copy" in note for note in report.notes)
+
+
+def test_outputs_aliasing_each_other():
+    twice = Net(lambda y: (y, y.clone()))
+    check(lambda x: (net(x),) * 2, "share memory", twice)
+
+
+@dataclass
+class Answer:
+    logits: torch.Tensor
+    extra: object = None
+
+
+@pytest.mark.parametrize(
+    ("original", "candidate", "problem"),
+    [
+        (lambda y: (y, y * 2), lambda y: (y * 2, y), ""),
+        (lambda y: (y, y * 2), lambda y: [y, y * 2], "output is a list"),
+        (lambda y: (y, y * 2), lambda y: (y, y * 2, y * 3), "3 items"),
+        (lambda y: (y, None), lambda y: (y, y * 2), "output[1] is a tensor"),
+        (lambda y: (y, None), lambda y: (y,), "1 items"),
+        (lambda y: {"a": y, "b": y * 2}, lambda y: {"b": y * 2, "a": y}, "another order"),
+        (lambda y: {"a": y}, lambda y: {"b": y}, "keys"),
+        (lambda y: Pair(y, y * 2), lambda y: (y, y * 2), "is a tuple"),
+        (lambda y: Answer(y), lambda y: {"logits": y, "extra": None}, "is a dict"),
+        (lambda y: (y, 3), lambda y: (y, 4), "is 4"),
+        (lambda y: (y, 1), lambda y: (y, True), "is True"),
+        (lambda y: y, lambda y: y.double(), "dtype float64"),
+        (lambda y: y, lambda y: y.half(), "dtype float16"),
+        (lambda y: y, lambda y: y[:1], "shape"),
+        (lambda y: y, lambda y: y.unsqueeze(0), "shape"),
+        (lambda y: y.argmax(1), lambda y: y.argmax(1).int(), "dtype int32"),
+        (lambda y: y.argmax(1), lambda y: y.argmax(1).float(), "dtype float32"),
+        (lambda y: y, lambda y: y.to_sparse(), "layout"),
+        (lambda y: y, lambda _: "text", "is the constant 'text'"),
+    ],
+)
+def test_structure_and_form(original, candidate, problem):
+    report = verdict(Net(original), lambda x: candidate(net(x)))
+    assert not report.faithful
+    if problem:
+        assert any(problem in text for text in report.problems), report.problems
+    else:
+        assert report.units > 8
+    assert verdict(Net(original), Net(original)).faithful
+
+
+def test_wrong_labels():
+    labels = Net(lambda y: y.argmax(1))
+
+    def one_wrong(x):
+        y = labels(x).clone()
+        y[0, 0, 0] += 1
+        return y
+
+    assert verdict(labels, labels).units == 0
+    assert not verdict(labels, one_wrong).faithful
+
+
+def test_sentinels_do_not_hide_errors():
+    masked = Net(lambda y: y.masked_fill(y == 0, -1e9))
+    assert verdict(masked, masked).faithful
+    assert not verdict(masked, lambda x: (y := masked(x)).where(y < -1e8, y * 1.001)).faithful
+    check(lambda x: net(x), "not finite", masked)
+
+
+def test_specialised_to_the_size_of_the_sample():
+    pool = Net(lambda y: y.mean((2, 3)) * y.shape[2])
+    samples = (X, torch.randn(2, 3, 12, 12, generator=torch.Generator().manual_seed(3)))
+    assert verdict(pool, pool, *samples).faithful
+    assert not verdict(pool, lambda x: net(x).mean((2, 3)) * 8, *samples).faithful
+
+
+def test_a_branch_that_was_traced_away():
+    branch = Net(lambda y: y * 2 if y.mean() > 0.3 else y)
+    bright = X.abs() * 4
+    with torch.no_grad():
+        assert net(bright).mean() > 0.3
+        traced = torch.jit.trace(branch, bright, check_trace=False)
+    assert not verdict(branch, traced, bright, bright * 0.01).faithful
+
+
+def test_an_unrepeatable_candidate():
+    flips = iter(range(10_000))
+    check(lambda x: net(x) * (1 + 1e-3 * next(flips)), "second run")
+
+
+def test_an_unrepeatable_original_makes_every_candidate_ineligible():
+    entropy = iter(range(10_000))
+    check(net, "not repeatable", Net(lambda y: y + next(entropy)))
+
+
+def test_randomness_follows_the_seed():
+    random = Net(lambda y: torch.dropout(y, 0.5, True))
+    assert verdict(random, random).faithful
+    assert not verdict(random, net).faithful
+
+
+class Counting(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        return x * self.calls
+
+
+def test_a_state_must_follow_the_same_sequence():
+    module = Counting()
+    assert verdict(module, copy.deepcopy(module)).faithful
+    assert not verdict(module, lambda x: x * 1.0).faithful
+    used = copy.deepcopy(module)
+    state = State(used)
+    used(X)
+    assert not verdict(module, copy.deepcopy(used)).faithful
+    assert verdict(module, used, reset=state.restore).faithful
+
+
+def test_tensors_inside_opaque_outputs_are_compared():
+    class Cache:
+        def __init__(self, keys):
+            self.keys = keys
+
+    cached = Net(lambda y: (y, Cache(y + 1)))
+    assert verdict(cached, cached).faithful
+    assert not verdict(cached, lambda x: (net(x), Cache(net(x) + 1.01))).faithful
+
+
+def test_notes_on_autograd():
+    learns = Net().train(False)
+
+    def inference(x):
+        with torch.inference_mode():
+            return learns(x)
+
+    notes = verdict(learns, inference).notes
+    assert any("inference tensor" in note for note in notes)
+    assert any("require gradients" in note for note in notes)
+
+
+def test_float64_and_bfloat16_originals_pass_themselves():
+    for dtype in (torch.float64, torch.bfloat16):
+        module = Net().to(dtype)
+        assert verdict(module, module, X.to(dtype)).faithful
+    exact = Net().double()
+    assert not verdict(exact, lambda x: exact(x.float().double()), X.double()).faithful
+
+
+def test_empty_outputs_and_scalars():
+    both = Net(lambda y: (y[:, :0], y.sum(), torch.zeros(0)))
+    assert verdict(both, both).faithful
+
+
+def test_the_metric_is_computed_from_the_candidates_outputs():
+    report = verdict(net, lambda x: net(x) * 2, metric=lambda outputs: float(outputs[0].mean()))
+    assert report.metric == pytest.approx(2 * report.metric_original)
+
+
+def test_what_a_candidate_raises_goes_to_the_caller():
+    def call(_):
+        raise RuntimeError("engine")
+
+    with pytest.raises(RuntimeError, match="engine"):
+        verdict(net, call)
