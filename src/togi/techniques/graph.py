@@ -7,7 +7,7 @@ shares memory is in ``memory_sharing``.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -188,15 +188,12 @@ class EditableGraph:
         self.graph.erase_node(node)
         self._memory = None
 
-    def propagate(self) -> None:
-        """Compute every ``val`` again, after edits that changed shapes."""
-        for node in self.graph.nodes:
-            if node.op == "get_attr":
-                found = self.attribute(node)
-                node.meta["val"] = self.fake(found) if isinstance(found, Tensor) else None
-            elif node.op == "call_function" and "val" in node.meta:
-                args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-                node.meta["val"] = node.target(*args, **kwargs)
+    def propagate(self, nodes: Iterable[Node]) -> None:
+        """Compute the ``val`` of these calls again, in the order given, after edits that changed their shapes."""
+        for node in nodes:
+            args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
+            with torch.no_grad():
+                node.meta["val"] = node.target(*args, **kwargs)  # type: ignore[operator]
 
     def remove_unused(self) -> int:
         """Remove calls whose result nobody uses and that neither write nor draw random numbers. Returns how many."""
