@@ -18,6 +18,9 @@ REFERENCE = "no_grad"
 EAGER = "eager"
 """Runs the module as it is: what a recipe without an engine does."""
 
+LATER = 0.94
+"""What is left of a promise with each place further down a technique's list of options."""
+
 
 @final
 @dataclass(frozen=True, eq=False)
@@ -30,10 +33,13 @@ class Offer:
     cost_s: float
 
     @classmethod
-    def of(cls, technique: Technique, facts: Facts, options: Options) -> Offer:
-        """Calls the technique: anything that foreign code may raise is raised."""
+    def of(cls, technique: Technique, facts: Facts, options: Options, place: int = 0) -> Offer:
+        """Calls the technique: anything that foreign code may raise is raised.
+
+        ``place`` in the technique's own list, the most promising first: what comes later promises less.
+        """
         choice = Choice(stage=technique.stage, technique=technique.id, options=options)
-        promise, cost_s = technique.promise(facts, options), technique.cost_s(facts, options)
+        promise, cost_s = technique.promise(facts, options) * LATER**place, technique.cost_s(facts, options)
         if not (0 < promise < float("inf") and 0 <= cost_s < float("inf")):
             raise ValueError(f"promise {promise!r} must be positive, cost_s {cost_s!r} not negative, both finite")
         return cls(choice, technique, promise, cost_s)
@@ -72,7 +78,8 @@ def survey(
         reason = _excluded(technique, facts, settings)
         if reason is None:
             try:
-                offers.extend(Offer.of(technique, facts, options) for options in technique.options(facts))
+                values = enumerate(technique.options(facts))
+                offers.extend(Offer.of(technique, facts, options, place) for place, options in values)
                 continue
             except Exception:  # a third party's technique
                 reason = _raised(technique)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import os
 import select
 import signal
@@ -90,6 +91,9 @@ class _Server:
         self.config = config
         self.subject = subject
         self.children: set[int] = set()
+        # a collection in a child would visit, and so copy, everything that it shares with the server
+        gc.collect()
+        gc.freeze()
         self.wake_read, wake_write = os.pipe()
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write)

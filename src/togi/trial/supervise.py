@@ -124,6 +124,9 @@ class RunningTrial:
         return warmed
 
     def turn(self, passes: int) -> Turn:
+        if self.phase != "measure":
+            self._leave_phase()
+            self.phase = "measure"
         self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
         return Turn.model_validate(self._ask({"turn": {"passes": passes}}, "turned"))
 
