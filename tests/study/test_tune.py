@@ -1,0 +1,175 @@
+"""``togi.tune`` from end to end on small models: live modules, resuming, interruption, subjects that do not behave."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import togi
+import togi.techniques
+from togi import api
+from togi.errors import JournalError, OutputExistsError, SubjectError, TogiError, UnknownNameError
+from togi.progress import Progress
+from togi.records import Outcome, Recipe, Trial
+
+
+@dataclass
+class Answer:
+    """A dataclass output."""
+
+    scores: Tensor
+    pooled: Tensor | None
+
+
+class Tagger(nn.Module):
+    """Integer inputs, a keyword argument, a dataclass out, sizes that vary."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(50, 16)
+        self.out = nn.Linear(16, 5)
+
+    def forward(self, ids: Tensor, *, mask: Tensor) -> Answer:
+        hidden = self.embedding(ids) * mask.unsqueeze(-1)
+        return Answer(self.out(hidden), hidden.mean(1))
+
+
+class Recorded(Progress):
+    def __init__(self) -> None:
+        self.ended: list[Trial] = []
+
+    def trial_ended(self, trial: Trial) -> None:
+        self.ended.append(trial)
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"
+
+
+def sample(length: int) -> togi.Inputs:
+    generator = torch.Generator().manual_seed(length)
+    ids = torch.randint(0, 50, (2, length), generator=generator)
+    return togi.Inputs((ids,), {"mask": torch.ones(2, length)})
+
+
+def test_a_live_module_with_everything_unusual(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    module = Tagger()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    study = togi.tune(module, inputs=[sample(7), sample(12)], only=["onnxruntime", "torchscript"], time_limit_s=60)
+    assert module.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    fast = study.best.load()
+    given = sample(9)
+    expected = module.eval()(*given.args, **given.kwargs)
+    found = fast(given.args[0], mask=given.kwargs["mask"])
+    assert isinstance(found, Answer)
+    torch.testing.assert_close(found.scores, expected.scores, rtol=1e-4, atol=1e-5)
+    out = study.best.save(tmp_path / "tagger.togi")
+    assert togi.load(out).recipe == study.best.recipe
+    assert study.record.facts.dynamic
+
+
+def test_the_same_call_goes_on_where_it_stopped() -> None:
+    torch.manual_seed(0)
+    module, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.randn(2, 8)
+    first, second = Recorded(), Recorded()
+    one = togi.tune(module, inputs=x, only=["torchscript"], time_limit_s=40, progress=first)
+    two = togi.tune(module, inputs=x, only=["torchscript"], time_limit_s=40, progress=second)
+    assert one.record.id == two.record.id
+    assert {t.recipe for t in first.ended} >= {Recipe(), togi.techniques.recipe(no_grad={})}
+    assert not {t.recipe for t in second.ended} & {t.recipe for t in first.ended}
+
+
+def test_a_subject_that_starts_threads_is_tuned_in_fresh_processes(tmp_path: Path) -> None:
+    (tmp_path / "threaded.py").write_text(
+        "import threading, time, torch\n"
+        "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
+        "def subject():\n"
+        "    torch.manual_seed(0)\n"
+        "    return torch.nn.Linear(8, 8), torch.randn(4, 8)\n"
+    )
+    study = togi.tune(f"{tmp_path}/threaded.py:subject", only=["torchscript"], effort="quick", time_limit_s=60)
+    measured = [t for t in study.trials if t.timing is not None]
+    assert len(measured) >= 2
+    assert study.best.artifact is not None
+
+
+class Dice(nn.Module):
+    """Random at inference, beyond any seed."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + int.from_bytes(os.urandom(2), "little")
+
+
+def test_what_cannot_be_verified_is_never_chosen() -> None:
+    study = togi.tune(Dice(), inputs=torch.randn(3), only=["torchscript"], effort="quick", time_limit_s=30)
+    assert study.best.recipe == togi.techniques.recipe(no_grad={})
+    assert all(t.outcome is not Outcome.OK for t in study.trials if "torchscript" in t.recipe.techniques)
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "words"),
+    [
+        (lambda: togi.tune("timm:resnet5O"), UnknownNameError, "did you mean 'resnet50'"),
+        (lambda: togi.tune("nowhere.py:subject"), SubjectError, "nowhere.py"),
+        (lambda: togi.tune(nn.Linear(2, 2)), SubjectError, "inputs="),
+        (lambda: togi.tune(lambda x: x, inputs=torch.ones(2)), SubjectError, "nn.Module"),
+        (lambda: togi.tune(nn.Linear(2, 2), inputs=[]), SubjectError, "empty"),
+        (lambda: togi.tune(nn.Linear(2, 2), inputs=torch.ones(3, 5)), SubjectError, r"\(3, 5\)"),
+        (lambda: togi.tune(nn.Linear(2, 2), inputs=torch.ones(2), only=["torchscrip"]), UnknownNameError, "torchscript"),
+        (lambda: togi.tune(nn.Linear(2, 2), inputs=torch.ones(2), allow=["bf16"]), TogiError, "--max-error"),
+    ],
+)
+def test_bad_input_is_said_clearly(call: object, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        call()  # type: ignore[operator]
+
+
+def test_an_existing_output_is_refused_before_any_work(tmp_path: Path) -> None:
+    (tmp_path / "out.togi").mkdir()
+    started = time.monotonic()
+    with pytest.raises(OutputExistsError):
+        togi.tune(nn.Linear(2, 2), inputs=torch.ones(2), out=tmp_path / "out.togi")
+    assert time.monotonic() - started < 5
+
+
+def test_a_damaged_journal_is_kept_and_said(home: Path) -> None:
+    home.mkdir()
+    (home / "journal.sqlite").write_bytes(b"this is not a database" * 100)
+    with pytest.raises(JournalError):
+        togi.tune(nn.Linear(2, 2), inputs=torch.ones(2))
+    assert (home / "journal.sqlite").read_bytes().startswith(b"this is not")
+
+
+def test_an_interrupt_keeps_what_was_learned_and_leaves_no_process(tmp_path: Path, home: Path) -> None:
+    (tmp_path / "tiny.py").write_text(
+        "import torch\ndef subject():\n    return torch.nn.Linear(64, 64), torch.randn(8, 64)\n"
+    )
+    command = [sys.executable, "-m", "togi", "tune", f"{tmp_path}/tiny.py:subject", "--time-limit", "120s"]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    assert process.stderr is not None
+    said = []
+    for line in process.stderr:
+        said.append(line)
+        if "2. original" in line:
+            process.send_signal(signal.SIGINT)
+            break
+    rest = process.stderr.read()
+    assert process.wait(30) == 130, "".join(said) + rest
+    assert "same command" in rest
+    kept = api.read_study(journal=home / "journal.sqlite")
+    assert len([t for t in kept.trials if t.timing is not None]) >= 2
+    listing = subprocess.run(["ps", "-eo", "args"], capture_output=True, text=True, check=True).stdout
+    assert str(tmp_path) not in listing
