@@ -48,9 +48,32 @@ def export(candidate: Candidate) -> ExportedProgram:
     inputs = _distinct_sizes(candidate)
     try:
         with torch.no_grad():
-            return torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
+            program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
         raise Refused(f"torch.export cannot capture it: {_first_line(error)}") from error
+    if candidate.facts.buffers_change:
+        _check_buffers(candidate, program)
+    return program
+
+
+def _check_buffers(candidate: Candidate, program: ExportedProgram) -> None:
+    """torch.export keeps a buffer's update in place, but loses an assignment (``self.mean = ...``) inside a
+    submodule."""
+    from togi.techniques.memory_sharing import MemorySharing
+
+    module, sample = candidate.copy(), candidate.samples[0].clone()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng([candidate.device] if candidate.device.type == "cuda" else []):
+        module(*sample.args, **sample.kwargs)
+    changed = {
+        name for name, buffer in module.named_buffers() if not buffer.equal(before.get(name, buffer.new_empty(0)))
+    }
+    written = {str(node.target) for node in MemorySharing(_unlifted(program).graph).written_attributes()}
+    if lost := sorted(name for name in changed if f"module.{name}" not in written):
+        raise Refused(
+            f"torch.export loses the update of the buffer {lost[0]}, which the forward pass assigns: "
+            f"write it in place (self.{lost[0]}.copy_(...)) to have it captured"
+        )
 
 
 def capture(candidate: Candidate) -> fx.GraphModule:

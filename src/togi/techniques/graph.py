@@ -77,6 +77,11 @@ def same_form(one: Any, other: Any) -> bool:
     return a is not None and b is not None and a.dtype == b.dtype and str(tuple(a.shape)) == str(tuple(b.shape))
 
 
+DROPOUTS = tuple(
+    f"{kind}dropout{place}.default" for kind in ("", "alpha_", "feature_", "feature_alpha_") for place in ("", "_")
+)
+
+
 class EditableGraph:
     """A graph that is being edited. Its calls may be changed freely, its tensors never.
 
@@ -90,12 +95,22 @@ class EditableGraph:
         self._constants: dict[Node, Tensor | None] = {}
         self._inserted: dict[Any, str] = {}
         self._memory: MemorySharing | None = None
+        self.dropouts_removed = self._remove_idle_dropouts()
+        """Dropout that is off returns its very argument; it would stand between calls that belong together."""
         self._written = {node for node in self.nodes if self.memory.writers(node)}
 
     @classmethod
     def of(cls, candidate: Candidate) -> EditableGraph:
         """Raises Refused where the candidate cannot be captured."""
         return cls(capture(candidate))
+
+    def _remove_idle_dropouts(self) -> int:
+        idle = [
+            n for n in self.nodes if is_call(n, *DROPOUTS) and (not arguments(n)["train"] or arguments(n)["p"] == 0)
+        ]
+        for node in idle:
+            self.replace(node, node.all_input_nodes[0])
+        return len(idle)
 
     @property
     def nodes(self) -> list[Node]:

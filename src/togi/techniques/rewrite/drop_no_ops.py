@@ -55,7 +55,7 @@ class DropNoOps(Technique):
         from togi.techniques.graph import EditableGraph
 
         graph = EditableGraph.of(candidate)
-        dropped = sum(_drop(graph, node) for node in graph.nodes) + graph.remove_unused()
+        dropped = graph.dropouts_removed + sum(_drop(graph, node) for node in graph.nodes) + graph.remove_unused()
         if not dropped:
             raise Refused("every call in the graph does something")
         return graph.candidate(candidate).noting(f"dropped {dropped} calls without effect")
@@ -80,9 +80,6 @@ ASSERTIONS = (
     "_assert_scalar.default",
     "sym_constrain_range_for_size.default",
     "sym_constrain_range.default",
-)
-DROPOUTS = frozenset(
-    f"{kind}dropout{place}.default" for kind in ("", "alpha_", "feature_", "feature_alpha_") for place in ("", "_")
 )
 SAME_MEMORY = frozenset(
     [
@@ -116,15 +113,12 @@ NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
 
 def _unchanged_source(node: Node) -> Node | None:
     """The argument (or its argument) that the call returns unchanged, or None."""
-    from togi.techniques.graph import arguments, call_name, same_form
+    from togi.techniques.graph import call_name, same_form
 
     name = call_name(node)
     if not name or not node.args:
         return None
     source: Any = node.args[0]
-    if name in DROPOUTS:
-        given = arguments(node)
-        return source if not given["train"] or given["p"] == 0 else None
     undone = _undone(node, name)
     if undone is not None:
         return undone

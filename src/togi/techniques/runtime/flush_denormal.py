@@ -99,6 +99,8 @@ def count_denormals(candidate: Candidate) -> int:
     found = 0
 
     class Counting(TorchDispatchMode):  # type: ignore[misc,no-untyped-call,unused-ignore]
+        supports_higher_order_operators = True
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             nonlocal found
             result = func(*args, **(kwargs or {}))

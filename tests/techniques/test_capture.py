@@ -1,0 +1,208 @@
+"""Capturing keeps what the module computes and changes, and nothing of it reaches back into the module."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor, fx, nn
+
+from togi.techniques import Refused, conformance
+from togi.techniques.capture import GraphModule, capture, export
+
+
+@pytest.fixture(autouse=True)
+def _seed():
+    torch.manual_seed(0)
+
+
+def captured(candidate):
+    return candidate.with_(module=GraphModule(capture(candidate), candidate.signature))
+
+
+@dataclass
+class Answer:
+    total: Tensor
+    parts: list[Tensor]
+
+
+class Structured(nn.Module):
+    """Keyword arguments, several inputs of several dtypes, a dataclass of tensors out."""
+
+    def __init__(self):
+        super().__init__()
+        self.table = nn.Embedding(10, 4)
+
+    def forward(self, ids, *, weights, scale=2.0):
+        found = self.table(ids) * weights.unsqueeze(-1) * scale
+        return Answer(found.sum(), [found, found.view(found.shape[0], -1)])
+
+
+def test_calls_and_answers_keep_their_form():
+    sample = {"ids": torch.randint(0, 10, (2, 3)), "weights": torch.rand(2, 3)}
+    start = conformance.candidate_of(Structured(), [sample])
+    wanted, got = start.module(**sample), captured(start).module(**sample)
+    assert isinstance(got, Answer)
+    for want, found in zip([wanted.total, *wanted.parts], [got.total, *got.parts], strict=True):
+        torch.testing.assert_close(found, want)
+
+
+class Stateful(nn.Module):
+    """A counter and an average, in place."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("calls", torch.zeros(1))
+        self.register_buffer("mean", torch.zeros(4))
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean.mul_(0.5)[...] += 0.5 * x.mean(0)
+        return self.linear(x - self.mean) * self.calls
+
+
+def test_updated_buffers_go_on_being_updated_and_are_its_own():
+    start = conformance.candidate_of(Stateful(), [torch.randn(3, 4)])
+    original, result = copy.deepcopy(start.module), captured(start)
+    with torch.no_grad():
+        for _ in range(3):
+            sample = torch.randn(3, 4)
+            torch.testing.assert_close(result.module(sample), original(sample))
+    assert start.module.calls.item() == 0.0
+    assert not start.module.mean.any()
+
+
+def test_an_update_that_export_would_lose_is_refused():
+    class Assigns(Stateful):
+        def forward(self, x):
+            self.mean = 0.5 * self.mean + 0.5 * x.mean(0)
+            return x - self.mean
+
+    start = conformance.candidate_of(nn.Sequential(Assigns()), [torch.randn(3, 4)])
+    with pytest.raises(Refused, match=r"buffer 0\.mean, which the forward pass assigns"):
+        capture(start)
+    assert not start.module[0].mean.any()
+
+
+def test_a_second_capture_does_not_export_again(monkeypatch):
+    start = conformance.candidate_of(nn.Linear(4, 4), [torch.randn(3, 4)])
+    first = captured(start)
+    monkeypatch.setattr(torch.export, "export", None)
+    second = capture(first)
+    assert isinstance(second, fx.GraphModule)
+    assert second is not first.module.graph
+
+
+def test_editing_the_second_capture_leaves_the_first_alone():
+    sample = torch.randn(3, 4)
+    start = captured(conformance.candidate_of(Stateful(), [sample]))
+    second = capture(start)
+    second(sample)
+    assert {tuple(b.tolist()) for b in start.module.buffers() if b.numel() == 1} == {(0.0,)}
+    for node in list(second.graph.nodes):
+        if str(node.target) == "aten.linear.default":
+            node.replace_all_uses_with(node.args[0])
+    second.recompile()
+    torch.testing.assert_close(start.module(sample), Stateful.forward(copy.deepcopy(_original(start)), sample))
+
+
+def _original(start):
+    module = Stateful()
+    tensors = dict(start.module.graph.named_parameters())
+    module.linear.weight = next(p for p in tensors.values() if p.dim() == 2)
+    module.linear.bias = next(p for p in tensors.values() if p.dim() == 1)
+    return module
+
+
+def test_parameters_share_memory_but_are_other_objects():
+    start = conformance.candidate_of(nn.Linear(4, 4), [torch.randn(3, 4)])
+    graph = capture(start)
+    (weight,) = (p for p in graph.parameters() if p.dim() == 2)
+    assert weight.data_ptr() == start.module.weight.data_ptr()
+    assert weight is not start.module.weight
+    assert not weight.requires_grad
+    assert start.module.weight.requires_grad
+
+
+def test_tied_weights_stay_one():
+    module = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
+    module[2].weight = module[0].weight
+    graph = capture(conformance.candidate_of(module, [torch.randn(2, 4)]))
+    assert len(list(graph.parameters())) == 1
+
+
+def test_names_that_collide_when_flattened_are_kept_apart():
+    class Colliding(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.a = nn.ParameterDict({"b": torch.full((2,), 1.0)})
+            self.a_b = nn.Parameter(torch.full((2,), 5.0))
+
+        def forward(self, x):
+            return x * self.a["b"] + self.a_b
+
+    graph = capture(conformance.candidate_of(Colliding(), [torch.zeros(2)]))
+    assert graph(torch.ones(2))[0].tolist() == [6.0, 6.0]
+
+
+def test_modes_and_branches_inside_are_kept(monkeypatch):
+    monkeypatch.setattr(conformance, "count_functions", lambda call: {})  # dispatch modes do not see through torch.cond
+
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.linear = nn.Linear(4, 4)
+
+        def forward(self, x):
+            with torch.no_grad():
+                y = self.linear(x)
+            return torch.cond(y.sum() > 0, lambda t: t + 1, lambda t: t - 1, (y,))
+
+    samples = [torch.randn(2, 4), torch.randn(2, 4) * -3]
+    start = conformance.candidate_of(Branching(), samples)
+    result = captured(start)
+    for sample in samples:
+        torch.testing.assert_close(result.module(sample), start.module(sample))
+
+
+def test_dynamic_sizes_stay_dynamic_and_unproven_ones_are_not_guarded():
+    module = nn.Sequential(nn.Conv1d(3, 4, 3), nn.Flatten(2), nn.ReLU())
+    start = conformance.candidate_of(module, [torch.randn(2, 3, 8), torch.randn(4, 3, 11)])
+    other = torch.randn(7, 3, 30)
+    torch.testing.assert_close(captured(start).module(other), start.module(other))
+
+
+def test_what_cannot_be_captured_is_refused_with_the_reason():
+    class Counts(nn.Module):
+        def forward(self, x):
+            return x * len([v for v in x.tolist() if v > 0])
+
+    with pytest.raises(Refused, match=r"torch\.export cannot capture it: .+"):
+        export(conformance.candidate_of(Counts(), [torch.randn(4)]))
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_recurrent_module_is_captured_and_left_as_it_was():
+    sample = torch.randn(2, 5, 8)
+    start = conformance.candidate_of(nn.LSTM(8, 12, 2, batch_first=True), [sample])
+    with torch.no_grad():
+        wanted = start.module(sample)[0]
+        torch.testing.assert_close(captured(start).module(sample)[0], wanted)
+        assert torch.equal(start.module(sample)[0], wanted)
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_the_result_can_be_copied_traced_exported_and_compiled():
+    sample = torch.randn(2, 3, 8)
+    start = conformance.candidate_of(nn.Sequential(nn.Conv1d(3, 4, 3), nn.BatchNorm1d(4), nn.ReLU()), [sample])
+    result = captured(start)
+    wanted = start.module(sample)
+    torch.testing.assert_close(copy.deepcopy(result.module)(sample), wanted)
+    torch.testing.assert_close(torch.jit.trace(result.module, (sample,))(sample), wanted)
+    torch.testing.assert_close(export(result).module()(sample)[0], wanted)
+    torch.testing.assert_close(torch.compile(result.module, backend="aot_eager", fullgraph=True)(sample), wanted)
+    torch._dynamo.reset()
+    assert not any(part.training for part in result.module.modules())
