@@ -149,7 +149,7 @@ def test_names_that_collide_when_flattened_are_kept_apart():
 
 
 def test_modes_and_branches_inside_are_kept(monkeypatch):
-    monkeypatch.setattr(conformance, "count_functions", lambda call: {})  # dispatch modes do not see through torch.cond
+    monkeypatch.setattr(conformance, "count_functions", lambda _: {})  # dispatch modes do not see through torch.cond
 
     class Branching(nn.Module):
         def __init__(self):
