@@ -2,7 +2,7 @@
 
 from togi.measure.allocator import keep_freed_memory
 from togi.measure.course import Lane, Runner, Verdict
-from togi.measure.interval import PLACEMENT, median_interval, ratio_interval, rounds_needed
+from togi.measure.interval import PLACEMENT, median_interval, ratio_interval, rounds_needed, sharp
 from togi.measure.memory import MemoryMark, mark_memory, measure_footprint
 from togi.measure.noise import judge, usable
 from togi.measure.race import RaceResult, compare, race
@@ -28,6 +28,7 @@ __all__ = [
     "race",
     "ratio_interval",
     "rounds_needed",
+    "sharp",
     "take_turn",
     "usable",
     "warm",

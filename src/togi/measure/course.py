@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
-from togi.measure.interval import median_interval, ratio_interval
+from togi.measure.interval import median_interval, ratio_interval, sharp
 from togi.measure.noise import judge
 from togi.measure.turn import Turn, choose_passes
 from togi.records import Interval, Noise, Record
@@ -142,7 +142,7 @@ class Course:
             if entry is leader:
                 continue
             against = self.speed_x(entry, leader, self._decisive)
-            if against is not None and against.high < 1.0 / self.band_x:
+            if against is not None and sharp(against) and against.high < 1.0 / self.band_x:
                 entry.leave(self.rounds, f"it takes {_times(_inverse(against))} the time of {leader.name}")
 
     def leader(self) -> Entry:
@@ -194,7 +194,7 @@ class Course:
 
     def _beats_reference(self, entry: Entry) -> bool:
         found = self.speed_x(entry, self.reference, self._decisive)
-        return found is not None and found.low > self.band_x
+        return found is not None and sharp(found) and found.low > self.band_x
 
     def _sentence(self, verdict: Verdict, winner: Entry) -> str:
         racing = [entry.name for entry in self.racing]

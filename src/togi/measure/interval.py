@@ -35,6 +35,16 @@ It comes from where their memory lies, and no number of rounds averages it out. 
 the margin of 1 % lies above that. ``benchmarks/noise.py --bias`` measures it on another machine."""
 
 
+SHARP_X = 1.5
+"""Ends of an interval of ratios that differ by more than this factor say that something other than the candidates was
+measured (threads of one of them sharing a core for seconds). No order is concluded from such an interval."""
+
+
+def sharp(interval: Interval) -> bool:
+    """Whether an interval of ratios is narrow enough to conclude anything from it."""
+    return interval.high <= SHARP_X * interval.low
+
+
 def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
     """The median of ``values`` with an interval that stays valid under repeated looks.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from togi.journal import StudyLog
 from togi.judgement import judge
-from togi.measure import compare, median_interval, usable
+from togi.measure import compare, median_interval, sharp, usable
 from togi.measure import judge as judge_noise
 from togi.progress import Progress
 from togi.records import Facts, Interval, Outcome, Recipe, Timing, Trial
@@ -26,8 +27,9 @@ REFERENCE: dict[str, Options] = {"no_grad": {}}
 _STANDING = 4
 _COMPARE_BUDGET_S = 3.0
 _REFERENCE_TURNS = 12
-_WIDE_X = 1.5
-"""An interval whose ends differ by this factor says nothing worth keeping."""
+_ATTEMPTS = 3
+_QUIET_S = 2.0
+_DISTURBED_X = 1.3
 _RACE_SHARE = 0.2
 _RACE_BUDGET_S = (8.0, 45.0)
 
@@ -50,6 +52,8 @@ class Course:
     tried: int = 0
     _standing: dict[Recipe, RunningTrial] = field(default_factory=dict)
     _reference: RunningTrial | None = None
+    _calm_ms: float = math.inf
+    """The reference's latency when the machine was at its quietest in this session."""
 
     def explore(self) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over.
@@ -152,15 +156,40 @@ class Course:
         timing = self.time(running, reference, _COMPARE_BUDGET_S)
         footprint = running.footprint()
         outcome, reason = self.verdict(running)
-        if _undecided(timing):
-            outcome, reason = Outcome.UNSTABLE, f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
+        if doubt := self.doubt(timing):
+            outcome, reason = Outcome.UNSTABLE, doubt
         trial = self._record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
         if running is not reference:
             self._keep(running, trial)
         return trial
 
     def time(self, running: RunningTrial, reference: RunningTrial, budget_s: float) -> Timing:
-        """The paired measurement of a warm candidate. Raises TrialEnded when either of the two ends."""
+        """The paired measurement of a warm candidate, repeated in a quieter moment where the machine was busy.
+
+        Raises TrialEnded when either of the two ends.
+        """
+        for _ in range(_ATTEMPTS):
+            timing = self._time_once(running, reference, budget_s)
+            if not self.doubt(timing):
+                break
+            time.sleep(_QUIET_S)
+        self._calm_ms = min(self._calm_ms, _reference_ms(timing))
+        return timing
+
+    def doubt(self, timing: Timing) -> str:
+        """Why nothing should be concluded from it, or nothing.
+
+        Pairing does not help when a neighbour comes: one engine's threads wait for each other and lose a factor of ten,
+        another's do not. The reference has run before, and tells.
+        """
+        if not usable(timing.noise) and not sharp(timing.speedup_x):
+            return f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
+        slower_x = _reference_ms(timing) / self._calm_ms
+        if slower_x > _DISTURBED_X:
+            return f"the machine was busy: the reference took {slower_x:.1f} times as long as at its best in this study"
+        return ""
+
+    def _time_once(self, running: RunningTrial, reference: RunningTrial, budget_s: float) -> Timing:
         if running is reference:
             return self._reference_timing(reference)
         result = compare(reference, running, budget_s=budget_s, seed=self.settings.seed)
@@ -206,10 +235,8 @@ class Course:
         return explore_s(self.settings, self.started)
 
 
-def _undecided(timing: Timing) -> bool:
-    """Too noisy to judge. However much single times vary, paired rounds that agree are good enough."""
-    speedup = timing.speedup_x
-    return not usable(timing.noise) and speedup.high > _WIDE_X * speedup.low
+def _reference_ms(timing: Timing) -> float:
+    return statistics.median(reference_ms for reference_ms, _ in timing.rounds_ms)
 
 
 def explore_s(settings: Settings, started: float) -> float:

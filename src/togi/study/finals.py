@@ -10,7 +10,7 @@ from pathlib import Path
 
 from togi.artifact.manifest import Link
 from togi.artifact.save import write_manifest
-from togi.measure import Lane, RaceResult, Verdict, race
+from togi.measure import PLACEMENT, Lane, RaceResult, Verdict, race, sharp
 from togi.records import Outcome, Recipe, Trial
 from togi.study.course import REFERENCE, Course
 from togi.study.stable import environment_of
@@ -57,10 +57,22 @@ class Finals:
                 number, {by_name[name]: interval for name, interval in standing.items()}
             ),
         )
+        timings = [timing for running in runners if (timing := result.timing(running.name)) is not None]
+        if doubt := next((found for timing in timings if (found := course.doubt(timing))), ""):
+            course.notes.append(f"The race does not count ({doubt}): the trials before it decide.")
+            return self._by_trials([running.recipe for running in runners])
         for running in runners:
             self._record(running, result)
         course.notes.append(f"The race: {result.sentence}.")
         return tuple(by_name[name] for name in ranking(result, by_name))
+
+    def _by_trials(self, raced: Sequence[Recipe]) -> tuple[Recipe, ...]:
+        """Those whose trials, measured beside the reference in calmer moments, found them faster beyond doubt."""
+        found = {
+            recipe: trial.timing.speedup_x for recipe in raced if (trial := self.course.last(recipe)) and trial.timing
+        }
+        faster = [r for r, speedup_x in found.items() if sharp(speedup_x) and speedup_x.low > 1.0 + PLACEMENT]
+        return (*sorted(faster, key=lambda r: -found[r].median), recipe(**REFERENCE))
 
     def _candidates(self) -> Sequence[Recipe]:
         unraced = (recipe(**REFERENCE), Recipe())
@@ -149,7 +161,7 @@ def ranking(result: RaceResult, recipes: Mapping[str, Recipe]) -> list[str]:
     Where the fastest cannot be told apart, the one with the fewest choices comes first: less can break.
     """
     behind = 1.0 + result.margin + result.placement
-    faster = [lane for lane in result.lanes if lane.speedup_x is not None and lane.speedup_x.low > behind]
+    faster = [lane for lane in result.lanes if (x := lane.speedup_x) is not None and sharp(x) and x.low > behind]
     standing = {lane.name for lane in faster if lane.left_at is None and result.verdict is Verdict.EQUIVALENT}
 
     def order(lane: Lane) -> tuple[bool, int, float]:
