@@ -126,7 +126,7 @@ class TensorFacts(Record):
 
 
 class Machine(Record):
-    """What a measurement depends on. Records of machines that differ in ``checked()`` are not compared silently."""
+    """What a measurement depends on. Records of machines with ``differences`` are not compared silently."""
 
     cpu_model: str
     cpu_flags: tuple[str, ...] = ()

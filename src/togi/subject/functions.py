@@ -87,6 +87,8 @@ class _Called(TorchFunctionMode):
 
 
 class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True  # torch.cond and its kin would raise under the mode otherwise
+
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.counts: Counter[str] = Counter()

@@ -98,7 +98,7 @@ class Technique(abc.ABC):
         """Whether to try it on such a subject. Pure, cheap, never raises. Package and device are checked elsewhere."""
 
     def options(self, facts: Facts) -> Sequence[Options]:
-        """The option values worth trying, the most promising first; never empty."""
+        """The option values worth trying, the most promising first; never empty where it applies."""
         return ({},)
 
     def promise(self, facts: Facts, options: Options) -> float:
