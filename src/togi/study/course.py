@@ -27,7 +27,7 @@ REFERENCE: dict[str, Options] = {"no_grad": {}}
 _STANDING = 4
 _COMPARE_BUDGET_S = 3.0
 _REFERENCE_TURNS = 12
-_ATTEMPTS = 3
+_MORE_ATTEMPTS = 2
 _QUIET_S = 2.0
 _DISTURBED_X = 1.3
 _RACE_SHARE = 0.2
@@ -82,6 +82,13 @@ class Course:
             self.progress.trial_ended(trial)
             if lesson := self.search.tell(trial):
                 self.progress.learned(lesson)
+            self._prune()
+
+    def _prune(self) -> None:
+        """Leave only the fastest standing (paused) for the race; rebuilding one would cost its compilation again."""
+        wanted = self.search.finalists(_STANDING)
+        for candidate in [standing for standing in self._standing if standing not in wanted]:
+            self._standing.pop(candidate).close()
 
     def _catch_up(self) -> None:
         """Another process works on this study too: take over what it found; wait a moment if that is nothing."""
@@ -96,14 +103,28 @@ class Course:
         self.progress.trial_started(candidate, self.tried + 1)
         began = time.monotonic()
         try:
-            reference = self.reference()
-            running = self._start(candidate, timeout_s)
-            trial = self._judged(running) or self._measured(running, reference)
+            trial = self._attempt(candidate, timeout_s)
         except TrialEnded as ended:
+            trial = ended.record()
+            if ended.trial is self._reference and ended.trial.recipe != candidate:
+                reason = f"the reference beside which it ran ended: {ended}"
+                trial = Trial(recipe=candidate, outcome=Outcome.UNSTABLE, reason=reason, stage="measure")
             if ended.trial is self._reference:
                 self._reference = None
-            trial = ended.record()
         return trial.model_copy(update={"cost_s": time.monotonic() - began})
+
+    def _attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
+        reference = self.reference()
+        if candidate == reference.recipe:
+            return self._measured(reference, reference)
+        running = self._start(candidate, timeout_s)
+        outcome, reason = self.verdict(running)
+        if outcome is not Outcome.OK:
+            running.close()
+            return self._record(running, outcome, reason)
+        self._standing[candidate] = running
+        running.warm()
+        return self._measured(running, reference)
 
     def reference(self) -> RunningTrial:
         """The standing reference; started (again) when there is none."""
@@ -133,14 +154,6 @@ class Course:
         on_phase: Callable[[str], None] = lambda phase: self.progress.trial_phase(candidate, phase)  # noqa: E731
         return self.stable.start(candidate, self.facts, limits, on_phase)
 
-    def _judged(self, running: RunningTrial) -> Trial | None:
-        """The record of a candidate that is wrong, else None."""
-        outcome, reason = self.verdict(running)
-        if outcome is Outcome.OK:
-            return None
-        running.close()
-        return self._record(running, outcome, reason)
-
     def verdict(self, running: RunningTrial) -> tuple[Outcome, str]:
         if running.error is None:
             return Outcome.FAILED, "it was not verified"
@@ -148,31 +161,25 @@ class Course:
         return judge(running.error, exact=exact, settings=self.settings)
 
     def _measured(self, running: RunningTrial, reference: RunningTrial) -> Trial:
-        running.warm()
         self.progress.trial_phase(running.recipe, "measure")
-        if running.recipe == reference.recipe:
-            running.close()
-            running = reference
         timing = self.time(running, reference, _COMPARE_BUDGET_S)
         footprint = running.footprint()
-        outcome, reason = self.verdict(running)
+        outcome, reason = (Outcome.OK, "") if running is reference else self.verdict(running)
         if doubt := self.doubt(timing):
             outcome, reason = Outcome.UNSTABLE, doubt
-        trial = self._record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
-        if running is not reference:
-            self._keep(running, trial)
-        return trial
+        return self._record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
 
     def time(self, running: RunningTrial, reference: RunningTrial, budget_s: float) -> Timing:
         """The paired measurement of a warm candidate, repeated in a quieter moment where the machine was busy.
 
         Raises TrialEnded when either of the two ends.
         """
-        for _ in range(_ATTEMPTS):
-            timing = self._time_once(running, reference, budget_s)
+        timing = self._time_once(running, reference, budget_s)
+        for _ in range(_MORE_ATTEMPTS):
             if not self.doubt(timing):
                 break
             time.sleep(_QUIET_S)
+            timing = self._time_once(running, reference, budget_s)
         self._calm_ms = min(self._calm_ms, _reference_ms(timing))
         return timing
 
@@ -191,7 +198,7 @@ class Course:
 
     def _time_once(self, running: RunningTrial, reference: RunningTrial, budget_s: float) -> Timing:
         if running is reference:
-            return self._reference_timing(reference)
+            return self._reference_timing(reference, budget_s)
         result = compare(reference, running, budget_s=budget_s, seed=self.settings.seed)
         timing = result.timing(running.name, first_call_ms=running.first_call_ms, build_s=running.build_s)
         if timing is None:
@@ -199,9 +206,11 @@ class Course:
             raise ended or running.end(Outcome.UNSTABLE, result.sentence, "measure")
         return timing
 
-    def _reference_timing(self, reference: RunningTrial) -> Timing:
+    def _reference_timing(self, reference: RunningTrial, budget_s: float) -> Timing:
         """The reference beside itself: its latency, and a speed-up of exactly 1."""
-        turns = [reference.turn(reference.passes) for _ in range(_REFERENCE_TURNS)]
+        turns, until = [reference.turn(reference.passes)], time.monotonic() + budget_s
+        while len(turns) < _REFERENCE_TURNS and time.monotonic() < until:
+            turns.append(reference.turn(reference.passes))
         times = [turn.pass_ms for turn in turns]
         return Timing(
             latency_ms=median_interval(times),
@@ -222,14 +231,6 @@ class Course:
             phases_s=running.phases_s,
             notes=running.notes,
         )
-
-    def _keep(self, running: RunningTrial, trial: Trial) -> None:
-        """Leave the few fastest standing (paused) for the race; a rebuilt engine would cost its compilation again."""
-        self._standing[running.recipe] = running
-        ranked = self.search.finalists(_STANDING) if trial.eligible else ()
-        for candidate in [r for r in self._standing if r != running.recipe or not trial.eligible]:
-            if candidate not in ranked and len(self._standing) > _STANDING:
-                self._standing.pop(candidate).close()
 
     def _explore_s(self) -> float:
         return explore_s(self.settings, self.started)

@@ -66,10 +66,15 @@ def run_study(
             stable, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
         )
         course.notes += log.notes
-        course.explore()
-        finals = Finals(course, keep)
-        ranking = finals.race(race_budget_s(settings.limit_s, started))
-        saved = finals.save(ranking)
+        try:
+            course.explore()
+            finals = Finals(course, keep)
+            ranking = finals.race(race_budget_s(settings.limit_s, started))
+            saved = finals.save(ranking)
+        except TrialEnded as ended:  # the reference: everything else ends in a record
+            raise SubjectError(
+                f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"
+            ) from None
         study = _conclude(course, search, ranking, saved)
         log.decide(study)
         progress.finished(study)
