@@ -58,7 +58,7 @@ def overhead(subject: str, trials: int) -> str:
     medians = {phase: 1e3 * statistics.median(times) for phase, times in found.items()}
     phases = ", ".join(f"{phase} {ms:.0f} ms" for phase, ms in medians.items())
     name = Path(subject).name
-    return f"{name}: {sum(medians.values()):.0f} ms a trial ({phases}); once a study: {ready_s:.1f} s to load and survey"
+    return f"{name}: {sum(medians.values()):.0f} ms a trial ({phases}); {ready_s:.1f} s once to load and survey"
 
 
 def help_s() -> float:

@@ -49,6 +49,10 @@ def test_equals_are_ranked_by_simplicity() -> None:
     assert ranked(Verdict.EQUIVALENT, lane("long", 2.01), lane("plain", 2.0)) == ["plain", "long", "eager"]
 
 
+def test_among_those_not_told_apart_the_better_median_wins_where_it_matters() -> None:
+    assert ranked(Verdict.EQUIVALENT, lane("long", 2.06), lane("plain", 2.0)) == ["long", "plain", "eager"]
+
+
 def test_one_that_left_the_race_is_not_an_equal() -> None:
     lanes = [lane("long", 2.01), lane("plain", 1.5, left_at=9)]
     assert ranked(Verdict.EQUIVALENT, *lanes) == ["long", "plain", "eager"]

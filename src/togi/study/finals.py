@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Mapping, Sequence
@@ -158,16 +159,19 @@ class Finals:
 def ranking(result: RaceResult, recipes: Mapping[str, Recipe]) -> list[str]:
     """Names in the order in which they should be chosen; nobody behind the reference.
 
-    Where the fastest cannot be told apart, the one with the fewest choices comes first: less can break.
+    Where several cannot be told apart, those whose medians differ by less than what matters are ranked by how few
+    choices they are made of (less can break), the others by their medians: the best guess there is.
     """
     behind = 1.0 + result.margin + result.placement
     faster = [lane for lane in result.lanes if (x := lane.speedup_x) is not None and sharp(x) and x.low > behind]
     standing = {lane.name for lane in faster if lane.left_at is None and result.verdict is Verdict.EQUIVALENT}
 
+    speeds = {lane.name: lane.speedup_x.median for lane in faster if lane.speedup_x is not None}
+    best = max((speeds[name] for name in standing), default=math.inf)
+
     def order(lane: Lane) -> tuple[bool, int, float]:
-        equal = lane.name in standing
-        speed = lane.speedup_x.median if lane.speedup_x else 0.0
-        return not equal, len(recipes[lane.name].choices) if equal else 0, -speed
+        level = lane.name in standing and speeds[lane.name] * (1.0 + result.margin) >= best
+        return not level, len(recipes[lane.name].choices) if level else 0, -speeds[lane.name]
 
     return [*(lane.name for lane in sorted(faster, key=order)), result.reference]
 
