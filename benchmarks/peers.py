@@ -2,10 +2,11 @@
 
     python benchmarks/peers.py [--models resnet50 vit_tiny ...] [--time-limit 120] [--budget 60] [--json peers.json]
 
-Peers are used as their documentation shows first: ``torch.compile(model)``, ``torch.compile(mode="max-autotune")`` with
-freezing, an ONNX Runtime session and an OpenVINO compiled model with default settings. Every one is verified like a
-candidate; one that is not faithful is shown and does not count. The limit of the machine is the larger of two times: the
-model's floating-point operations at the rate of a measured matrix product, and its weights at the rate of a measured copy.
+Peers are used as their documentation shows first: ``torch.compile(model)``, ``torch.compile(mode="max-autotune")``
+with freezing, an ONNX Runtime session and an OpenVINO compiled model with default settings. Every one is verified like
+a candidate; one that is not faithful is shown and does not count. The machine's limit is the larger of two times: the
+model's floating-point operations at the rate of a measured matrix product, and its weights at the rate of a measured
+copy. Algorithms that need fewer operations than the definition (Winograd's convolution) may be below it.
 """
 
 from __future__ import annotations
@@ -181,7 +182,7 @@ def fastest_s(work: Callable[[], object]) -> float:
 
 
 def limit_ms(facts: Facts, limits: tuple[float, float]) -> float:
-    """No float32 engine can be faster per sample: its operations at the matrix rate, or its weights at the copy rate."""
+    """Per sample: the operations at the rate of a matrix product, or the weights at that of a copy, if that is more."""
     if facts.flops is None:
         return math.nan
     return max(facts.flops / facts.samples / limits[0], facts.parameter_bytes / limits[1]) * 1e3

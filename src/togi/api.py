@@ -30,7 +30,7 @@ PathOrName = str | Path
 
 
 def home() -> Path:
-    """Where journals and artifacts rest: ``$TOGI_HOME``, else ``$XDG_STATE_HOME/togi``, else ``~/.local/state/togi``."""
+    """Home of journals and artifacts: ``$TOGI_HOME``, else ``$XDG_STATE_HOME/togi``, else ``~/.local/state/togi``."""
     if "TOGI_HOME" in os.environ:
         return Path(os.environ["TOGI_HOME"])
     return Path(os.environ.get("XDG_STATE_HOME", Path.home() / ".local" / "state")) / "togi"
@@ -113,9 +113,9 @@ def tune(
         subject: a locator (``"timm:resnet50"``, ``"file.py:factory"``), a ``togi.Subject``, or a live ``nn.Module``.
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
         out: where to write the artifact; it must not exist unless ``force``.
-        time_limit_s: for the whole study, in seconds; None takes the effort's own (quick 90, normal 300, thorough none).
-        trial_timeout_s, trial_memory: seconds and bytes after which a single trial is ended (default: 300 s, 80 % of the
-            free memory).
+        time_limit_s: for the whole study; None takes the effort's own (quick 90, normal 300, thorough none).
+        trial_timeout_s, trial_memory: seconds and bytes after which a single trial is ended (default: 300 s, 80 % of
+            the free memory).
         max_memory: bytes that the result may need (idle + peak).
         max_error: relative RMS error up to which approximate techniques are eligible.
         max_drop: with ``metric``: the drop up to which approximate techniques are eligible.

@@ -217,7 +217,7 @@ class ErrorReport(Record):
     """Worst output: largest absolute error relative to the truth's root mean square."""
     leaves: tuple[LeafError, ...] = ()
     problems: tuple[str, ...] = ()
-    """What is wrong beyond numbers: structure, dtype, aliasing, mutated inputs, unrepeatable, ... Any makes it WRONG."""
+    """What is wrong beyond numbers: structure, dtype, aliasing, mutated inputs, unrepeatable. Any makes it WRONG."""
     notes: tuple[str, ...] = ()
     """What deserves knowing and is not wrong: other strides than the original's, a copy instead of a view, ..."""
     metric: float | None = None

@@ -35,7 +35,8 @@ def test_an_exact_technique_has_no_allowance() -> None:
 
 
 @pytest.mark.parametrize(
-    ("rmse", "outcome"), [(4e-3, Outcome.OK), (2e-2, Outcome.WRONG), (math.nan, Outcome.WRONG), (math.inf, Outcome.WRONG)]
+    ("rmse", "outcome"),
+    [(4e-3, Outcome.OK), (2e-2, Outcome.WRONG), (math.nan, Outcome.WRONG), (math.inf, Outcome.WRONG)],
 )
 def test_an_approximate_one_has_the_bound(rmse: float, outcome: Outcome) -> None:
     assert judge(report(rmse=rmse), exact=False, settings=Settings(max_error=1e-2))[0] is outcome

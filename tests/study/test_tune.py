@@ -128,7 +128,11 @@ def test_what_cannot_be_verified_is_never_chosen() -> None:
         (lambda: togi.tune(lambda x: x, inputs=torch.ones(2)), SubjectError, "nn.Module"),
         (lambda: togi.tune(nn.Linear(2, 2), inputs=[]), SubjectError, "empty"),
         (lambda: togi.tune(nn.Linear(2, 2), inputs=torch.ones(3, 5)), SubjectError, r"\(3, 5\)"),
-        (lambda: togi.tune(nn.Linear(2, 2), inputs=torch.ones(2), only=["torchscrip"]), UnknownNameError, "torchscript"),
+        (
+            lambda: togi.tune(nn.Linear(2, 2), inputs=torch.ones(2), only=["torchscrip"]),
+            UnknownNameError,
+            "torchscript",
+        ),
         (lambda: togi.tune(nn.Linear(2, 2), inputs=torch.ones(2), allow=["bf16"]), TogiError, "--max-error"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Write the runnable files of an artifact: the chosen engine and its fallback. Runs in the child that holds the program."""
+"""Write the runnable files of an artifact: the chosen engine and its fallback. Runs in the child that built them."""
 
 from __future__ import annotations
 

@@ -25,8 +25,8 @@ class FallbackWarning(UserWarning):
 def load(path: str | PathLike[str], *, device: str | None = None) -> Honed:
     """The tuned model in ``path`` (a ``.togi`` folder), ready to call.
 
-    Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled. If the chosen
-    engine cannot run here, the next of the recorded chain is taken, with a ``FallbackWarning``.
+    Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled. If the
+    chosen engine cannot run here, the next of the recorded chain is taken, with a ``FallbackWarning``.
 
     Raises:
         ArtifactError: it is damaged, changed, unsafe, of another schema, or no engine of its chain runs here.

@@ -60,7 +60,7 @@ class Manifest(Record):
 def read_manifest(folder: Path) -> Manifest:
     """Parse and validate the manifest alone.
 
-    Raises ArtifactError: not a folder, missing, larger than 16 MiB, not JSON, another schema, unknown or missing fields.
+    Raises ArtifactError: no folder, missing, above 16 MiB, not JSON, another schema, unknown or missing fields.
     """
     path = folder / MANIFEST
     if not folder.is_dir():
@@ -93,7 +93,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
     """
     if manifest.schema_version != SCHEMA_VERSION:
         raise ArtifactError(
-            f"{folder} has schema {manifest.schema_version}, this togi reads {SCHEMA_VERSION}: tune again with this version"
+            f"{folder} has schema {manifest.schema_version}, this togi reads {SCHEMA_VERSION}: tune again with this one"
         )
     listed = {entry.path: entry for entry in manifest.files}
     for name in listed:

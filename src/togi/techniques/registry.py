@@ -25,7 +25,9 @@ def all_techniques() -> Mapping[str, Technique]:
     by_id = {t.id: t for t in found}
     if len(by_id) != len(found):
         twice = sorted({t.id for t in found if sum(o.id == t.id for o in found) > 1})
-        raise TogiError(f"two techniques share the id {', '.join(twice)}: rename one, ids name files and journal entries")
+        raise TogiError(
+            f"two techniques share the id {', '.join(twice)}: rename one, ids name files and journal entries"
+        )
     return by_id
 
 

@@ -15,7 +15,7 @@ class NoGrad(Technique):
     """Call the module under ``torch.no_grad``.
 
     What it does: autograd records nothing, so no intermediate is kept for a backward pass. Everything that togi
-    compares runs under it or under ``inference_mode``; plain eager under ``no_grad`` is the reference of every speed-up.
+    compares runs under it or ``inference_mode``; plain eager under ``no_grad`` is the reference of every speed-up.
 
     When it applies: always.
 
