@@ -187,6 +187,19 @@ def bench(
     return run_bench(subjects, device=device, seed=seed, time_limit_s=time_limit_s, progress=progress or Progress())
 
 
+def repro(study: Study, recipe: str, out: PathOrName, *, progress: Progress | None = None) -> Path:
+    """Write a folder that repeats one trial of ``study`` without togi: script, model, inputs, expected outputs.
+
+    Args:
+        recipe: its id, the first digits of it, or its label.
+
+    Raises TogiError: no such trial, a live subject, or a recipe that has no script form (with the reason).
+    """
+    from togi.study.repro import write_repro
+
+    return write_repro(study, recipe, Path(out), progress or Progress())
+
+
 def read_study(study: str | None = None, journal: PathOrName | None = None) -> Study:
     """A study of the journal by id (or the first digits of it); the newest without one.
 

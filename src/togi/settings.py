@@ -30,7 +30,7 @@ class Settings(SearchSettings):
         if self.allow and self.max_error is None and self.max_drop is None:
             raise TogiError(
                 f"allowing {self.allow[0]} needs a bound on what it may cost: give --max-error (relative RMS error, "
-                "such as 1e-2), or a metric with the subject and --max-drop. Without one, nothing says when it is too wrong."
+                "such as 1e-2), or a metric and --max-drop. Without one, nothing says what is too wrong."
             )
         return self
 

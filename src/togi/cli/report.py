@@ -19,6 +19,14 @@ def report(
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE.html", help="Write an offline HTML file.")
     ] = None,
+    repro: Annotated[
+        Path | None,
+        typer.Option("--repro", metavar="FOLDER", help="Write a script that repeats a trial without togi."),
+    ] = None,
+    recipe: Annotated[
+        str | None,
+        typer.Option("--recipe", metavar="RECIPE", help="For --repro: its id or label; default: the chosen."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
     journal: Journal = None,
     json: Json = False,
@@ -40,6 +48,9 @@ def report(
     if html is not None:
         check_report_path(html, force)
     found = api.read_study(study, journal)
+    if repro is not None:
+        chosen = recipe or (found.best.id if found.best is not None else "")
+        typer.echo(f"repro: {api.repro(found, chosen, repro) / 'repro.py'}", err=True)
     if html is not None:
         write_report(found, html)
         typer.echo(f"report: {html}", err=True)

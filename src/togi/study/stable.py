@@ -92,6 +92,12 @@ class Stable:
         job = self._job("artifact", recipe=recipe, artifact=str(folder), check=check)
         return RunningTrial.start(server, job, limits, folder.name)
 
+    def write_repro(self, recipe: Recipe, out: Path, limits: Limits) -> None:
+        """A folder that repeats ``recipe`` without togi. Raises TrialEnded (refused, with the reason)."""
+        job = self._job("repro", recipe=recipe, out=str(out))
+        with RunningTrial.begin(self.server({}), job, limits, "repro") as running:
+            running.wait_for("written")
+
     def _job(self, kind: str, **fields: object) -> Job:
         self._started += 1
         log = self.folder / f"{self._started}-{kind}.log"

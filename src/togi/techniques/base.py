@@ -134,6 +134,13 @@ class Engine(Technique):
 
     stage = Stage.ENGINE
 
+    def repro(self, options: Options, threads: int | None) -> str | None:
+        """Python lines that make ``run(*tensors)`` from ``program`` (an ExportedProgram) and ``samples`` without togi.
+
+        For the script that repeats a trial elsewhere; ``run`` returns tensors. None: there is no such form.
+        """
+        return None
+
     @abc.abstractmethod
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         """The program again from what ``Program.save(folder)`` wrote; ``meta`` is what it returned (JSON).

@@ -52,11 +52,13 @@ class ServerConfig(Record):
 class Job(Record):
     """What one child does after it has started."""
 
-    kind: Literal["survey", "trial", "artifact"]
+    kind: Literal["survey", "trial", "artifact", "repro"]
     log: str
     """File that takes what the child prints."""
     recipe: Recipe | None = None
     artifact: str | None = None
+    out: str | None = None
+    """Folder for a repro."""
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
     max_units: float | None = None

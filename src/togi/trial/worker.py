@@ -24,6 +24,7 @@ from togi.techniques import NotSaveable, Refused
 from togi.techniques.candidate import Candidate
 from togi.trial.build import Failure, build, classify, fingerprint, first_candidate
 from togi.trial.protocol import Channel, Closed, Job, Message, ServerConfig
+from togi.trial.repro import write_repro
 from togi.verify import Truth, make_truth, variants, verify
 
 SURVEY_FILE = "survey.json"
@@ -39,6 +40,8 @@ def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> i
     try:
         if job.kind == "survey":
             worker.survey()
+        elif job.kind == "repro":
+            worker.repro()
         else:
             worker.trial()
     except Closed:
@@ -88,6 +91,16 @@ class _Worker:
         survey_json = {"facts": facts.model_dump(mode="json"), "signature": found.signature.model_dump(mode="json")}
         (self.folder / SURVEY_FILE).write_text(json.dumps(survey_json))
         self.channel.send({"surveyed": {**survey_json, "fingerprint": fingerprint(start.module)}})
+
+    def repro(self) -> None:
+        """Write the folder that repeats the recipe without togi."""
+        assert self.job.recipe is not None
+        assert self.job.out is not None
+        self.enter("repro")
+        facts, signature = read_survey(self.folder)
+        start = first_candidate(self.subject, facts, signature)
+        write_repro(self.job.recipe, start, self.config.subject.spec, Path(self.job.out))
+        self.channel.send({"written": True})
 
     def trial(self) -> None:
         """Build and verify at once; then obey until told to quit."""

@@ -60,6 +60,15 @@ class AotInductor(Engine):
 
         return candidate.with_(program=aot_inductor.build(candidate, options))
 
+    def repro(self, options: Options, threads: int | None) -> str | None:
+        return (
+            "import torch._inductor.config\n"
+            f"torch._inductor.config.freezing = {bool(options['freezing'])}\n"
+            f"configs = {{'max_autotune': {bool(options['max_autotune'])}}}\n"
+            "package = torch._inductor.aoti_compile_and_package(program, inductor_configs=configs)\n"
+            "run = torch._inductor.aoti_load_package(package)"
+        )
+
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         from togi.techniques.engine.programs import aot_inductor
 

@@ -42,6 +42,9 @@ class Eager(Engine):
 
         return candidate.with_(program=ExportableProgram(candidate))
 
+    def repro(self, options: Options, threads: int | None) -> str | None:
+        return "run = program.module()"
+
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         from togi.techniques.engine.programs.exported import LoadedModule, load_module
 

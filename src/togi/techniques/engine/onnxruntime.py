@@ -57,6 +57,21 @@ class OnnxRuntime(Engine):
 
         return candidate.with_(program=onnxruntime.build(candidate, options))
 
+    def repro(self, options: Options, threads: int | None) -> str | None:
+        return (
+            "import onnxruntime\n"
+            "torch.onnx.export(program, (), here / 'model.onnx', dynamo=True)\n"
+            "settings = onnxruntime.SessionOptions()\n"
+            f"settings.intra_op_num_threads = {threads or 0}  # 0: one for each core\n"
+            f"spinning = '{int(bool(options['spinning']))}'\n"
+            "settings.add_session_config_entry('session.intra_op.allow_spinning', spinning)\n"
+            "session = onnxruntime.InferenceSession(str(here / 'model.onnx'), settings)\n"
+            "names = [put.name for put in session.get_inputs()]\n"
+            "def run(*tensors):\n"
+            "    arrays = [tensor.numpy() for tensor in tensors]\n"
+            "    return [torch.from_numpy(out) for out in session.run(None, dict(zip(names, arrays)))]"
+        )
+
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         from togi.techniques.engine.programs import onnxruntime
 

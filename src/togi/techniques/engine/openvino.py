@@ -56,6 +56,18 @@ class OpenVino(Engine):
             candidate = candidate.noting(note)
         return candidate.with_(program=program)
 
+    def repro(self, options: Options, threads: int | None) -> str | None:
+        settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+        if threads:
+            settings["INFERENCE_NUM_THREADS"] = str(threads)
+        return (
+            "import openvino\n"
+            f"compiled = openvino.compile_model(openvino.convert_model(program), 'CPU', {settings})\n"
+            "def run(*tensors):\n"
+            "    arrays = [tensor.numpy() for tensor in tensors]\n"
+            "    return [torch.from_numpy(out) for out in compiled(arrays).to_tuple()]"
+        )
+
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         from togi.techniques.engine.programs import openvino
 

@@ -73,6 +73,13 @@ class TorchCompile(Engine):
             call = FreshOutputs(call, candidate.signature)
         return candidate.with_(program=ExportableProgram(candidate, call, options))
 
+    def repro(self, options: Options, threads: int | None) -> str | None:
+        return (
+            "import torch._inductor.config\n"
+            f"torch._inductor.config.freezing = {bool(options['freezing'])}\n"
+            f"run = torch.compile(program.module(), mode={options['mode']!r})"
+        )
+
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         from togi.techniques.engine.programs.compiled import FreshTuple, compile_call, compiler_missing
         from togi.techniques.engine.programs.exported import LoadedModule, load_module

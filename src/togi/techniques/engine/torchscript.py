@@ -73,6 +73,22 @@ class TorchScript(Engine):
             candidate = candidate.noting(f"the tracer warned: {warning}")
         return candidate.with_(program=program)
 
+    def repro(self, options: Options, threads: int | None) -> str | None:
+        if options["how"] != "trace":
+            return None  # scripting starts from the module's source, which the script does not have
+        lines = [
+            "class Flat(torch.nn.Module):",
+            "    def __init__(self):",
+            "        super().__init__()",
+            "        self.graph, self.training = program.module(), False",
+            "    def forward(self, *tensors):",
+            "        return self.graph(*tensors)",
+            "run = torch.jit.trace(Flat(), tuple(samples[0]), check_trace=False)",
+        ]
+        lines += ["run = torch.jit.freeze(run)"] * bool(options["freeze"])
+        lines += ["run = torch.jit.optimize_for_inference(run)"] * bool(options["optimize"])
+        return "\n".join(lines)
+
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         from togi.techniques.engine.programs import torchscript
 

@@ -1,0 +1,82 @@
+"""A repro folder repeats a trial without togi."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from togi.errors import UnknownNameError
+from togi.progress import Progress
+from togi.records import Facts, Machine, Outcome, Recipe, Study, Trial
+from togi.study.repro import write_repro
+from togi.study.stable import Stable
+from togi.subject.machine import machine
+from togi.techniques import recipe
+from togi.trial.protocol import SubjectRef
+from togi.trial.supervise import Limits, TrialEnded
+
+SUBJECT = """
+import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv, self.norm = nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4)
+    def forward(self, x, scale):
+        return {"y": self.norm(self.conv(x)).relu() * scale, "sum": x.sum((1, 2, 3))}
+def subject():
+    torch.manual_seed(0)
+    return Net(), [{"x": torch.randn(2, 3, 8, 8), "scale": torch.rand(1)} for _ in range(2)]
+"""
+WITHOUT_TOGI = "import runpy, sys; sys.modules['togi'] = None; runpy.run_path(sys.argv[1])"
+
+
+@pytest.fixture(scope="module")
+def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stable]:
+    path = tmp_path_factory.mktemp("subject") / "net.py"
+    path.write_text(SUBJECT)
+    with Stable(SubjectRef.here("locator", f"{path}:subject"), machine(), device="cpu", seed=0) as standing:
+        standing.survey(Limits(timeout_s=120), lambda _: None)
+        yield standing
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        recipe(no_grad={}),
+        recipe(fold_batch_norm={}, channels_last={}, openvino={}, no_grad={}, threads={"count": 1}),
+        recipe(onnxruntime={"spinning": False}, inference_mode={}),
+        recipe(torchscript={"how": "trace", "freeze": True, "optimize": True}, no_grad={}),
+    ],
+    ids=lambda chosen: chosen.label,
+)
+def test_the_script_runs_without_togi_and_is_right(stable: Stable, chosen: Recipe, tmp_path: Path) -> None:
+    stable.write_repro(chosen, tmp_path / "repro", Limits(timeout_s=120))
+    command = [sys.executable, "-c", WITHOUT_TOGI, str(tmp_path / "repro" / "repro.py")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr[-2000:]
+    errors = [float(found) for found in re.findall(r"relative error (\S+)", done.stdout)]
+    assert len(errors) == 4
+    assert max(errors) < 1e-5
+    assert len(re.findall(r"ms \(median of 20\)", done.stdout)) == 2
+
+
+def test_what_has_no_script_form_is_refused_with_the_reason(stable: Stable, tmp_path: Path) -> None:
+    scripted = recipe(torchscript={"how": "script", "freeze": True, "optimize": True}, no_grad={})
+    with pytest.raises(TrialEnded, match="has no script form"):
+        stable.write_repro(scripted, tmp_path / "repro", Limits(timeout_s=120))
+
+
+def test_an_unknown_recipe_gets_the_nearest(tmp_path: Path) -> None:
+    facts = Facts(
+        machine=Machine(cpu_model="", cpu_cores=1, memory_bytes=1, threads=1, os="", python=""), module_class="Net"
+    )
+    trial = Trial(recipe=recipe(openvino={}, no_grad={}), outcome=Outcome.OK)
+    study = Study(id="1", subject="timm:resnet18", facts=facts, trials=(trial,))
+    with pytest.raises(UnknownNameError, match=r"did you mean 'openvino \+ no_grad'"):
+        write_repro(study, "openvin + no_grad", tmp_path / "out", Progress())
