@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from togi.journal import StudyLog
@@ -27,6 +27,9 @@ REFERENCE: dict[str, Options] = {"no_grad": {}}
 _STANDING = 4
 _COMPARE_BUDGET_S = 3.0
 _REFERENCE_TURNS = 12
+_ROUNDS = 10
+"""From 8 rounds on an interval has ends; a few may be slower than thought."""
+_LONGEST_S = 120.0
 _MORE_ATTEMPTS = 2
 _QUIET_S = 2.0
 _DISTURBED_X = 1.3
@@ -174,6 +177,7 @@ class Course:
 
         Raises TrialEnded when either of the two ends.
         """
+        budget_s = enough_s(budget_s, [running, reference])
         timing = self._time_once(running, reference, budget_s)
         for _ in range(_MORE_ATTEMPTS):
             if not self.doubt(timing):
@@ -234,6 +238,11 @@ class Course:
 
     def _explore_s(self) -> float:
         return explore_s(self.settings, self.started)
+
+
+def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:
+    """The budget, or what enough rounds for an interval take, if that is more: a slow model needs its time."""
+    return max(budget_s, min(_LONGEST_S, _ROUNDS * sum(running.turn_s for running in runners)))
 
 
 def _reference_ms(timing: Timing) -> float:

@@ -13,7 +13,7 @@ from togi.artifact.manifest import Link
 from togi.artifact.save import write_manifest
 from togi.measure import PLACEMENT, Lane, RaceResult, Verdict, race, sharp
 from togi.records import Outcome, Recipe, Trial
-from togi.study.course import REFERENCE, Course
+from togi.study.course import REFERENCE, Course, enough_s
 from togi.study.stable import environment_of
 from togi.techniques import recipe
 from togi.trial.supervise import Limits, RunningTrial, TrialEnded
@@ -52,14 +52,17 @@ class Finals:
         result = race(
             [reference, *runners],
             reference,
-            budget_s=budget_s,
+            budget_s=enough_s(budget_s, [reference, *runners]),
             seed=course.settings.seed,
             on_round=lambda number, standing: course.progress.race_round(
                 number, {by_name[name]: interval for name, interval in standing.items()}
             ),
         )
         timings = [timing for running in runners if (timing := result.timing(running.name)) is not None]
-        if doubt := next((found for timing in timings if (found := course.doubt(timing))), ""):
+        doubt = next((found for timing in timings if (found := course.doubt(timing))), "")
+        if not any(math.isfinite(timing.speedup_x.high) for timing in timings):
+            doubt = f"{result.rounds} rounds are too few to conclude anything"
+        if doubt:
             course.notes.append(f"The race does not count ({doubt}): the trials before it decide.")
             return self._by_trials([running.recipe for running in runners])
         for running in runners:

@@ -85,6 +85,8 @@ class RunningTrial:
     first_call_ms: float = 0.0
     passes: int = 1
     """Passes that make a turn; known once it is warm."""
+    turn_s: float = 0.1
+    """About how long a turn takes, the untimed passes before it included."""
     ended: TrialEnded | None = None
     phases_s: dict[str, float] = field(default_factory=dict)
     _entered: float = field(default_factory=time.monotonic)
@@ -121,6 +123,7 @@ class RunningTrial:
         warmed = Warmup.model_validate(answer)
         self.first_call_ms = warmed.first_call_ms
         self.passes = choose_passes(warmed.pass_ms)
+        self.turn_s = (self.passes + 2) * warmed.pass_ms * 1e-3
         return warmed
 
     def turn(self, passes: int) -> Turn:
