@@ -14,7 +14,7 @@ demo: $(VENV)/.installed-demo
 test: $(VENV)/.installed-test browser
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
