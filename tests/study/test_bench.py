@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import togi
-from togi.errors import SubjectError
+from togi.errors import UnknownNameError
 from togi.records import Outcome
 
 
@@ -61,7 +61,7 @@ def test_an_artifact_is_verified_against_the_subject_beside_it(subjects: Path, t
 
 
 def test_a_subject_that_does_not_run_is_said(subjects: Path) -> None:
-    with pytest.raises(SubjectError):
+    with pytest.raises(UnknownNameError, match="It has fast, slow, broken"):
         togi.bench(f"{subjects}:nowhere", f"{subjects}:fast")
     found = togi.bench(f"{subjects}:broken", f"{subjects}:fast", time_limit_s=5)
     assert found.contestants[0].outcome is not Outcome.OK
