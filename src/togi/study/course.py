@@ -56,7 +56,7 @@ class Course:
     _standing: dict[Recipe, RunningTrial] = field(default_factory=dict)
     _reference: RunningTrial | None = None
     _calm_ms: float = math.inf
-    """The reference's latency when the machine was at its quietest in this session."""
+    """The reference's latency, taking turns, when the machine was at its quietest in this session."""
 
     def explore(self) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over.
@@ -184,7 +184,8 @@ class Course:
                 break
             time.sleep(_QUIET_S)
             timing = self._time_once(running, reference, budget_s)
-        self._calm_ms = min(self._calm_ms, _reference_ms(timing))
+        if running is not reference:  # alone, without turns in between, it is faster than it can be in any comparison
+            self._calm_ms = min(self._calm_ms, _reference_ms(timing))
         return timing
 
     def doubt(self, timing: Timing) -> str:
