@@ -198,7 +198,7 @@ class Course:
             return f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
         slower_x = _reference_ms(timing) / self._calm_ms
         if slower_x > _DISTURBED_X:
-            return f"the machine was busy: the reference took {slower_x:.1f} times as long as at its best in this study"
+            return f"disturbed: the reference took {slower_x:.1f} times as long as at its best in this study"
         return ""
 
     def _time_once(self, running: RunningTrial, reference: RunningTrial, budget_s: float) -> Timing:
