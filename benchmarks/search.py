@@ -1,6 +1,6 @@
 """How well does the search search? Replays recorded full studies, so that the answer is the same every time.
 
-    python benchmarks/search.py --record timm:resnet18    try every recipe once, keep the study in benchmarks/data/
+    python benchmarks/search.py --record timm:resnet18    try every recipe once, keep the study in benchmarks/data/studies/studies/
     python benchmarks/search.py                           replay all recorded studies, print the tables
     python benchmarks/search.py --json                    the same as one JSON document
 
@@ -30,7 +30,7 @@ from togi.search import Effort, Search, SearchSettings, Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 
-DATA = Path(__file__).parent / "data"
+DATA = Path(__file__).parent / "data" / "studies"
 BUDGETS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.3, 0.5, 1.0)
 """Shares of what trying everything costs."""
 NEAR = 1.02
