@@ -1,6 +1,6 @@
 """How well does the search search? Replays recorded full studies, so that the answer is the same every time.
 
-    python benchmarks/search.py --record timm:resnet18    try every recipe once, keep the study in benchmarks/data/studies/studies/
+    python benchmarks/search.py --record timm:resnet18    try every recipe once, keep it in benchmarks/data/studies/
     python benchmarks/search.py                           replay all recorded studies, print the tables
     python benchmarks/search.py --json                    the same as one JSON document
 
