@@ -64,7 +64,11 @@ class Course:
         The reference is tried in any case: without it there is nothing to relate to.
         """
         while (next_recipe := self.search.next(self.log.claimed())) is not None:
-            left = self._explore_s() if next_recipe != recipe(**REFERENCE) else self.settings.trial_timeout_s
+            left = (
+                explore_s(self.settings, self.started)
+                if next_recipe != recipe(**REFERENCE)
+                else self.settings.trial_timeout_s
+            )
             if left <= 0:
                 return
             if not self.log.claim(next_recipe):
@@ -236,9 +240,6 @@ class Course:
             phases_s=running.phases_s,
             notes=running.notes,
         )
-
-    def _explore_s(self) -> float:
-        return explore_s(self.settings, self.started)
 
 
 def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:

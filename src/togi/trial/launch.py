@@ -16,7 +16,7 @@ from typing import Self
 
 from togi import errors
 from togi.errors import TogiError, TrialServerError
-from togi.trial.protocol import Channel, Closed, Job, Message, ServerConfig, Timeout, new_token
+from togi.trial.protocol import Channel, Closed, Job, Message, ServerConfig, Timeout
 from togi.trial.server import CHANNEL_FD
 
 _START_TIMEOUT_S = 600.0
@@ -52,10 +52,6 @@ class TrialServer:
         self.exits: dict[int, int] = {}
         self._log = Path(config.folder) / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
-
-    @classmethod
-    def token(cls) -> str:
-        return new_token()
 
     def __enter__(self) -> Self:
         self.start()

@@ -61,7 +61,6 @@ class Job(Record):
     """Folder for a repro."""
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
-    max_units: float | None = None
 
 
 class Closed(Exception):

@@ -6,6 +6,7 @@ turn, footprint, save, quit.
 
 from __future__ import annotations
 
+import functools
 import json
 import time
 from collections.abc import Callable
@@ -65,6 +66,11 @@ class _Worker:
         self.samples: tuple[Inputs, ...]
         self.candidate: Candidate | None = None
 
+    @functools.cached_property
+    def surveyed(self) -> tuple[Facts, Signature]:
+        """What the survey child wrote; read once."""
+        return read_survey(self.folder)
+
     def enter(self, phase: str) -> None:
         self.phase = phase
         self.channel.send({"phase": phase})
@@ -97,7 +103,7 @@ class _Worker:
         assert self.job.recipe is not None
         assert self.job.out is not None
         self.enter("repro")
-        facts, signature = read_survey(self.folder)
+        facts, signature = self.surveyed
         start = first_candidate(self.subject, facts, signature)
         write_repro(self.job.recipe, start, self.config.subject.spec, Path(self.job.out))
         self.channel.send({"written": True})
@@ -123,7 +129,7 @@ class _Worker:
 
     def _build_recipe(self) -> None:
         assert self.job.recipe is not None
-        facts, signature = read_survey(self.folder)
+        facts, signature = self.surveyed
         start = first_candidate(self.subject, facts, signature)
         self.inherited = storages(start.module)
         self.mark = mark_memory(self.config.device)
@@ -153,7 +159,7 @@ class _Worker:
         self.enter("verify")
         truth = Truth.load(self.folder / TRUTH_FOLDER)
         metric = self.subject.metric if isinstance(self.subject, Subject) else None
-        _, signature = read_survey(self.folder)
+        _, signature = self.surveyed
         report = verify(
             self.call,
             truth,
@@ -196,7 +202,7 @@ class _Worker:
         """Write the artifact's runnable files. A program without a file form is an answer, not a failure."""
         assert self.candidate is not None
         assert self.job.recipe is not None
-        facts, signature = read_survey(self.folder)
+        facts, signature = self.surveyed
         start = first_candidate(self.subject, facts, signature)
         try:
             links, notes = write_links(self.candidate, start, self.job.recipe, folder)
