@@ -16,10 +16,10 @@ import tempfile
 import time
 from pathlib import Path
 
-from togi.study.stable import Stable
 from togi.subject.machine import machine
 from togi.techniques import recipe
 from togi.trial.protocol import SubjectRef
+from togi.trial.stable import Stable
 from togi.trial.supervise import Limits
 
 TINY = """

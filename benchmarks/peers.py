@@ -23,10 +23,10 @@ from pathlib import Path
 from togi import api
 from togi.measure import RaceResult, race
 from togi.records import Facts, Interval, Recipe
-from togi.study.stable import Stable
 from togi.subject.machine import machine
 from togi.techniques import recipe
 from togi.trial.protocol import SubjectRef
+from togi.trial.stable import Stable
 from togi.trial.supervise import Limits, RunningTrial, TrialEnded
 
 ROUNDS = 31

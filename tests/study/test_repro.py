@@ -14,10 +14,10 @@ from togi.errors import UnknownNameError
 from togi.progress import Progress
 from togi.records import Facts, Machine, Outcome, Recipe, Study, Trial
 from togi.study.repro import write_repro
-from togi.study.stable import Stable
 from togi.subject.machine import machine
 from togi.techniques import recipe
 from togi.trial.protocol import SubjectRef
+from togi.trial.stable import Stable
 from togi.trial.supervise import Limits, TrialEnded
 
 SUBJECT = """

@@ -12,10 +12,10 @@ from togi.progress import Progress
 from togi.records import Footprint, Machine, Outcome
 from togi.report.comparison import Comparison, Contestant
 from togi.study.course import REFERENCE
-from togi.study.stable import Stable
 from togi.subject.machine import machine
 from togi.techniques import recipe
 from togi.trial.protocol import SubjectRef
+from togi.trial.stable import Stable
 from togi.trial.supervise import Limits, RunningTrial, TrialEnded
 
 _LIMITS = Limits(timeout_s=900.0)

@@ -16,10 +16,10 @@ from togi.progress import Progress
 from togi.records import Facts, Interval, Outcome, Recipe, Timing, Trial
 from togi.search import Search
 from togi.settings import Settings
-from togi.study.stable import Stable
 from togi.subject.signature import Signature
 from togi.techniques import recipe, technique
 from togi.techniques.base import Options
+from togi.trial.stable import Stable
 from togi.trial.supervise import Limits, RunningTrial, TrialEnded
 
 REFERENCE: dict[str, Options] = {"no_grad": {}}

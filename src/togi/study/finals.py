@@ -14,8 +14,8 @@ from togi.artifact.save import write_manifest
 from togi.measure import PLACEMENT, Lane, RaceResult, Verdict, race, sharp
 from togi.records import Outcome, Recipe, Trial
 from togi.study.course import REFERENCE, Course, enough_s
-from togi.study.stable import environment_of
 from togi.techniques import recipe
+from togi.trial.stable import environment_of
 from togi.trial.supervise import Limits, RunningTrial, TrialEnded
 
 _FINALISTS = 4

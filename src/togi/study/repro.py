@@ -7,10 +7,10 @@ from pathlib import Path
 from togi.errors import OutputExistsError, TogiError, UnknownNameError, nearest
 from togi.progress import Progress
 from togi.records import Recipe, Study
-from togi.study.stable import Stable
 from togi.subject.machine import machine
 from togi.subject.spec import check_spec
 from togi.trial.protocol import SubjectRef
+from togi.trial.stable import Stable
 from togi.trial.supervise import Limits, TrialEnded
 
 _LIMITS = Limits(timeout_s=900.0)

@@ -15,11 +15,11 @@ from togi.search import Search
 from togi.settings import Settings
 from togi.study.course import REFERENCE, Course, explore_s
 from togi.study.finals import Finals, Saved, race_budget_s
-from togi.study.stable import Stable
 from togi.subject.machine import machine
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, recipe
 from togi.trial.protocol import SubjectRef
+from togi.trial.stable import Stable
 from togi.trial.supervise import Limits, TrialEnded
 
 _SURVEY_TIMEOUT_S = 900.0

@@ -15,6 +15,8 @@ import sys
 import time
 from typing import Any, Literal
 
+from pydantic import Field
+
 from togi.records import Machine, Recipe, Record
 
 Message = dict[str, Any]
@@ -52,13 +54,16 @@ class ServerConfig(Record):
 class Job(Record):
     """What one child does after it has started."""
 
-    kind: Literal["survey", "trial", "artifact", "repro"]
+    kind: Literal["survey", "trial", "artifact", "repro", "errand"]
     log: str
     """File that takes what the child prints."""
     recipe: Recipe | None = None
     artifact: str | None = None
     out: str | None = None
     """Folder for a repro."""
+    function: str | None = None
+    """``module:name`` of what an errand calls with the subject and ``payload``."""
+    payload: Message = Field(default_factory=dict)
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
 

@@ -7,6 +7,7 @@ turn, footprint, save, quit.
 from __future__ import annotations
 
 import functools
+import importlib
 import json
 import time
 from collections.abc import Callable
@@ -43,6 +44,8 @@ def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> i
             worker.survey()
         elif job.kind == "repro":
             worker.repro()
+        elif job.kind == "errand":
+            worker.errand()
         else:
             worker.trial()
     except Closed:
@@ -107,6 +110,15 @@ class _Worker:
         start = first_candidate(self.subject, facts, signature)
         write_repro(self.job.recipe, start, self.config.subject.spec, Path(self.job.out))
         self.channel.send({"written": True})
+
+    def errand(self) -> None:
+        """Call one function of togi with the subject; its answer is a dict that JSON can hold."""
+        assert self.job.function is not None
+        self.enter("import")
+        module, _, name = self.job.function.partition(":")
+        function = getattr(importlib.import_module(module), name)
+        self.enter("run")
+        self.channel.send({"answer": function(self.subject, self.job.payload)})
 
     def trial(self) -> None:
         """Build and verify at once; then obey until told to quit."""

@@ -1,4 +1,4 @@
-"""The processes of one study: its trial servers, the resident reference, and the few candidates kept standing."""
+"""The processes of one subject: its trial servers, and whatever is started from them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from togi.records import Facts, Machine, Recipe
 from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.trial.launch import TrialServer
-from togi.trial.protocol import Job, ServerConfig, SubjectRef, new_token
+from togi.trial.protocol import Job, Message, ServerConfig, SubjectRef, new_token
 from togi.trial.supervise import Limits, OnPhase, RunningTrial
 
 
@@ -97,6 +97,12 @@ class Stable:
         job = self._job("repro", recipe=recipe, out=str(out))
         with RunningTrial.begin(self.server({}), job, limits, "repro") as running:
             running.wait_for("written")
+
+    def errand(self, function: str, payload: Message, limits: Limits, on_phase: OnPhase = lambda _: None) -> Message:
+        """``function("module:name")(subject, payload)`` in a child of its own; what it returned. Raises TrialEnded."""
+        job = self._job("errand", function=function, payload=payload)
+        with RunningTrial.begin(self.server({}), job, limits, function, on_phase) as running:
+            return running.wait_for("answer")
 
     def _job(self, kind: str, **fields: object) -> Job:
         self._started += 1
