@@ -2,7 +2,8 @@
 
 A rule is one file: ``check/rules/<kind>/<name_with_underscores>.py`` holds one class whose docstring is its published
 page (``togi explain RULE``, docs/rules/), with these headings in this order: What it reports, Why it costs, When it
-stays silent, Example, Use instead, Source. Its id is the file's name with hyphens. It names the pattern, not the remedy.
+stays silent, Example, Use instead, Source. Its id is the file's name with hyphens; it names the pattern, not the
+remedy.
 """
 
 from __future__ import annotations
