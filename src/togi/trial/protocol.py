@@ -25,15 +25,15 @@ Message = dict[str, Any]
 class SubjectRef(Record):
     """Where children find the subject."""
 
-    kind: Literal["locator", "live", "artifact"]
-    spec: str
+    kind: Literal["locator", "live", "artifact", "nothing"]
+    spec: str = ""
     """A locator; the path of the run's private file that holds a live subject; the folder of an artifact."""
     path: tuple[str, ...] = ()
     """``sys.path`` of the parent."""
     cwd: str = "."
 
     @classmethod
-    def here(cls, kind: Literal["locator", "live", "artifact"], spec: str) -> SubjectRef:
+    def here(cls, kind: Literal["locator", "live", "artifact", "nothing"], spec: str = "") -> SubjectRef:
         """With this process's import path and working folder."""
         return cls(kind=kind, spec=spec, path=tuple(sys.path), cwd=os.getcwd())
 

@@ -70,8 +70,8 @@ def _load(config: ServerConfig) -> Any:
 
 
 def load_subject(ref: SubjectRef) -> Any:
-    """The subject itself (None for an artifact, which the child loads)."""
-    if ref.kind == "artifact":
+    """The subject itself (None for an artifact, which the child loads, and where there is none)."""
+    if ref.kind in ("artifact", "nothing"):
         return None
     if ref.kind == "live":
         import cloudpickle

@@ -1,0 +1,73 @@
+"""What a claim is: a piece of advice in one file, with the measurement that bears it out or refutes it.
+
+``claims/<id with underscores>.py`` holds one class whose docstring is its page, with these headings in this order:
+What is claimed, What is measured, What is known, Source.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import importlib
+import inspect
+import pkgutil
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import ClassVar
+
+from togi.records import Record
+
+HEADINGS = ("What is claimed", "What is measured", "What is known", "Source")
+
+
+class Verdict(StrEnum):
+    """What a measurement says of a claim."""
+
+    HOLDS = "holds"
+    HOLDS_IN_PART = "holds in part"
+    REFUTED = "does not hold"
+    UNTESTED = "cannot be tested here"
+
+
+class Measured(Record):
+    """One way of doing it. None where it could not be measured; ``note`` says why."""
+
+    name: str
+    peak_bytes: int | None = None
+    """How far the process grew while it ran, result included."""
+    median_ms: float | None = None
+    note: str = ""
+
+
+class Proof(Record):
+    """A claim, measured here."""
+
+    claim: str
+    verdict: Verdict
+    sentence: str
+    """The verdict with its figures, in a sentence."""
+    setting: str
+    """Sizes and dtypes that were measured."""
+    rows: tuple[Measured, ...] = ()
+
+
+class Claim(abc.ABC):
+    """One piece of advice. Stateless."""
+
+    id: ClassVar[str]
+
+    @abc.abstractmethod
+    def prove(self) -> Proof:
+        """Measure it. Runs in a process of its own, which may need gigabytes for some seconds."""
+
+
+@functools.cache
+def all_claims() -> Mapping[str, Claim]:
+    """Every claim by id. Imports no torch."""
+    package = importlib.import_module("togi.claims")
+    found: dict[str, Claim] = {}
+    for entry in sorted(pkgutil.iter_modules(package.__path__), key=lambda entry: entry.name):
+        module = importlib.import_module(f"togi.claims.{entry.name}")
+        own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
+        found |= {c.id: c() for c in own if issubclass(c, Claim) and not inspect.isabstract(c)}
+    return found

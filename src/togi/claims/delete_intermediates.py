@@ -1,0 +1,73 @@
+"""Whether deleting a name by hand frees memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from togi.claims.claim import Claim, Proof, Verdict
+from togi.report.quantities import size
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+_ANCHORS, _BOXES = 60_000, 500
+_NOTICEABLE = 0.05
+
+KEPT = "intersection with every name kept"
+DELETED = "the same with del lt, rb"
+
+
+class DeleteIntermediates(Claim):
+    """Deleting intermediates explicitly is said to lower the peak.
+
+    What is claimed: ``del`` on large intermediate tensors reduces the memory that a function needs.
+
+    What is measured: the pairwise intersection of boxes in eager mode, and the same with one line ``del lt, rb`` after
+    their last use; under ``no_grad``, since autograd would keep them anyway.
+
+    What is known: true where a Python name keeps a large tensor alive past its last use. A local name lives until the
+    function returns, so every later allocation stands on top of it. Nothing is gained for tensors that autograd keeps,
+    or whose name is bound again.
+
+    Source: CPython's reference counting; torchvision #7959 (the IoU of torchvision needs nine times its result).
+    """
+
+    id: ClassVar[str] = "delete-intermediates"
+
+    def prove(self) -> Proof:
+        import torch
+
+        from togi.claims.contest import contest, row
+
+        anchors, boxes = torch.rand(_ANCHORS, 4), torch.rand(_BOXES, 4)
+        with torch.no_grad():
+            rows = contest({KEPT: lambda: _kept(anchors, boxes), DELETED: lambda: _deleted(anchors, boxes)})
+        kept, deleted = row(rows, KEPT).peak_bytes, row(rows, DELETED).peak_bytes
+        setting = f"{_ANCHORS:,} x {_BOXES} boxes, float32 ({size(_ANCHORS * _BOXES * 4)} for one value per pair)"
+        if kept is None or deleted is None:
+            note = row(rows, KEPT).note or row(rows, DELETED).note
+            return Proof(claim=self.id, verdict=Verdict.UNTESTED, sentence=note, setting=setting, rows=rows)
+        holds = deleted < (1 - _NOTICEABLE) * kept
+        sentence = f"The peak is {size(kept)} with the names kept and {size(deleted)} with them deleted."
+        verdict = Verdict.HOLDS if holds else Verdict.REFUTED
+        return Proof(claim=self.id, verdict=verdict, sentence=sentence, setting=setting, rows=rows)
+
+
+def _kept(anchors: Tensor, boxes: Tensor) -> Tensor:
+    import torch
+
+    lt = torch.max(anchors[:, None, :2], boxes[:, :2])
+    rb = torch.min(anchors[:, None, 2:], boxes[:, 2:])
+    wh = (rb - lt).clamp(min=0)
+    return wh[..., 0] * wh[..., 1]
+
+
+def _deleted(anchors: Tensor, boxes: Tensor) -> Tensor:
+    import torch
+
+    lt = torch.max(anchors[:, None, :2], boxes[:, :2])
+    rb = torch.min(anchors[:, None, 2:], boxes[:, 2:])
+    wh = rb - lt
+    del lt, rb
+    wh = wh.clamp(min=0)
+    return wh[..., 0] * wh[..., 1]

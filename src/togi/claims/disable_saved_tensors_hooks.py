@@ -1,0 +1,108 @@
+"""Whether ``disable_saved_tensors_hooks`` saves memory."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from togi.claims.claim import Claim, Measured, Proof, Verdict
+from togi.report.quantities import size
+
+if TYPE_CHECKING:
+    import torch
+
+_LAYERS, _WIDTH, _ROWS = 8, 512, 16_384
+_NOTICEABLE = 0.02
+"""Less than this share of the peak is no saving."""
+
+PLAIN = "forward and backward"
+DISABLED = "the same under disable_saved_tensors_hooks"
+CHECKPOINTED = "checkpoint"
+OFFLOADED_DISABLED = "save_on_cpu under disable_saved_tensors_hooks"
+CHECKPOINTED_DISABLED = "checkpoint under disable_saved_tensors_hooks"
+UNRECORDED = "forward alone, under no_grad"
+
+
+class DisableSavedTensorsHooks(Claim):
+    """``torch.autograd.graph.disable_saved_tensors_hooks`` is said to reduce what a forward pass keeps.
+
+    What is claimed: wrapping a forward pass in ``disable_saved_tensors_hooks("...")`` keeps autograd from saving
+    tensors, and so saves memory and time.
+
+    What is measured: forward and backward of eight linear layers with GELU, plainly, under the context, and with what
+    is known to save memory (``checkpoint``, ``no_grad``); then ``checkpoint`` and ``save_on_cpu`` under the context.
+
+    What is known: the context changes nothing about what is kept. It makes *installing* saved-tensor hooks raise, so
+    that code which cannot work under them fails early; non-reentrant checkpointing and ``save_on_cpu``, which do save
+    memory, are hooks, and fail under it. Use ``torch.no_grad()`` where no gradient is needed, ``checkpoint`` where it is.
+
+    Source: https://docs.pytorch.org/docs/stable/autograd.html (torch.autograd.graph.disable_saved_tensors_hooks).
+    """
+
+    id: ClassVar[str] = "disable-saved-tensors-hooks"
+
+    def prove(self) -> Proof:
+        from togi.claims.contest import contest, row
+
+        rows = contest(_ways())
+        return Proof(
+            claim=self.id,
+            setting=f"{_LAYERS} x (Linear({_WIDTH}, {_WIDTH}) + GELU), {_ROWS:,} rows, float32",
+            rows=rows,
+            **_judge(row(rows, PLAIN), row(rows, DISABLED), row(rows, CHECKPOINTED_DISABLED)),
+        )
+
+
+def _judge(plain: Measured, disabled: Measured, forbidden: Measured) -> dict[str, Any]:
+    if plain.peak_bytes is None or disabled.peak_bytes is None:
+        return {"verdict": Verdict.UNTESTED, "sentence": f"It did not run here: {plain.note or disabled.note}"}
+    saved = plain.peak_bytes - disabled.peak_bytes
+    figures = f"the peak is {size(plain.peak_bytes)} without it and {size(disabled.peak_bytes)} with it"
+    if saved > _NOTICEABLE * plain.peak_bytes:
+        return {"verdict": Verdict.HOLDS, "sentence": f"It saves {size(saved)}: {figures}."}
+    also = " Checkpointing, which does save memory, is what it forbids." if forbidden.note else ""
+    return {"verdict": Verdict.REFUTED, "sentence": f"It saves nothing: {figures}.{also}"}
+
+
+def _ways() -> dict[str, Any]:
+    import torch
+    from torch import nn
+    from torch.autograd.graph import disable_saved_tensors_hooks, save_on_cpu
+    from torch.utils.checkpoint import checkpoint
+
+    torch.manual_seed(0)
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(_WIDTH, _WIDTH), nn.GELU()) for _ in range(_LAYERS))
+    given = torch.randn(_ROWS, _WIDTH)
+
+    def forward() -> torch.Tensor:
+        found = given
+        for block in blocks:
+            found = block(found)
+        return found.sum()
+
+    def checkpointed() -> torch.Tensor:
+        found = given
+        for block in blocks:
+            found = checkpoint(block, found, use_reentrant=False)
+        return found.sum()
+
+    def disabled(run: Any) -> Any:
+        with disable_saved_tensors_hooks("saved-tensor hooks are disabled"):
+            return run()
+
+    def offloaded() -> torch.Tensor:
+        with save_on_cpu():
+            return forward()
+
+    return {
+        PLAIN: lambda: _train(forward, blocks),
+        DISABLED: lambda: disabled(lambda: _train(forward, blocks)),
+        CHECKPOINTED: lambda: _train(checkpointed, blocks),
+        UNRECORDED: torch.no_grad()(forward),
+        CHECKPOINTED_DISABLED: lambda: disabled(lambda: _train(checkpointed, blocks)),
+        OFFLOADED_DISABLED: lambda: disabled(lambda: _train(offloaded, blocks)),
+    }
+
+
+def _train(loss: Any, blocks: torch.nn.Module) -> None:
+    loss().backward()
+    blocks.zero_grad()

@@ -1,0 +1,65 @@
+"""Claims are pages with a measurement behind them; the measurement decides, not the page."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from togi.claims import HEADINGS, Measured, Verdict, all_claims
+from togi.claims.contest import contest, row
+from togi.claims.disable_saved_tensors_hooks import _judge
+from togi.claims.prove import prove
+from togi.errors import UnknownNameError
+
+MIB = 2**20
+
+
+@pytest.mark.parametrize("id", list(all_claims()))
+def test_page_has_every_heading_in_order(id: str) -> None:
+    page = inspect.getdoc(type(all_claims()[id])) or ""
+    places = [page.find(f"\n{heading}:") for heading in HEADINGS]
+    assert -1 not in places
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("id", list(all_claims()))
+def test_id_is_the_name_of_its_file(id: str) -> None:
+    assert type(all_claims()[id]).__module__ == f"togi.claims.{id.replace('-', '_')}"
+
+
+def test_hooks_claim_is_refuted_by_what_is_measured_here() -> None:
+    proof = prove("disable-saved-tensors-hooks")
+    assert proof.verdict is Verdict.REFUTED
+    plain, disabled = proof.rows[:2]
+    assert plain.peak_bytes is not None
+    assert disabled.peak_bytes == pytest.approx(plain.peak_bytes, rel=0.02)
+    assert "disabled" in row(proof.rows, "checkpoint under disable_saved_tensors_hooks").note
+
+
+def test_the_figures_decide_the_verdict() -> None:
+    plain, forbidden = Measured(name="p", peak_bytes=100 * MIB), Measured(name="f", note="RuntimeError")
+    cheaper, same = Measured(name="d", peak_bytes=60 * MIB), Measured(name="d", peak_bytes=100 * MIB)
+    broken = Measured(name="d", note="RuntimeError: no memory")
+    assert _judge(plain, cheaper, forbidden)["verdict"] is Verdict.HOLDS
+    assert _judge(plain, same, forbidden)["verdict"] is Verdict.REFUTED
+    assert _judge(plain, broken, forbidden)["verdict"] is Verdict.UNTESTED
+
+
+def test_contest_reports_what_a_way_raised_and_measures_the_others() -> None:
+    import torch
+
+    def fails() -> None:
+        raise RuntimeError("not allowed")
+
+    rows = contest({"big": lambda: torch.ones(64 * MIB // 4), "fails": fails}, rounds=3)
+    big = row(rows, "big").peak_bytes
+    assert big is not None
+    assert 63 * MIB <= big <= 68 * MIB
+    assert row(rows, "fails").note == "RuntimeError: not allowed"
+    assert row(rows, "fails").peak_bytes is None
+
+
+def test_unknown_claim_names_those_there_are() -> None:
+    with pytest.raises(UnknownNameError, match="disable-saved-tensors-hooks"):
+        prove("disable-saved-hooks")
