@@ -33,7 +33,7 @@ class DisableSavedTensorsHooks(Claim):
 
     What is known: the context changes nothing about what is kept. It makes *installing* saved-tensor hooks raise, so
     that code which cannot work under them fails early; non-reentrant checkpointing and ``save_on_cpu``, which do save
-    memory, are hooks, and fail under it. Use ``torch.no_grad()`` where no gradient is needed, ``checkpoint`` where it is.
+    memory, are hooks, and fail under it. Use ``torch.no_grad()`` where no gradient is needed, else ``checkpoint``.
 
     Source: https://docs.pytorch.org/docs/stable/autograd.html (torch.autograd.graph.disable_saved_tensors_hooks).
     """
