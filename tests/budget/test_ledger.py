@@ -8,6 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from togi.budget.ledger import Ledger
+from togi.budget.whereabouts import Whereabouts
 
 KIB = 1024
 
@@ -37,10 +38,10 @@ def test_what_was_entered_keeps_its_category_and_is_booked_once() -> None:
 
 
 def test_lines_are_the_users() -> None:
-    with Ledger() as ledger:
+    with Ledger(where=Whereabouts().now) as ledger:
         kept = nn.functional.gelu(torch.ones(4))  # the line
     assert kept.numel() == 4
-    assert all("test_ledger.py" in piece.line for piece in ledger.pieces)
+    assert all("test_ledger.py" in piece.where.line for piece in ledger.pieces)
 
 
 @pytest.mark.parametrize("layers", [1, 4])
@@ -66,3 +67,33 @@ def test_a_storage_that_takes_the_place_of_a_dead_one_is_another() -> None:
     assert len(ledger.pieces) == 50
     assert ledger.current_bytes == 0
     assert ledger.peak_bytes == 4 * KIB
+
+
+def test_a_resized_storage_is_buried_and_booked_again() -> None:
+    with Ledger() as ledger:
+        tensor = torch.ones(KIB // 4)
+        tensor.resize_(KIB)
+    assert ledger.current_bytes == 4 * KIB == tensor.untyped_storage().nbytes()
+
+
+def test_backward_belongs_to_the_module_and_line_of_its_forward() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(given).sigmoid()
+            return self.second(hidden)
+
+    model = Model()
+    whereabouts = Whereabouts(model)
+    ledger = Ledger(where=whereabouts.now)
+    ledger.enter(model.parameters(), "parameter")
+    with whereabouts.following(), ledger:
+        model(torch.ones(4, 16)).sum().backward()
+    backward = [piece for piece in ledger.pieces if piece.where.phase == "backward"]
+    sigmoid = next(piece for piece in backward if "sigmoid_backward" in piece.op)
+    assert sigmoid.where.module == ""
+    assert {piece.where.module for piece in backward if "aten.mm" in piece.op} == {"first", "second"}
+    assert "in forward" in sigmoid.where.line

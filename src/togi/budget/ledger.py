@@ -9,20 +9,25 @@ Source: the weak references on storages are those of torch.distributed._tools.me
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-_OWN = tuple(str(Path(str(module.__file__)).parent) for module in (torch, sys.modules["togi"]))
+
+class Where(NamedTuple):
+    """What was running when something happened."""
+
+    module: str = ""
+    """Qualified name of the innermost module; empty for the outermost and outside of any."""
+    line: str = ""
+    """``file.py:12 in name``: the innermost line of the user's source."""
+    phase: str = ""
+    """``forward``, ``backward`` or ``optimizer``; empty for what was there before."""
 
 
 @dataclass(eq=False)
@@ -34,25 +39,23 @@ class Piece:
     born: int
     op: str = ""
     """The operation that made it; empty for what was there before."""
-    module: str = ""
-    """Qualified name of the innermost module that was running."""
-    line: str = ""
-    """``file.py:12 in name``: the innermost line of the user's source."""
-    phase: str = ""
-    """``forward``, ``backward``, ``optimizer``; empty for what was there before."""
+    where: Where = Where()
+    used: int = 0
+    """The last operation that made or read it."""
     died: int | None = None
     category: str = ""
+
+    def alive_at(self, operation: int) -> bool:
+        """Whether it lived during that operation, as a result of it too."""
+        return self.born <= operation and (self.died is None or self.died >= operation)
 
 
 @dataclass
 class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context manager round the run. ``enter`` what is there before it, then run."""
 
-    module_now: Callable[[], str] = lambda: ""
-    """Says which module is running; asked once an operation."""
-    phase_now: Callable[[], str] = lambda: ""
-    lines: bool = True
-    """Look up the user's line for every new storage: a walk up the stack."""
+    where: Callable[[], Where] = Where
+    """Asked once for every new storage."""
     pieces: list[Piece] = field(default_factory=list)
     current_bytes: int = 0
     peak_bytes: int = 0
@@ -78,12 +81,11 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def living(self) -> Iterator[Piece]:
         return (piece for _, piece in self._alive.values())
 
-    def alive_at(self, operation: int) -> Iterator[Piece]:
-        """What lived during that operation, its results included."""
-        return (p for p in self.pieces if p.born <= operation and (p.died is None or p.died >= operation))
-
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations += 1
+        for leaf in tree_leaves((args, kwargs)):
+            if isinstance(leaf, Tensor) and (read := self.piece_of(leaf)):
+                read.used = self.operations
         results = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(results):
             if isinstance(leaf, Tensor):
@@ -92,31 +94,28 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _book(self, tensor: Tensor, *, op: str = "", category: str = "") -> None:
         storage = tensor.untyped_storage()
-        key = storage._cdata
-        if key in self._alive:
-            return
-        piece = Piece(bytes=storage.nbytes(), device=tensor.device.type, born=self.operations, op=op, category=category)
+        key, size = storage._cdata, storage.nbytes()
+        if known := self._alive.get(key):
+            if known[1].bytes == size:
+                return
+            self._bury(key, known[1])  # resized in place: the old block is gone
+        piece = Piece(bytes=size, device=tensor.device.type, born=self.operations, used=self.operations, op=op)
+        piece.category = category
         if op:
-            piece.module, piece.phase = self.module_now(), self.phase_now()
-            piece.line = users_line(sys._getframe(2)) if self.lines else ""
-        self.pieces.append(piece)
+            piece.where = self.where()
         self._alive[key] = (weakref.ref(storage, lambda _: self._bury(key, piece)), piece)
+        self._add(piece, storage)
+
+    def _add(self, piece: Piece, storage: Any) -> None:
+        self.pieces.append(piece)
         self.current_bytes += piece.bytes
         if self.current_bytes > self.peak_bytes:
             self.peak_bytes, self.peak_at = self.current_bytes, self.operations
 
     def _bury(self, key: int, piece: Piece) -> None:
+        if piece.died is not None:
+            return
         piece.died = self.operations
         self.current_bytes -= piece.bytes
         if (found := self._alive.get(key)) and found[1] is piece:
             del self._alive[key]
-
-
-def users_line(frame: FrameType | None) -> str:
-    """``file.py:12 in name`` of the innermost frame outside torch and togi; empty inside autograd's own thread."""
-    while frame is not None:
-        code = frame.f_code
-        if not code.co_filename.startswith((*_OWN, "<")):
-            return f"{code.co_filename}:{frame.f_lineno} in {code.co_name}"
-        frame = frame.f_back
-    return ""
