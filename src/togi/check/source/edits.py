@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
-def replace(source: Source, node: ast.expr | ast.stmt, text: str) -> Edit:
+def replace(source: Source, node: ast.AST, text: str) -> Edit:
     """``text`` in place of a node."""
     line, column = start(source, node)
     end_line, end_column = end(source, node)
@@ -45,8 +45,10 @@ def add_argument(source: Source, call: ast.Call, text: str) -> Edit | None:
         return insert(*_place(closing.start), text)
     separator = _separator(source, last if last.string != "," else tokens[-3], call)
     if last.string == ",":
-        trailing = "," if separator != " " else ""
-        return insert(*_place(last.end), f"{separator}{text}{trailing}")
+        if separator == " ":
+            return insert(*_place(last.end), f" {text}")
+        line = last.end[0]
+        return insert(line, len(_lines(source)[line - 1]) + 1, f"{separator}{text},")
     return insert(*_place(last.end), f",{separator}{text}")
 
 
@@ -61,15 +63,16 @@ def add_import(source: Source, module: str) -> Edit | None:
     return insert(line, 1, f"import {module}\n")
 
 
-def start(source: Source, node: ast.expr | ast.stmt) -> tuple[int, int]:
+def start(source: Source, node: ast.AST) -> tuple[int, int]:
     """Line and column, both from 1, of a node's first character."""
-    return node.lineno, _characters(source, node.lineno, node.col_offset)
+    place = source.place(node)
+    return place.line, place.column
 
 
-def end(source: Source, node: ast.expr | ast.stmt) -> tuple[int, int]:
+def end(source: Source, node: ast.AST) -> tuple[int, int]:
     """Line and column, both from 1, of the character after a node."""
-    line, offset = node.end_lineno or node.lineno, node.end_col_offset or node.col_offset
-    return line, _characters(source, line, offset)
+    place = source.place(node)
+    return place.end_line or place.line, place.end_column or place.column
 
 
 def text_of(source: Source, node: ast.expr) -> str:
@@ -77,14 +80,14 @@ def text_of(source: Source, node: ast.expr) -> str:
     return ast.get_source_segment(source.text, node) or ast.unparse(node)
 
 
-def _characters(source: Source, line: int, offset: int) -> int:
-    return len(source.lines[line - 1].encode()[:offset].decode()) + 1
+def _lines(source: Source) -> list[str]:
+    return source.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
 
 
 def _tokens(source: Source, call: ast.Call) -> Iterator[tokenize.TokenInfo]:
     """Tokens of a call, with lines and columns (from 0) of the file."""
     (line, column), (end_line, end_column) = start(source, call), end(source, call)
-    lines = [text.rstrip("\r\n") for text in source.lines[line - 1 : end_line]]
+    lines = _lines(source)[line - 1 : end_line]
     lines[-1] = lines[-1][: end_column - 1]
     lines[0] = " " * (column - 1) + lines[0][column - 1 :]
     # Parentheses keep the blanks before the call from being read as indentation.
@@ -100,7 +103,7 @@ def _separator(source: Source, last: tokenize.TokenInfo, call: ast.Call) -> str:
     """What stands between two arguments here: a blank, or a line break with the last argument's indentation."""
     values: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
     latest = max(values, key=lambda value: (value.lineno, value.col_offset))
-    text = source.lines[latest.lineno - 1]
+    text = _lines(source)[latest.lineno - 1]
     indentation = text[: len(text) - len(text.lstrip())]
     owns_line = len(indentation.encode()) == latest.col_offset and latest.lineno != call.lineno
     return f"\n{indentation}" if owns_line and last.end[0] != call.end_lineno else " "

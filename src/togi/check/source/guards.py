@@ -1,0 +1,78 @@
+"""Code that asks first whether a name is there, or which version is installed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from togi.check.source.model import Source
+
+_CAUGHT = {"ImportError", "ModuleNotFoundError", "AttributeError", "Exception", "BaseException"}
+_WORDS = (
+    "version",
+    "hasattr",
+    "getattr",
+    "_available",
+    "available(",
+    "TYPE_CHECKING",
+    "compat",
+    "is_torch_",
+    "_GREATER",
+)
+
+
+def guarded(source: Source, node: ast.AST) -> bool:
+    """Whether ``node`` stands under a ``try`` that catches missing names, or under a test of a version or of a name.
+
+    Both sides count: the fallback in ``except ImportError`` is written for versions that lack the other name.
+    """
+    child = node
+    for above in source.ancestors(node):
+        if isinstance(above, ast.Try) and child not in above.finalbody and any(map(_catches, above.handlers)):
+            return True
+        if isinstance(above, ast.If | ast.IfExp) and child is not above.test and _asks(above.test):
+            return True
+        if isinstance(above, ast.BoolOp) and any(_asks(value) for value in above.values if value is not child):
+            return True
+        child = above
+    return _after_early_return(source, node)
+
+
+def probed(source: Source, name: str) -> bool:
+    """Whether the file asks by ``hasattr`` or ``getattr`` for an attribute of this name."""
+    return any(
+        isinstance(call.func, ast.Name)
+        and call.func.id in ("hasattr", "getattr")
+        and len(call.args) > 1
+        and isinstance(call.args[1], ast.Constant)
+        and call.args[1].value == name
+        for call in source.nodes(ast.Call)
+    )
+
+
+def _asks(test: ast.expr) -> bool:
+    text = ast.unparse(test)
+    return any(word in text or word.lower() in text.lower() for word in _WORDS)
+
+
+def _catches(handler: ast.ExceptHandler) -> bool:
+    if handler.type is None:
+        return True
+    types: Iterable[ast.expr] = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
+    return any(isinstance(kind, ast.Name) and kind.id in _CAUGHT for kind in types)
+
+
+def _after_early_return(source: Source, node: ast.AST) -> bool:
+    """``if version < ...: return`` (or raise) above ``node`` in the same function."""
+    function = source.function(node)
+    if function is None or isinstance(function, ast.Lambda):
+        return False
+    return any(
+        isinstance(statement, ast.If)
+        and statement.lineno < getattr(node, "lineno", 0)
+        and isinstance(statement.body[-1], ast.Return | ast.Raise)
+        and _asks(statement.test)
+        for statement in function.body
+    )
