@@ -30,6 +30,9 @@ class Where(NamedTuple):
     """``forward``, ``backward`` or ``optimizer``; empty for what was there before."""
 
 
+_NOWHERE = Where()
+
+
 @dataclass(eq=False)
 class Piece:
     """One storage. Times count dispatched operations; ``died`` is None while it lives."""
@@ -39,7 +42,7 @@ class Piece:
     born: int
     op: str = ""
     """The operation that made it; empty for what was there before."""
-    where: Where = Where()
+    where: Where = _NOWHERE
     used: int = 0
     """The last operation that made or read it."""
     died: int | None = None
@@ -55,7 +58,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """A context manager round the run. ``enter`` what is there before it, then run."""
 
     where: Callable[[], Where] = Where
-    """Asked once for every new storage."""
+    """Asked before every operation."""
     pieces: list[Piece] = field(default_factory=list)
     current_bytes: int = 0
     peak_bytes: int = 0
@@ -66,6 +69,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __post_init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._alive: dict[int, tuple[weakref.ref[Any], Piece]] = {}
+        self._now = _NOWHERE
 
     def enter(self, tensors: Iterable[Tensor], category: str) -> None:
         """Book what exists already (parameters, inputs, ...); a storage that is booked keeps its first category."""
@@ -83,6 +87,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.operations += 1
+        self._now = self.where()
         for leaf in tree_leaves((args, kwargs)):
             if isinstance(leaf, Tensor) and (read := self.piece_of(leaf)):
                 read.used = self.operations
@@ -102,7 +107,7 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         piece = Piece(bytes=size, device=tensor.device.type, born=self.operations, used=self.operations, op=op)
         piece.category = category
         if op:
-            piece.where = self.where()
+            piece.where = self._now
         self._alive[key] = (weakref.ref(storage, lambda _: self._bury(key, piece)), piece)
         self._add(piece, storage)
 

@@ -9,7 +9,7 @@ Source: torch/csrc/autograd/function.h (sequence_nr).
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
@@ -30,8 +30,9 @@ FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 class Whereabouts:
     """Follows a run while ``following`` is active; ``now()`` answers."""
 
-    def __init__(self, module: nn.Module | None = None) -> None:
+    def __init__(self, module: nn.Module | None = None, *, on_output: Callable[[Any], None] = lambda _: None) -> None:
         self._names = {part: name for name, part in module.named_modules()} if module else {}
+        self._on_output = on_output  # is told what the outermost module returned
         self._running: list[str] = []
         self._stepping = False
         self._forward: dict[int, Where] = {}
@@ -50,14 +51,15 @@ class Whereabouts:
             yield
 
     def now(self) -> Where:
-        node = torch._C._current_autograd_node()  # type: ignore[attr-defined]
+        node = torch._C._current_autograd_node()
         if node is not None:
             return self._of_node(node)
         module = self._running[-1] if self._running else ""
         phase = OPTIMIZER if self._stepping else FORWARD
         found = Where(module, users_line(sys._getframe(1)), phase)
         if phase == FORWARD and torch.is_grad_enabled():
-            self._forward[_get_sequence_nr() - 1] = found
+            # the first operation after a node was drawn is the node's; later ones may have none
+            self._forward.setdefault(_get_sequence_nr() - 1, found)
         return found
 
     def _of_node(self, node: Any) -> Where:
@@ -67,9 +69,11 @@ class Whereabouts:
     def _entered(self, module: nn.Module, _: Any) -> None:
         self._running.append(self._names.get(module, type(module).__name__))
 
-    def _left(self, module: nn.Module, _: Any, __: Any) -> None:
+    def _left(self, module: nn.Module, _: Any, output: Any) -> None:
         if self._running:
             self._running.pop()
+        if not self._running and output is not None:
+            self._on_output(output)
 
     def _step_begins(self, *_: Any) -> None:
         self._stepping = True
@@ -91,5 +95,3 @@ def users_line(frame: FrameType | None) -> str:
     for found in users_frames(frame):
         return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
     return ""
-
-
