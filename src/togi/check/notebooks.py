@@ -16,7 +16,7 @@ from itertools import pairwise
 from typing import Any
 
 from togi.check.decode import unified
-from togi.check.finding import Edit, Finding, Fix, Place
+from togi.check.finding import Finding, Fix, Place
 
 SUFFIX = ".ipynb"
 _PYTHON_CELL_MAGICS = frozenset(["%%time", "%%timeit", "%%capture", "%%prun", "%%memit", "%%mprun"])

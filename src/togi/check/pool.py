@@ -101,7 +101,8 @@ def _start() -> subprocess.Popen[bytes]:
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     with suppress(OSError):  # of a dead process; what it did not read does not matter
         process.stdin.close()
     process.stdout.close()
@@ -110,7 +111,8 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 def _ask(process: subprocess.Popen[bytes], task: Task) -> Done | None:
     """None when the process is gone."""
-    assert process.stdin is not None and process.stdout is not None
+    assert process.stdin is not None
+    assert process.stdout is not None
     request = {"path": task.path, "shown": task.shown, "hot": task.hot}
     try:
         process.stdin.write(json.dumps(request).encode() + b"\n")

@@ -63,7 +63,7 @@ class Table(Record):
 
 
 class CheckResult(Record):
-    """What ``togi check`` found. Findings are ordered by path, cell, line and column; those without a place come last."""
+    """What ``togi check`` found. Findings go by path, cell, line and column; those without a place come last."""
 
     findings: tuple[Finding, ...] = ()
     suppressed: tuple[Finding, ...] = ()
@@ -89,6 +89,17 @@ class CheckResult(Record):
     def __bool__(self) -> bool:
         """Whether anything was found."""
         return bool(self.findings)
+
+    def joined(self, other: CheckResult) -> CheckResult:
+        """Both results as one."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields}
+        return CheckResult(
+            **sums
+            | {
+                "findings": in_order(self.findings + other.findings),
+                "suppressed": in_order(self.suppressed + other.suppressed),
+            }
+        )
 
     @property
     def exit_code(self) -> int:

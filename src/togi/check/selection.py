@@ -68,7 +68,7 @@ def _ignored_here(path: Path, settings: CheckSettings) -> frozenset[str]:
 
 
 def _silencing(finding: Finding, ignores: Sequence[Ignore]) -> int | None:
-    """The number of the comment that speaks for ``finding``; one that names the rule goes before one that names none."""
+    """The number of the comment that speaks for ``finding``, first of those that name its rule."""
     fitting = [number for number, ignore in enumerate(ignores) if _speaks_for(ignore, finding)]
     return min(fitting, key=lambda number: (not ignores[number].rules, ignores[number].whole_file), default=None)
 

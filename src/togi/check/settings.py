@@ -57,7 +57,7 @@ class CheckSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
-    """What the call or the command line adds to every file's settings; ``exclude`` is relative to the working folder."""
+    """What the call adds to every file's settings; ``exclude`` is relative to the working folder."""
 
     select: tuple[str, ...] | None = None
     ignore: tuple[str, ...] = ()

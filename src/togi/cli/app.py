@@ -17,6 +17,7 @@ import typer
 
 import togi
 from togi.cli.bench import bench
+from togi.cli.check import check
 from togi.cli.doctor import doctor
 from togi.cli.explain import explain
 from togi.cli.report import report
@@ -36,7 +37,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (tune, bench, explain, doctor, report):
+for command in (tune, check, bench, explain, doctor, report):
     app.command()(command)
 
 

@@ -29,6 +29,12 @@ def complete_technique(incomplete: str) -> list[str]:
     return [id for id in all_techniques() if id.startswith(incomplete)]
 
 
+def complete_rule(incomplete: str) -> list[str]:
+    from togi.check.names import rule_kinds
+
+    return [id for id in rule_kinds() if id.startswith(incomplete.replace("_", "-"))]
+
+
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output (docs/commands.md).")]
 Device = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda[:N]", callback=_device, help="Where the model runs.")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import re
 from collections.abc import Sequence
 from itertools import groupby
 
@@ -13,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.records import Facts, Machine, Record, Scalar, Stage
+from togi.report.docstring import prose, split_docstring
 from togi.techniques import Technique, all_techniques
 
 HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
@@ -48,7 +48,7 @@ def all_pages(machine: Machine, device: str) -> tuple[TechniquePage, ...]:
 
 
 def technique_page(technique: Technique, machine: Machine, device: str) -> TechniquePage:
-    summary, sections = split_docstring(inspect.getdoc(type(technique)) or "")
+    summary, sections = split_docstring(inspect.getdoc(type(technique)) or "", HEADINGS)
     missing = [(package, problem) for package in technique.packages if (problem := package.missing())]
     kind = device.partition(":")[0]
     obstacles = [problem for _, problem in missing]
@@ -70,21 +70,6 @@ def technique_page(technique: Technique, machine: Machine, device: str) -> Techn
     )
 
 
-def split_docstring(text: str) -> tuple[str, dict[str, str]]:
-    """The first paragraph, and the text under each of ``HEADINGS`` that opens a paragraph."""
-    summary, _, rest = text.strip().partition("\n\n")
-    sections: dict[str, str] = {}
-    heading = ""
-    for paragraph in re.split(r"\n\s*\n", rest):
-        start, colon, body = paragraph.partition(":")
-        if colon and start.strip() in HEADINGS:
-            heading = start.strip()
-            sections[heading] = body.strip()
-        elif paragraph.strip():
-            sections[heading] = f"{sections.get(heading, '')}\n\n{paragraph}".strip()
-    return " ".join(summary.split()), sections
-
-
 def list_text(pages: Sequence[TechniquePage]) -> RenderableType:
     """All techniques by stage, one line each."""
     table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
@@ -95,7 +80,7 @@ def list_text(pages: Sequence[TechniquePage]) -> RenderableType:
         for page in members:
             table.add_row(Text(f"  {page.id}", style="cyan" if not page.obstacles else "dim"), _line(page))
         table.add_row()
-    return Group(table, Text("togi explain ID prints one of them: claim, source, cost and risk.", style="dim"))
+    return table
 
 
 def page_text(page: TechniquePage) -> RenderableType:
@@ -110,24 +95,8 @@ def page_text(page: TechniquePage) -> RenderableType:
     return Group(*parts)
 
 
-def prose(text: str) -> Text:
-    """Paragraphs with their lines joined (lists keep theirs), ``code`` in colour."""
-    return _code("\n\n".join(_joined(paragraph) for paragraph in text.split("\n\n")))
-
-
-def _joined(paragraph: str) -> str:
-    return paragraph if re.search(r"^\s*[-*]\s", paragraph, re.MULTILINE) else " ".join(paragraph.split())
-
-
-def _code(text: str) -> Text:
-    found = Text()
-    for number, part in enumerate(text.split("``")):
-        found.append(part, style="cyan" if number % 2 else "")
-    return found
-
-
 def _line(page: TechniquePage) -> Text:
-    line = _code(page.summary)
+    line = prose(page.summary)
     if not page.exact:
         line.append("  approximate", style="yellow")
     if page.obstacles:

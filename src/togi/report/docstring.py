@@ -1,0 +1,45 @@
+"""A docstring with headings as sections, and its reStructuredText as terminal text."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from rich.text import Text
+
+_LIST = re.compile(r"^\s*[-*]\s", re.MULTILINE)
+
+
+def split_docstring(text: str, headings: Sequence[str]) -> tuple[str, dict[str, str]]:
+    """The first paragraph on one line, and the text under each of ``headings`` that opens a paragraph.
+
+    What stands before the first heading is found under ``""``. A heading with two colons opens a literal block, so its
+    text starts with ``::``.
+    """
+    summary, _, rest = text.strip().partition("\n\n")
+    opening = re.compile(rf"(?:\A|\n[ \t]*\n)({'|'.join(map(re.escape, headings))}):")
+    before, *parts = opening.split(rest)
+    sections = {"": _trimmed(before)} if before.strip() else {}
+    for heading, body in zip(parts[::2], parts[1::2], strict=True):
+        sections[heading] = ":" + _trimmed(body) if body.startswith(":") else _trimmed(body)
+    return " ".join(summary.split()), sections
+
+
+def prose(text: str) -> Text:
+    """Paragraphs with their lines joined (lists and code keep theirs), ``code`` in colour."""
+    return _code("\n\n".join(_joined(paragraph) for paragraph in text.split("\n\n")))
+
+
+def _trimmed(body: str) -> str:
+    return body.strip("\n").strip(" ") if not body.startswith(("\n\n", "\n    ")) else body.strip("\n").rstrip()
+
+
+def _joined(paragraph: str) -> str:
+    return paragraph if _LIST.search(paragraph) or paragraph.startswith("    ") else " ".join(paragraph.split())
+
+
+def _code(text: str) -> Text:
+    found = Text()
+    for number, part in enumerate(text.split("``")):
+        found.append(part, style="cyan" if number % 2 else "")
+    return found
