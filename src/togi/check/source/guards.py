@@ -15,7 +15,6 @@ _WORDS = (
     "hasattr",
     "getattr",
     "_available",
-    "available(",
     "TYPE_CHECKING",
     "compat",
     "is_torch_",
@@ -41,10 +40,10 @@ def guarded(source: Source, node: ast.AST) -> bool:
 
 
 def probed(source: Source, name: str) -> bool:
-    """Whether the file asks by ``hasattr`` or ``getattr`` for an attribute of this name."""
+    """Whether the file asks by ``hasattr`` or ``getattr`` for an attribute of this name, or sets it by ``setattr``."""
     return any(
         isinstance(call.func, ast.Name)
-        and call.func.id in ("hasattr", "getattr")
+        and call.func.id in ("hasattr", "getattr", "setattr")
         and len(call.args) > 1
         and isinstance(call.args[1], ast.Constant)
         and call.args[1].value == name
@@ -53,8 +52,8 @@ def probed(source: Source, name: str) -> bool:
 
 
 def _asks(test: ast.expr) -> bool:
-    text = ast.unparse(test)
-    return any(word in text or word.lower() in text.lower() for word in _WORDS)
+    text = ast.unparse(test).lower().replace(".is_available()", "")  # of a device, not of a name
+    return any(word in text for word in _WORDS)
 
 
 def _catches(handler: ast.ExceptHandler) -> bool:

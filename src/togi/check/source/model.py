@@ -12,6 +12,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from togi.check.finding import Finding, Fix, Place
+from togi.check.source.callers import Callers
+from togi.check.source.classes import Classes
+from togi.check.source.flow import Flow
 from togi.check.source.names import Names
 from togi.check.source.tree import Function, Loop, Scope, Tree
 from togi.check.source.value import UNKNOWN, Hot, Kind, Value
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 
 __all__ = ["UNKNOWN", "Hot", "Kind", "Source", "Value"]
 
+_OWNERS = {
+    Kind.TENSOR: "torch.Tensor",
+    Kind.MODULE: "torch.nn.Module",
+    Kind.OPTIMIZER: "torch.optim.Optimizer",
+    Kind.DATALOADER: "torch.utils.data.DataLoader",
+    Kind.NDARRAY: "numpy.ndarray",
+}
 FRAMEWORKS = ("torch", "lightning", "transformers", "timm", "diffusers", "accelerate")
 
 
@@ -55,6 +65,18 @@ class Source:
     def names(self) -> Names:
         return Names(self.index)
 
+    @cached_property
+    def classes(self) -> Classes:
+        return Classes(self.index, self.names)
+
+    @cached_property
+    def callers(self) -> Callers:
+        return Callers(self.index, self.names, self.classes)
+
+    @cached_property
+    def flow(self) -> Flow:
+        return Flow(self.index, self.names, self.classes, self.callers)
+
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[Any]:
         """All nodes of exactly these types, from an index."""
         return self.index.nodes(*kinds)
@@ -81,16 +103,20 @@ class Source:
     def qualified(self, node: ast.AST) -> str | None:
         """Canonical dotted name of an expression.
 
-        Through imports and aliases: ``torch.utils.data.DataLoader``, ``torch.nn.functional.relu``. Of a method on a known
-        value, under its base class: ``torch.Tensor.item``, ``torch.nn.Module.eval``,
+        Through imports and aliases: ``torch.utils.data.DataLoader``, ``torch.nn.functional.relu``. Of a method on a
+        known value, under its base class: ``torch.Tensor.item``, ``torch.nn.Module.eval``,
         ``torch.optim.Optimizer.zero_grad``, ``torch.utils.data.DataLoader.__iter__``. Builtins by their bare name
         (``print``) where nothing hides them. Names of relative imports start with a dot. None where it is not known.
         """
-        return self.names.qualified(node, self.scope(node))
+        name = self.names.qualified(node, self.scope(node))
+        if name is not None or not isinstance(node, ast.Attribute) or not self.uses_torch:
+            return name
+        owner = _OWNERS.get(self.value(node.value).kind)
+        return f"{owner}.{node.attr}" if owner else None
 
     def value(self, node: ast.AST) -> Value:
         """The abstract value of an expression at the place where it stands; UNKNOWN where undecidable."""
-        return UNKNOWN
+        return self.flow.value(node) if self.uses_torch else UNKNOWN
 
     def hot(self, node: ast.AST) -> Hot | None:
         """Why ``node`` runs often (per forward pass, batch or step), or None."""

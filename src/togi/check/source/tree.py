@@ -23,6 +23,8 @@ class Scope:
     outer: Scope | None
     bindings: dict[str, list[ast.AST]] = field(default_factory=dict)
     """What binds each name here: Name (stored), arg, alias, FunctionDef, ClassDef, ExceptHandler, MatchAs."""
+    loads: dict[str, list[ast.Name]] = field(default_factory=dict)
+    """Where each name is read here."""
     foreign: set[str] = field(default_factory=set)
     """Names declared ``global`` or ``nonlocal``."""
 
@@ -49,10 +51,7 @@ class Tree:
             node, scope = pop()
             kind = type(node)
             by_type[kind].append(node)
-            if kind in _SPECIAL:
-                inner = self._special(node, kind, scope)
-            else:
-                inner = scope
+            inner = self._special(node, scope) if kind in _SPECIAL else scope
             for name in fields[kind]:
                 child = getattr(node, name, None)
                 if child is None:
@@ -68,11 +67,13 @@ class Tree:
         for nodes in by_type.values():
             nodes.reverse()
 
-    def _special(self, node: ast.AST, kind: type[ast.AST], scope: Scope) -> Scope:
+    def _special(self, node: ast.AST, scope: Scope) -> Scope:
         """Notes what ``node`` binds; the scope of its body."""
         match node:
             case ast.Name():
-                if type(node.ctx) is not ast.Load:
+                if type(node.ctx) is ast.Load:
+                    scope.loads.setdefault(node.id, []).append(node)
+                else:
                     scope.bind(node.id, node)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 scope.bind(node.name, node)

@@ -34,8 +34,6 @@ class Kind(StrEnum):
     """A mapping to ``element``."""
     CLASS = "class"
     FUNCTION = "function"
-    OUTPUT = "output"
-    """What an unknown model returned: a tensor, or an object that holds tensors."""
     UNKNOWN = "unknown"
 
 
