@@ -16,10 +16,11 @@ _PUBLIC = {
     "TogiError": "togi.errors",
     "bench": "togi.api",
     "load": "togi.api",
+    "memory": "togi.api",
     "tune": "togi.api",
 }
 
-__all__ = ["Inputs", "Subject", "TogiError", "__version__", "bench", "load", "tune"]
+__all__ = ["Inputs", "Subject", "TogiError", "__version__", "bench", "load", "memory", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from togi.artifact.save import check_writable, publish
 from togi.errors import SubjectError, TogiError
@@ -22,7 +22,11 @@ from togi.techniques import all_techniques
 from togi.trial.protocol import SubjectRef
 
 if TYPE_CHECKING:
+    from torch import nn
+
     from togi.artifact.honed import Honed
+    from togi.budget.account.record import Account
+    from togi.budget.account.round_code import Watched
     from togi.report.comparison import Comparison
     from togi.subject.inputs import Dynamic
 
@@ -185,6 +189,74 @@ def bench(
     for subject in subjects:
         check_spec(subject)
     return run_bench(subjects, device=device, seed=seed, time_limit_s=time_limit_s, progress=progress or Progress())
+
+
+@overload
+def memory(subject: None = None, inputs: None = None, *, module: nn.Module | None = None) -> Watched: ...
+
+
+@overload
+def memory(
+    subject: Any,
+    inputs: Any = None,
+    *,
+    train: bool = False,
+    optimizer: str = "none",
+    batch: int | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Account: ...
+
+
+def memory(
+    subject: Any = None,
+    inputs: Any = None,
+    *,
+    module: nn.Module | None = None,
+    train: bool = False,
+    optimizer: str = "none",
+    batch: int | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    seed: int = 0,
+) -> Account | Watched:
+    """Where the memory of a run goes, to the byte.
+
+    With a subject: runs it in a process of its own and returns the account. Without one: a context manager round any
+    code, ``with togi.memory() as watched: ...``, whose ``watched.account`` is read afterwards; ``module`` gives
+    modules their names and counts their parameters.
+
+    Args:
+        subject, inputs: as for ``tune``.
+        train: a training step (the subject's ``step``, else the mean of the outputs) instead of inference.
+        optimizer: with ``train``: ``none``, ``sgd``, ``momentum``, ``adam`` or ``adamw``.
+        batch: replaces the batch size of the first sample.
+        dtype: ``bf16``, ``fp16`` or ``fp32``: casts module and inputs.
+
+    Raises:
+        TogiError: bad subject or option; the run failed (with what it raised).
+    """
+    if subject is None:
+        from togi.budget.account.round_code import Watched
+
+        return Watched(module, device=device)
+    from togi.budget.account.record import Account
+    from togi.budget.options import check_options
+    from togi.trial.errand import run_errand
+
+    check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
+    payload = {"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype, "device": device}
+    with _reference(subject, inputs, {}) as (ref, name):
+        answer = run_errand(
+            ref,
+            "togi.budget.account.errand:account",
+            payload,
+            purpose="run for its account of memory",
+            device=device,
+            seed=seed,
+        )
+    return Account.model_validate(answer).model_copy(update={"subject": name})
 
 
 def repro(study: Study, recipe: str, out: PathOrName, *, progress: Progress | None = None) -> Path:

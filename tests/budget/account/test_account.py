@@ -9,7 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from togi.budget.account import Account, Category, account_of
+from togi.budget.account.make import account_of
+from togi.budget.account.record import Account, Category
 from togi.budget.step import OptimizerName, make_step
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
