@@ -112,7 +112,9 @@ def _plain(source: fx.GraphModule) -> fx.GraphModule:
         if node.op == "call_module" or (node.op == "get_attr" and not node.users):
             continue  # the only modules are the guards that export adds
         copies[node] = graph.node_copy(node, copies.__getitem__)
-        copies[node].meta = {key: node.meta[key] for key in ("val", "stack_trace") if key in node.meta}
+        copies[node].meta = {
+            key: node.meta[key] for key in ("val", "stack_trace", "nn_module_stack") if key in node.meta
+        }
         _reshape_for_view(copies[node])
         if node.op == "get_attr":
             name = names.setdefault(node.target, _flat_name(node.target, names.values()))

@@ -64,12 +64,16 @@ class MergeBranches(Technique):
         from togi.techniques.graph import EditableGraph
 
         graph = EditableGraph.of(candidate)
-        merged = 0
-        for root in [node for node in graph.nodes if node.users and _is_sum_root(node)]:
-            merged += _merge_sum(graph, root)
+        merged = sum(merge_sums(graph).values())
         if not merged:
             raise Refused("no sum in the graph has two terms that are linear in the same input and fit together")
         return graph.candidate(candidate).noting(f"merged {merged} parallel branches")
+
+
+def merge_sums(graph: EditableGraph) -> dict[Node, int]:
+    """Merge what can be merged. How many branches went, by the sum's last call (no longer in the graph)."""
+    roots = [node for node in graph.nodes if node.users and _is_sum_root(node)]
+    return {root: merged for root in roots if (merged := _merge_sum(graph, root))}
 
 
 @dataclass(frozen=True)
