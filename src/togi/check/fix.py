@@ -44,7 +44,7 @@ class _Lines:
         found: list[tuple[Span, str]] = []
         for edit in fix.edits:
             span = self._span(edit)
-            if span is None or any(_clash(span, other) for other, _ in found):
+            if span is None or any(_overlap(span, other) for other, _ in found):
                 return None
             found.append((span, edit.text.replace("\r\n", "\n").replace("\n", self._line_end)))
         return sorted(found) or None
@@ -60,8 +60,13 @@ class _Lines:
         return offset if offset <= self._stops[line - 1] else None
 
 
+def _overlap(one: Span, other: Span) -> bool:
+    """Within one fix: what lies side by side is fine, two insertions at one place are not."""
+    return one == other or (one[0] < other[1] and other[0] < one[1])
+
+
 def _clash(one: Span, other: Span) -> bool:
-    """Overlapping, or touching where one inserts: the order of the two would matter."""
+    """Between fixes: also what touches where one of them inserts, because the order of the two would matter."""
     if one[0] == one[1] or other[0] == other[1]:
         return one[0] <= other[1] and other[0] <= one[1]
     return one[0] < other[1] and other[0] < one[1]

@@ -151,9 +151,9 @@ def _show(result: CheckResult, form: Form, statistics: bool, file: Path | None) 
 
             _write(dumps(sarif(result)), file)
         case Form.GITHUB:
-            from togi.check.output.github import annotations
+            from togi.check.output.github import workflow_commands
 
-            _write("".join(f"{line}\n" for line in annotations(result)), file)
+            _write("".join(f"{line}\n" for line in workflow_commands(result)), file)
         case Form.TEXT | Form.CONCISE:
             _show_text(result, form, statistics, file)
         case _:

@@ -13,11 +13,10 @@ from togi.check.output.wording import sentence
 from togi.check.result import CheckResult, Note, Problem
 
 
-def annotations(result: CheckResult) -> Iterator[str]:
+def workflow_commands(result: CheckResult) -> Iterator[str]:
     for finding in result.findings:
-        yield _command(
-            "warning", _place(finding), f"{_cell(finding)}{sentence(finding.message)} Instead: {finding.remedy}"
-        )
+        message = f"{_cell(finding)}{sentence(finding.message)} Instead: {finding.remedy}"
+        yield _command("warning", _place(finding), message)
     for problem in result.problems:
         yield _command("error", _file(problem, "not checked"), f"{problem.path} {problem.message}")
     for note in result.notes:
@@ -26,7 +25,7 @@ def annotations(result: CheckResult) -> Iterator[str]:
 
 def _place(finding: Finding) -> dict[str, object]:
     place = finding.place
-    title = {"title": f"togi: {finding.rule}"}
+    title: dict[str, object] = {"title": f"togi: {finding.rule}"}
     if place is None:
         return title
     if place.cell is not None:
