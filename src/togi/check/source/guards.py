@@ -36,7 +36,7 @@ def guarded(source: Source, node: ast.AST) -> bool:
         if isinstance(above, ast.BoolOp) and any(_asks(value) for value in above.values if value is not child):
             return True
         child = above
-    return _after_early_return(source, node)
+    return _after_test(source, node)
 
 
 def probed(source: Source, name: str) -> bool:
@@ -63,15 +63,30 @@ def _catches(handler: ast.ExceptHandler) -> bool:
     return any(isinstance(kind, ast.Name) and kind.id in _CAUGHT for kind in types)
 
 
-def _after_early_return(source: Source, node: ast.AST) -> bool:
-    """``if version < ...: return`` (or raise) above ``node`` in the same function."""
-    function = source.function(node)
-    if function is None or isinstance(function, ast.Lambda):
+def _after_test(source: Source, node: ast.AST) -> bool:
+    """Below ``if version < ...: return`` (or raise), or ``assert hasattr(...)``, in a block that holds ``node``."""
+    child = node
+    for above in source.ancestors(node):
+        block = next((block for block in _blocks(above) if child in block), [])
+        if any(_ends_here(statement) for statement in _before(block, child)):
+            return True
+        if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
+            return False
+        child = above
+    return False
+
+
+def _before(block: list[ast.stmt], child: ast.AST) -> list[ast.stmt]:
+    return block[: block.index(child)] if isinstance(child, ast.stmt) and child in block else []
+
+
+def _blocks(node: ast.AST) -> Iterable[list[ast.stmt]]:
+    return (block for name in ("body", "orelse", "finalbody") if isinstance(block := getattr(node, name, None), list))
+
+
+def _ends_here(statement: ast.stmt) -> bool:
+    if isinstance(statement, ast.Assert):
+        return _asks(statement.test)
+    if not isinstance(statement, ast.If) or not isinstance(statement.body[-1], ast.Return | ast.Raise):
         return False
-    return any(
-        isinstance(statement, ast.If)
-        and statement.lineno < getattr(node, "lineno", 0)
-        and isinstance(statement.body[-1], ast.Return | ast.Raise)
-        and _asks(statement.test)
-        for statement in function.body
-    )
+    return _asks(statement.test)

@@ -11,7 +11,7 @@ from togi.check.finding import Edit, Finding, Fix
 from togi.check.rule import SourceRule
 from togi.check.source.arguments import unpacks
 from togi.check.source.edits import end, insert
-from togi.check.source.guards import guarded
+from togi.check.source.guards import guarded, probed
 from togi.check.source.rename import rename
 from togi.check.source.uses import uses
 
@@ -27,13 +27,13 @@ class DeprecatedFunction(SourceRule):
     """A function of PyTorch that is deprecated or gone, and has a successor.
 
     What it reports: use of a name that PyTorch deprecates (it warns, or its documentation says so) or that raises by
-    now, such as ``torch.symeig``, ``torch.nn.init.xavier_uniform``, ``torch.backends.cuda.sdp_kernel``, ``functorch.vmap``.
+    now, such as ``torch.symeig``, ``nn.init.xavier_uniform``, ``torch.backends.cuda.sdp_kernel``, ``functorch.vmap``.
 
     Why it costs: successors are where the work goes: ``torch.linalg`` has the batched and the faster drivers,
     ``sdpa_kernel`` the newer kernels. Removed names fail when the line is reached, which may be late in a run.
 
-    When it stays silent: under a test of the version or of the name (``hasattr``, ``try``/``except``), and for names that
-    this file defines itself. Deprecated arguments of functions that stay are not looked at.
+    When it stays silent: under a test of the version or of the name (``hasattr``, ``try``/``except``), and for names
+    that this file defines itself. Deprecated arguments of functions that stay are not looked at.
 
     Example::
 
@@ -59,6 +59,9 @@ class DeprecatedFunction(SourceRule):
         "import torch\n\nif hasattr(torch, 'symeig'):\n    w = torch.symeig(a)\n",
         "try:\n    from torch.func import vmap\nexcept ImportError:\n    from functorch import vmap\n\nvmap(f)(x)\n",
         "import torch\n\nx.norm()\ntorch.normal(0, 1)\n",
+        "from torch import nn\n\nweight_norm = nn.utils.weight_norm\n"
+        "if hasattr(nn.utils.parametrizations, 'weight_norm'):\n"
+        "    weight_norm = nn.utils.parametrizations.weight_norm\n",
     )
     invalid = (
         "import torch\n\ne, v = torch.symeig(a)  # here\nx = torch.range(0, 3)  # here\n",
@@ -75,11 +78,9 @@ class DeprecatedFunction(SourceRule):
         for node, name in uses(source, DEPRECATED):
             entry = DEPRECATED[name]
             call = _call(source, node)
-            if (name in _ONLY_CALLS and call is None) or guarded(source, node) or _import_guarded(source, node):
-                continue
-            yield source.finding(
-                self, node, _message(entry), f"write {entry.instead}", fix=_fix(source, node, call, entry)
-            )
+            if not (name in _ONLY_CALLS and call is None) and not _chosen(source, node, entry):
+                fix = _fix(source, node, call, entry)
+                yield source.finding(self, node, _message(entry), f"write {entry.instead}", fix=fix)
 
 
 def _message(entry: Deprecated) -> str:
@@ -87,6 +88,12 @@ def _message(entry: Deprecated) -> str:
         return f"{entry.name} is removed: calling it raises RuntimeError, also in code that is reached late"
     how = "by its documentation" if entry.documented else "and warns at run time"
     return f"{entry.name} is deprecated ({how}); new work goes into {entry.successor}"
+
+
+def _chosen(source: Source, node: ast.Name | ast.Attribute, entry: Deprecated) -> bool:
+    """Whether the file knows of the successor and takes the old name for versions that lack it."""
+    last = {entry.name.rpartition(".")[2], entry.successor.rpartition(".")[2]}
+    return guarded(source, node) or _import_guarded(source, node) or any(probed(source, name) for name in last)
 
 
 def _call(source: Source, node: ast.expr) -> ast.Call | None:

@@ -24,9 +24,9 @@ class DisableSavedTensorsHooks(SourceRule):
     What it reports: ``torch.autograd.graph.disable_saved_tensors_hooks`` whose message does not say that hooks are
     unsupported there, or that is called without the message that it requires.
 
-    Why it costs: it changes nothing about what autograd saves. It makes *installing* hooks raise, so ``save_on_cpu`` and
-    non-reentrant checkpointing, which do save memory, fail below it. Measured on eight
-    ``Linear(512, 512)`` with GELU, batch 4,096: 128.0 MiB kept without it, 128.0 MiB with it (torch 2.15, CPU).
+    Why it costs: it changes nothing about what autograd saves. It makes *installing* hooks raise, so ``save_on_cpu``
+    and non-reentrant checkpointing, which do save memory, fail below it. Measured on eight ``Linear(512, 512)`` with
+    GELU, batch 4,096: 128.0 MiB kept without it, 128.0 MiB with it (torch 2.15, CPU).
 
     When it stays silent: the message says that hooks are not supported, not allowed or incompatible: that is its use.
 

@@ -66,10 +66,10 @@ class EmptyCacheInLoop(SourceRule):
     invalid = (
         "import torch\n\nfor batch in loader:\n    run(batch)\n    torch.cuda.empty_cache()  # here\n",
         "import torch, gc\n\nfor epoch in range(9):\n    for i, (x, y) in enumerate(train_loader):\n"
-        "        loss = model(x)\n        loss.backward()\n        gc.collect()\n        torch.cuda.empty_cache()  # here\n",
+        "        model(x).backward()\n        gc.collect()\n        torch.cuda.empty_cache()  # here\n",
         "from torch.cuda import empty_cache\n\nfor i in range(0, len(x), chunk_size):\n    out.append(f(x[i:i + 4]))\n"
         "    empty_cache()  # here\n",
-        "import torch\n\nwhile i < n_steps:\n    loss.backward()\n    optimizer.step()\n    torch.cuda.empty_cache()  # here\n",
+        "import torch\n\nwhile i < n_steps:\n    loss.backward()\n    torch.cuda.empty_cache()  # here\n",
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -26,8 +26,8 @@ class UnsafeLoad(SourceRule):
     that hold more than tensors and plain containers. So the same line is unsafe on one version and may fail on the
     next. Said outright, it is the same everywhere.
 
-    When it stays silent: ``weights_only`` is given (False is a decision, and stands where a reader sees it), ``**kwargs``
-    may hold it, or the call is made under a test of the version.
+    When it stays silent: ``weights_only`` is given (False is a decision, and stands where a reader sees it),
+    ``**kwargs`` may hold it, or the call is made under a test of the version or in the handler of an error.
 
     Example::
 
@@ -63,14 +63,19 @@ class UnsafeLoad(SourceRule):
             call = source.parent(node)
             if not isinstance(call, ast.Call) or call.func is not node or any(k.arg is None for k in call.keywords):
                 continue
-            if argument(call, "weights_only") is None and not guarded(source, call):
+            if argument(call, "weights_only") is None and not guarded(source, call) and not _fallback(source, call):
                 yield source.finding(
                     self,
                     call,
-                    "torch.load without weights_only runs code of the file before torch 2.6, and refuses such files since",
+                    "without weights_only, torch.load runs code of the file before torch 2.6 and refuses it since",
                     "add weights_only=True (False only for files you trust), or keep weights as safetensors",
                     fix=_fix(source, call),
                 )
+
+
+def _fallback(source: Source, call: ast.Call) -> bool:
+    """In the handler of an error: what is done where ``weights_only`` is not known."""
+    return any(isinstance(above, ast.ExceptHandler) for above in source.ancestors(call))
 
 
 def _fix(source: Source, call: ast.Call) -> Fix | None:
