@@ -1,4 +1,4 @@
-"""``togi explain``: what a technique or a rule does, its claim, its source, its risk."""
+"""``togi explain``: what a technique, a rule or a claim says; with ``--prove``, whether the claim is true here."""
 
 from __future__ import annotations
 
@@ -15,23 +15,34 @@ if TYPE_CHECKING:
 
 
 def _complete(incomplete: str) -> list[str]:
-    return [*complete_technique(incomplete), *complete_rule(incomplete)]
+    return [*complete_technique(incomplete), *complete_rule(incomplete), *_claim_ids()]
 
 
 def explain(
     id: Annotated[
         str | None,
         typer.Argument(
-            metavar="ID", help="A technique or a rule of check; without it all are listed.", autocompletion=_complete
+            metavar="ID",
+            help="A technique, a rule of check, or a claim; without it all are listed.",
+            autocompletion=_complete,
         ),
     ] = None,
+    prove: Annotated[
+        bool, typer.Option("--prove", help="Measure the claim on this machine; without ID, every claim.")
+    ] = False,
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
 ) -> int:
-    """List the techniques and the rules of check, or print the page of one: claim, source, risk, can it run here."""
-    without_effect("explain", seed=seed)
-    if id is None:
+    """List techniques, rules of check and claims, or print the page of one: what it says, source, risk.
+
+    With --prove the claim is measured here, in a process of its own, and the figures decide.
+    """
+    if not prove:
+        without_effect("explain", seed=seed)
+    if prove:
+        _prove(id, json, seed)
+    elif id is None:
         _print_all(json, device)
     else:
         _print_one(id, json, device)
@@ -50,23 +61,46 @@ def _rule_ids() -> tuple[str, ...]:
     return tuple(rule_kinds())
 
 
+def _claim_ids() -> tuple[str, ...]:
+    from togi.claims import all_claims
+
+    return tuple(all_claims())
+
+
+def _prove(id: str | None, json: bool, seed: int) -> None:
+    from rich.console import Group
+    from rich.text import Text
+
+    from togi.claims.prove import prove
+    from togi.report.claim_page import proof_text
+
+    ids = _claim_ids() if id is None else (id.replace("_", "-"),)
+    proofs = [prove(id, seed=seed) for id in ids]
+    parts = [part for proof in proofs for part in (Text(), proof_text(proof))]
+    _print("proofs", {"proofs": [proof.model_dump() for proof in proofs]}, Group(*parts[1:]), json)
+
+
 def _print_all(json: bool, device: str) -> None:
     from rich.console import Group
     from rich.text import Text
 
     from togi.check.pages import all_rule_pages
+    from togi.claims import all_claims
+    from togi.report.claim_page import claim_page, claims_text
     from togi.report.rule_page import rules_text
     from togi.report.technique_page import all_pages, list_text
     from togi.subject.machine import machine
 
     techniques, rules = all_pages(machine(device), device), all_rule_pages()
     hint = Text("togi explain ID prints one of them: claim or example, source, cost and risk.", style="dim")
-    content = {"techniques": [p.model_dump() for p in techniques], "rules": [p.model_dump() for p in rules]}
-    _print("techniques", content, Group(list_text(techniques), rules_text(rules), hint), json)
+    claims = [claim_page(claim) for claim in all_claims().values()]
+    pages = {"techniques": techniques, "rules": rules, "claims": claims}
+    content = {kind: [page.model_dump() for page in found] for kind, found in pages.items()}
+    _print("techniques", content, Group(list_text(techniques), rules_text(rules), claims_text(claims), hint), json)
 
 
 def _print_one(id: str, json: bool, device: str) -> None:
-    """A technique and a rule may share a name (``torchscript``): then both are meant."""
+    """A technique, a rule and a claim may share a name (``torchscript``): then all are meant."""
     from rich.console import Group
     from rich.text import Text
 
@@ -77,9 +111,11 @@ def _print_one(id: str, json: bool, device: str) -> None:
         known.append(("technique", *_technique(name, device)))
     if (name := id.replace("_", "-")) in _rule_ids():
         known.append(("rule", *_rule(name)))
+    if name in _claim_ids():
+        known.append(("claim", *_claim(name)))
     if not known:
-        near = nearest(id, (*_technique_ids(), *_rule_ids()))
-        raise UnknownNameError(f"there is no technique and no rule '{id}'{near}. 'togi explain' lists them")
+        near = nearest(id, (*_technique_ids(), *_rule_ids(), *_claim_ids()))
+        raise UnknownNameError(f"there is no technique, rule or claim '{id}'{near}. 'togi explain' lists them")
     content = {kind: page.model_dump() for kind, page, _ in known}
     parts = [part for _, _, text in known for part in (Text(), text)]
     _print(known[0][0], content, Group(*parts[1:]), json)
@@ -101,6 +137,14 @@ def _rule(id: str) -> tuple[Record, RenderableType]:
 
     page = rule_page(all_rules()[id])
     return page, rule_text(page)
+
+
+def _claim(id: str) -> tuple[Record, RenderableType]:
+    from togi.claims import all_claims
+    from togi.report.claim_page import claim_page, claim_text
+
+    page = claim_page(all_claims()[id])
+    return page, claim_text(page)
 
 
 def _print(kind: str, content: dict[str, Any], text: RenderableType, json: bool) -> None:
