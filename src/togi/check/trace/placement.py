@@ -1,0 +1,58 @@
+"""Which tensors lie on the simulated GPU, and which in pinned memory.
+
+The mark is an attribute of the tensor's storage, so views, detached aliases, saved tensors and gradients that share
+memory share the mark, and it goes away with the memory. A tensor without a storage (sparse) bears it itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CUDA = torch.device("cuda", 0)
+CPU = torch.device("cpu")
+_DEVICE = "_togi_simulated_device"
+_PINNED = "_togi_simulated_pinned"
+
+
+def device_of(tensor: Tensor) -> torch.device:
+    """Where the tensor seems to be: the simulated GPU, or where it really is."""
+    with torch._C.DisableTorchFunction():
+        marked = getattr(_bearer(tensor), _DEVICE, None)
+        return marked if marked is not None else _REAL_DEVICE(tensor)
+
+
+def on_cuda(tensor: Tensor) -> bool:
+    return device_of(tensor).type == "cuda"
+
+
+def place(tensor: Tensor, device: torch.device) -> Tensor:
+    """Say where ``tensor`` (and all that shares its memory) lies; its values stay where they are."""
+    with torch._C.DisableTorchFunction():
+        if _REAL_DEVICE(tensor).type == "cpu":
+            setattr(_bearer(tensor), _DEVICE, device if device.type == "cuda" else None)
+    return tensor
+
+
+def is_pinned(tensor: Tensor) -> bool:
+    with torch._C.DisableTorchFunction():
+        return bool(getattr(_bearer(tensor), _PINNED, False))
+
+
+def pin(tensor: Tensor) -> Tensor:
+    with torch._C.DisableTorchFunction():
+        setattr(_bearer(tensor), _PINNED, True)
+    return tensor
+
+
+def _bearer(tensor: Tensor) -> Any:
+    try:
+        return tensor.untyped_storage()
+    except (NotImplementedError, RuntimeError):  # sparse and opaque tensors have no storage
+        return tensor
+
+
+_REAL_DEVICE = torch.Tensor.device.__get__
+"""The real device: ``Tensor.device`` itself is replaced while CUDA is simulated."""
