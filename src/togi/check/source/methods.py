@@ -97,7 +97,7 @@ class Methods(Expressions):
                 device, moved = value.device, True
             elif value.kind is Kind.UNKNOWN and not _names_dtype(one):
                 device, moved, dtype = None, True, None
-            elif value.kind is Kind.NUMBER and name == "to" and one is (node.args or [None])[0]:
+            elif value.kind is Kind.NUMBER and name == "to" and one in node.args[:1]:
                 device, moved = "cuda", True  # the number of a GPU
             else:
                 dtype = value.dtype

@@ -15,6 +15,8 @@ from togi.check.finding import Finding, Fix, Place
 from togi.check.source.callers import Callers
 from togi.check.source.classes import Classes
 from togi.check.source.flow import Flow
+from togi.check.source.grad import Grad
+from togi.check.source.hotness import Hotness
 from togi.check.source.names import Names
 from togi.check.source.tree import Function, Loop, Scope, Tree
 from togi.check.source.value import UNKNOWN, Hot, Kind, Value
@@ -77,6 +79,14 @@ class Source:
     def flow(self) -> Flow:
         return Flow(self.index, self.names, self.classes, self.callers)
 
+    @cached_property
+    def hotness(self) -> Hotness:
+        return Hotness(self.index, self.names, self.classes, self.callers, self.flow, self.hot_functions)
+
+    @cached_property
+    def grad(self) -> Grad:
+        return Grad(self.index, self.names, self.callers)
+
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[Any]:
         """All nodes of exactly these types, from an index."""
         return self.index.nodes(*kinds)
@@ -120,7 +130,12 @@ class Source:
 
     def hot(self, node: ast.AST) -> Hot | None:
         """Why ``node`` runs often (per forward pass, batch or step), or None."""
-        return None
+        return self.hotness.hot(node) if self.uses_torch else None
+
+    def records_grad(self, node: ast.AST) -> bool:
+        """Whether autograd records at ``node``, as far as the file tells: no ``no_grad`` or ``inference_mode`` around
+        it, on its function, or around every call of its function in this file."""
+        return self.grad.records(node)
 
     def finding(
         self, rule: Rule, node: ast.AST, message: str, remedy: str, *, evidence: str = "", fix: Fix | None = None

@@ -121,6 +121,7 @@ def _passed(flow: Flow, scope: Scope, name: str, owner: ast.ClassDef | None) -> 
 
 def _by_use(flow: Flow, scope: Scope, name: str, position: int, default: ast.expr | None, where: str) -> Value:
     function = scope.node
+    assert not isinstance(function, ast.Module | ast.ClassDef)
     use = _uses(flow, scope, name)
     if use.number and not use.strong:
         return Value(Kind.NUMBER, certain=False)
@@ -168,10 +169,7 @@ def _note(flow: Flow, scope: Scope, use: _Use, load: ast.Name) -> None:
         case ast.Starred() | ast.keyword(arg=None):
             use.against = parent
         case ast.Compare():
-            others = [parent.left, *parent.comparators]
-            if any(isinstance(one, ast.Constant) and isinstance(one.value, str | bool) for one in others) or any(
-                isinstance(op, ast.In | ast.NotIn) for op in parent.ops
-            ):
+            if _is_plain_comparison(parent):
                 use.against = parent
         case ast.If() | ast.IfExp() | ast.While() | ast.BoolOp():
             use.sequence = True
@@ -179,6 +177,14 @@ def _note(flow: Flow, scope: Scope, use: _Use, load: ast.Name) -> None:
             use.sequence = True
         case ast.BinOp(op=ast.MatMult()):
             use.strong = parent
+
+
+def _is_plain_comparison(node: ast.Compare) -> bool:
+    """With a string or a truth value, or a test of membership: not what is done with tensors."""
+    others = [node.left, *node.comparators]
+    if any(isinstance(one, ast.Constant) and isinstance(one.value, str | bool) for one in others):
+        return True
+    return any(isinstance(op, ast.In | ast.NotIn) for op in node.ops)
 
 
 def _note_call(flow: Flow, scope: Scope, use: _Use, load: ast.Name, call: ast.Call) -> None:

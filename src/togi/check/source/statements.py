@@ -104,7 +104,7 @@ class Run(Calls):
             turn()
             ends = [*self.continues, *([self.env] if self.alive else [])]
             exits = [*self.breaks]
-            joined = join_environments([entry, *ends])
+            joined = join_environments([entry, *(end for end in ends if end is not None)])
             if all(entry.get(name) == value for name, value in joined.items() if name in entry):
                 entry = joined
                 break

@@ -140,14 +140,9 @@ TENSOR_CLASSES = {
     "torch.autograd.Variable": None,
 }
 NUMPY_NUMBERS = words("""int32 int64 float32 float64 int float bool_ float16 uint8 int8 bool""")
-LOADERS = frozenset(
-    [
-        "torch.utils.data.DataLoader",
-        "torch_geometric.loader.DataLoader",
-        "torch_geometric.data.DataLoader",
-        "timm.data.create_loader",
-        "torchdata.stateful_dataloader.StatefulDataLoader",
-    ]
+LOADERS = words(
+    """torch.utils.data.DataLoader torch_geometric.loader.DataLoader torch_geometric.data.DataLoader
+    timm.data.create_loader torchdata.stateful_dataloader.StatefulDataLoader"""
 )
 MODULE_FACTORIES = (
     "timm.create_model",

@@ -1,0 +1,80 @@
+"""Which branches run rarely: every so many steps, for debugging, at the first step, on the way to an exception."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable
+
+from togi.check.source import torch_api
+
+Qualified = Callable[[ast.AST], str | None]
+_COUNTERS = re.compile(
+    r"^(i|j|k|n|it|idx|t|\w*(step|iter|epoch|count|batch_idx|batch_index|batch_num|batch_i|num_updates|_idx|niter)\w*)$"
+)
+_SWITCHES = re.compile(
+    r"(^|_)(verbose|debug|log|logging|print|dump|plot|visuali[sz]e|viz|profile|dry_run|should_log|display)($|_)|^__debug__$"
+)
+_CLOCKS = ("time.time", "time.perf_counter", "time.monotonic")
+
+
+def rare_branch(test: ast.expr, qualified: Qualified, loop_targets: frozenset[str]) -> bool | None:
+    """Which branch of ``if test`` runs rarely: True for the body, False for the ``else``, None for neither."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = rare_branch(test.operand, qualified, loop_targets)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        found = [rare_branch(one, qualified, loop_targets) for one in test.values]
+        if isinstance(test.op, ast.And):
+            return True if True in found else None
+        return True if all(found) else False if False in found else None
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _comparison(test, test.ops[0], qualified, loop_targets)
+    if isinstance(test, ast.BinOp) and _is_periodic(test, loop_targets):
+        return False
+    return True if _is_switch(test, qualified) else None
+
+
+def _comparison(test: ast.Compare, op: ast.cmpop, qualified: Qualified, loop_targets: frozenset[str]) -> bool | None:
+    sides = (test.left, test.comparators[0])
+    if any(_is_periodic(side, loop_targets) for side in sides):
+        return True if isinstance(op, ast.Eq) else False if isinstance(op, ast.NotEq | ast.Gt) else None
+    if any(_mentions_clock(side, qualified) for side in sides):
+        return True
+    counter = any(isinstance(side, ast.Name) and side.id in loop_targets for side in sides)
+    if counter and isinstance(op, ast.Eq) and not any(_is_text(side) for side in sides):
+        return True
+    return None
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _is_periodic(node: ast.expr, loop_targets: frozenset[str]) -> bool:
+    """``step % interval``, ``(i + 1) % args.log_every``."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)):
+        return False
+    names = [
+        one.attr if isinstance(one, ast.Attribute) else one.id
+        for one in ast.walk(node.left)
+        if isinstance(one, ast.Name | ast.Attribute)
+    ]
+    return any(name in loop_targets or (_COUNTERS.match(name) and len(name) > 2) for name in names)
+
+
+def _mentions_clock(node: ast.expr, qualified: Qualified) -> bool:
+    return any(isinstance(one, ast.Call) and qualified(one.func) in _CLOCKS for one in ast.walk(node))
+
+
+def _is_switch(test: ast.expr, qualified: Qualified) -> bool:
+    """A flag for debugging, or a test that is true only during export."""
+    if isinstance(test, ast.Call):
+        name = qualified(test.func) or ""
+        last = test.func.attr if isinstance(test.func, ast.Attribute) else name
+        if last == "isEnabledFor":
+            return True
+        return name in torch_api.GUARDS or name.rpartition(".")[2] in torch_api.GUARDS or last in torch_api.GUARDS
+    if isinstance(test, ast.Attribute):
+        return bool(_SWITCHES.search(test.attr)) or test.attr in torch_api.GUARDS
+    return isinstance(test, ast.Name) and bool(_SWITCHES.search(test.id))
