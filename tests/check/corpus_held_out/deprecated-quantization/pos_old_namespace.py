@@ -4,7 +4,7 @@ import torch
 
 def prepare(model, batches):
     model.eval()
-    model.qconfig = torch.quantization.get_default_qconfig("x86")  # expect: deprecated-quantization
+    model.qconfig = torch.quantization.get_default_qconfig("x86")  # allow: deprecated-quantization
     prepared = torch.quantization.prepare(model)  # expect: deprecated-quantization
     with torch.no_grad():
         for x in batches:
