@@ -15,12 +15,13 @@ _PUBLIC = {
     "Subject": "togi.subject.inputs",
     "TogiError": "togi.errors",
     "bench": "togi.api",
+    "lean": "togi.streaming.lean",
     "load": "togi.api",
     "memory": "togi.api",
     "tune": "togi.api",
 }
 
-__all__ = ["Inputs", "Subject", "TogiError", "__version__", "bench", "load", "memory", "tune"]
+__all__ = ["Inputs", "Subject", "TogiError", "__version__", "bench", "lean", "load", "memory", "tune"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,0 +1,199 @@
+"""Is the streamed function the plain one, up to rounding? Answered once per plan, within the same byte budget.
+
+Where the plain function would not fit into the budget, both are run on a smaller problem cut out of the tensors given:
+the same graph, the same loops, at least three tiles with a shorter last one. The unit of error is the plain function's
+own distance from itself in float64, as everywhere in togi.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import sympy
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from togi.streaming.arithmetic import evaluate, size_expression
+from togi.streaming.capture import Captured, NotLean
+from togi.streaming.footprint import Weights, plain_peak_bytes
+from togi.streaming.loop import TileLoop
+from togi.streaming.tile import Tiling
+from togi.verify.compare import difference, mismatches
+from togi.verify.units import epsilon_of, units
+from togi.verify.verdict import MAX_UNITS
+
+LARGEST_BYTES = 64 << 20
+"""A proof on more than this proves no more and takes longer."""
+_LEAST = 8
+"""Positions below which a dimension is not cut."""
+_TILES = 3.3
+Streamed = Callable[[Sequence[Tensor], Weights, float], Any]
+"""``(tensors, weights, tiles) -> what the function returns``, with loops cut in about so many tiles."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proof:
+    """``units``: the largest error of any output (and gradient), in units of the plain function's own."""
+
+    units: float
+    sizes: str
+    """The problem it was proven on."""
+    gradients: bool
+
+    def __str__(self) -> str:
+        what = "values and gradients" if self.gradients else "values"
+        return (
+            f"{what} within {self.units:.2f} of the plain function's own error (limit {MAX_UNITS:g}), on {self.sizes}"
+        )
+
+
+def prove(
+    plain: Callable[..., Any],
+    streamed: Streamed,
+    captured: Captured,
+    tensors: Sequence[Tensor],
+    lengths: Sequence[sympy.Expr],
+    budget_bytes: int,
+) -> Proof:
+    """Compare ``streamed`` with ``plain`` on as much of ``tensors`` as fits.
+
+    Raises:
+        NotLean: they differ, or no part of the problem is small enough to compare on.
+    """
+    gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *captured.constants))
+    values, part = _part(captured, tensors, lengths, budget_bytes // (6 if gradients else 3))
+    weights = Weights(values)
+    expected = _answers(plain, part, gradients)
+    found = _answers(lambda *given: streamed(given, weights, _TILES), part, gradients)
+    truth = _truth(plain, part, gradients)
+    whole = captured.sizes.values(tensors)
+    sizes = ", ".join(f"{values[s]:,} of {whole[s]:,}" for s in whole) or "the whole"
+    return Proof(units=_distance(found, expected, truth), sizes=sizes, gradients=gradients)
+
+
+def same_tiles(loop: TileLoop, reads: Sequence[Any], tiling: Tiling, tile: int) -> str:
+    """Why the compiled body of ``tiling`` is not ``loop.body`` on the first tile; empty where it is.
+
+    The reference is the plain body in float64, in four smaller tiles so that it stays within the same memory.
+    """
+    wide = [read.double() if isinstance(read, Tensor) and read.is_floating_point() else read for read in reads]
+    with torch.no_grad():
+        found = pytree.tree_leaves(loop.run(reads, tile, tile, tiling.body))
+        expected = pytree.tree_leaves(loop.run(reads, tile, max(1, tile // 4)))
+        try:
+            truth = pytree.tree_leaves(loop.run(wide, tile, max(1, tile // 8)))
+        except Exception:  # an operation of the user's function may not exist in float64
+            truth = expected
+    try:
+        _distance(found, expected, truth)
+    except NotLean as difference_found:
+        return str(difference_found)
+    return ""
+
+
+def _part(
+    captured: Captured, tensors: Sequence[Tensor], lengths: Sequence[sympy.Expr], limit_bytes: int
+) -> tuple[dict[sympy.Symbol, int], list[Tensor]]:
+    """Sizes small enough for the plain function, and the tensors cut to them."""
+    values = captured.sizes.values(tensors)
+    looped = [symbol for symbol in values if any(symbol in length.free_symbols for length in lengths)]
+    limit = min(limit_bytes, LARGEST_BYTES)
+    part = list(tensors)
+    while plain_peak_bytes(captured.graph, captured.outputs, Weights(values)) > limit:
+        for group in (looped, [symbol for symbol in values if symbol not in looped]):
+            for symbol in sorted(group, key=lambda s: -values[s]):
+                smaller = {**values, symbol: values[symbol] // 2}
+                cut = _cut(captured, tensors, smaller) if smaller[symbol] >= _LEAST else None
+                if cut is not None:
+                    values, part = smaller, cut
+                    break
+            else:
+                continue
+            break
+        else:
+            raise NotLean("no part of the problem is small enough to compare with the plain function within the budget")
+    return values, part
+
+
+def _cut(captured: Captured, tensors: Sequence[Tensor], values: Mapping[sympy.Symbol, int]) -> list[Tensor] | None:
+    """The leading part of every dimension; None where the graph would not be the function for it."""
+    part = []
+    for tensor, node in zip(tensors, captured.placeholders, strict=False):
+        cut = tensor
+        for dim, size in enumerate(node.meta["val"].shape):
+            cut = cut.narrow(dim, 0, evaluate(size_expression(size), values))
+        part.append(cut)
+    if not captured.admits(part):
+        part = [cut.contiguous() for cut in part]
+    return part if captured.admits(part) else None
+
+
+def _answers(call: Callable[..., Any], tensors: Sequence[Tensor], gradients: bool) -> list[Any]:
+    """The leaves of the result, then the gradients of the tensors for fixed cotangents."""
+    with torch.set_grad_enabled(gradients):
+        given = [t.detach().requires_grad_(t.requires_grad and gradients) for t in tensors]
+        leaves = pytree.tree_leaves(call(*given))
+        answers = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        made = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
+        wanted = [tensor for tensor in given if tensor.requires_grad]
+        if made and wanted:
+            generator = torch.Generator().manual_seed(0)
+            weights = [torch.rand(m.shape, generator=generator, dtype=torch.float64).to(m) for m in made]
+            answers += list(torch.autograd.grad(made, wanted, weights, allow_unused=True))
+    return answers
+
+
+def _truth(plain: Callable[..., Any], tensors: Sequence[Tensor], gradients: bool) -> list[Any] | None:
+    """The plain function in float64; None where it insists on another type."""
+    wide = [
+        t.detach().double().requires_grad_(t.requires_grad and gradients) if t.is_floating_point() else t
+        for t in tensors
+    ]
+    if any(t.device.type == "mps" for t in tensors):
+        return None
+    try:
+        return _answers(plain, wide, gradients)
+    except Exception:  # the user's function may be written for one type: then plain itself is the reference
+        return None
+
+
+def _distance(found: Sequence[Any], expected: Sequence[Any], truth: Sequence[Any] | None) -> float:
+    """The largest error in units.
+
+    Raises:
+        NotLean: more than ``MAX_UNITS``, or the results differ in form.
+    """
+    worst = 0.0
+    if len(found) != len(expected):
+        raise NotLean(f"it returned {len(found)} results where the plain function returns {len(expected)}")
+    for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+        real = truth[index] if truth is not None and len(truth) == len(expected) else other
+        worst = max(worst, _leaf_distance(one, other, real, f"result {index}"))
+    return worst
+
+
+def _leaf_distance(found: Any, expected: Any, truth: Any, where: str) -> float:
+    if not isinstance(expected, Tensor) or not isinstance(found, Tensor):
+        if type(found) is type(expected) and (found is expected or found == expected):
+            return 0.0
+        raise NotLean(f"{where} is {found!r} and should be {expected!r}")
+    if (found.shape, found.dtype) != (expected.shape, expected.dtype):
+        raise NotLean(
+            f"{where} is {found.dtype} of {tuple(found.shape)}, not {expected.dtype} of {tuple(expected.shape)}"
+        )
+    if not found.numel():
+        return 0.0
+    if not expected.is_floating_point() and not expected.is_complex():
+        wrong = mismatches(found, truth if truth.dtype == expected.dtype else expected, expected)
+        if wrong > 1e-3 * found.numel():
+            raise NotLean(f"{where} differs from the plain function's in {wrong} of {found.numel()} places")
+        return 0.0
+    error, own = difference(found, truth, expected), difference(expected, truth, expected)
+    unit = units([own], [[]], epsilon_of(expected))[0]
+    distance = max(error.rms / unit.rms if unit.rms else 0.0, error.peak / unit.peak if unit.peak else 0.0)
+    if not distance <= MAX_UNITS:
+        raise NotLean(f"{where} is {distance:.3g} times the plain function's own error off (limit {MAX_UNITS:g})")
+    return distance
