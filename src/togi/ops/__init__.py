@@ -1,0 +1,32 @@
+"""Lean pairwise operations on boxes: no N x M intermediates. Usable on their own; nothing of the tuner is imported.
+
+``box_iou`` and its kin give matrices or aligned values; ``match_boxes`` and ``topk_iou`` reduce without a matrix; the
+losses are differentiable; ``backend()`` tells what computes here and why. See docs/ops.md.
+"""
+
+from togi.ops.arguments import BoxError
+from togi.ops.backend import Backend, BackendError, backend
+from togi.ops.boxes import box_ciou, box_diou, box_giou, box_intersection, box_iou
+from togi.ops.losses import ciou_loss, diou_loss, giou_loss, iou_loss
+from togi.ops.match import BoxMatches, match_boxes
+from togi.ops.topk import TopKIoU, topk_iou
+
+__all__ = [
+    "Backend",
+    "BackendError",
+    "BoxError",
+    "BoxMatches",
+    "TopKIoU",
+    "backend",
+    "box_ciou",
+    "box_diou",
+    "box_giou",
+    "box_intersection",
+    "box_iou",
+    "ciou_loss",
+    "diou_loss",
+    "giou_loss",
+    "iou_loss",
+    "match_boxes",
+    "topk_iou",
+]

@@ -1,0 +1,107 @@
+"""Measures of boxes, for all pairs or box by box: intersection, IoU, generalized, distance and complete IoU.
+
+Common to all of them:
+
+- ``boxes1`` [..., N, 4] and ``boxes2`` [..., M, 4], leading dimensions broadcast; the result is [..., N, M]. With
+  ``aligned=True`` both are [..., 4] of the same shape and the result drops the last dimension. Lists of tensors (one
+  per image; one of both may be a single tensor for all) give a list of results.
+- float32, float64, float16 and bfloat16. The half types are converted exactly and computed in float32, and so is the
+  result: half a digit of a width is not lost on the way.
+- ``format``: ``xyxy`` (corners), ``xywh`` (left, top, width, height), ``cxcywh`` (centre, width, height).
+- Memory: the result and less than 1 MiB. Gradients keep the boxes alone and are recomputed a tile at a time (first
+  order only). Aligned measures are plain torch: O(N) is kept, and they can be differentiated twice.
+- Boxes without an area (a point, a line) overlap nothing: intersection 0. Two of them have IoU 0/0 = NaN, or 0 with
+  ``undefined="zero"``. NaN coordinates give NaN. Infinite corners follow IEEE arithmetic: a box of infinite area has
+  IoU 0 with a finite box (inf - inf, where both are infinite, is NaN). These are torchvision's answers;
+  ``undefined="zero"`` gives detectron2's, which are 0 wherever the intersection is not positive.
+- A negative width or height raises BoxError; ``check=False`` skips that and applies the formula as it stands. On an
+  accelerator it is not checked, because the check would have to wait for the device.
+
+Raises BoxError: not a tensor, a last dimension other than 4, integer boxes, two dtypes or devices, shapes that do not
+fit, a negative size, an unknown option.
+
+Sources: torchvision.ops.boxes (formulas and order of operations), detectron2.structures.pairwise_iou
+(``undefined="zero"``).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from togi.ops.arguments import batch_shape, check_aligned, check_options, check_pair, check_sizes
+from togi.ops.corners import corners
+from togi.ops.formula import measure
+from togi.ops.images import per_image
+from togi.ops.operators import box_matrix
+
+NAMES = ("boxes1", "boxes2")
+
+
+@per_image(*NAMES)
+def box_intersection(
+    boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
+) -> Tensor:
+    """The area that two boxes share, in squared units of the coordinates."""
+    return _measure("intersection", boxes1, boxes2, format, "nan", aligned, check)
+
+
+@per_image(*NAMES)
+def box_iou(
+    boxes1: Tensor,
+    boxes2: Tensor,
+    *,
+    format: str = "xyxy",
+    aligned: bool = False,
+    undefined: str = "nan",
+    check: bool = True,
+) -> Tensor:
+    """Intersection over union, from 0 to 1; float32 and float64 have the same bits as torchvision.ops.box_iou."""
+    return _measure("iou", boxes1, boxes2, format, undefined, aligned, check)
+
+
+@per_image(*NAMES)
+def box_giou(
+    boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
+) -> Tensor:
+    """Generalized IoU, from -1 to 1 (arXiv:1902.09630): IoU less the share of the hull that neither box covers."""
+    return _measure("giou", boxes1, boxes2, format, "nan", aligned, check)
+
+
+@per_image(*NAMES)
+def box_diou(
+    boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
+) -> Tensor:
+    """Distance IoU (arXiv:1911.08287): IoU less the squared distance of the centres over the squared diagonal of the
+    hull."""
+    return _measure("diou", boxes1, boxes2, format, "nan", aligned, check)
+
+
+@per_image(*NAMES)
+def box_ciou(
+    boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
+) -> Tensor:
+    """Complete IoU (arXiv:1911.08287): distance IoU less a penalty for different aspect ratios. NaN for a box of
+    width and height 0."""
+    return _measure("ciou", boxes1, boxes2, format, "nan", aligned, check)
+
+
+def _measure(
+    kind: str, boxes1: Tensor, boxes2: Tensor, format: str, undefined: str, aligned: bool, check: bool
+) -> Tensor:
+    check_options(format, undefined)
+    a, b = check_pair(NAMES, boxes1, boxes2)
+    if not aligned:
+        a, b = expanded(NAMES, a, b)
+        pairs: Tensor = box_matrix(a, b, kind, format, undefined, check)
+        return pairs
+    check_aligned(NAMES, a, b)
+    if check and a.device.type == "cpu" and not torch.compiler.is_compiling():
+        check_sizes(NAMES, a, b, format)
+    return measure(kind, corners(a, format), corners(b, format), undefined)
+
+
+def expanded(names: tuple[str, str], a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+    """Both with the same leading dimensions, without a copy."""
+    lead = batch_shape(names, a, b)
+    return a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])

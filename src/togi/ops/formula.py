@@ -1,0 +1,78 @@
+"""The measures of two boxes as plain torch, for any shapes that broadcast: the definition that the kernels must agree
+with.
+
+Sources: generalized IoU, Rezatofighi et al. 2019, arXiv:1902.09630; distance and complete IoU, Zheng et al. 2020,
+arXiv:1911.08287. Order of operations and ``EPS``: torchvision.ops.boxes.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from togi.ops.corners import Corners
+
+EPS = 1e-7
+"""Added to the squared diagonal in distance and complete IoU; torchvision's default."""
+KINDS = ("intersection", "iou", "giou", "diou", "ciou")
+
+
+class Overlap(NamedTuple):
+    """Intersection and union of two boxes, as areas."""
+
+    intersection: Tensor
+    union: Tensor
+
+
+def overlap(a: Corners, b: Corners) -> Overlap:
+    """Intersection and union. An intersection without extent is 0; a NaN coordinate makes it NaN."""
+    width = (torch.minimum(a.x2, b.x2) - torch.maximum(a.x1, b.x1)).clamp(min=0)
+    height = (torch.minimum(a.y2, b.y2) - torch.maximum(a.y1, b.y1)).clamp(min=0)
+    intersection = width * height
+    return Overlap(intersection, (a.area + b.area) - intersection)
+
+
+def measure(kind: str, a: Corners, b: Corners, undefined: str = "nan", eps: float = 0.0) -> Tensor:
+    """One of ``KINDS`` for boxes whose corners broadcast against each other.
+
+    Args:
+        undefined: only for ``iou``: ``zero`` gives 0 to every pair without a positive intersection (0/0 and NaN among
+        them). eps: added to denominators that can be 0 (union, hull): what torchvision's losses do and its measures
+        do not.
+    """
+    intersection, union = overlap(a, b)
+    if kind == "intersection":
+        return intersection
+    iou = intersection / (union + eps) if eps else intersection / union
+    if kind == "iou":
+        return iou if undefined == "nan" else torch.where(intersection > 0, iou, 0)
+    width = (torch.maximum(a.x2, b.x2) - torch.minimum(a.x1, b.x1)).clamp(min=0)
+    height = (torch.maximum(a.y2, b.y2) - torch.minimum(a.y1, b.y1)).clamp(min=0)
+    if kind == "giou":
+        hull = width * height
+        return iou - (hull - union) / (hull + eps if eps else hull)
+    diou = iou - distance_squared(a, b) / (width**2 + height**2 + EPS)
+    return diou if kind == "diou" else diou - aspect_penalty(a, b, iou)
+
+
+def distance_squared(a: Corners, b: Corners) -> Tensor:
+    """Between the centres."""
+    x = (a.x1 + a.x2) / 2 - (b.x1 + b.x2) / 2
+    y = (a.y1 + a.y2) / 2 - (b.y1 + b.y2) / 2
+    return x**2 + y**2
+
+
+def aspect_penalty(a: Corners, b: Corners, iou: Tensor) -> Tensor:
+    """How different the aspect ratios are, weighted by alpha, which is constant in gradients (arXiv:1911.08287)."""
+    v = (4 / math.pi**2) * (angle(a) - angle(b)) ** 2
+    with torch.no_grad():
+        alpha = v / (1 - iou + v + EPS)
+    return alpha * v
+
+
+def angle(box: Corners) -> Tensor:
+    """The arc tangent of width over height."""
+    return torch.atan((box.x2 - box.x1) / (box.y2 - box.y1))

@@ -1,0 +1,115 @@
+"""The operators on the CPU through the compiled kernel: strided inputs of any floating dtype are read in place.
+
+Threads: at most ``torch.get_num_threads()``, started per call inside of the kernel and gone when it returns. The
+interpreter is free meanwhile (ctypes releases its lock).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+
+import torch
+from torch import Tensor
+
+from togi.ops.kernels.build import KernelUnavailableError, load_library
+
+_DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+_FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
+_KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3, "ciou": 4}
+_MOST_ROWS = 2**31 - 1
+"""Rows are counted in 32 bits next to the 32 bits of a float."""
+
+
+class _View(ctypes.Structure):
+    _fields_ = [
+        ("data", ctypes.c_void_p),
+        ("rows", ctypes.c_int64),
+        ("row_stride", ctypes.c_int64),
+        ("column_stride", ctypes.c_int64),
+        ("dtype", ctypes.c_int32),
+        ("format", ctypes.c_int32),
+    ]
+
+
+class _Loaded:
+    """The library, loaded by the first thread that needs it, or why it cannot be."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.library: ctypes.CDLL | None = None
+        self.reason: str | None = None
+
+    def get(self) -> ctypes.CDLL:
+        with self.lock:
+            if self.library is None and self.reason is None:
+                try:
+                    self.library = load_library()
+                except KernelUnavailableError as error:
+                    self.reason = str(error)
+        if self.library is None:
+            raise KernelUnavailableError(self.reason)
+        return self.library
+
+
+_loaded = _Loaded()
+
+
+def _after_fork() -> None:  # another thread of the parent may have held the lock; it does not exist here
+    _loaded.lock = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
+def why_not() -> str | None:
+    """None where the kernel is there, else the reason. Compiles on the first call."""
+    try:
+        _loaded.get()
+    except KernelUnavailableError as error:
+        return str(error)
+    return None
+
+
+def match(
+    anchors: Tensor, boxes: Tensor, format: str, undefined: str, results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+) -> None:
+    """Fills ``results`` = (best, index, column best, column index, tied); those of size 0 are not wanted."""
+    _run("togi_match", anchors, boxes, format, _undefined(undefined), *map(_pointer, results))
+
+
+def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Tensor, indices: Tensor) -> None:
+    """Fills ``values`` and ``indices``, both [N, k] with 1 <= k <= M."""
+    k = ctypes.c_int64(values.shape[1])
+    _run("togi_topk", anchors, boxes, format, _undefined(undefined), k, _pointer(values), _pointer(indices))
+
+
+def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> None:
+    """Fills ``out`` [N, M]."""
+    kind_code = ctypes.c_int32(_KINDS[kind])
+    _run("togi_matrix", anchors, boxes, format, kind_code, _undefined(undefined), _pointer(out))
+
+
+def _run(name: str, anchors: Tensor, boxes: Tensor, format: str, *rest: object) -> None:
+    if max(len(anchors), len(boxes)) > _MOST_ROWS:
+        raise ValueError(f"{max(len(anchors), len(boxes))} boxes in one call; give at most {_MOST_ROWS}")
+    views = [ctypes.byref(_view(t, format)) for t in (anchors, boxes)]
+    failed = getattr(_loaded.get(), name)(*views, *rest, ctypes.c_int32(torch.get_num_threads()))
+    if failed:
+        raise MemoryError(f"{name}: no memory for {len(anchors)} x {len(boxes)} boxes")
+
+
+def _view(tensor: Tensor, format: str) -> _View:
+    return _View(
+        tensor.data_ptr(), len(tensor), tensor.stride(0), tensor.stride(1), _DTYPES[tensor.dtype], _FORMATS[format]
+    )
+
+
+def _pointer(tensor: Tensor) -> ctypes.c_void_p:
+    return ctypes.c_void_p(tensor.data_ptr() if tensor.numel() else None)
+
+
+def _undefined(undefined: str) -> ctypes.c_int32:
+    return ctypes.c_int32(undefined == "zero")

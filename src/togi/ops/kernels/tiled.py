@@ -1,0 +1,93 @@
+"""The operators in plain torch, a tile of pairs at a time: for machines without a compiler, and for devices without a
+kernel.
+
+The same decisions as the native kernel, and memory of the same order: inputs, results and a few tiles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from togi.ops.corners import Corners, corners
+from togi.ops.formula import measure
+
+_TILE_PAIRS = 1 << 15
+_ACCELERATOR_TILE_PAIRS = 1 << 22
+_TILE_COLUMNS = 1 << 10
+
+
+def match(
+    anchors: Tensor, boxes: Tensor, format: str, undefined: str, results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+) -> None:
+    """Fills ``results`` = (best, index, column best, column index, tied); those of size 0 are not wanted."""
+    best, index, column_best, column_index, tied = results
+    for top, left, iou in _tiles(anchors, boxes, "iou", format, undefined):
+        rows, columns = slice(top, top + iou.shape[0]), slice(left, left + iou.shape[1])
+        _keep_best(best[rows], index[rows], *_first_max(iou, 1), left, left == 0)
+        if column_best.numel():
+            _keep_best(column_best[columns], column_index[columns], *_first_max(iou, 0), top, top == 0)
+    if tied.numel():
+        tied.zero_()
+        for top, left, iou in _tiles(anchors, boxes, "iou", format, undefined):
+            tied[top : top + iou.shape[0]] |= (iou == column_best[left : left + iou.shape[1]]).any(1)
+
+
+def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Tensor, indices: Tensor) -> None:
+    """Fills ``values`` and ``indices``, both [N, k] with 1 <= k <= M; ties in favour of the lower index, NaN first."""
+    k = values.shape[1]
+    for top, left, iou in _tiles(anchors, boxes, "iou", format, undefined):
+        rows = slice(top, top + iou.shape[0])
+        index = torch.arange(left, left + iou.shape[1], device=iou.device).expand_as(iou)
+        if left:
+            held = min(k, left)
+            iou, index = torch.cat([values[rows, :held], iou], 1), torch.cat([indices[rows, :held], index], 1)
+        iou, order = iou.sort(dim=1, descending=True, stable=True)
+        filled = min(k, iou.shape[1])
+        values[rows, :filled], indices[rows, :filled] = iou[:, :k], index.gather(1, order[:, :k])
+
+
+def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> None:
+    """Fills ``out`` [N, M]."""
+    for top, left, tile in _tiles(anchors, boxes, kind, format, undefined):
+        out[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
+
+
+def tile_shape(rows: int, columns: int, device: torch.device) -> tuple[int, int]:
+    """Anchors and boxes per tile: small ones stay in the cache of a CPU; an accelerator wants few launches."""
+    pairs = _TILE_PAIRS if device.type == "cpu" else _ACCELERATOR_TILE_PAIRS
+    width = max(1, min(columns, _TILE_COLUMNS))
+    return max(1, min(rows, pairs // width)), width
+
+
+def _tiles(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str) -> Iterator[tuple[int, int, Tensor]]:
+    """(first anchor, first box, values of the tile), boxes innermost."""
+    height, width = tile_shape(len(anchors), len(boxes), anchors.device)
+    for top in range(0, len(anchors), height):
+        rows: Corners = corners(anchors[top : top + height], format).rows()
+        for left in range(0, len(boxes), width):
+            columns = corners(boxes[left : left + width], format).columns()
+            yield top, left, measure(kind, rows, columns, undefined)
+
+
+def _first_max(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The largest (NaN before all) and the first index that has it: torch.max gives that one on the CPU only."""
+    highest, index = values.max(dim)
+    if values.device.type != "cpu":
+        at = torch.arange(values.shape[dim], device=values.device)
+        at = at if dim == 1 else at.unsqueeze(1)
+        same = values == highest.unsqueeze(dim)
+        same |= values.isnan() & highest.isnan().unsqueeze(dim)
+        index = torch.where(same, at, values.shape[dim]).amin(dim)
+    return highest, index
+
+
+def _keep_best(best: Tensor, index: Tensor, value: Tensor, at: Tensor, offset: int, first: bool) -> None:
+    """Take over what is better than what earlier tiles found; in place in the results."""
+    better = ~(value <= best) & ~best.isnan()
+    if first:
+        better = torch.ones_like(better)
+    best.copy_(torch.where(better, value, best))
+    index.copy_(torch.where(better, at + offset, index))
