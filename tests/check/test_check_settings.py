@@ -60,7 +60,7 @@ def test_what_is_wrong_is_said_with_file_and_key(text: str, said: str, tmp_path:
 
 @pytest.mark.parametrize("text", ["tool = 3  # togi", "[tool]\ntogi = []", "[tool.togi]\ncheck = 1"])
 def test_what_should_be_a_table(text: str, tmp_path: Path) -> None:
-    with pytest.raises(SettingsError, match="table|Input should be"):
+    with pytest.raises(SettingsError, match=r"table|Input should be"):
         read_table(table(tmp_path, text))
 
 

@@ -1,4 +1,4 @@
-"""What every rule must keep: its page, its name, its snippets, its fixes; and that the published pages are up to date."""
+"""What every rule must keep: page, name, snippets, fixes; and that the published pages are up to date."""
 
 from __future__ import annotations
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import warnings
 from collections.abc import Iterable, Sequence
 
 from togi.check.decode import UndecodableError, decode
 from togi.check.finding import Finding
 from togi.check.notebooks import SUFFIX, Cell, Notebook, NotebookError, read_notebook
+from togi.check.parsing import parser_warnings_hidden
 from togi.check.result import FileReport, Ignore, Problem
 from togi.check.rule import SourceRule, all_rules
 from togi.check.source.model import FRAMEWORKS, Source
@@ -37,8 +37,7 @@ def check_text(text: str, path: str, hot: Sequence[str] = ()) -> FileReport:
     """The findings in Python source with ``\\n`` line ends."""
     lines = text.count("\n") + 1
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of invalid escapes, printed for every file otherwise
+        with parser_warnings_hidden():
             source = Source.parse(text, path, hot=hot)
     except SyntaxError as error:
         return FileReport(problems=(_syntax_problem(error, path),))

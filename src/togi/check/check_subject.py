@@ -16,7 +16,7 @@ from togi.check.check_source import check_paths
 from togi.check.decode import UndecodableError, decode
 from togi.check.finding import Finding
 from togi.check.names import rule_kinds
-from togi.check.result import CheckResult, FileReport, Ignore, Problem, Table, in_order
+from togi.check.result import CheckResult, FileReport, Ignore, Note, Problem, Table, in_order
 from togi.check.rule import Kind
 from togi.check.selection import Selected, select, selected_rules
 from togi.check.settings import CheckSettings, Overrides, SettingsFinder
@@ -39,8 +39,10 @@ class SubjectOptions:
 
     device: str = "cpu"
     """``cpu``, ``cuda[:N]``, or the name of a GPU that need not be here: costs are predicted for it."""
-    train: bool = False
-    """Look at a training step instead of inference."""
+    dtype: str | None = None
+    """Predict costs as if floating-point tensors were of this dtype."""
+    measure: bool = False
+    """Try the techniques that mend what was found, and say what they bring."""
     seed: int = 0
 
     @property
@@ -90,7 +92,7 @@ def _errand(
     ref: SubjectRef, name: str, kind: Kind, rules: list[str], options: SubjectOptions, settings: CheckSettings
 ) -> CheckResult:
     function, purpose = ERRANDS[kind]
-    payload = {"device": options.device, "train": options.train, "rules": rules}
+    payload = _payload(kind, rules, options)
     try:
         answer = run_errand(ref, function, payload, purpose=purpose, device=options.runs_on, seed=options.seed)
     except TogiError as error:
@@ -102,8 +104,15 @@ def _errand(
         findings=in_order([finding for one in chosen for finding in one.findings]),
         suppressed=in_order([finding for one in chosen for finding in one.suppressed]),
         tables=tuple(Table.model_validate(table) for table in report.get("tables", ())),
-        lines=tuple(report.get("text", ())),
+        notes=tuple(Note(path=name, message=text) for text in report.get("notes", ())),
     )
+
+
+def _payload(kind: Kind, rules: list[str], options: SubjectOptions) -> dict[str, Any]:
+    if kind == "trace":
+        return {"device": options.runs_on, "select": rules, "seed": options.seed}
+    asked = {"device": options.device, "dtype": options.dtype, "measure": options.measure, "seed": options.seed}
+    return {**asked, "select": rules}
 
 
 def _selected(findings: Sequence[Finding], settings: CheckSettings) -> list[Selected]:

@@ -6,11 +6,9 @@ be parsed, could not be written in the file's own encoding, or did not settle.
 
 from __future__ import annotations
 
-import ast
 import os
 import shutil
 import tempfile
-import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from togi.check.files import CheckedFile
 from togi.check.finding import Finding, Fix
 from togi.check.fix import apply_fixes
 from togi.check.notebooks import SUFFIX, read_notebook, write_cells
+from togi.check.parsing import syntax_error
 from togi.check.result import Problem
 from togi.check.selection import select
 
@@ -117,15 +116,10 @@ def _fixes(findings: Sequence[Finding]) -> list[Fix]:
 
 
 def _check(text: str, fixes: Sequence[Fix]) -> None:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(unified(text))
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+    error = syntax_error(unified(text))
+    if error is not None:
         titles = ", ".join(sorted({fix.title for fix in fixes}))
-        raise MendError(
-            f"the result could not be parsed ({error}) after: {titles}. That is a defect of a rule"
-        ) from None
+        raise MendError(f"the result could not be parsed ({error}) after: {titles}. That is a defect of a rule")
 
 
 def _replace(path: Path, data: bytes) -> None:

@@ -7,9 +7,9 @@ other byte of the file stays.
 
 from __future__ import annotations
 
-import ast
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
@@ -17,6 +17,7 @@ from typing import Any
 
 from togi.check.decode import unified
 from togi.check.finding import Finding, Fix, Place
+from togi.check.parsing import syntax_error
 
 SUFFIX = ".ipynb"
 _PYTHON_CELL_MAGICS = frozenset(["%%time", "%%timeit", "%%capture", "%%prun", "%%memit", "%%mprun"])
@@ -132,22 +133,12 @@ def _code(cell: Any) -> str | None:
 
 
 def _read_cell(number: int, code: str, first: int) -> Cell:
-    error = _syntax_error(code)
+    error = syntax_error(code)
     if error is None:
         return Cell(number, code, code, first, None)
     python = without_magics(code)
-    error = _syntax_error(python)
+    error = syntax_error(python)
     return Cell(number, code, python if error is None else "\n" * code.count("\n"), first, error)
-
-
-def _syntax_error(code: str) -> SyntaxError | None:
-    try:
-        ast.parse(code)
-    except SyntaxError as error:
-        return error
-    except (ValueError, RecursionError, MemoryError) as error:
-        return SyntaxError(f"{type(error).__name__}: {error}")
-    return None
 
 
 def without_magics(code: str) -> str:
@@ -159,26 +150,24 @@ def without_magics(code: str) -> str:
         if head[0] not in _PYTHON_CELL_MAGICS:
             return "\n" * (len(lines) - 1)
         lines[start] = ""
-    for number, line in enumerate(lines):
-        continued = number > 0 and lines[number - 1] == _CONTINUED
-        lines[number] = _without_magic(line, continued)
-    return "\n".join(line.rstrip("\0") for line in lines)
+    return "\n".join(_blanked(lines))
 
 
-_CONTINUED = "\0"
-"""Stands for a blanked line that ended in a backslash, until its successor is blanked too."""
-
-
-def _without_magic(line: str, continued: bool) -> str:
-    if continued:
-        return _CONTINUED if line.rstrip().endswith("\\") else ""
-    if timed := _TIMED.match(line):
-        return f"{timed[1]}0;{' ' * (len(timed[2]) - 2)}{timed[3]}{line[timed.end() :]}"
-    if captured := _CAPTURED.match(line):
-        return f"{captured[1]}None"
-    if magic := _MAGIC.match(line):
-        return _CONTINUED if line.rstrip().endswith("\\") else f"{magic[1]}pass"
-    return line
+def _blanked(lines: list[str]) -> Iterator[str]:
+    continued = False
+    for line in lines:
+        if continued:
+            new = ""
+        elif timed := _TIMED.match(line):
+            new = f"{timed[1]}0;{' ' * (len(timed[2]) - 2)}{timed[3]}{line[timed.end() :]}"
+        elif captured := _CAPTURED.match(line):
+            new = f"{captured[1]}None"
+        elif magic := _MAGIC.match(line):
+            new = f"{magic[1]}pass"
+        else:
+            new = line
+        continued = (continued or new != line) and line.rstrip().endswith("\\") and not _TIMED.match(line)
+        yield new
 
 
 def _moved(fix: Fix, cell: Cell) -> Fix | None:

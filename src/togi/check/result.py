@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from togi.check.finding import Finding
-from togi.records import Record
+from togi.records import Record, Scalar
 
 
 class Problem(Record):
@@ -59,7 +59,7 @@ class Table(Record):
 
     title: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, ...], ...]
+    rows: tuple[tuple[Scalar, ...], ...]
 
 
 class CheckResult(Record):
@@ -71,8 +71,6 @@ class CheckResult(Record):
     problems: tuple[Problem, ...] = ()
     notes: tuple[Note, ...] = ()
     tables: tuple[Table, ...] = ()
-    lines: tuple[str, ...] = ()
-    """Plain lines of the report of module and trace rules."""
     files: int = 0
     """Files looked at, also those that never mention torch."""
     cached: int = 0

@@ -27,6 +27,8 @@ _LOCATOR = re.compile(r"[^:]{2,}:[^\\/].*", re.DOTALL)
 _MODEL = re.compile(r".*\.(?:togi|pt2|ts|pt|pth)(?:\?.*)?", re.DOTALL)
 _PIPE_WIDTH = 120
 """Columns where there is no terminal and COLUMNS is not set."""
+_TABLE_WIDTH = 200
+"""Numbers broken over lines cannot be read: a narrow terminal wraps whole lines instead."""
 
 
 class Form(StrEnum):
@@ -72,7 +74,12 @@ def check(
     ] = None,
     exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 in spite of findings.")] = False,
     no_cache: Annotated[bool, typer.Option("--no-cache", help="Check every file anew.")] = False,
-    train: Annotated[bool, typer.Option("--train", help="Of a subject: look at a training step.")] = False,
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Of a subject: try what mends findings, and say what it brings.")
+    ] = False,
+    dtype: Annotated[
+        str | None, typer.Option("--dtype", metavar="DTYPE", help="Of a subject: predict costs for bfloat16, ...")
+    ] = None,
     json: Json = False,
     device: Annotated[
         str,
@@ -97,7 +104,7 @@ def check(
     for subject in subjects:
         from togi.check.check_subject import SubjectOptions, check_subject
 
-        options = SubjectOptions(device=device, train=train, seed=seed)
+        options = SubjectOptions(device=device, dtype=dtype, measure=measure, seed=seed)
         result = result.joined(check_subject(subject, given, options, cache=cache))
     if diff:
         _show_diff(checked, output_file)
@@ -174,12 +181,14 @@ def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | N
 
 def _show_report(result: CheckResult, file: Path | None) -> None:
     """What module and trace rules have to say beside their findings."""
-    if not (result.tables or result.lines) or file is not None:
+    if not result.tables or file is not None:
         return
-    from togi.check.output.tables import tables
-    from togi.cli.output import print_text, stdout
+    from rich.console import Console
 
-    print_text(stdout(), tables(result))
+    from togi.check.output.tables import tables
+    from togi.cli.output import print_text
+
+    print_text(Console(highlight=False, width=_TABLE_WIDTH), tables(result))
 
 
 def _show_diff(checked: FixResult, file: Path | None) -> None:
