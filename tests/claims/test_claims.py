@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from togi.claims import HEADINGS, Measured, Verdict, all_claims
+from togi.claims import HEADINGS, Measured, Verdict, all_claims, box_iou
 from togi.claims.contest import contest, row
 from togi.claims.disable_saved_tensors_hooks import _judge
 from togi.claims.prove import prove
@@ -44,6 +44,20 @@ def test_the_figures_decide_the_verdict() -> None:
     assert _judge(plain, cheaper, forbidden)["verdict"] is Verdict.HOLDS
     assert _judge(plain, same, forbidden)["verdict"] is Verdict.REFUTED
     assert _judge(plain, broken, forbidden)["verdict"] is Verdict.UNTESTED
+
+
+def test_scripting_is_judged_by_its_peak_beside_the_result_alone() -> None:
+    def rows(eager: int, scripted: int) -> list[Measured]:
+        peaks = {box_iou.EAGER: eager, box_iou.SCRIPTED: scripted, box_iou.MATCH_EAGER: 1, box_iou.MATCH_OURS: 1}
+        return [Measured(name=name, peak_bytes=peak * MIB, median_ms=1.0) for name, peak in peaks.items()]
+
+    assert box_iou.judge(rows(700, 101), 100 * MIB)[0] is Verdict.HOLDS
+    assert box_iou.judge(rows(700, 400), 100 * MIB)[0] is Verdict.HOLDS_IN_PART
+    assert box_iou.judge(rows(700, 700), 100 * MIB)[0] is Verdict.REFUTED
+    broken = [Measured(name=box_iou.EAGER, peak_bytes=1), Measured(name=box_iou.SCRIPTED, note="RuntimeError: gone")]
+    verdict, sentence = box_iou.judge(broken, MIB)
+    assert verdict is Verdict.UNTESTED
+    assert "RuntimeError: gone" in sentence
 
 
 def test_contest_reports_what_a_way_raised_and_measures_the_others() -> None:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import ClassVar
 
 from togi.claims.claim import Claim, Proof, Verdict
 from togi.report.quantities import size
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 _ANCHORS, _BOXES = 60_000, 500
 _NOTICEABLE = 0.05
@@ -38,10 +35,13 @@ class DeleteIntermediates(Claim):
         import torch
 
         from togi.claims.contest import contest, row
+        from togi.claims.formulas.boxes import intersection, intersection_freed, made_boxes
 
-        anchors, boxes = torch.rand(_ANCHORS, 4), torch.rand(_BOXES, 4)
+        generator = torch.Generator().manual_seed(0)
+        anchors, boxes = made_boxes(_ANCHORS, generator), made_boxes(_BOXES, generator)
+        ways = {KEPT: lambda: intersection(anchors, boxes), DELETED: lambda: intersection_freed(anchors, boxes)}
         with torch.no_grad():
-            rows = contest({KEPT: lambda: _kept(anchors, boxes), DELETED: lambda: _deleted(anchors, boxes)})
+            rows = contest(ways)
         kept, deleted = row(rows, KEPT).peak_bytes, row(rows, DELETED).peak_bytes
         setting = f"{_ANCHORS:,} x {_BOXES} boxes, float32 ({size(_ANCHORS * _BOXES * 4)} for one value per pair)"
         if kept is None or deleted is None:
@@ -51,23 +51,3 @@ class DeleteIntermediates(Claim):
         sentence = f"The peak is {size(kept)} with the names kept and {size(deleted)} with them deleted."
         verdict = Verdict.HOLDS if holds else Verdict.REFUTED
         return Proof(claim=self.id, verdict=verdict, sentence=sentence, setting=setting, rows=rows)
-
-
-def _kept(anchors: Tensor, boxes: Tensor) -> Tensor:
-    import torch
-
-    lt = torch.max(anchors[:, None, :2], boxes[:, :2])
-    rb = torch.min(anchors[:, None, 2:], boxes[:, 2:])
-    wh = (rb - lt).clamp(min=0)
-    return wh[..., 0] * wh[..., 1]
-
-
-def _deleted(anchors: Tensor, boxes: Tensor) -> Tensor:
-    import torch
-
-    lt = torch.max(anchors[:, None, :2], boxes[:, :2])
-    rb = torch.min(anchors[:, None, 2:], boxes[:, 2:])
-    wh = rb - lt
-    del lt, rb
-    wh = wh.clamp(min=0)
-    return wh[..., 0] * wh[..., 1]
