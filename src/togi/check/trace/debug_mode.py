@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -44,3 +44,28 @@ def debug_mode_events(names: dict[int, str] | None = None) -> Iterator[list[Even
         finally:
             torch.cuda.set_sync_debug_mode(before)
             found.extend(recorder.events)
+
+
+def confirmed(watched: Iterable[Event], reported: Iterable[Event]) -> tuple[Event, ...]:
+    """Events of the watch, told apart by what the debug mode reported at their lines; then those only it reported."""
+    seen = {line for event in reported if (line := _line(event)) is not None}
+    events = [
+        event.model_copy(update={"seen_by_debug_mode": _line(event) in seen}) if event.waits else event
+        for event in watched
+    ]
+    known = {_line(event) for event in events if event.waits}
+    return (*events, *(event for event in reported if _line(event) not in known))
+
+
+def agreement(watched: Iterable[Event], reported: Iterable[Event]) -> str:
+    """How far both saw the same, in a sentence."""
+    ours = {_line(event) for event in watched if event.waits} - {None}
+    theirs = {_line(event) for event in reported} - {None}
+    return (
+        f"PyTorch's debug mode reported synchronisations at {len(theirs)} lines, the watch at {len(ours)}; "
+        f"{len(ours & theirs)} are the same."
+    )
+
+
+def _line(event: Event) -> tuple[str, int] | None:
+    return (event.stack[0].path, event.stack[0].line) if event.stack else None

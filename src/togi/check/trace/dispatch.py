@@ -29,11 +29,12 @@ _ONE_DEVICE = frozenset(
 
 
 class OperatorWatch(TorchDispatchMode):
-    """Runs every operator on the CPU as it is, and keeps the books."""
+    """Runs every operator as it is, and keeps the books. ``simulated``: a CUDA device that is asked for is the CPU."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: Recorder, *, simulated: bool = True) -> None:
         super().__init__()
         self.recorder = recorder
+        self.simulated = simulated
 
     def __torch_dispatch__(
         self,
@@ -54,7 +55,7 @@ class OperatorWatch(TorchDispatchMode):
         device = self._device(func, packet, operands, options)
         self._note_wait(op, args, options, operands)
         self._note_mixture(func, packet, operands)
-        pinned = _substituted(options)
+        pinned = self.simulated and _substituted(options)
         result = func(*args, **options)
         self._settle(packet, result, operands, device, pinned)
         self._note_size(op, packet, args, options, result, operands)
@@ -165,12 +166,15 @@ def _converted(watch: OperatorWatch, func: Any, args: Sequence[Any], options: di
     source = args[0]
     asked = options.pop("device", None)
     target = device_of(source)
-    if asked is not None and (torch.device(asked).type == "cuda" or (on_cuda(source) and _cpu_was_asked())):
+    if asked is not None and not watch.simulated:
+        target = options["device"] = torch.device(asked)
+    elif asked is not None and (torch.device(asked).type == "cuda" or (on_cuda(source) and _cpu_was_asked())):
         target = CUDA if torch.device(asked).type == "cuda" else CPU
     if target.type != device_of(source).type:
         non_blocking = bool(options.get("non_blocking", False))
         record_transfer(watch.recorder, calls.name(str(func)), source, target, non_blocking=non_blocking)
-    options.pop("pin_memory", None)
+    if watch.simulated:
+        options.pop("pin_memory", None)
     result = place(func(*args, **options), target)
     record_layout(watch.recorder, "aten._to_copy", [source], options, result)
     return result
@@ -205,7 +209,7 @@ def _note_value(watch: OperatorWatch, func: Any, args: Sequence[Any]) -> None:
 
 
 def _pinned(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
-    return pin(args[0].clone())
+    return pin(args[0].clone()) if watch.simulated else func(*args, **options)
 
 
 _HANDLED: Mapping[str, Callable[[OperatorWatch, Any, Sequence[Any], dict[str, Any]], Any]] = {

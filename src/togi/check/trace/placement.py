@@ -38,7 +38,11 @@ def place(tensor: Tensor, device: torch.device) -> Tensor:
 
 def is_pinned(tensor: Tensor) -> bool:
     with torch._C.DisableTorchFunction():
-        return bool(getattr(_bearer(tensor), _PINNED, False))
+        return bool(getattr(_bearer(tensor), _PINNED, False)) or _really_pinned(tensor)
+
+
+def _really_pinned(tensor: Tensor) -> bool:
+    return torch._C._cuda_getDeviceCount() > 0 and bool(torch._C.TensorBase.is_pinned(tensor))
 
 
 def pin(tensor: Tensor) -> Tensor:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 from torch import nn
 
-from togi.check.trace.debug_mode import debug_mode_events
+from togi.check.trace.debug_mode import agreement, confirmed, debug_mode_events
 from togi.check.trace.record import Trace
 from togi.check.trace.recorder import Recorder
 from togi.check.trace.watching import mark_subject, watching
@@ -89,21 +88,21 @@ def _watched(subject: Subject, prepared: Prepared, run: Pass, *, mode: Literal["
 
 
 def _on_gpu(subject: Subject, prepared: Prepared, run: Pass) -> Trace:
+    """Once under PyTorch's debug mode, once under the watch: what both say is told by line."""
     run()
     names = {id(module): name for name, module in prepared.module.named_modules()}
-    with debug_mode_events(names) as events, _synchronized():
+    with debug_mode_events(names) as reported:
         run()
+    recorder = Recorder(names)
+    with watching(recorder, simulated=False):
+        recorder.armed = True
+        run()
+        recorder.armed = False
+    torch.cuda.synchronize()
     return Trace(
         mode="cuda",
         step=subject.step is not None,
         samples=len(prepared.samples),
-        events=tuple(events),
-        notes=prepared.notes,
+        events=confirmed(recorder.events, reported),
+        notes=(*prepared.notes, agreement(recorder.events, reported)),
     )
-
-
-@contextlib.contextmanager
-def _synchronized() -> Iterator[None]:
-    """Errors of kernels belong to this run, not to whatever comes next."""
-    yield
-    torch.cuda.synchronize()

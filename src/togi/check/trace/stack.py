@@ -19,9 +19,14 @@ import torch
 
 from togi.check.trace.record import Frame
 
-_FOLDERS = tuple(
-    os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, numpy.__file__, __file__)
-) + (os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))), "trial") + os.sep,)
+_TOGI = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+_FOLDERS = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(numpy.__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(__file__)) + os.sep,
+    os.path.join(_TOGI, "trial") + os.sep,
+    os.path.join(_TOGI, "subject") + os.sep,
+)
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _DEPTH = 24
 """Frames kept: a chain longer than that says nothing more."""

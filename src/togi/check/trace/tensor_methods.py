@@ -4,6 +4,8 @@ They are replaced on the class, so that they hold in all threads, inside of torc
 parameters. The originals do the work on the CPU.
 """
 
+# ruff: noqa: ARG001, ARG005 - the signatures are those of torch.Tensor
+
 from __future__ import annotations
 
 from collections.abc import Callable

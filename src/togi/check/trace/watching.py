@@ -31,12 +31,13 @@ def watching(recorder: Recorder, *, simulated: bool) -> Iterator[None]:
     """
     patches = Patches()
     patch_reads(patches, recorder)
-    patches.set(threading.Thread, "_bootstrap_inner", _watched_thread(recorder))
+    patches.set(threading.Thread, "_bootstrap_inner", _watched_thread(recorder, simulated))
     if simulated:
         patch_moves(patches, recorder)
         patch_appearance(patches)
         patch_cuda(patches, recorder)
-    with patches, _substituted_device(simulated), torch.compiler.set_stance("force_eager"), _modes(recorder):
+    eager = torch.compiler.set_stance("force_eager")
+    with patches, _substituted_device(simulated), eager, _modes(recorder, simulated):
         yield
 
 
@@ -52,17 +53,17 @@ def mark_subject(module: nn.Module, samples: tuple[Inputs, ...]) -> None:
 
 
 @contextlib.contextmanager
-def _modes(recorder: Recorder) -> Iterator[None]:
-    with FunctionWatch(recorder), OperatorWatch(recorder):
+def _modes(recorder: Recorder, simulated: bool) -> Iterator[None]:
+    with FunctionWatch(recorder, simulated=simulated), OperatorWatch(recorder, simulated=simulated):
         yield
 
 
-def _watched_thread(recorder: Recorder) -> Callable[[threading.Thread], None]:
+def _watched_thread(recorder: Recorder, simulated: bool) -> Callable[[threading.Thread], None]:
     """Modes belong to a thread: one that is started inside gets its own."""
     original: Callable[[Any], None] = threading.Thread._bootstrap_inner  # type: ignore[attr-defined]
 
     def bootstrap(thread: threading.Thread) -> None:
-        with _modes(recorder):
+        with _modes(recorder, simulated):
             original(thread)
 
     return bootstrap
