@@ -41,6 +41,8 @@ def decode_exactly(data: bytes) -> Decoded:
             f"is not {encoding} (byte 0x{data[error.start]:02x} in line {line}): save it as UTF-8, or declare its "
             "encoding in the first line, as in '# -*- coding: latin-1 -*-'"
         ) from None
+    except (LookupError, ValueError) as error:  # codecs that are not for text (hex), or that fail in their own way
+        raise UndecodableError(f"declares an encoding that cannot be used: {error}") from None
 
 
 def encoding_of(data: bytes) -> str:
