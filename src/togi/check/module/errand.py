@@ -8,7 +8,7 @@ from typing import Any
 from togi.check.finding import Cost, Finding
 from togi.check.module.look import look
 from togi.check.module.seen import Seen
-from togi.check.module.tried import Attempt, attempt
+from togi.check.module.tried import BUDGET_S, Attempt, attempt
 from togi.check.roofline.table import cost_table
 from togi.check.rule import ModuleRule, all_rules
 from togi.records import Record, Scalar
@@ -31,6 +31,8 @@ class Order(Record):
     seed: int = 0
     measure: bool = False
     """Try the techniques that mend what was found, and say what they bring."""
+    measure_s: float = BUDGET_S
+    """How long the race of one technique may take."""
     rows: int = 20
     """Layers in the table."""
 
@@ -52,7 +54,7 @@ def examine(subject: Subject, payload: dict[str, Any]) -> dict[str, Any]:
     found = [finding for rule in rules for finding in rule.check(seen)]
     attempts: dict[str, Attempt] = {}
     if order.measure and _measurable(seen, order):
-        attempts = _attempts(seen, found, order.seed)
+        attempts = _attempts(seen, found, order)
         found = list(_with_measured_costs(found, attempts))
     tables = [cost_table(seen.costs, seen.kinds, most_rows=order.rows)] if seen.forward.calls else []
     if attempts:
@@ -78,14 +80,17 @@ def _measurable(seen: Seen, order: Order) -> bool:
     return order.device.partition(":")[0] == seen.device and order.dtype is None
 
 
-def _attempts(seen: Seen, found: Sequence[Finding], seed: int) -> dict[str, Attempt]:
+def _attempts(seen: Seen, found: Sequence[Finding], order: Order) -> dict[str, Attempt]:
     """Each technique once, however many findings it mends."""
     wanted: dict[str, dict[str, Scalar]] = {}
     for finding in found:
         name = all_rules()[finding.rule].technique
         if name is not None:
             wanted.setdefault(name, {"multiple": 8} if name == "pad_channels" else {})
-    return {name: attempt(seen, name, options, seed=seed) for name, options in wanted.items()}
+    return {
+        name: attempt(seen, name, options, seed=order.seed, budget_s=order.measure_s)
+        for name, options in wanted.items()
+    }
 
 
 def _with_measured_costs(found: Iterable[Finding], attempts: dict[str, Attempt]) -> Iterable[Finding]:

@@ -61,6 +61,7 @@ def look(
     figures = named or figures_here(device, here, [dtype] if dtype else _dtypes(ready.module))
     return Seen(
         module=ready.module,
+        given=subject.module,
         samples=ready.samples,
         forward=forward,
         costs=Costs.of(forward.calls, figures, dtype),

@@ -25,6 +25,7 @@ class Seen:
         self,
         *,
         module: nn.Module,
+        given: nn.Module,
         samples: Sequence[Inputs],
         forward: ForwardPass,
         costs: Costs,
@@ -35,6 +36,8 @@ class Seen:
     ) -> None:
         self.module = module
         """A copy in eval mode, on the device."""
+        self.given = given
+        """The user's own, to look at: a copy no longer shows which tensors share memory."""
         self.samples = samples
         self.forward = forward
         self.costs = costs

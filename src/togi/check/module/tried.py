@@ -54,6 +54,8 @@ class Attempt(Record):
         interval = f"{found.low:.2f} to {found.high:.2f}"
         if self.faster:
             return f"{found.median:.2f}x as fast with {self.technique} ({interval}), measured here"
+        if found.high < 1.0 - PLACEMENT:
+            return f"slower with {self.technique} alone ({found.median:.2f}x as fast, {interval}), measured here"
         return (
             f"no difference beyond noise with {self.technique} alone ({found.median:.2f}x, {interval}), measured here"
         )

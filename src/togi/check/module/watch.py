@@ -8,6 +8,7 @@ fast paths of ``nn.MultiheadAttention`` off, and would change what the first pas
 from __future__ import annotations
 
 import inspect
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -28,7 +29,10 @@ from togi.check.module.forward_pass import Call, ForwardPass, FunctionCall, Line
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
 
-_FOREIGN = (str(Path(torch.__file__).parent), str(Path(__file__).parents[2]), "<", str(Path(inspect.__file__).parent))
+_TORCH, _TOGI, _PYTHON = (
+    f"{folder}{os.sep}"
+    for folder in (Path(torch.__file__).parent, Path(__file__).parents[2], Path(inspect.__file__).parent)
+)
 _NO_WORK = frozenset(
     {"_unsafe_view", "_reshape_alias", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty"}
 )
@@ -283,12 +287,12 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int | None:
 
 
 def _line(frame: FrameType | None) -> Line | None:
-    while frame is not None and frame.f_code.co_filename.startswith(_FOREIGN) and not _third_party(frame):
+    while frame is not None and _is_foreign(frame.f_code.co_filename):
         frame = frame.f_back
     return Line(path=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_name) if frame else None
 
 
-def _third_party(frame: FrameType) -> bool:
-    """Installed packages lie below Python's own folder; torch and togi among them stay foreign."""
-    name = frame.f_code.co_filename
-    return ("site-packages" in name or "dist-packages" in name) and not name.startswith(_FOREIGN[:2])
+def _is_foreign(path: str) -> bool:
+    """Torch, togi, Python itself, generated code. Installed packages lie below Python's own folder and are not."""
+    installed = "site-packages" in path or "dist-packages" in path
+    return path.startswith((_TORCH, _TOGI, "<")) or (path.startswith(_PYTHON) and not installed)

@@ -7,6 +7,8 @@ has it, is what convolutions in float32 use by default (``torch.backends.cudnn.a
 
 from __future__ import annotations
 
+import re
+
 from togi.check.roofline.figures import Bandwidth, Figures
 from togi.errors import UnknownNameError, nearest
 
@@ -60,13 +62,15 @@ def gpu_names() -> tuple[str, ...]:
 
 
 def gpu(name: str) -> Figures:
-    """The figures of a GPU by name: ``A100``, ``rtx 4090``, ``NVIDIA H100 PCIe``. The longest known name counts.
+    """The figures of a GPU by name: ``A100``, ``rtx 4090``, ``NVIDIA H100 PCIe``. The most specific known name counts.
 
     Raises UnknownNameError with the known names.
     """
-    wanted = _plain(name)
-    found = [known for known in _TABLE if _plain(known) == wanted]
-    found = found or sorted((known for known in _TABLE if _plain(known) in wanted), key=lambda known: -len(known))
+    words = _words(name)
+    found = [known for known in _TABLE if _plain(known) == _plain(name)]
+    if "laptop" not in words:  # the same name, another chip
+        fitting = [known for known in _TABLE if _words(known) <= words]
+        found += sorted(fitting, key=lambda known: -len(_words(known)))
     if not found:
         raise UnknownNameError(
             f"there are no figures of a device '{name}'{nearest(name, _TABLE) or '.'} "
@@ -79,6 +83,10 @@ def gpu(name: str) -> Figures:
         flops_per_s={dtype: rate * 1e12 for dtype, rate in _by_dtype(rates)},
         bandwidths=(Bandwidth(working_set_bytes=1, bytes_per_s=bandwidth * 1e9),),
     )
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall("[a-z0-9]+", name.lower()))
 
 
 def _plain(name: str) -> str:

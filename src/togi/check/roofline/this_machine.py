@@ -8,6 +8,7 @@ matrix product at the thread count in force. The fastest of several tries counts
 from __future__ import annotations
 
 import abc
+import contextlib
 import hashlib
 import json
 import os
@@ -175,4 +176,5 @@ def _keep(file: Path, figures: Figures) -> None:
         beside.write_text(figures.to_json(), encoding="utf-8")
         beside.replace(file)
     except OSError:  # a read-only home: the next run measures again
-        beside.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)

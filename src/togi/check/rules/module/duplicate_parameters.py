@@ -16,14 +16,16 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 LEAST_BYTES = 64 * 2**10
-LEAST_SHARE = 0.005
+LEAST_SHARE = 0.01
+ENOUGH_BYTES = 16 * 2**20
+"""Reported whatever share it is."""
 
 
 class DuplicateParameters(ModuleRule):
     """Parameters or buffers hold the same bytes in memory of their own.
 
     What it reports: tensors of a module that are equal to the bit and not shared, where the copies hold at least 64 KiB
-    and 0.5 % of the module's bytes: weights that were to be tied and are not, masks and tables that every layer keeps
+    and 1 % of the module's bytes (or 16 MiB): weights that were to be tied and are not, masks and tables that every layer keeps
     for itself.
 
     Why it costs: memory, files and, in every pass, bytes from memory that the cache would have had.
@@ -44,11 +46,11 @@ class DuplicateParameters(ModuleRule):
     id = "duplicate-parameters"
 
     def check(self, seen: Seen) -> Iterable[Finding]:
-        own = _own_tensors(seen.module)
+        own = _own_tensors(seen.given)
         total = sum(_bytes(tensor) for tensor in own.values())
         groups = list(_equal(own))
         wasted = sum((len(names) - 1) * _bytes(own[names[0]]) for names in groups)
-        if not groups or wasted < max(LEAST_BYTES, LEAST_SHARE * total):
+        if not groups or wasted < max(LEAST_BYTES, min(LEAST_SHARE * total, ENOUGH_BYTES)):
             return
         largest = max(groups, key=lambda names: (len(names) - 1) * _bytes(own[names[0]]))
         shape = tuple(own[largest[0]].shape)

@@ -20,12 +20,14 @@ NORMS = {
     "native_batch_norm": "batch or instance norm",
 }
 
+OF_WEIGHTS = "weight standardisation"
+
 
 class NormWithStatisticsAtInference(ModuleRule):
     """Norms that compute a mean and a variance from every input take a good part of the time.
 
     What it reports: layer norms, group norms, instance norms and batch norms without running statistics, by kind, where
-    one kind is predicted to take at least 10 % of the time.
+    one kind is predicted to take at least 10 % of the time. Weights that are standardised anew in every pass count too.
 
     Why it costs: statistics of the input need a pass over the activations before the pass that applies them, and can
     never be folded into a neighbour. A batch norm with running statistics is folded away at inference.
@@ -55,14 +57,18 @@ class NormWithStatisticsAtInference(ModuleRule):
             if share < LEAST_SHARE:
                 continue
             names = list(dict.fromkeys(call.layer for call in calls))
+            of_weights = kind == OF_WEIGHTS
             moved = seen.costs.bytes_of(calls)
             yield Finding(
                 rule=self.id,
                 layer=names[0],
                 count=len(names),
                 message=f"{plural(len(names), kind)} compute{'s' * (len(names) == 1)} statistics at inference.",
-                evidence=f"{layers(names)}: mean and variance come from each input.",
-                remedy="If you train it anew, use norms with running statistics, which fold away; else torch.compile "
+                evidence=f"{layers(names)}: mean and variance come from "
+                f"{'the weights, which stay the same' if of_weights else 'each input'}.",
+                remedy="Standardise the weights once, before inference, and store the result in a plain convolution."
+                if of_weights
+                else "If you train it anew, use norms with running statistics, which fold away; else torch.compile "
                 "fuses a norm with its neighbours (togi tune tries it).",
                 cost=Cost(
                     text=f"at least {size(moved)} moved per pass, {percent(share)} of the predicted time",
@@ -74,6 +80,8 @@ class NormWithStatisticsAtInference(ModuleRule):
 
 
 def _kind(call: Call) -> str:
+    if call.name in NORMS and (source := call.value("input")) is not None and source.constant:
+        return OF_WEIGHTS
     if call.name in NORMS and call.name != "native_batch_norm":
         return NORMS[call.name]
     return NORMS["native_batch_norm"] if uses_batch_statistics(call) else ""

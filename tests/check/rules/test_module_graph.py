@@ -1,0 +1,86 @@
+"""mergeable-branches, channels-off-multiple."""
+
+from __future__ import annotations
+
+import pytest
+import timm
+import torch
+from module_findings import findings, layers
+from torch import nn
+
+
+class Branches(nn.Module):
+    def __init__(self, stride: int = 1, *, leak: bool = False) -> None:
+        super().__init__()
+        self.large, self.small, self.leak = nn.Conv2d(8, 8, 3, padding=1), nn.Conv2d(8, 8, 1, stride=stride), leak
+        self.stride = stride
+
+    def forward(self, x: torch.Tensor) -> object:
+        small = self.small(x)
+        if self.stride > 1:
+            small = nn.functional.interpolate(small, scale_factor=self.stride)
+        y = self.large(x) + small
+        return (y, small) if self.leak else y
+
+
+SAMPLE = torch.randn(1, 8, 16, 16)
+
+
+def test_branches_that_can_be_merged() -> None:
+    (found,) = findings("mergeable-branches", Branches(), SAMPLE)
+    assert found.message.startswith("1 parallel branch in 1 sum ")
+
+
+@pytest.mark.parametrize("module", [Branches(stride=2), Branches(leak=True), nn.Sequential(nn.Conv2d(8, 8, 1))])
+def test_branches_that_cannot(module: nn.Module) -> None:
+    assert not findings("mergeable-branches", module, SAMPLE)
+
+
+def test_repvgg_names_its_blocks() -> None:
+    (found,) = findings("mergeable-branches", timm.create_model("repvgg_a0"), torch.randn(1, 3, 64, 64))
+    assert found.count == 22
+    assert found.evidence.startswith("stem, stages.0.0, stages.0.1 and 19 others")
+
+
+def test_residuals_are_no_branches() -> None:
+    assert not findings("mergeable-branches", timm.create_model("resnet18"), torch.randn(1, 3, 64, 64))
+
+
+def body(width: int, **options: int) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(16, width, 3, **options), nn.ReLU(), nn.Conv2d(width, 16, 3))
+
+
+def test_channels_off_the_multiple_and_what_padding_costs() -> None:
+    (found,) = findings("channels-off-multiple", body(60), torch.randn(1, 16, 32, 32))
+    assert "60 (next: 64)" in found.message
+    assert "all can be padded exactly" in found.evidence
+    assert "padding adds 6.7 %" in found.cost.text
+
+
+@pytest.mark.parametrize("width", [64, 3, 5])
+def test_channels_on_the_multiple_or_too_few(width: int) -> None:
+    assert not findings("channels-off-multiple", body(width), torch.randn(1, 16, 32, 32))
+
+
+def test_int8_wants_32() -> None:
+    sample = torch.randn(1, 16, 32, 32)
+    assert "48 (next: 64)" in findings("channels-off-multiple", body(48), sample, dtype="int8")[0].message
+    assert not findings("channels-off-multiple", body(48), sample)
+
+
+def test_grouped_convolutions_are_left_alone() -> None:
+    module = nn.Sequential(nn.Conv2d(60, 60, 3, groups=60), nn.Conv2d(60, 64, 1))
+    assert not findings("channels-off-multiple", module, torch.randn(1, 60, 32, 32))
+
+
+def test_a_vocabulary_off_the_multiple_is_reported_but_cannot_be_padded() -> None:
+    module = nn.Sequential(nn.Embedding(5003, 64), nn.Linear(64, 5003))
+    (found,) = findings("channels-off-multiple", module, torch.zeros(1, 8, dtype=torch.long))
+    assert "5003 (next: 5008)" in found.message
+    assert "none can be padded exactly" in found.evidence
+    assert "pad_channels" not in found.remedy
+
+
+def test_few_classes_are_too_small_to_matter() -> None:
+    module = nn.Sequential(body(64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
+    assert layers(findings("channels-off-multiple", module, torch.randn(1, 16, 64, 64))) == 0
