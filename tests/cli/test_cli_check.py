@@ -1,0 +1,207 @@
+"""togi check: arguments, exit codes, streams, forms; explain of rules; the hook definition."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from togi.cli.app import run
+
+CODE = "import torch\ntorch.nn.init.xavier_uniform(w)\nopt = torch.optim.SGD(p)\n"
+FIXED = CODE.replace("xavier_uniform", "xavier_uniform_")
+SUBJECT = """
+import torch
+from torch import nn
+
+def subject():
+    {failing}
+    torch.nn.init.xavier_uniform
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, bias=True), nn.BatchNorm2d(8)).eval()
+    return model, torch.zeros(1, 3, 16, 16)
+"""
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("TOGI_CACHE", str(tmp_path / ".cache"))
+    (tmp_path / "a.py").write_text(CODE)
+    (tmp_path / "clean.py").write_text("import torch\n")
+    return tmp_path
+
+
+def out(capsys: pytest.CaptureFixture[str], *arguments: str, code: int) -> str:
+    assert run(["check", *arguments]) == code
+    return capsys.readouterr().out
+
+
+def test_exit_codes(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
+    assert "a.py:2:1: deprecated-function" in out(capsys, code=1)
+    assert "Nothing found in 1 file." in out(capsys, "clean.py", code=0)
+    assert "1 finding" in out(capsys, "--exit-zero", code=0)
+    (folder / "bad.py").write_text("import torch\nx = (\n")
+    assert "bad.py:2: not checked" in out(capsys, code=2)
+    out(capsys, "--exit-zero", code=2)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["a.pyy"], "there is no file or folder a.pyy; did you mean 'a.py'?"),
+        (["nowhere/x/y.py"], "there is no file or folder nowhere/x/y.py"),
+        (["--select", "deprecated-funktion"], "--select: there is no rule 'deprecated-funktion'; did you mean"),
+        (["--ignore", "everything"], "--ignore: there is no rule 'everything'"),
+        (["tim:resnet50"], "did you mean 'timm'"),
+        (["timm:resnet5"], "resnet50"),
+        (["a.py:subjct"], "a.py has no 'subjct'"),
+        (["model.pt2"], "there is no file model.pt2"),
+        (["--output-format", "xml"], "sarif"),
+    ],
+)
+def test_wrong_usage(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert said in captured.err.replace("\n", " ")
+    assert "Traceback" not in captured.err
+
+
+def test_select_ignore_exclude(capsys: pytest.CaptureFixture[str]) -> None:
+    out(capsys, "--select", "torchscript,unsafe_load", code=0)
+    out(capsys, "--ignore", "Deprecated_Function", code=0)
+    out(capsys, "--exclude", "a.py", code=0)
+    out(capsys, "--select", "source", code=1)
+
+
+def test_a_pyproject_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "pyproject.toml").write_text("[tool.togi.check]\nselekt = []\n")
+    assert run(["check"]) == 2
+    assert "there is no key 'selekt'; did you mean 'select'?" in capsys.readouterr().err
+
+
+def test_fix_and_diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "+torch.nn.init.xavier_uniform_(w)" in out(capsys, "--diff", code=1)
+    assert (folder / "a.py").read_text() == CODE
+    assert "1 fixed" in out(capsys, "--fix", code=0)
+    assert (folder / "a.py").read_text() == FIXED
+    assert out(capsys, "--diff", code=0) == ""
+
+
+@pytest.mark.parametrize("form", ["text", "concise", "json", "sarif", "github"])
+def test_output_goes_where_it_is_sent(form: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    shown = out(capsys, "--output-format", form, code=1)
+    assert out(capsys, "--output-format", form, "--output-file", "report", code=1) == ""
+    written = (folder / "report").read_text()
+    assert "deprecated-function" in written
+    if form != "json":
+        assert written == shown
+
+
+def test_json(capsys: pytest.CaptureFixture[str]) -> None:
+    document = json.loads(out(capsys, "--json", code=1))
+    assert document["kind"] == "findings"
+    assert document["findings"][0]["place"]["path"] == "a.py"
+
+
+def test_statistics(capsys: pytest.CaptureFixture[str]) -> None:
+    assert out(capsys, "--statistics", code=1).startswith("     1 [*] deprecated-function  in 1 file\n")
+
+
+def test_a_subject_that_cannot_be_imported_is_a_problem_and_its_source_is_checked(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "s.py").write_text(SUBJECT.format(failing="import no_such_module"))
+    document = json.loads(out(capsys, "s.py:subject", "--json", code=2))
+    assert "no_such_module" in document["problems"][0]["message"]
+    assert [finding["rule"] for finding in document["findings"]] == ["deprecated-function"]
+
+
+def test_a_subject(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "s.py").write_text(SUBJECT.format(failing="pass"))
+    document = json.loads(out(capsys, "s.py:subject", "--json", "--select", "module,source", code=1))
+    assert {"deprecated-function", "bias-before-norm"} <= {finding["rule"] for finding in document["findings"]}
+    assert document["tables"]
+    assert not document["problems"]
+
+
+def test_kinds_that_are_not_selected_do_not_run(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    from togi.check import check_subject
+
+    called: list[str] = []
+
+    def errand(_ref: Any, function: str, _payload: Any, **_: Any) -> dict[str, Any]:
+        called.append(function)
+        return {"findings": [], "report": {}}
+
+    monkeypatch.setattr(check_subject, "run_errand", errand)
+    (folder / "s.py").write_text(SUBJECT.format(failing="pass"))
+    assert run(["check", "s.py:subject", "--select", "source"]) == 1
+    assert called == []
+    assert run(["check", "s.py:subject", "--select", "module"]) == 0
+    assert called == ["togi.check.module.errand:examine"]
+
+
+def test_comments_in_the_source_silence_what_was_seen_in_a_run(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    from togi.check import check_subject
+    from togi.check.finding import Finding, Place
+
+    (folder / "s.py").write_text(SUBJECT.format(failing="pass  # togi: ignore[bias-before-norm]"))
+    line = SUBJECT[: SUBJECT.index("{failing}")].count("\n") + 1
+    found = Finding(rule="bias-before-norm", message="m", remedy="r", place=Place(path="s.py", line=line))
+    answer = {"findings": [found.model_dump(mode="json")], "report": {}}
+    monkeypatch.setattr(check_subject, "run_errand", lambda *_, **__: answer)
+    assert run(["check", "s.py:subject", "--select", "module"]) == 0
+
+
+def test_explain_knows_rules(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "deprecated_function"]) == 0
+    shown = capsys.readouterr().out
+    for heading in ("What it reports", "Why it costs", "When it stays silent", "Example", "Use instead", "Source"):
+        assert f"\n{heading}\n" in shown
+    assert run(["explain", "deprecated-function", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["rule"]["id"] == "deprecated-function"
+    assert run(["explain", "no-grad"]) == 0
+    assert run(["explain", "deprecated-funktion"]) == 2
+    assert "did you mean 'deprecated-function'?" in capsys.readouterr().err
+
+
+def test_a_name_that_a_technique_and_a_rule_share(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "torchscript", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert (document["technique"]["id"], document["rule"]["id"]) == ("torchscript", "torchscript")
+
+
+def test_completion_of_rules() -> None:
+    from togi.cli.options import complete_rule
+
+    assert "deprecated-function" in complete_rule("deprecated_f")
+
+
+def test_paths_need_neither_torch_nor_rich() -> None:
+    code = (
+        "import sys; from togi.cli.app import run; assert run(['check']) == 1; "
+        "print([n for n in ('torch', 'numpy', 'rich.console', 'safetensors') if n in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
+    assert done.stderr.strip() == "[]"
+
+
+def test_output_in_an_encoding_that_has_not_all_characters(folder: Path) -> None:
+    (folder / "a.py").write_text(CODE.replace("(w)", "(w, '研')"), encoding="utf-8")
+    code = "from togi.cli import main; main(['check', '--no-cache'])"
+    environment = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, env=environment, timeout=60, check=False)
+    assert done.returncode == 1
+    assert b"(w, '?')" in done.stdout
+
+
+def test_the_hook_runs_the_command() -> None:
+    text = (Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text()
+    entry = next(line.split(": ")[1] for line in text.splitlines() if line.strip().startswith("entry:"))
+    assert entry.split()[:2] == ["togi", "check"]
+    assert run([*entry.split()[1:], "clean.py"]) == 0
