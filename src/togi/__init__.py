@@ -21,14 +21,18 @@ _PUBLIC = {
     "tune": "togi.api",
 }
 
-__all__ = ["Inputs", "Subject", "TogiError", "__version__", "bench", "lean", "load", "memory", "tune"]
+__all__ = ["Inputs", "Subject", "TogiError", "__version__", "bench", "lean", "load", "memory", "ops", "tune"]
+
+_SUBPACKAGES = ("ops",)
 
 
 def __getattr__(name: str) -> Any:
+    if name in _SUBPACKAGES:
+        return importlib.import_module(f"togi.{name}")
     if name not in _PUBLIC:
         raise AttributeError(f"module 'togi' has no attribute {name!r}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC})
+    return sorted({*globals(), *_PUBLIC, *_SUBPACKAGES})
