@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from togi.artifact.honed import Honed
     from togi.budget.account.record import Account
     from togi.budget.account.round_code import Watched
+    from togi.check.result import CheckResult
     from togi.report.comparison import Comparison
     from togi.subject.inputs import Dynamic
 
@@ -279,6 +280,56 @@ def read_study(study: str | None = None, journal: PathOrName | None = None) -> S
     """
     with Journal.open(journal or default_journal(), create=False, read_only=True) as opened:
         return opened.read(study)
+
+
+def check(
+    *subjects: Any,
+    inputs: Any = None,
+    select: Sequence[str] | None = None,
+    ignore: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    device: str = "cpu",
+    dtype: str | None = None,
+    measure: bool = False,
+    train: bool = False,
+    seed: int = 0,
+    cache: bool = True,
+) -> CheckResult:
+    """Find pitfalls of performance and memory. Without ``subjects``, in the source below the working folder.
+
+    Args:
+        subjects: files and folders (source rules), locators such as ``"timm:resnet50"`` or ``"file.py:factory"``
+            (module rules; of a file also its source and one watched run), a ``togi.Subject``, or a live ``nn.Module``.
+        inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
+        select, ignore: rules or kinds of rules; what pyproject.toml selects is replaced, what it ignores is added to.
+        exclude: patterns of files and folders to leave out, relative to the working folder.
+        device: of a subject: where it runs, or the name of a GPU for which its costs are predicted.
+        dtype: of a subject: predict costs as if floating-point tensors were of this dtype.
+        measure: of a subject: try the techniques that mend what was found, and say what they bring.
+
+    Returns:
+        The findings. It is true when there are any; ``problems`` says what could not be checked.
+
+    Raises:
+        TogiError: a path or subject that does not exist, an unknown rule, a pyproject.toml that cannot be used.
+    """
+    from togi.check.check_any import check_any
+    from togi.check.check_subject import SubjectOptions
+    from togi.check.settings import overrides
+
+    given = overrides(select, ignore, exclude)
+    options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
+    names = [subject for subject in subjects if isinstance(subject, str | Path)]
+    live = [subject for subject in subjects if not isinstance(subject, str | Path)]
+    if inputs is not None and len(live) != 1:
+        raise SubjectError(f"inputs=... belong to one live module, and {len(live)} were given")
+    result = check_any(names if subjects else ["."], given, options, cache=cache)
+    for subject in live:
+        from togi.check.check_subject import check_reference
+
+        with _reference(subject, inputs, {}) as (ref, name):
+            result = result.joined(check_reference(ref, name, ("module", "trace"), given, options))
+    return result
 
 
 def _best(record: Study, artifact: Path | None) -> Best:

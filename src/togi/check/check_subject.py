@@ -43,6 +43,8 @@ class SubjectOptions:
     """Predict costs as if floating-point tensors were of this dtype."""
     measure: bool = False
     """Try the techniques that mend what was found, and say what they bring."""
+    train: bool = False
+    """A training step is meant; without one in the subject, a note says that a forward pass was watched."""
     seed: int = 0
 
     @property
@@ -104,13 +106,13 @@ def _errand(
         findings=in_order([finding for one in chosen for finding in one.findings]),
         suppressed=in_order([finding for one in chosen for finding in one.suppressed]),
         tables=tuple(Table.model_validate(table) for table in report.get("tables", ())),
-        notes=tuple(Note(path=name, message=text) for text in report.get("notes", ())),
+        notes=tuple(Note(path=name, message=text) for text in (*report.get("text", ()), *report.get("notes", ()))),
     )
 
 
 def _payload(kind: Kind, rules: list[str], options: SubjectOptions) -> dict[str, Any]:
     if kind == "trace":
-        return {"device": options.runs_on, "select": rules, "seed": options.seed}
+        return {"device": options.runs_on, "train": options.train, "rules": rules}
     asked = {"device": options.device, "dtype": options.dtype, "measure": options.measure, "seed": options.seed}
     return {**asked, "select": rules}
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
 import sys
 from collections.abc import Iterator
@@ -14,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 import typer
 
 from togi.cli.options import Json, Seed, complete_rule, names, without_effect
-from togi.errors import TogiError, nearest
 
 if TYPE_CHECKING:
     from togi.check.fix_paths import FixResult
@@ -22,9 +20,6 @@ if TYPE_CHECKING:
     from togi.check.result import CheckResult
     from togi.check.settings import Overrides
 
-_LOCATOR = re.compile(r"[^:]{2,}:[^\\/].*", re.DOTALL)
-"""``name:name``, and not a drive's letter with a path."""
-_MODEL = re.compile(r".*\.(?:togi|pt2|ts|pt|pth)(?:\?.*)?", re.DOTALL)
 _PIPE_WIDTH = 120
 """Columns where there is no terminal and COLUMNS is not set."""
 _TABLE_WIDTH = 200
@@ -77,6 +72,7 @@ def check(
     measure: Annotated[
         bool, typer.Option("--measure", help="Of a subject: try what mends findings, and say what it brings.")
     ] = False,
+    train: Annotated[bool, typer.Option("--train", help="Of a subject: its training step is meant.")] = False,
     dtype: Annotated[
         str | None, typer.Option("--dtype", metavar="DTYPE", help="Of a subject: predict costs for bfloat16, ...")
     ] = None,
@@ -93,46 +89,25 @@ def check(
 
     Exit code 1 when something was found, 2 when something could not be checked.
     """
+    from togi.check.check_any import sorted_out
     from togi.check.settings import overrides
 
     form = Form.JSON if json else output_format
     given = overrides(names(select), names(ignore), names(exclude))
-    paths, subjects = _sorted_out(targets or ["."])
+    paths, subjects = sorted_out(targets or ["."])
     cache = not no_cache
     checked = _check_paths(paths, given, fix=fix, unsafe=unsafe_fixes, diff=diff, cache=cache)
     result = checked.result
     for subject in subjects:
         from togi.check.check_subject import SubjectOptions, check_subject
 
-        options = SubjectOptions(device=device, dtype=dtype, measure=measure, seed=seed)
+        options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
         result = result.joined(check_subject(subject, given, options, cache=cache))
     if diff:
         _show_diff(checked, output_file)
     else:
         _show(result, form, statistics, output_file)
     return 0 if exit_zero and result.exit_code == 1 else result.exit_code
-
-
-def _sorted_out(targets: list[str]) -> tuple[list[str], list[str]]:
-    """Paths and subjects. What exists is a path, unless it holds a model; a mistyped path is said to be missing."""
-    paths: list[str] = []
-    subjects: list[str] = []
-    for target in targets:
-        is_model = _MODEL.fullmatch(target) is not None
-        (subjects if is_model or (_LOCATOR.fullmatch(target) and not Path(target).exists()) else paths).append(target)
-    for path in paths:
-        if not Path(path).exists() and not Path(path).is_symlink():
-            raise TogiError(_missing(path))
-    return paths, subjects
-
-
-def _missing(path: str) -> str:
-    folder = Path(path).absolute().parent
-    near = nearest(Path(path).name, (entry.name for entry in folder.iterdir())) if folder.is_dir() else ""
-    return (
-        f"there is no file or folder {path}{near or ';'} nothing was checked. "
-        "A subject is named file.py:factory, package.module:factory, timm:NAME, ..."
-    )
 
 
 def _check_paths(paths: list[str], given: Overrides, *, fix: bool, unsafe: bool, diff: bool, cache: bool) -> FixResult:

@@ -74,6 +74,8 @@ def _marked(place: Place, number: int, end_line: int, line: str) -> tuple[int, i
         return 0, 0
     indent = len(line) - len(line.lstrip())
     start = place.column - 1 if number == place.line else indent
+    if place.end_column is None:
+        start = max(start, indent)  # only the line is known
     end = place.end_column - 1 if number == end_line and place.end_column is not None else len(line.rstrip())
     return (start, max(end, start + 1)) if number == place.line or end > start else (0, 0)
 

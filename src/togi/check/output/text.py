@@ -67,7 +67,10 @@ def summary(result: CheckResult) -> Line:
 
 def _rest(result: CheckResult) -> Iterator[Line]:
     for problem in result.problems:
-        yield ((f"{_where(problem)}: ", "bold"), ("not checked: ", "yellow"), (one_line(problem.message), ""))
+        first, *more = printable(problem.message).split("\n")
+        yield ((f"{_where(problem)}: ", "bold"), ("not checked: ", "yellow"), (first, ""))
+        for line in more:  # a traceback of the subject's own
+            yield ((f"    {line}", "dim"),)
     for note in result.notes:
         yield ((f"{_where(note)}: ", "bold"), ("note: ", "cyan"), (one_line(note.message), ""))
     yield summary(result)
@@ -80,7 +83,7 @@ def _details(finding: Finding, width: int) -> Iterator[Line]:
         yield from _labelled("layer", finding.layer, width)
     yield from _labelled("seen", finding.evidence, width)
     if finding.cost is not None:
-        known = "measured" if finding.cost.measured else "predicted"
+        known = "measured" if finding.cost.measured else "not measured"
         yield from _labelled("cost", f"{finding.cost.text} ({known})", width)
     yield from _labelled("instead", finding.remedy, width)
     if finding.fix is not None:
