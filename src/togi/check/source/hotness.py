@@ -1,8 +1,8 @@
 """Which places run often: once per forward pass, batch or step.
 
 Hot are ``forward`` of modules, steps of trainers (``training_step``), configured functions, loops over DataLoaders,
-loops that call a module, ``backward()`` or an optimizer's ``step()`` in every turn, and the functions of the file that are
-called from any of these. Not hot are constructors, representations, data preparation, tests, and branches that run
+loops that call a module, ``backward()`` or an optimizer's ``step()`` in every turn, and the functions of the file that
+are called from any of these. Not hot are constructors, representations, data preparation, tests, and branches that run
 rarely (``rarity``).
 """
 
@@ -105,7 +105,7 @@ class Hotness:
                 return rare is (child in body)
             return isinstance(above, ast.If) and isinstance(_block(above, child)[-1], ast.Raise)
         if isinstance(above, ast.BoolOp) and isinstance(above.op, ast.And):
-            before = above.values[: above.values.index(child)] if child in above.values else []  # type: ignore[arg-type]
+            before = above.values[: above.values.index(child)] if child in above.values else []
             return any(self._rare(one, above) is True for one in before)
         return False
 
@@ -200,14 +200,14 @@ class Hotness:
         return self._loops[loop]
 
     def _loop(self, loop: Loop) -> str | None:
-        if not isinstance(loop, ast.While):
-            iterated = loop.generators[0].iter if isinstance(loop, COMPREHENSIONS) else loop.iter
+        iterated = iterated_by(loop)
+        if iterated is not None:
             if any(
                 isinstance(one, ast.Name | ast.Attribute) and _BEFORE_AND_AFTER.search(_last_name(one))
                 for one in ast.walk(iterated)
             ):
                 return None
-            if _gives_batches(self._flow.value(iterated)):
+            if gives_batches(self._flow.value(iterated)):
                 return f"it runs for every batch of {_short(iterated)} (loop in line {loop.lineno})"
         trigger = next(filter(None, map(self._trigger, direct_calls(loop))), None)
         return f"it runs in every turn of the loop in line {loop.lineno}, which calls {trigger}" if trigger else None
@@ -242,7 +242,15 @@ def _results(loop: Loop) -> list[ast.AST]:
     return [loop.elt]
 
 
-def _gives_batches(value: Value) -> bool:
+def iterated_by(loop: Loop) -> ast.expr | None:
+    """What ``loop`` goes through; None for ``while``."""
+    if isinstance(loop, ast.While):
+        return None
+    return loop.generators[0].iter if isinstance(loop, COMPREHENSIONS) else loop.iter
+
+
+def gives_batches(value: Value) -> bool:
+    """Whether iterating over ``value`` gives batches of a DataLoader, alone or beside a counter."""
     if value.kind is Kind.DATALOADER:
         return True
     element = value.element

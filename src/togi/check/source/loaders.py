@@ -90,7 +90,7 @@ def unwrapped(node: ast.expr) -> ast.expr:
 
 def batch_to_cuda(source: Source) -> ast.Call | None:
     """A call by which a batch out of a loader goes to a CUDA device in this file, or None."""
-    devices = _cuda_names(source)
+    devices = cuda_names(source)
     for call in source.nodes(ast.Call):
         if isinstance(call.func, ast.Attribute) and _to_cuda(call, devices) and _of_batch(source, call.func.value):
             return call
@@ -143,7 +143,7 @@ def _over_loader(source: Source, loop: ast.For | ast.AsyncFor) -> bool:
     return made or "loader" in name.lower()
 
 
-def _cuda_names(source: Source) -> set[str]:
+def cuda_names(source: Source) -> set[str]:
     """Names and attributes that a string with ``cuda`` is assigned to, also as a default or by argparse."""
     found: set[str] = set()
     for node in source.nodes(ast.Assign, ast.AnnAssign):

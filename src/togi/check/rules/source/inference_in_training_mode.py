@@ -1,0 +1,169 @@
+"""The rule ``inference-in-training-mode``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from togi.check.finding import Finding
+from togi.check.rule import SourceRule
+from togi.check.source.inference import INFERENCE_NAMES, Use, uses_of_models
+from togi.check.source.value import excerpt
+
+if TYPE_CHECKING:
+    from togi.check.source.model import Source
+
+_DELIBERATE = re.compile(r"(dropout|mc_|_mc|bn_stats|update_bn|calibrat|recalib|swa|warm_?up|profile|bench|time|speed)")
+_EVALUATED = ("from_pretrained", "torch.jit.load", "torch.jit.script", "torch.jit.trace", "torch.export")
+_SETTERS = re.compile(r"(eval_mode|set_eval|to_eval|switch_to_eval|inference_mode_on|for_inference)")
+
+
+class InferenceInTrainingMode(SourceRule):
+    """A model is used for inference without ``eval()``.
+
+    What it reports: a model called in a loop over batches that computes no gradients, or under ``no_grad`` or
+    ``inference_mode``, where no ``eval()`` comes before it: not in the function, not where the function is called in this
+    file, not where the model was made; or where ``train()`` was the last that was called.
+
+    Why it costs: dropout draws random masks, batch norms compute statistics of the batch and overwrite their running
+    averages, and neither can be folded or fused away. The results are wrong besides: they depend on the rest of the
+    batch.
+
+    When it stays silent: models from ``from_pretrained`` (handed over in ``eval`` mode), TorchScript files, methods of
+    modules and steps of trainers, functions named after dropout sampling or batch norm statistics, and measurements.
+
+    Example::
+
+        @torch.no_grad()
+        def evaluate(model, loader):
+            return [model(images).argmax(1) for images in loader]
+
+    Use instead::
+
+        @torch.no_grad()
+        def evaluate(model, loader):
+            model.eval()
+            return [model(images).argmax(1) for images in loader]
+
+    Source: https://docs.pytorch.org/docs/stable/notes/autograd.html#evaluation-mode-nn-module-eval
+    """
+
+    id = "inference-in-training-mode"
+    valid = (
+        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader):\n    model.eval()\n    for x in loader:\n"
+        "        out = model(x)\n",
+        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader):\n    for x in loader:\n"
+        "        out = model(x)\n\n"
+        "model = torch.hub.load('a', 'b').eval()\nevaluate(model, loader)\n",
+        "import torch\n\ndef train(model, loader, criterion):\n    for x, y in loader:\n"
+        "        criterion(model(x), y).backward()\n",
+        "import torch\nfrom transformers import AutoModelForCausalLM\n\n"
+        "model = AutoModelForCausalLM.from_pretrained('x')\n"
+        "with torch.no_grad():\n    out = model(ids)\n",
+        "import torch\n\ndef mc_dropout(model, loader):\n    model.train()\n    with torch.no_grad():\n"
+        "        return [model(x) for x in loader]\n",
+    )
+    invalid = (
+        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader):\n    for x in loader:\n"
+        "        out = model(x)  # here\n",
+        "import torch\nimport torchvision\n\nmodel = torchvision.models.resnet50()\nwith torch.inference_mode():\n"
+        "    out = model(x)  # here\n",
+        "import torch\n\ndef run(model, train_loader, val_loader, criterion):\n    for epoch in range(3):\n"
+        "        model.train()\n        for x, y in train_loader:\n            criterion(model(x), y).backward()\n"
+        "        with torch.no_grad():\n            for x, y in val_loader:\n                out = model(x)  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        reported: set[ast.AST | None] = set()
+        for use in uses_of_models(source):
+            region = use.loop or use.function
+            if region in reported or _DELIBERATE.search(_name(use).lower()) or not _is_inference(source, use):
+                continue
+            reason = _training(source, use)
+            if reason:
+                reported.add(region)
+                model = excerpt(use.model, 30)
+                yield source.finding(
+                    self,
+                    use.call,
+                    f"{excerpt(use.call, 40)} runs for inference in training mode",
+                    f"call {model}.eval() before it (and {model}.train() before training goes on)",
+                    evidence=reason,
+                )
+
+
+def _name(use: Use) -> str:
+    return getattr(use.function, "name", "")
+
+
+def _is_inference(source: Source, use: Use) -> bool:
+    if not source.records_grad(use.call):
+        known = use.value.origin is not None and use.value.certain
+        return use.loop is not None or known or bool(INFERENCE_NAMES.search(_name(use)))
+    return use.loop is not None and bool(INFERENCE_NAMES.search(_name(use)))
+
+
+def _training(source: Source, use: Use) -> str:
+    """Why the model is in training mode; empty where it is not, or where nobody can tell."""
+    if any(mark in (use.value.qualified or "") for mark in _EVALUATED):
+        return ""
+    last = _last_mode(source, use)
+    if last is not None:
+        return f"the last call before it is {excerpt(last)} in line {last.lineno}" if _is_train(last) else ""
+    if _evaluated_elsewhere(source, use):
+        return ""
+    return f"no call of {excerpt(use.model, 30)}.eval() leads here"
+
+
+def _last_mode(source: Source, use: Use) -> ast.Call | None:
+    """The last ``eval()`` or ``train()`` of anything before the call, in its function."""
+    region = use.function or source.tree
+    before = [
+        call
+        for call in _mode_calls(region)
+        if call.lineno <= use.call.lineno and (use.function is not None or source.function(call) is None)
+    ]
+    own = [call for call in before if _receiver(call) == ast.unparse(use.model)]
+    if own:
+        return max(own, key=lambda call: call.lineno)
+    return next((call for call in before if not _is_train(call)), None)
+
+
+def _mode_calls(region: ast.AST) -> Iterator[ast.Call]:
+    for node in ast.walk(region):
+        if isinstance(node, ast.Call):
+            func = node.func
+            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            if (name in ("eval", "train") and isinstance(func, ast.Attribute)) or _SETTERS.search(name):
+                yield node
+
+
+def _receiver(call: ast.Call) -> str:
+    return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
+
+
+def _is_train(call: ast.Call) -> bool:
+    """``model.train()``; not ``model.train(False)``, ``model.train(mode)``, ``trainer.train(data)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "train":
+        return False
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return not given or (isinstance(given[0], ast.Constant) and given[0].value is True)
+
+
+def _evaluated_elsewhere(source: Source, use: Use) -> bool:
+    """``eval()`` in a function that calls this one, in another method of the class, where the model was made, or at the
+    top of the file."""
+    function = use.function
+    if any(not _is_train(call) for call in _mode_calls(source.tree) if source.function(call) is None):
+        return True
+    if function is None:
+        return False
+    owner = source.index.class_of(function)
+    if owner is not None:
+        return any(not _is_train(call) for call in _mode_calls(owner)) or ast.unparse(use.model).startswith("self.")
+    outer = source.function(function)
+    callers = [source.function(call) for call in source.callers.sites(function)]
+    around = [one for one in (outer, *callers) if one is not None]
+    return any(not _is_train(call) for one in around for call in _mode_calls(one))

@@ -1,0 +1,105 @@
+"""The rule ``inference-records-graph``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.check.finding import Finding
+from togi.check.rule import SourceRule
+from togi.check.source.hotness import gives_batches, iterated_by
+from togi.check.source.inference import INFERENCE_NAMES, Use, uses_of_models
+from togi.check.source.value import excerpt
+
+if TYPE_CHECKING:
+    from togi.check.source.model import Source
+
+_FROZEN = ("requires_grad_(False)", "requires_grad = False", "requires_grad=False")
+
+
+class InferenceRecordsGraph(SourceRule):
+    """A loop of inference records autograd's graph.
+
+    What it reports: a model called in a loop over batches that computes no gradients, without ``torch.no_grad()`` or
+    ``torch.inference_mode()`` around it, on its function, or around every call of its function in the file.
+
+    Why it costs: every activation that a backward pass would need stays alive until the output dies, which multiplies
+    peak memory, and each operation does bookkeeping. What is kept across batches keeps its whole graph.
+
+    When it stays silent: loops that call ``backward`` or step an optimizer, loops whose outputs are trained on
+    afterwards, methods of modules and steps of trainers (whose caller decides), files that freeze the parameters,
+    ``generate`` and other methods that switch it off themselves.
+
+    Example::
+
+        def evaluate(model, loader):
+            model.eval()
+            for images, labels in loader:
+                correct += (model(images).argmax(1) == labels).sum()
+
+    Use instead::
+
+        @torch.inference_mode()
+        def evaluate(model, loader):
+            model.eval()
+            for images, labels in loader:
+                correct += (model(images).argmax(1) == labels).sum()
+
+    Source: https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation
+    """
+
+    id = "inference-records-graph"
+    technique = "inference_mode"
+    valid = (
+        "import torch\n\ndef evaluate(model, loader):\n    model.eval()\n    with torch.no_grad():\n"
+        "        for x, y in loader:\n            out = model(x)\n",
+        "import torch\n\n@torch.inference_mode()\ndef evaluate(model, loader):\n"
+        "    return [model(x) for x in loader]\n",
+        "import torch\n\ndef train(model, loader, criterion, optimizer):\n    for x, y in loader:\n"
+        "        loss = criterion(model(x), y)\n        loss.backward()\n        optimizer.step()\n",
+        "import torch\n\ndef step(model, loader, criterion):\n    losses = []\n    for x, y in loader:\n"
+        "        losses.append(criterion(model(x), y))\n    torch.stack(losses).sum().backward()\n",
+        "import torch\n\ndef _run(model, loader):\n    for x in loader:\n        model(x)\n\n"
+        "def evaluate(model, loader):\n    with torch.no_grad():\n        _run(model, loader)\n",
+        "import torch\n\ntorch.set_grad_enabled(False)\nfor x in loader:\n    y = model(x)\n",
+        "import torch\n\ndef run(layers, x):\n    for layer in layers:\n        x = layer(x)\n    return x\n",
+    )
+    invalid = (
+        "import torch\n\ndef evaluate(model, loader):\n    model.eval()\n    for x, y in loader:\n"
+        "        out = model(x)  # here\n        print(len(out))\n",
+        "import torch\n\nmodel.eval()\nfor batch in loader:\n    out = model(**batch)  # here\n",
+        "import torch\n\ndef run(model, train_loader, val_loader, criterion, optimizer):\n    for epoch in range(3):\n"
+        "        for x, y in train_loader:\n            criterion(model(x), y).backward()\n"
+        "            optimizer.step()\n"
+        "        for x, y in val_loader:\n            out = model(x)  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        if any(mark in source.text for mark in _FROZEN):
+            return
+        reported: set[ast.AST] = set()
+        for use in uses_of_models(source):
+            if use.loop is None or use.loop in reported or not _is_inference(source, use):
+                continue
+            if source.records_grad(use.call):
+                reported.add(use.loop)
+                yield source.finding(
+                    self,
+                    use.call,
+                    f"{excerpt(use.call, 40)} records autograd's graph for every batch, and nothing here uses it",
+                    f"put the loop in line {use.loop.lineno} under `with torch.inference_mode():` (torch.no_grad() where "
+                    "outputs enter autograd later)",
+                    evidence=f"no backward() and no optimizer in the loop in line {use.loop.lineno}",
+                )
+
+
+def _is_inference(source: Source, use: Use) -> bool:
+    loop = use.loop
+    iterated = iterated_by(loop) if loop is not None else None
+    name = getattr(use.function, "name", "")
+    if iterated is not None and "train" in ast.unparse(iterated).lower():
+        return False
+    if INFERENCE_NAMES.search(name):
+        return True
+    return iterated is not None and gives_batches(source.value(iterated))
