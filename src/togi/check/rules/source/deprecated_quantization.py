@@ -30,8 +30,16 @@ _SUCCESSORS = {
     "prepare_pt2e": _EXPORTED,
     "prepare_qat_pt2e": _EXPORTED,
     "convert_pt2e": _EXPORTED,
+    "QuantStub": _EAGER,
+    "DeQuantStub": _EAGER,
+    "QuantWrapper": _EAGER,
+    "add_quant_dequant": _EAGER,
+    "get_default_qconfig": _EAGER,
+    "get_default_qat_qconfig": _TRAINING,
+    "get_default_qconfig_mapping": _EXPORTED,
+    "get_default_qat_qconfig_mapping": _EXPORTED,
 }
-_MODULES = ("", ".quantize", ".quantize_fx", ".quantize_pt2e")
+_MODULES = ("", ".quantize", ".quantize_fx", ".quantize_pt2e", ".stubs", ".qconfig", ".qconfig_mapping")
 _NAMES = {
     f"torch.{package}quantization{module}.{name}"
     for package in ("", "ao.")
@@ -43,8 +51,8 @@ _NAMES = {
 class DeprecatedQuantization(SourceRule):
     """Quantization through ``torch.quantization`` or ``torch.ao.quantization``.
 
-    What it reports: the functions that prepare, convert or quantize a model there: ``quantize_dynamic``, ``prepare``,
-    ``convert``, ``prepare_fx``, ``convert_fx``, ``prepare_pt2e`` and their kin.
+    What it reports: what prepares, converts or quantizes a model there: ``quantize_dynamic``, ``prepare``, ``convert``,
+    ``prepare_fx``, ``convert_fx``, ``prepare_pt2e``, ``QuantStub``, the default configurations, and their kin.
 
     Why it costs: they are deprecated, and warn that they will be removed. Their int8 kernels run on the CPU
     alone. torchao has int8, int4 and float8 on the GPU too, and works with ``torch.compile`` and ``torch.export``.

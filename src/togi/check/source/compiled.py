@@ -1,0 +1,52 @@
+"""What a file compiles with ``torch.compile``, and where it calls it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from togi.check.source.loaders import assigned
+from togi.check.source.uses import uses
+
+if TYPE_CHECKING:
+    from togi.check.source.model import Source
+
+_NAMES = {"torch.compile"}
+_WAITING = {"functools.partial"}
+
+
+def compile_calls(source: Source) -> Iterator[ast.Call]:
+    """Calls of ``torch.compile`` that are given something to compile, which decorators are not."""
+    for node, _ in uses(source, _NAMES):
+        call = source.parent(node)
+        if isinstance(call, ast.Call) and call.func is node and call.args:
+            yield call
+
+
+def is_compile(source: Source, node: ast.expr | None) -> bool:
+    """Whether an expression is ``torch.compile``, a call of it, or ``functools.partial`` of it."""
+    if isinstance(node, ast.Call):
+        if source.qualified(node.func) in _WAITING:
+            return bool(node.args) and is_compile(source, node.args[0])
+        node = node.func
+    return node is not None and source.qualified(node) in _NAMES
+
+
+def compilation(source: Source, callee: ast.expr) -> ast.expr | None:
+    """The decorator or the call of ``torch.compile`` that made what ``callee`` names, or None."""
+    if isinstance(callee, ast.Name) and (holder := source.names.holder(callee.id, source.scope(callee))):
+        for binding in holder.bindings[callee.id]:
+            if isinstance(binding, ast.FunctionDef):
+                return next((one for one in binding.decorator_list if is_compile(source, one)), None)
+    made = assigned(source, callee)
+    return next((one for one in made if isinstance(one, ast.Call) and one.args and is_compile(source, one)), None)
+
+
+def loop_names(loop: ast.AST) -> set[str]:
+    """Names that one pass of a loop binds: its target's and those assigned in its body."""
+    return {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+
+
+def names_in(node: ast.AST) -> set[str]:
+    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
