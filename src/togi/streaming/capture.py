@@ -9,6 +9,7 @@ Source: torch.fx.experimental.proxy_tensor.make_fx; torch.func.functionalize; Sh
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,10 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
+from torch._functorch.compile_utils import fx_graph_cse
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functionalize
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.func import functionalize
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -44,16 +47,26 @@ class Captured:
     """From the values of ``outputs`` to what the function returns."""
     sizes: Sizes
     admits: Callable[[Sequence[Tensor]], bool]
-    """Whether the graph is the function for tensors of these sizes and strides."""
+    """Whether the graph is the function for tensors of these sizes."""
 
 
-class _GradientsSwitched(TorchDispatchMode):
+class _GradientsSwitched(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees operations that run with gradients off: a ``no_grad`` block, or inside a custom autograd function."""
 
     seen: bool = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         self.seen = self.seen or not torch.is_grad_enabled()
+        return func(*args, **(kwargs or {}))
+
+
+class _Detaches(TorchFunctionMode):
+    """Sees whether the function stops gradients, which functionalization writes as a plain alias."""
+
+    seen: bool = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen = self.seen or func in (Tensor.detach, torch.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
         return func(*args, **(kwargs or {}))
 
 
@@ -70,7 +83,7 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
     """
     environment = ShapeEnv(duck_shape=False)
     mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
-    fakes = [_fake(mode, tensor, index) for index, tensor in enumerate(tensors)]
+    fakes = [_contiguous_fake(mode, tensor, index) for index, tensor in enumerate(tensors)]
     form: list[Any] = []
 
     def flat(*given: Tensor) -> list[Any]:
@@ -79,14 +92,19 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
         form[:] = [spec, [None if keep else leaf for keep, leaf in zip(kept, leaves, strict=True)], kept]
         return [leaf for keep, leaf in zip(kept, leaves, strict=True) if keep]
 
-    switched = _GradientsSwitched()
-    module = _traced(flat, fakes, mode, switched, decompose)
+    switched = _GradientsSwitched()  # type: ignore[no-untyped-call]
+    with _Detaches() as detaches:
+        module = _traced(flat, fakes, mode, switched, decompose)
     constants = _lift_constants(module)
     if switched.seen and torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *constants)):
         raise NotLean("it switches gradients off inside, or has an autograd function of its own, which a graph loses")
-    _simplify(module.graph)
     _refuse_effects(module.graph)
-    placeholders = tuple(node for node in module.graph.nodes if node.op == "placeholder")
+    graph = fx_graph_cse(module.graph)
+    _simplify(graph)
+    for node in graph.nodes if detaches.seen else ():
+        if node.target is aten.alias.default:
+            node.target = aten.detach.default
+    placeholders = tuple(node for node in graph.nodes if node.op == "placeholder")
     spec, leaves, kept = form
 
     def rebuild(values: Sequence[Any]) -> Any:
@@ -96,22 +114,26 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
         )
 
     return Captured(
-        graph=module.graph,
+        graph=graph,
         constants=constants,
         placeholders=placeholders,
-        outputs=tuple(next(n for n in module.graph.nodes if n.op == "output").args[0]),
+        outputs=tuple(next(n for n in graph.nodes if n.op == "output").args[0]),
         rebuild=rebuild,
         sizes=Sizes.of(fakes),
         admits=_guards(environment, fakes),
     )
 
 
-def _fake(mode: FakeTensorMode, tensor: Tensor, index: int) -> Tensor:
+def _contiguous_fake(mode: FakeTensorMode, tensor: Tensor, index: int) -> Tensor:
+    """A stand-in of symbolic size. Always contiguous, so that one graph serves all strides."""
     from torch._dynamo.source import ConstantSource
 
     dynamic = [DimDynamic.STATIC if size < 2 else DimDynamic.DYNAMIC for size in tensor.shape]
     context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
-    return mode.from_tensor(tensor, source=ConstantSource(f"tensor{index}"), symbolic_context=context)
+    sized = mode.from_tensor(tensor, source=ConstantSource(f"tensor{index}"), symbolic_context=context)
+    with mode:
+        made = torch.empty(sized.shape, dtype=tensor.dtype, device=tensor.device)
+    return made.requires_grad_(tensor.requires_grad)
 
 
 def _traced(
@@ -154,7 +176,7 @@ def _why(error: Exception) -> str:
 def _decompositions(decompose: bool) -> dict[Any, Any]:
     from torch._decomp import core_aten_decompositions, get_decompositions
 
-    table: dict[Any, Any] = dict(core_aten_decompositions().items())
+    table: dict[Any, Any] = dict(core_aten_decompositions().items())  # type: ignore[no-untyped-call]
     if decompose:
         multi_pass = [aten._softmax, aten._log_softmax, aten.var, aten.std, aten.native_layer_norm, aten.addmm]
         return table | dict(get_decompositions(multi_pass))
@@ -164,7 +186,8 @@ def _decompositions(decompose: bool) -> dict[Any, Any]:
 
 def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
     """Tensors held by the traced module as further placeholders."""
-    graph, found = module.graph, []
+    graph = module.graph
+    found: list[Tensor] = []
     known: dict[str, fx.Node] = {}
     last = [node for node in graph.nodes if node.op == "placeholder"][-1:]
     for node in [node for node in graph.nodes if node.op == "get_attr"]:
@@ -193,6 +216,11 @@ def _simplify(graph: fx.Graph) -> None:
                 node.replace_all_uses_with(source)
             else:
                 node.update_arg(0, source)
+        elif node.target is aten.copy.default and _shape(node.args[1]) == _shape(node):
+            with graph.inserting_before(node):
+                cast = graph.call_function(aten._to_copy.default, (node.args[1],), {"dtype": node.meta["val"].dtype})
+            cast.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(cast)
         elif node.target is aten.slice.Tensor and _shape(node) == _shape(node.args[0]):
             node.replace_all_uses_with(node.args[0])
     graph.eliminate_dead_code()
@@ -215,16 +243,26 @@ def _refuse_effects(graph: fx.Graph) -> None:
                 raise NotLean(f"it writes into a tensor that it was given ({node.target})")
             if torch.Tag.nondeterministic_seeded in node.target.tags:
                 raise NotLean(f"it draws random numbers ({node.target}), which other tiles would draw differently")
-            if torch.Tag.dynamic_output_shape in node.target.tags:
+            if torch.Tag.dynamic_output_shape in node.target.tags and not _picks_by_index(node):
                 raise NotLean(f"the size of {node.target} depends on values")
+            if node.target in (aten.as_strided.default, aten.set_.source_Storage):
+                raise NotLean(f"it reads memory by strides ({node.target})")
         elif isinstance(node.target, torch._ops.HigherOrderOperator):
             raise NotLean(f"it calls the higher-order operation {node.target}")
         elif node.target is not operator.getitem and isinstance(node.meta.get("val"), Tensor):
             raise NotLean(f"it calls {node.target}, which is no ATen operation")
 
 
+def _picks_by_index(node: fx.Node) -> bool:
+    """``x[i, j]`` with integer indices: its size is theirs, unlike that of a mask."""
+    if node.target is not aten.index.Tensor:
+        return False
+    indices: Any = node.args[1]
+    return all(index.meta["val"].dtype not in (torch.bool, torch.uint8) for index in indices if index is not None)
+
+
 def _guards(environment: ShapeEnv, fakes: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], bool]:
-    code = environment.produce_guards_expression(list(fakes))
+    code = environment.produce_guards_expression(list[Any](fakes))
     fixed = [
         (index, dim, int(expression))
         for index, fake in enumerate(fakes)
@@ -235,9 +273,25 @@ def _guards(environment: ShapeEnv, fakes: Sequence[Tensor]) -> Callable[[Sequenc
     def admits(tensors: Sequence[Tensor]) -> bool:
         if any(tensors[index].shape[dim] != size for index, dim, size in fixed):
             return False
-        return code is None or bool(environment.evaluate_guards_expression(code, list(tensors)))
+        return code is None or bool(environment.evaluate_guards_expression(code, [_Shaped(t.shape) for t in tensors]))
 
     return admits
+
+
+class _Shaped:
+    """What guards ask of a tensor, as if it were contiguous."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        self.shape = shape
+
+    def size(self) -> torch.Size:
+        return self.shape
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(math.prod(max(size, 1) for size in self.shape[dim + 1 :]) for dim in range(len(self.shape)))
+
+    def storage_offset(self) -> int:
+        return 0
 
 
 def _shape_of(tensor: Tensor) -> list[Any]:

@@ -1,8 +1,8 @@
 """How a reduction over a streamed dimension is put together from the parts of its tiles, and differentiated.
 
 A ``Combiner`` is made for one reduction node. ``add(part, offset, count)`` takes what the very same operation gave on
-one tile, ``finish`` gives what it gives on the whole. Sums are kept in float64 where torch has it, so thousands of tiles
-add no error of their own. Of equal extremes the first is kept, and NaN wins, as in torch.
+one tile, ``finish`` gives what it gives on the whole. Sums are kept in float64 where torch has it, so thousands of
+tiles add no error of their own. Of equal extremes the first is kept, and NaN wins, as in torch.
 
 ``part_gradient`` is the derivative of the whole with respect to the part of one tile; autograd does the rest.
 """
@@ -103,10 +103,11 @@ class IndexedExtreme(Combiner):
         self.largest = node.target in (aten.max.dim, aten.argmax.default)
         self.index_only = node.target in (aten.argmax.default, aten.argmin.default)
         self.values: Tensor | None = None
+        self.index: Tensor | None = None
 
     def add(self, part: Any, offset: int, count: int) -> None:
         values, index = part[0], part[1] + offset
-        if self.values is None:
+        if self.values is None or self.index is None:
             self.values, self.index = values, index
             return
         better = values > self.values if self.largest else values < self.values
@@ -131,10 +132,11 @@ class TopK(Combiner):
         given = arguments(node)
         self.count, self.largest = given["k"], given["largest"]
         self.values: Tensor | None = None
+        self.index: Tensor | None = None
 
     def add(self, part: Any, offset: int, count: int) -> None:
         values, index = part[0], part[1] + offset
-        if self.values is not None:
+        if self.values is not None and self.index is not None:
             values = torch.cat([self.values, values], self.dim)
             index = torch.cat([self.index, index], self.dim)
         kept = min(self.count, values.shape[self.dim])
@@ -143,6 +145,7 @@ class TopK(Combiner):
 
     def finish(self) -> tuple[Tensor, Tensor]:
         assert self.values is not None
+        assert self.index is not None
         return self.values, self.index
 
     def part_gradient(self, part: Any, result: Any, gradient: Tensor, offset: int, count: int) -> Tensor:

@@ -32,7 +32,7 @@ class _Recomputed(torch.autograd.Function):
         return tuple(flat)
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor | None) -> Any:
         saved = iter(ctx.saved_tensors)
         reads = [next(saved) if number is None else number for number in ctx.numbers]

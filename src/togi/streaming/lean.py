@@ -216,11 +216,11 @@ def _unusual(tensor: Tensor) -> bool:
         or tensor.layout is not torch.strided
         or tensor.is_quantized
         or tensor.device.type == "meta"
-        or torch.jit.is_tracing()
+        or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     )
 
 
-@torch.compiler.disable
+@torch.compiler.disable  # type: ignore[untyped-decorator]
 def _outside_compilation(call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
     """Called from a compiled function: a graph break, since one compiled graph would keep to no budget."""
     return call(args, kwargs)

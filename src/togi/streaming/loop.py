@@ -94,7 +94,7 @@ class _Assembled:
     def _room(self, piece: Tensor) -> Tensor:
         shape = list(piece.shape)
         shape[self.product.dim] = self.length
-        order = sorted(range(piece.dim()), key=lambda dim: -piece.stride(dim))
+        order = sorted(range(piece.dim()), key=piece.stride().__getitem__, reverse=True)
         return torch.empty_permuted(shape, order, dtype=piece.dtype, device=piece.device)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -16,9 +16,9 @@ from togi.streaming.footprint import Weights, plain_peak_bytes
 from togi.streaming.loop import TileLoop
 from togi.streaming.plan import LeanPlan
 from togi.streaming.program import Program, result_bytes
-from togi.streaming.proof import Proof, prove
+from togi.streaming.proof import Proof, prove, same_tiles
 from togi.streaming.schedule import make_schedule
-from togi.streaming.tile import Tiling, choose, compiled, described, largest_tile, tile_of
+from togi.streaming.tile import Tiling, choose, compiled, compiled_tile, described, largest_tile, tile_of
 
 LARGE_BYTES = 4 << 20
 """Above this an intermediate is streamed even where it fits: written to memory and read again, it costs more time."""
@@ -118,15 +118,26 @@ class Planned:
             tile = tile_of(loop, tiling, fitted.weights, fitted.room_bytes)
             slow = tiling.per_position_s * length > COMPILE_FROM_S
             if self.compiling or (self.compiling is None and slow):
-                tiling = compiled(loop, reads, tiling, tile, length)
-                if tiling.body is not None:
-                    tiling = _proven(loop, reads, tiling, tile, length)
+                tiling, tile = self._compiled(loop, reads, tiling, fitted, length)
             self.tilings[id(loop)] = tiling
             return loop.run(reads, length, tile, tiling.body)
 
         with torch.no_grad():
             program.run(tensors, fitted.weights, tuned)
         self.proofs[id(program)] = proof
+
+    def _compiled(
+        self, loop: TileLoop, reads: Sequence[Any], plain: Tiling, fitted: Fitted, length: int
+    ) -> tuple[Tiling, int]:
+        """The tiling with a compiled body where that is faster and proven, else the plain one; and its tile."""
+        longer = compiled_tile(loop, plain, fitted.weights, fitted.room_bytes)
+        tile = tile_of(loop, longer, fitted.weights, fitted.room_bytes)
+        tiling = compiled(loop, reads, longer, tile, length)
+        if tiling.body is not None and (why := same_tiles(loop, reads, tiling, min(tile, length))):
+            tiling = replace(tiling, body=None, compiling=f"compiled and dropped: {why}")
+        if tiling.body is None:
+            tiling = replace(plain, compiling=tiling.compiling)
+        return tiling, tile_of(loop, tiling, fitted.weights, fitted.room_bytes)
 
     def _cut_in(self, program: Program) -> Callable[[Sequence[Tensor], Weights, float], Any]:
         def run(tensors: Sequence[Tensor], weights: Weights, tiles: float) -> Any:
@@ -152,7 +163,7 @@ class Planned:
         return fitted.program.run(tensors, fitted.weights, in_tiles)
 
     def described(self, shapes: tuple[tuple[int, ...], ...], fitted: Fitted) -> LeanPlan:
-        about = {
+        about: dict[str, Any] = {
             "budget_bytes": self.budget_bytes,
             "result_bytes": fitted.result_bytes,
             "peak_before_bytes": fitted.plain_bytes,
@@ -177,20 +188,10 @@ class Planned:
         )
 
 
-def _proven(loop: TileLoop, reads: Sequence[Any], tiling: Tiling, tile: int, length: int) -> Tiling:
-    """The tiling with its compiled body where that gives what the plain body gives; without it where not."""
-    from dataclasses import replace
-
-    from togi.streaming.proof import same_tiles
-
-    why = same_tiles(loop, reads, tiling, min(tile, length))
-    return tiling if not why else replace(tiling, body=None, compiling=f"compiled and dropped: {why}")
-
-
 def too_small(budget: int, result: int, tensors: Sequence[Tensor]) -> str:
     """The error for a budget below the result itself."""
     shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
     return (
-        f"memory={mib(budget)} is less than the result itself, which is {mib(result)} for tensors of {shapes}: no way of "
-        f"computing it can keep to that. Give memory a size above {mib(result)}, or reduce the result inside the function"
+        f"memory={mib(budget)} is less than the result itself, which is {mib(result)} for tensors of {shapes}: no way "
+        f"of computing it can keep to that. Give memory a size above {mib(result)}, or reduce it inside the function"
     )

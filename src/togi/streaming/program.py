@@ -82,7 +82,7 @@ def _value(node: fx.Node, values: Mapping[fx.Node, Any], weights: Weights) -> An
     target: Any = node.target
     if target in (aten.view.default, aten._unsafe_view.default):
         target = aten.reshape.default
-    args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)  # type: ignore[misc]
+    args, kwargs = fx.node.map_arg((node.args, node.kwargs), values.__getitem__)
     return target(*args, **kwargs)
 
 

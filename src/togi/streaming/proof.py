@@ -27,7 +27,7 @@ from togi.verify.verdict import MAX_UNITS
 
 LARGEST_BYTES = 64 << 20
 """A proof on more than this proves no more and takes longer."""
-_LEAST = 8
+_LEAST = 2
 """Positions below which a dimension is not cut."""
 _TILES = 3.3
 Streamed = Callable[[Sequence[Tensor], Weights, float], Any]
@@ -64,11 +64,17 @@ def prove(
         NotLean: they differ, or no part of the problem is small enough to compare on.
     """
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *captured.constants))
-    values, part = _part(captured, tensors, lengths, budget_bytes // (6 if gradients else 3))
-    weights = Weights(values)
-    expected = _answers(plain, part, gradients)
-    found = _answers(lambda *given: streamed(given, weights, _TILES), part, gradients)
-    truth = _truth(plain, part, gradients)
+    values, part, wide_fits = _part(captured, tensors, lengths, budget_bytes, 3 if gradients else 1)
+    weights, held = Weights(values), captured.constants
+    try:
+        expected = _answers(plain, part, held, gradients)
+    except Exception as error:  # the user's function on a part of the user's data: an index may point outside of it
+        raise NotLean(f"the plain function cannot be called on a part of the problem ({error})") from error
+    try:
+        found = _answers(lambda *given: streamed(given, weights, _TILES), part, held, gradients)
+    except Exception as error:  # an operation of torch's that has no derivative, or refuses a slice
+        raise NotLean(f"it fails in tiles ({type(error).__name__}: {' '.join(str(error).split())[:160]})") from error
+    truth = _truth(plain, part, held, gradients) if wide_fits else None
     whole = captured.sizes.values(tensors)
     sizes = ", ".join(f"{values[s]:,} of {whole[s]:,}" for s in whole) or "the whole"
     return Proof(units=_distance(found, expected, truth), sizes=sizes, gradients=gradients)
@@ -95,27 +101,42 @@ def same_tiles(loop: TileLoop, reads: Sequence[Any], tiling: Tiling, tile: int) 
 
 
 def _part(
-    captured: Captured, tensors: Sequence[Tensor], lengths: Sequence[sympy.Expr], limit_bytes: int
-) -> tuple[dict[sympy.Symbol, int], list[Tensor]]:
-    """Sizes small enough for the plain function, and the tensors cut to them."""
-    values = captured.sizes.values(tensors)
+    captured: Captured, tensors: Sequence[Tensor], lengths: Sequence[sympy.Expr], budget_bytes: int, factor: int
+) -> tuple[dict[sympy.Symbol, int], list[Tensor], bool]:
+    """Sizes small enough for the plain function, the tensors cut to them, and whether float64 fits too.
+
+    Dimensions of loops are cut first. Others only where that is not enough: indices that are data may point outside.
+    """
+    values, part = captured.sizes.values(tensors), list(tensors)
     looped = [symbol for symbol in values if any(symbol in length.free_symbols for length in lengths)]
-    limit = min(limit_bytes, LARGEST_BYTES)
-    part = list(tensors)
-    while plain_peak_bytes(captured.graph, captured.outputs, Weights(values)) > limit:
-        for group in (looped, [symbol for symbol in values if symbol not in looped]):
-            for symbol in sorted(group, key=lambda s: -values[s]):
-                smaller = {**values, symbol: values[symbol] // 2}
-                cut = _cut(captured, tensors, smaller) if smaller[symbol] >= _LEAST else None
-                if cut is not None:
-                    values, part = smaller, cut
-                    break
-            else:
-                continue
-            break
+    limit = min(budget_bytes, LARGEST_BYTES)
+
+    def needed(times: int) -> int:
+        return times * factor * plain_peak_bytes(captured.graph, captured.outputs, Weights(values))
+
+    for cuttable, times in ((looped, 3), (looped, 1), (list(values), 3)):
+        while needed(times) > limit:
+            smaller = _smaller(captured, tensors, values, cuttable)
+            if smaller is None:
+                break
+            values, part = smaller
         else:
-            raise NotLean("no part of the problem is small enough to compare with the plain function within the budget")
-    return values, part
+            return values, part, needed(3) <= limit
+    raise NotLean("no part of the problem is small enough to compare with the plain function within the budget")
+
+
+def _smaller(
+    captured: Captured, tensors: Sequence[Tensor], values: dict[sympy.Symbol, int], cuttable: Sequence[sympy.Symbol]
+) -> tuple[dict[sympy.Symbol, int], list[Tensor]] | None:
+    """The largest dimension that may be halved, halved; None where none may."""
+    for symbol in sorted(cuttable, key=lambda s: -values[s]):
+        alike = {other for other in values if values[other] == values[symbol]}
+        for linked in ({symbol}, alike):  # a size may have to equal another one, which the graph does not always say
+            halved = {s: size // 2 if s in linked else size for s, size in values.items()}
+            cut = _cut(captured, tensors, halved) if halved[symbol] >= _LEAST else None
+            if cut is not None:
+                return halved, cut
+    return None
 
 
 def _cut(captured: Captured, tensors: Sequence[Tensor], values: Mapping[sympy.Symbol, int]) -> list[Tensor] | None:
@@ -126,19 +147,17 @@ def _cut(captured: Captured, tensors: Sequence[Tensor], values: Mapping[sympy.Sy
         for dim, size in enumerate(node.meta["val"].shape):
             cut = cut.narrow(dim, 0, evaluate(size_expression(size), values))
         part.append(cut)
-    if not captured.admits(part):
-        part = [cut.contiguous() for cut in part]
     return part if captured.admits(part) else None
 
 
-def _answers(call: Callable[..., Any], tensors: Sequence[Tensor], gradients: bool) -> list[Any]:
-    """The leaves of the result, then the gradients of the tensors for fixed cotangents."""
+def _answers(call: Callable[..., Any], tensors: Sequence[Tensor], held: Sequence[Tensor], gradients: bool) -> list[Any]:
+    """The leaves of the result, then the gradients of the tensors (and of those held) for fixed cotangents."""
     with torch.set_grad_enabled(gradients):
         given = [t.detach().requires_grad_(t.requires_grad and gradients) for t in tensors]
         leaves = pytree.tree_leaves(call(*given))
         answers = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         made = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
-        wanted = [tensor for tensor in given if tensor.requires_grad]
+        wanted = [tensor for tensor in (*given, *held) if tensor.requires_grad]
         if made and wanted:
             generator = torch.Generator().manual_seed(0)
             weights = [torch.rand(m.shape, generator=generator, dtype=torch.float64).to(m) for m in made]
@@ -146,7 +165,9 @@ def _answers(call: Callable[..., Any], tensors: Sequence[Tensor], gradients: boo
     return answers
 
 
-def _truth(plain: Callable[..., Any], tensors: Sequence[Tensor], gradients: bool) -> list[Any] | None:
+def _truth(
+    plain: Callable[..., Any], tensors: Sequence[Tensor], held: Sequence[Tensor], gradients: bool
+) -> list[Any] | None:
     """The plain function in float64; None where it insists on another type."""
     wide = [
         t.detach().double().requires_grad_(t.requires_grad and gradients) if t.is_floating_point() else t
@@ -155,7 +176,7 @@ def _truth(plain: Callable[..., Any], tensors: Sequence[Tensor], gradients: bool
     if any(t.device.type == "mps" for t in tensors):
         return None
     try:
-        return _answers(plain, wide, gradients)
+        return _answers(plain, wide, held, gradients)
     except Exception:  # the user's function may be written for one type: then plain itself is the reference
         return None
 

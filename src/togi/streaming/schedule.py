@@ -4,7 +4,8 @@ A node is *large* when its bytes exceed a threshold; large nodes are never compu
 *product*: a result of the function that is large itself, or a small tensor that an operation makes of a large one
 (mostly a reduction). A product is made by a loop over tiles, in one of two ways: *assembled* from slices along one of
 its own dimensions, or *combined* from parts over a dimension that it reduces. Inside a loop everything is computed
-slice by slice by the rules of ``slicing``; what the rules want whole must be small (or an input), and is computed before.
+slice by slice by the rules of ``slicing``; what the rules want whole must be small (or
+an input), and is computed before.
 
 Products share a loop where they want the same slices of the same large nodes, so that these are computed once: the
 nearest neighbours in both directions of Chamfer's distance take one loop, rows assembled and columns combined.
@@ -144,7 +145,7 @@ class _Scheduler:
         )
 
     def _grouped(self, nodes: list[fx.Node]) -> list[Loop]:
-        """The fewest loops that make all of ``nodes``: every way to make the first decides what the others may share."""
+        """The fewest loops that make all of ``nodes``: how the first is made decides what the others may share."""
         if not nodes:
             return []
         first, *others = nodes
@@ -200,7 +201,7 @@ class _Scheduler:
             except NotSliceable as reason:
                 reasons.append(str(reason))
         if not found and not quiet:
-            why = "; ".join(dict.fromkeys(reasons)) or f"{name(node)} has no dimension to go along"
+            why = "; ".join(dict.fromkeys(reasons)) or _without_ways(node)
             raise NotLean(f"no dimension is safe for {name(node)}: {why}")
         return found
 
@@ -290,6 +291,13 @@ class _Scheduler:
         for node in self.captured.outputs:
             visit(node)
         return tuple(done)
+
+
+def _without_ways(node: fx.Node) -> str:
+    combiner = COMBINERS.get(node.target)
+    if combiner is not None and not combiner.differentiable:
+        return "its gradient is divided among equal extremes, whose number is known only at the end"
+    return "there is no rule for putting it together from parts"
 
 
 def _floating(node: fx.Node) -> bool:

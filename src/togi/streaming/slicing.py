@@ -49,7 +49,7 @@ class Offset:
 class Call:
     """A call on sliced operands. Arguments hold ``Slice``, ``Length``, ``Offset``; plain nodes are taken whole."""
 
-    target: Callable[..., Any]
+    target: Any
     args: tuple[Any, ...]
     kwargs: Mapping[str, Any] = field(default_factory=dict)
 
@@ -94,7 +94,7 @@ def pointwise(node: fx.Node, dim: int) -> Call:
         return broadcast_slice(operand, dim, out)
 
     args = fx.node.map_arg(node.args, aligned)
-    return Call(node.target, args, fx.node.map_arg(node.kwargs, aligned))  # type: ignore[arg-type]
+    return Call(node.target, args, fx.node.map_arg(node.kwargs, aligned))
 
 
 def broadcast_slice(operand: fx.Node, dim: int, out_rank: int) -> Any:

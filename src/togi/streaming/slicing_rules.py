@@ -9,6 +9,7 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from togi.streaming.slicing import (
     Call,
@@ -207,7 +208,7 @@ def _gather(node: fx.Node, dim: int) -> Call:
     along = int(along) % rank(node)  # type: ignore[arg-type]
     if dim == along:
         return Call(node.target, (source, along, Slice(index, dim)))  # type: ignore[arg-type]
-    if sizes(source)[dim] != sizes(index)[dim]:  # type: ignore[arg-type]
+    if not statically_known_true(value(source).shape[dim] == value(index).shape[dim]):  # type: ignore[arg-type]
         raise NotSliceable("aten.gather reads only a part of the dimension")
     return Call(node.target, (Slice(source, dim), along, Slice(index, dim)))  # type: ignore[arg-type]
 
@@ -238,11 +239,25 @@ def _index(node: fx.Node, dim: int) -> Call:
     if any(value(indices[i]).dtype == torch.bool for i in at) or at != list(range(at[0], at[0] + len(at))):
         raise NotSliceable("aten.index picks by a mask, or along dimensions that are not neighbours")
     picked = max(rank(indices[i]) for i in at)
+    counted = next((i for i in at if _counts_all(indices[i], source, i)), None)
+    if picked == 1 and dim == at[0] and counted is not None:
+        chosen = [broadcast_slice(i, 0, 1) if i is not None else None for i in indices]
+        chosen[counted] = None
+        return Call(pick_of_each, (Slice(source, counted), chosen, counted))
     if at[0] <= dim < at[0] + picked:
         chosen = [broadcast_slice(i, dim - at[0], picked) if i is not None else None for i in indices]
         return Call(node.target, (source, chosen))
     own = dim if dim < at[0] else dim - picked + len(at)
     return Call(node.target, (Slice(source, own), indices))
+
+
+def _counts_all(index: fx.Node, source: fx.Node, dim: int) -> bool:
+    """``arange`` over the whole of a dimension: ``x[arange(n), i]`` picks one element of each row."""
+    if index.target not in (aten.arange.default, aten.arange.start, aten.arange.start_step):
+        return False
+    given = arguments(index)
+    from_zero = given.get("start", 0) == 0 and given.get("step", 1) == 1
+    return from_zero and statically_known_true(value(index).shape[0] == value(source).shape[dim])
 
 
 @rule(aten.mm.default, aten.bmm.default)
@@ -269,7 +284,7 @@ def _add_matmul(node: fx.Node, dim: int) -> Call:
 
 
 @rule(aten.mv.default)
-def _matrix_vector(node: fx.Node, dim: int) -> Call:
+def _matrix_vector(node: fx.Node, _dim: int) -> Call:
     return Call(node.target, (Slice(node.args[0], 0), node.args[1]))  # type: ignore[arg-type]
 
 
@@ -322,13 +337,30 @@ def _constant(node: fx.Node, dim: int) -> Call:
     return Call(node.target, (made, *node.args[1:]), node.kwargs)
 
 
+@rule(aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default)
+def _copy(node: fx.Node, dim: int) -> Call:
+    return pointwise(node, dim)
+
+
+@rule(aten.slice_scatter.default, aten.select_scatter.default)
+def _assignment(node: fx.Node, dim: int) -> Call:
+    """``x[:, 3] = y``, as it is written without changing ``x``."""
+    target, source = node.args[:2]
+    given = arguments(node)
+    along = int(given["dim"]) % rank(node)
+    if dim == along:
+        raise NotSliceable(f"{name(node)} writes to places of the dimension")
+    own = dim - (dim > along) if node.target is aten.select_scatter.default else dim
+    return Call(node.target, (Slice(target, dim), Slice(source, own), *node.args[2:]), node.kwargs)  # type: ignore[arg-type]
+
+
 @rule(aten.full_like.default, aten.zeros_like.default, aten.ones_like.default)
 def _constant_like(node: fx.Node, dim: int) -> Call:
     return pointwise(node, dim)
 
 
 @rule(aten.arange.default, aten.arange.start, aten.arange.start_step)
-def _positions(node: fx.Node, dim: int) -> Call:
+def _positions(node: fx.Node, _dim: int) -> Call:
     given = arguments(node)
     made = value(node)
     if made.is_floating_point():
@@ -338,6 +370,12 @@ def _positions(node: fx.Node, dim: int) -> Call:
         (given.get("start", 0), given.get("step", 1), Offset(), Length()),
         {"dtype": made.dtype, "device": made.device},
     )
+
+
+def pick_of_each(source: Tensor, indices: Sequence[Tensor | None], dim: int) -> Tensor:
+    """``source[..., i, arange(n), j, ...]`` with the ``arange`` at ``dim``."""
+    own = torch.arange(source.shape[dim], device=source.device)
+    return aten.index.Tensor(source, [own if i == dim else index for i, index in enumerate(indices)])  # type: ignore[no-any-return]
 
 
 def positions(start: int, step: int, offset: int, length: int, *, dtype: torch.dtype, device: torch.device) -> Tensor:

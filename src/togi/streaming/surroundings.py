@@ -1,8 +1,9 @@
 """What a function reads without being given it: closures, globals, defaults, the object it is a method of.
 
-A traced graph has the values of its surroundings built in. Their fingerprint is part of a plan's key, so that a changed
-one makes a new plan. Followed are variables of the function and of Python functions that it names, plain values, and the
-attributes of an object one level deep. What lies deeper is read once, when the function is first traced.
+A traced graph has the values of its surroundings built in. Their fingerprint is part of a plan's key, so that a
+changed one makes a new plan. Followed are variables of the function and of Python functions that it names, plain
+values, and the attributes of an object one level deep. What lies deeper is read once, when the function is
+first traced.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _of(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
             value.dtype,
             value.shape,
             value.requires_grad,
-            value.data_ptr() if value.layout.__str__() == "torch.strided" else 0,
+            value.data_ptr() if str(value.layout) == "torch.strided" else 0,
         )
         return
     if id(value) in seen or depth == 0 or isinstance(value, types.ModuleType | type):

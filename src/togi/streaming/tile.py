@@ -1,8 +1,9 @@
 """How large a tile is, and whether its work is compiled: what measuring on the first call decides.
 
 The byte budget gives the largest tile. Within it, tiles whose intermediates stay in the processor's caches are several
-times faster than large ones, and how small is best depends on the operations, so a few sizes are timed on the tensors of
-the call itself. The allocator's own peak corrects the model of ``footprint`` where operations need memory for themselves.
+times faster than large ones, and how small is best depends on the operations, so a few sizes are timed on the tensors
+of the call itself. The allocator's own peak corrects the model of ``footprint`` where operations need memory for
+themselves.
 
 Compiling (torch.compile, one body of one loop) costs seconds, so it is tried where a call is long enough, and kept
 where it is faster on the same tile and proven equal.
@@ -10,8 +11,10 @@ where it is faster on the same tile and proven equal.
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -27,6 +30,10 @@ CACHED_BYTES = 1 << 20
 _TRIED = (0.25, 1.0, 4.0, 16.0)
 _MARGIN = 1.1
 """What the model of a tile may be off by before it is measured: allocations are rounded up to 64 bytes each."""
+_LONG_S = 4e-3
+"""Of plain work in a compiled tile: a call of compiled code costs some 50 microseconds."""
+_FUSED_BYTES = 16 << 20
+"""Modelled intermediates of a compiled tile: what is not fused away should still be near."""
 _FASTER = 0.97
 """A larger tile, or a compiled one, has to take this share of the time to be preferred."""
 
@@ -43,6 +50,13 @@ class Tiling:
     body: Body | None = None
     compiling: str = ""
     """What came of compiling."""
+
+
+def compiled_tile(loop: TileLoop, tiling: Tiling, weights: Weights, room_bytes: float) -> Tiling:
+    """A tile long enough that calling its compiled body costs little: fused, its intermediates need no cache."""
+    per_position, _ = loop.tile_bytes(weights)
+    wanted = min(_LONG_S / max(tiling.per_position_s, 1e-12), largest_tile(loop, weights, room_bytes, tiling.excess))
+    return replace(tiling, tile_bytes=max(tiling.tile_bytes, min(wanted * per_position, _FUSED_BYTES)))
 
 
 def largest_tile(loop: TileLoop, weights: Weights, room_bytes: float, excess: float, backward: bool = False) -> int:
@@ -87,10 +101,10 @@ def compiled(loop: TileLoop, reads: Sequence[Any], tiling: Tiling, tile: int, le
         text = " ".join(str(error).split())[:160]
         return replace(tiling, compiling=f"not compiled: {type(error).__name__}: {text}")
     fast_s = _per_position_s(loop, reads, tile, length, body)
-    plain_s = _per_position_s(loop, reads, tile, length)
+    plain_s = tiling.per_position_s
     if fast_s > _FASTER * plain_s:
-        return replace(tiling, compiling=f"compiled and dropped: {plain_s / fast_s:.2f} x on a tile")
-    return replace(tiling, body=body, per_position_s=fast_s, compiling=f"compiled: {plain_s / fast_s:.2f} x on a tile")
+        return replace(tiling, compiling=f"compiled and dropped: {plain_s / fast_s:.2f} x")
+    return replace(tiling, body=body, per_position_s=fast_s, compiling=f"compiled: {plain_s / fast_s:.2f} x")
 
 
 def _rounded(positions: float) -> int:
@@ -137,7 +151,21 @@ def peak_bytes(run: Any, device: str) -> int | None:
         return None
     from togi.measure.memory import torch_allocator_peak_bytes
 
-    return torch_allocator_peak_bytes(run)
+    with _quiet_profiler():
+        return torch_allocator_peak_bytes(run)
+
+
+@contextmanager
+def _quiet_profiler() -> Iterator[None]:
+    """Kineto writes to stderr when it starts; its level is read from the environment at its first use."""
+    if "KINETO_LOG_LEVEL" in os.environ:
+        yield
+        return
+    os.environ["KINETO_LOG_LEVEL"] = "99"
+    try:
+        yield
+    finally:
+        del os.environ["KINETO_LOG_LEVEL"]
 
 
 def _profiler_runs() -> bool:
