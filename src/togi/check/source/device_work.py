@@ -80,6 +80,7 @@ def device_work(source: Source, interval: Interval) -> ast.expr | None:
         if value.kind is Kind.TENSOR and value.device == "cuda":
             return call
     span = range(interval.start.lineno, interval.reading.lineno + 1)
+    product: ast.BinOp
     for product in source.nodes(ast.BinOp):
         if product.lineno in span and isinstance(product.op, ast.MatMult):
             value = source.value(product)

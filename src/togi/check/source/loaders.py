@@ -69,7 +69,9 @@ def made_by(source: Source, node: ast.expr) -> tuple[ast.expr, ...]:
 def passes(source: Source) -> Iterator[tuple[ast.expr, ast.AST]]:
     """Expressions that are iterated over, or given to a function that may do so, and where that happens."""
     for loop in source.nodes(ast.For, ast.AsyncFor, ast.comprehension):
-        yield unwrapped(loop.iter), source.parent(loop) if isinstance(loop, ast.comprehension) else loop
+        where = source.parent(loop) if isinstance(loop, ast.comprehension) else loop
+        if where is not None:
+            yield unwrapped(loop.iter), where
     for call in source.nodes(ast.Call):
         name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
         if name not in _LOOK | _WRAPPERS:
@@ -91,6 +93,7 @@ def unwrapped(node: ast.expr) -> ast.expr:
 def batch_to_cuda(source: Source) -> ast.Call | None:
     """A call by which a batch out of a loader goes to a CUDA device in this file, or None."""
     devices = cuda_names(source)
+    call: ast.Call
     for call in source.nodes(ast.Call):
         if isinstance(call.func, ast.Attribute) and _to_cuda(call, devices) and _of_batch(source, call.func.value):
             return call

@@ -104,8 +104,8 @@ class RecompilationTrap(SourceRule):
                     yield source.finding(
                         self,
                         node,
-                        f"{target} is a Python number that changes in a compiled {function.name}: each value is compiled "
-                        "for itself, until the limit",
+                        f"{target} is a Python number that changes in a compiled {function.name}: each value is "
+                        "compiled for itself, until the limit",
                         f"count outside of {function.name}, or make it a tensor: register_buffer and {target}.add_(1)",
                     )
 

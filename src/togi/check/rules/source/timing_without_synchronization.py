@@ -70,17 +70,17 @@ class TimingWithoutSynchronization(SourceRule):
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
-        found: dict[ast.Call, tuple[Interval, ast.AST]] = {}
+        found: dict[ast.Call, tuple[Interval, ast.expr]] = {}
         for interval in intervals(source):
             if not any(may_wait(source, call) for call in interval.calls):
                 work = device_work(source, interval)
                 if work is not None and on_cuda(source, work, interval):
                     found.setdefault(interval.reading, (interval, work))
-        for reading, (interval, work) in found.items():
+        for reading, (interval, queued) in found.items():
             yield source.finding(
                 self,
                 reading,
                 "the clock is read when the work is queued, not when the GPU has done it",
                 f"call torch.cuda.synchronize() before this reading and before the one in line {interval.start.lineno}",
-                evidence=f"{ast.unparse(work)} in line {work.lineno} only queues kernels",  # type: ignore[attr-defined]
+                evidence=f"{ast.unparse(queued)} in line {queued.lineno} only queues kernels",
             )
