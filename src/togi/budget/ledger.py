@@ -71,10 +71,10 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._alive: dict[int, tuple[weakref.ref[Any], Piece]] = {}
         self._now = _NOWHERE
 
-    def enter(self, tensors: Iterable[Tensor], category: str) -> None:
+    def enter(self, tensors: Iterable[Tensor], category: str, module: str = "") -> None:
         """Book what exists already (parameters, inputs, ...); a storage that is booked keeps its first category."""
         for tensor in tensors:
-            self._book(tensor, category=category)
+            self._book(tensor, category=category, where=Where(module))
 
     def piece_of(self, tensor: Tensor) -> Piece | None:
         """The living piece that holds the tensor's values."""
@@ -94,20 +94,25 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         results = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(results):
             if isinstance(leaf, Tensor):
-                self._book(leaf, op=str(func))
+                self._book(leaf, op=str(func), where=self._now)
         return results
 
-    def _book(self, tensor: Tensor, *, op: str = "", category: str = "") -> None:
+    def _book(self, tensor: Tensor, *, op: str = "", category: str = "", where: Where = _NOWHERE) -> None:
         storage = tensor.untyped_storage()
         key, size = storage._cdata, storage.nbytes()
         if known := self._alive.get(key):
             if known[1].bytes == size:
                 return
             self._bury(key, known[1])  # resized in place: the old block is gone
-        piece = Piece(bytes=size, device=tensor.device.type, born=self.operations, used=self.operations, op=op)
-        piece.category = category
-        if op:
-            piece.where = self._now
+        piece = Piece(
+            bytes=size,
+            device=tensor.device.type,
+            born=self.operations,
+            used=self.operations,
+            op=op,
+            where=where,
+            category=category,
+        )
         self._alive[key] = (weakref.ref(storage, lambda _: self._bury(key, piece)), piece)
         self._add(piece, storage)
 

@@ -154,3 +154,14 @@ def test_a_network_of_one_kernel_reports_its_workspace() -> None:
     account = account_of(make_step(Subject(nn.Conv2d(8, 8, 3), torch.randn(1, 8, 64, 64)), train=False))
     assert account.peak.op == "aten.convolution.default"
     assert account.by_category()[Category.OUTPUT] >= 8 * 62 * 62 * 4
+
+
+def test_timeline_reaches_the_peak_and_is_complete_at_every_point() -> None:
+    module, given = MODELS["convolutions"]()
+    account = _train(module, given, "momentum")
+    totals = [sum(point) for point in zip(*account.timeline.bytes.values(), strict=True)]
+    assert max(totals) == account.peak_bytes
+    assert len(totals) == len(account.timeline.ms)
+    assert list(account.timeline.ms) == sorted(account.timeline.ms)
+    at_peak = {c: series[totals.index(max(totals))] for c, series in account.timeline.bytes.items()}
+    assert {c: b for c, b in at_peak.items() if b} == account.by_category()

@@ -11,11 +11,10 @@ from torch.utils._pytree import tree_leaves
 
 from togi.budget.account.owners import held_names, holdings_at, kept_by_autograd, moment, owners
 from togi.budget.account.record import Account, Category
+from togi.budget.account.timeline import timeline_of
 from togi.budget.account.watch import Watch, optimizer_tensors
 from togi.budget.step import Step
 
-_POINTS = 1500
-"""Of the timeline: more than a picture has columns."""
 _BEFORE = (Category.PARAMETER, Category.BUFFER, Category.INPUT, Category.OPTIMIZER)
 
 
@@ -27,8 +26,7 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     step.run()
     plain_ms = (time.perf_counter() - started) * 1e3
     watch = Watch(step.module, device=device)
-    watch.enter(step.module.parameters(), Category.PARAMETER)
-    watch.enter(step.module.buffers(), Category.BUFFER)
+    watch.enter_module(step.module)
     watch.enter(_tensors((step.sample.args, dict(step.sample.kwargs))), Category.INPUT)
     if step.optimizer is not None:
         watch.enter(optimizer_tensors(step.optimizer), Category.OPTIMIZER)
@@ -64,21 +62,10 @@ def close_account(watch: Watch) -> Account:
         kept=kept_by_autograd(watch),
         held_names=held_names(watch, order, owner),
         minimum_bytes=sum(piece.bytes for piece in before if piece.category in _BEFORE) + outputs,
-        timeline=_thinned(stream.sums, sum(piece.bytes for piece in before)),
+        timeline=timeline_of(watch, owner),
         watched_ms=watch.ms,
     )
 
 
 def _tensors(values: object) -> Iterable[Tensor]:
     return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
-
-
-def _thinned(sums: tuple[tuple[int, int], ...], baseline: int) -> tuple[tuple[float, int], ...]:
-    """Of every stretch its highest and its last point, so that no peak is lost."""
-    start, width = sums[0][0], max(1, len(sums) // (_POINTS // 2))
-    kept: list[tuple[int, int]] = []
-    for first in range(0, len(sums), width):
-        stretch = sums[first : first + width]
-        highest = max(stretch, key=lambda point: point[1])
-        kept += [highest] if highest == stretch[-1] else [highest, stretch[-1]]
-    return tuple(((when - start) * 1e-6, baseline + above) for when, above in kept)

@@ -144,7 +144,7 @@ def _entered(watch: Watch) -> Iterable[Piece]:
 
 
 def _before(piece: Piece) -> Holding:
-    return Holding(bytes=piece.bytes, blocks=1, category=Category(piece.category))
+    return Holding(bytes=piece.bytes, blocks=1, category=Category(piece.category), module=piece.where.module)
 
 
 def _of_block(block: Block, piece: Piece | None, watch: Watch) -> Holding:

@@ -69,6 +69,14 @@ class Moment(Record):
     share_of_run: float = 0.0
 
 
+class Timeline(Record):
+    """Bytes alive over the run, by category, thinned out where nothing is lost to the eye."""
+
+    ms: tuple[float, ...]
+    bytes: dict[Category, tuple[int, ...]]
+    """One series for each category that ever held something; together they are the whole."""
+
+
 class Account(Record):
     """Where the memory of one run went. All bytes are those of torch's allocator unless said otherwise."""
 
@@ -89,8 +97,7 @@ class Account(Record):
     """Parameters, buffers, inputs, outputs, and gradients and optimizer state where there are any."""
     resident_rise_bytes: int | None = None
     """How far the process grew in the same run, for engines with an allocator of their own."""
-    timeline: tuple[tuple[float, int], ...] = ()
-    """(milliseconds since the start, bytes alive), thinned out where nothing is lost to the eye."""
+    timeline: Timeline
     plain_ms: float = 0.0
     watched_ms: float = 0.0
     notes: tuple[str, ...] = ()

@@ -8,7 +8,7 @@ from typing import Self
 from torch import nn
 
 from togi.budget.account.make import close_account
-from togi.budget.account.record import Account, Category
+from togi.budget.account.record import Account
 from togi.budget.account.watch import Watch
 from togi.errors import TogiError
 
@@ -24,9 +24,7 @@ class Watched:
         self._watch = Watch(module, device=device)
         self._account: Account | None = None
         if module is not None:
-            self._watch.enter(module.parameters(), Category.PARAMETER)
-            self._watch.enter((p.grad for p in module.parameters() if p.grad is not None), Category.GRADIENT)
-            self._watch.enter(module.buffers(), Category.BUFFER)
+            self._watch.enter_module(module)
 
     @property
     def account(self) -> Account:

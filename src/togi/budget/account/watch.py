@@ -44,9 +44,17 @@ class Watch:
         self.ms = 0.0
         self._stack = ExitStack()
 
-    def enter(self, tensors: Iterable[Tensor], category: Category) -> None:
+    def enter(self, tensors: Iterable[Tensor], category: Category, module: str = "") -> None:
         """What is there before the run."""
-        self.ledger.enter((t for t in tensors if t.device.type == self.device), category)
+        self.ledger.enter((t for t in tensors if t.device.type == self.device), category, module)
+
+    def enter_module(self, module: nn.Module) -> None:
+        """Parameters, their gradients, and buffers, each under the name of its module."""
+        for name, part in module.named_modules():
+            own = list(part.parameters(recurse=False))
+            self.enter(own, Category.PARAMETER, name)
+            self.enter((p.grad for p in own if p.grad is not None), Category.GRADIENT, name)
+            self.enter(part.buffers(recurse=False), Category.BUFFER, name)
 
     def __enter__(self) -> Self:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device == "cuda" else [])
