@@ -11,7 +11,7 @@ class TNet(nn.Module):
 
     def forward(self, x):
         out = self.fc(x).view(-1, self.k, self.k)
-        eye = torch.eye(self.k).unsqueeze(0).repeat(x.size(0), 1, 1)
+        eye = torch.eye(self.k).unsqueeze(0).repeat(x.size(0), 1, 1)  # expect: copy-to-device-in-forward|tensor-made-in-forward+2
         if x.is_cuda:
-            eye = eye.cuda()  # expect: copy-to-device-in-forward
+            eye = eye.cuda()
         return out + eye

@@ -11,8 +11,8 @@ class ShiftedBlock(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         b, h, w, c = x.shape
-        region = torch.zeros((1, h, w, 1))
+        region = torch.zeros((1, h, w, 1))  # expect: copy-to-device-in-forward|tensor-made-in-forward+2
         region[:, -self.shift :] = 1
-        region = region.to(x.device)  # expect: copy-to-device-in-forward
+        region = region.to(x.device)
         x = torch.roll(x, shifts=(-self.shift, -self.shift), dims=(1, 2))
         return x * (1 - region)

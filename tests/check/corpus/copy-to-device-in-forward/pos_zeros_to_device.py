@@ -10,7 +10,7 @@ class Causal(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n = x.size(1)
-        mask = torch.triu(torch.ones(n, n), diagonal=1).to(x.device)  # expect: copy-to-device-in-forward
+        mask = torch.triu(torch.ones(n, n), diagonal=1).to(x.device)  # expect: copy-to-device-in-forward|tensor-made-in-forward
         q, k = self.qk(x).chunk(2, -1)
         scores = q @ k.transpose(1, 2)
         return scores - 1e4 * mask

@@ -10,7 +10,7 @@ def embed(texts: list[str]) -> torch.Tensor:
     vectors = []
     for start in range(0, len(texts), 32):  # expect: inference-records-graph+2
         encoded = tokenizer(texts[start : start + 32], padding=True, return_tensors="pt").to("cuda")
-        vectors.append(model(**encoded).last_hidden_state.mean(1))
+        vectors.append(model(**encoded).last_hidden_state.mean(1))  # allow: loss-kept-with-graph
     return torch.cat(vectors)
 
 

@@ -15,7 +15,7 @@ class ConvLSTM(nn.Module):
     def forward(self, frames):
         b, t, _, h, w = frames.shape
         state = self.init_state(b, h, w, frames.device)
-        memory = torch.zeros(b, self.hidden, h, w).to(device=frames.device)  # expect: copy-to-device-in-forward
+        memory = torch.zeros(b, self.hidden, h, w).to(device=frames.device)  # expect: copy-to-device-in-forward|tensor-made-in-forward
         for i in range(t):
             state, memory = self.cell(frames[:, i], state, memory)
         return state

@@ -11,7 +11,7 @@ class LSTMTagger(nn.Module):
         self.out = nn.Linear(hidden, tags)
 
     def forward(self, x):
-        h0 = torch.zeros(1, x.size(0), self.hidden).cuda()  # expect: copy-to-device-in-forward
-        c0 = torch.zeros(1, x.size(0), self.hidden).cuda()  # expect: copy-to-device-in-forward
+        h0 = torch.zeros(1, x.size(0), self.hidden).cuda()  # expect: copy-to-device-in-forward|tensor-made-in-forward
+        c0 = torch.zeros(1, x.size(0), self.hidden).cuda()  # expect: copy-to-device-in-forward|tensor-made-in-forward
         y, _ = self.lstm(x, (h0, c0))
         return self.out(y)

@@ -9,6 +9,6 @@ class NoiseInjection(nn.Module):
         self.weight = nn.Parameter(torch.zeros(channels, 1, 1))
 
     def forward(self, x):
-        noise = torch.randn(x.size(0), 1, x.size(2), x.size(3))
-        noise = noise.to(x.device)  # expect: copy-to-device-in-forward
+        noise = torch.randn(x.size(0), 1, x.size(2), x.size(3))  # expect: copy-to-device-in-forward|tensor-made-in-forward+1
+        noise = noise.to(x.device)
         return x + self.weight * noise

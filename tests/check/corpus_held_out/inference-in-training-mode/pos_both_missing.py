@@ -11,4 +11,4 @@ outputs = []
 for frame in torch.load("clip.pt", weights_only=True):  # expect: inference-in-training-mode+2, inference-records-graph+3
     frame = frame.to("cuda", non_blocking=True)
     boxes = detector([frame])
-    outputs.append(boxes)
+    outputs.append(boxes)  # allow: loss-kept-with-graph

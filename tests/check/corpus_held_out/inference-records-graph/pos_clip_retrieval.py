@@ -11,7 +11,7 @@ def search(paths: list[str], text: str):
     scores = []
     for path in paths:  # expect: inference-records-graph+2
         inputs = processor(text=[text], images=Image.open(path), return_tensors="pt").to("cuda")
-        scores.append(model(**inputs).logits_per_image)
+        scores.append(model(**inputs).logits_per_image)  # allow: loss-kept-with-graph
     return torch.cat(scores).topk(5, dim=0).indices
 
 

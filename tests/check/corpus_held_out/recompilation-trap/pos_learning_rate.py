@@ -1,16 +1,18 @@
-# a float that changes is part of the guard
+# smooth_l1_loss needs the value of beta: one compilation for each
 import torch
 
 
-def update(p, g, lr):
-    return p - lr * g
+def robust_loss(pred, target, beta):
+    return torch.nn.functional.smooth_l1_loss(pred, target, beta=beta)
 
 
-fast_update = torch.compile(update)
+fast_loss = torch.compile(robust_loss)
 
 
-def descend(p, gradient, steps):
+@torch.no_grad()
+def anneal(pred, target, steps):
+    total = torch.zeros_like(pred.sum())
     for step in range(steps):
-        lr = 0.1 / (1 + step)
-        p = fast_update(p, gradient(p), lr)  # expect: recompilation-trap
-    return p
+        beta = 1.0 / (1 + step)
+        total = total + fast_loss(pred, target, beta)  # expect: recompilation-trap
+    return total
