@@ -16,6 +16,9 @@ _MODEL_MAKERS = ("torchvision.models.", "segmentation_models_pytorch.", "efficie
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 
 
+_ANY_MODULE = ("torch.nn.Module", "torch.nn.Sequential")
+
+
 class Calls(Methods):
     """Evaluates calls."""
 
@@ -91,7 +94,8 @@ class Calls(Methods):
         )
         if isinstance(module.definition, ast.ClassDef):
             return self._of_own_module(module.definition, made)
-        if module.qualified is None or not module.qualified.startswith("torch.nn."):
+        own = (module.qualified or "").startswith("torch.nn.") and module.qualified not in _ANY_MODULE
+        if module.qualified is None or not own:
             return made.but(certain=False)
         if last in torch_api.TUPLE_MODULES:
             return Value(Kind.TUPLE, items=(made, made.but(certain=False)))

@@ -16,7 +16,7 @@ from togi.check.source.callers import Callers
 from togi.check.source.classes import Classes
 from togi.check.source.flow import Flow
 from togi.check.source.names import Names
-from togi.check.source.rarity import rare_branch
+from togi.check.source.rarity import fills_cache, rare_branch
 from togi.check.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, Tree
 from togi.check.source.value import Hot, Kind, Value
 from togi.check.source.words import words
@@ -30,6 +30,12 @@ _NEVER = re.compile(
     r"_load_from_state_dict|test_\w+|on_\w+_end|on_\w+_start|on_fit\w*|prepare_data|post_?process\w*|from_pretrained|"
     r"main|build_\w+|\w*warm_?up\w*|switch_to_deploy|fuse|export\w*|visuali[sz]e\w*|plot\w*|draw\w*)$"
 )
+_PREPARATION = re.compile(
+    r"(^|/)(v2/)?(transforms?|\w*transforms|augment\w*|autoaugment|auto_augment|random_erasing|mixup|datasets?|image_processing\w*|"
+    r"video_processing\w*|feature_extraction_\w*|tokenization_\w*|processing_\w*|collat\w*)(/|\.py$|_)"
+)
+"""Files that prepare data, on the CPU by nature."""
+_PREPARING = re.compile(r"(Transform|Augment\w*|Processor|FeatureExtractor|Tokenizer|Collator)$")
 _BEFORE_AND_AFTER = re.compile(r"warm_?up", re.IGNORECASE)
 
 
@@ -37,7 +43,14 @@ class Hotness:
     """Hot places of one file."""
 
     def __init__(
-        self, tree: Tree, names: Names, classes: Classes, callers: Callers, flow: Flow, configured: frozenset[str]
+        self,
+        tree: Tree,
+        names: Names,
+        classes: Classes,
+        callers: Callers,
+        flow: Flow,
+        configured: frozenset[str],
+        path: str,
     ) -> None:
         self._tree = tree
         self._names = names
@@ -45,11 +58,14 @@ class Hotness:
         self._callers = callers
         self._flow = flow
         self._configured = configured
+        self._prepares_data = bool(_PREPARATION.search(path))
         self._functions: dict[ast.AST, str | None] = {}
         self._loops: dict[ast.AST, str | None] = {}
 
     def hot(self, node: ast.AST) -> Hot | None:
         """Why ``node`` runs often."""
+        if self._prepares_data and not self._configured:
+            return None
         loops, function, rare = self._climb(node)
         if rare:
             return None
@@ -103,7 +119,9 @@ class Hotness:
             body = above.body if isinstance(above.body, list) else [above.body]
             if rare is not None:
                 return rare is (child in body)
-            return isinstance(above, ast.If) and isinstance(_block(above, child)[-1], ast.Raise)
+            if not isinstance(above, ast.If):
+                return False
+            return _fails(_block(above, child)) or (child in above.body and fills_cache(above))
         if isinstance(above, ast.BoolOp) and isinstance(above.op, ast.And):
             before = above.values[: above.values.index(child)] if child in above.values else []
             return any(self._rare(one, above) is True for one in before)
@@ -172,6 +190,9 @@ class Hotness:
 
     def _method(self, function: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef) -> str | None:
         name = f"{owner.name}.{function.name}"
+        prepares = any(_PREPARING.search(base) for base in (owner.name, *self._classes.base_names(owner)))
+        if prepares or "get_params" in self._classes.methods(owner):
+            return None
         if self._classes.is_module(owner) and function.name in ("forward", "__call__"):
             return f"it runs in every call of {name}"
         if self._classes.is_autograd_function(owner) and function.name in ("forward", "backward"):
@@ -273,6 +294,15 @@ def _block(above: ast.AST, child: ast.AST) -> Sequence[ast.stmt]:
         if isinstance(block, list) and child in block:
             return block
     return ()
+
+
+def _fails(block: Sequence[ast.stmt]) -> bool:
+    """Whether ``block`` ends with an exception or ``torch._assert(False, ...)``."""
+    last = block[-1]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and last.value.args:
+        first = last.value.args[0]
+        return isinstance(first, ast.Constant) and first.value is False and "assert" in ast.unparse(last.value.func)
+    return isinstance(last, ast.Raise)
 
 
 def _leaves(block: Sequence[ast.stmt]) -> bool:

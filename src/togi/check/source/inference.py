@@ -107,13 +107,11 @@ def _trained_later(source: Source, loop: ast.AST | None, function: Function | No
 def backward_calls(region: ast.AST) -> Iterator[tuple[ast.Call, set[str]]]:
     """Calls of ``backward`` with the names from which they start."""
     for node in ast.walk(region):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            if node.func.attr in ("backward", "manual_backward"):
-                yield (
-                    node,
-                    {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-                    | {ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Attribute)},
-                )
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr in ("backward", "manual_backward"):
+            names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            yield node, names | {ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Attribute)}
 
 
 def _root(node: ast.AST) -> str:

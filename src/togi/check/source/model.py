@@ -81,7 +81,7 @@ class Source:
 
     @cached_property
     def hotness(self) -> Hotness:
-        return Hotness(self.index, self.names, self.classes, self.callers, self.flow, self.hot_functions)
+        return Hotness(self.index, self.names, self.classes, self.callers, self.flow, self.hot_functions, self.path)
 
     @cached_property
     def grad(self) -> Grad:

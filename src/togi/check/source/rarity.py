@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from togi.check.source import torch_api
 
@@ -78,3 +78,24 @@ def _is_switch(test: ast.expr, qualified: Qualified) -> bool:
     if isinstance(test, ast.Attribute):
         return bool(_SWITCHES.search(test.attr)) or test.attr in torch_api.GUARDS
     return isinstance(test, ast.Name) and bool(_SWITCHES.search(test.id))
+
+
+def fills_cache(node: ast.If) -> bool:
+    """``if self.x is None or ...: self.x = ...``: what runs once, or when a size changes."""
+    tested = {ast.unparse(one) for one in _cache_tests(node.test)}
+    if not tested:
+        return False
+    targets = [target for one in ast.walk(node) if isinstance(one, ast.Assign) for target in one.targets]
+    parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    stored = {ast.unparse(one.value if isinstance(one, ast.Subscript) else one) for one in parts}
+    return bool(tested & stored)
+
+
+def _cache_tests(test: ast.expr) -> Iterator[ast.expr]:
+    """Attributes that ``test`` finds empty: ``self.x is None``, ``key not in self.cache``, ``not hasattr(self, "x")``."""
+    for one in ast.walk(test):
+        if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Is | ast.NotIn | ast.NotEq | ast.Gt | ast.Lt):
+            yield from (side for side in (one.left, one.comparators[0]) if isinstance(side, ast.Attribute))
+        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "hasattr":
+            if len(one.args) == 2 and isinstance(one.args[1], ast.Constant) and isinstance(one.args[1].value, str):
+                yield ast.Attribute(one.args[0], one.args[1].value)

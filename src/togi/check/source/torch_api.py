@@ -163,15 +163,18 @@ GUARDS = words(
 """Tests that are true only while a model is exported or scripted: what they guard does not run in eager code."""
 
 
+_NOT_COMPUTING = ("is_", "are_", "set_", "get_", "_")
+
+
 def returns_tensor(name: str) -> bool:
     """Whether the function of torch called ``name`` (``torch.relu``) returns one tensor."""
     package, _, last = name.rpartition(".")
     if package == "torch":
-        return last[:1].islower() and last not in NOT_TENSORS and not last.startswith(("is_", "set_", "get_", "_"))
+        return last[:1].islower() and last not in NOT_TENSORS and not last.startswith(_NOT_COMPUTING)
     if package in ("torch.nn.functional", "torch.special", "torch.fft", "torch._C._nn", "torch.linalg"):
         return not last.startswith("_") and not last.endswith("_with_indices")
     if package in ("torch.ops.aten", "torchvision.ops", "torchvision.ops.boxes", "torchvision.transforms.functional"):
-        return last[:1].islower()
+        return last[:1].islower() and not last.startswith(_NOT_COMPUTING)
     return False
 
 

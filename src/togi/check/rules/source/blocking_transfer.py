@@ -109,7 +109,8 @@ def _fix(source: Source, call: ast.Call) -> Fix | None:
     place = source.place(call)
     if place.end_line is None or place.end_column is None:
         return None
-    last: ast.expr | ast.keyword | None = max([*call.args, *call.keywords], key=_end, default=None)
+    given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    last = max(given, key=_end, default=None)
     if last is None:
         line, column, text = place.end_line, place.end_column - 1, "non_blocking=True"
     else:

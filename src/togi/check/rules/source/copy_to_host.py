@@ -105,7 +105,7 @@ def _remedy(hot: Hot, tensor: ast.expr) -> str:
     text = excerpt(tensor, 40)
     if hot.loop is not None:
         return (
-            f"collect {text} on the device and copy once after the loop; where it would not fit, copy into pinned memory "
-            "with non_blocking=True and synchronize once at the end"
+            f"collect {text} on the device and copy once after the loop; where it would not fit, copy into pinned "
+            "memory with non_blocking=True and synchronize once at the end"
         )
     return f"do the rest with torch operations on {text}, on the device where it lies"

@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from togi.check.source.model import Source
 
 _REMEDIES = {
-    "nonzero": "keep a mask of fixed size (torch.where, masked_fill), or bound the count: torch.nonzero_static(..., size=n)",
+    "nonzero": "keep a mask of fixed size (torch.where, masked_fill), or bound it: torch.nonzero_static(..., size=n)",
     "argwhere": "keep a mask of fixed size (torch.where, masked_fill), or bound it: torch.nonzero_static(..., size=n)",
     "where": "keep the mask and use torch.where(mask, a, b), or bound the count: torch.nonzero_static(..., size=n)",
     "masked_select": "keep the full size: multiply by the mask, masked_fill, or torch.where(mask, x, 0)",
-    "unique": "count or sort with fixed sizes (torch.bincount with minlength on the CPU side, scatter_add), or move it out",
+    "unique": "sort or scatter_add with fixed sizes, or find the distinct values once, before the data is moved",
     "unique_consecutive": "mark the changes with a mask (x[1:] != x[:-1]) instead of collecting them",
     "bincount": "use torch.zeros(n, device=...).scatter_add_(0, x, ones) with a number of bins that Python knows",
     "repeat_interleave": "pass output_size= (the total that Python knows), so that it need not be read from the device",
@@ -35,8 +35,8 @@ class DataDependentShape(SourceRule):
     ``unique``, ``bincount``, ``one_hot`` without ``num_classes`` and ``repeat_interleave`` by a tensor without
     ``output_size``, in ``forward``, in a training step, or in a loop over batches.
 
-    Why it costs: to allocate the result, Python needs to know its size, so it waits for the device to count. CUDA graphs
-    cannot record it, and ``torch.compile`` breaks the graph or recompiles.
+    Why it costs: to allocate the result, Python needs to know its size, so it waits for the device to count. CUDA
+    graphs cannot record it, and ``torch.compile`` breaks the graph or recompiles.
 
     When it stays silent: tensors on the CPU, NumPy arrays, integer and slice indices, writing a number through a mask
     (``x[mask] = 0``), ``nonzero_static``, and code outside of hot places.

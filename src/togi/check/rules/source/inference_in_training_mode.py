@@ -24,8 +24,8 @@ class InferenceInTrainingMode(SourceRule):
     """A model is used for inference without ``eval()``.
 
     What it reports: a model called in a loop over batches that computes no gradients, or under ``no_grad`` or
-    ``inference_mode``, where no ``eval()`` comes before it: not in the function, not where the function is called in this
-    file, not where the model was made; or where ``train()`` was the last that was called.
+    ``inference_mode``, where no ``eval()`` comes before it: not in the function, not where the function is called in
+    this file, not where the model was made; or where ``train()`` was the last that was called.
 
     Why it costs: dropout draws random masks, batch norms compute statistics of the batch and overwrite their running
     averages, and neither can be folded or fused away. The results are wrong besides: they depend on the rest of the

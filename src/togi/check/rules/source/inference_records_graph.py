@@ -88,8 +88,8 @@ class InferenceRecordsGraph(SourceRule):
                     self,
                     use.call,
                     f"{excerpt(use.call, 40)} records autograd's graph for every batch, and nothing here uses it",
-                    f"put the loop in line {use.loop.lineno} under `with torch.inference_mode():` (torch.no_grad() where "
-                    "outputs enter autograd later)",
+                    f"put the loop in line {use.loop.lineno} under `with torch.inference_mode():` (torch.no_grad() "
+                    "where outputs enter autograd later)",
                     evidence=f"no backward() and no optimizer in the loop in line {use.loop.lineno}",
                 )
 

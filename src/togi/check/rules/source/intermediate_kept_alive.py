@@ -101,8 +101,8 @@ class IntermediateKeptAlive(SourceRule):
                     binding,
                     f"{name}, a broadcast over pairs, is last used in line {last.lineno} and stays alive while line "
                     f"{later[0].lineno} computes another one",
-                    f"write `del {name}` after line {last.end_lineno}, or compute in one expression, in tiles (togi.ops) "
-                    "or in one function under torch.compile, so that it is never stored",
+                    f"write `del {name}` after line {last.end_lineno}, or compute in one expression, in tiles "
+                    "(togi.ops) or in one function under torch.compile, so that it is never stored",
                     evidence=f"{excerpt(_expression(binding), 60)} pairs every row of one operand with every row of "
                     "the other",
                 )

@@ -27,8 +27,8 @@ class LossKeptWithGraph(SourceRule):
     Why it costs: every step's graph stays reachable from the sum, so memory grows with each step until it is full. What
     ``backward`` frees are the saved tensors; the nodes, the inputs' gradients and everything not yet backwarded remain.
 
-    When it stays silent: ``loss.item()``, ``loss.detach()``, ``float(loss)``, sums on which ``backward`` is called, sums
-    that start anew in each step, code under ``no_grad``, ``forward``.
+    When it stays silent: ``loss.item()``, ``loss.detach()``, ``float(loss)``, sums on which ``backward`` is called,
+    sums that start anew in each step, code under ``no_grad``, ``forward``.
 
     Example::
 
@@ -117,8 +117,11 @@ def _outlives(source: Source, node: ast.AST, target: ast.expr, hot: Hot) -> bool
     region = function or source.tree
     if _is_differentiated(region, target):
         return False
+    owner = source.index.class_of(function) if function is not None else None
+    name = getattr(function, "name", "")
+    if owner is not None and source.classes.is_module(owner) and name not in STEPS:
+        return False
     if hot.loop is None:
-        name = getattr(hot.function, "name", "")
         held = isinstance(target, ast.Attribute) and _root(target) == "self"
         return (
             held and name in STEPS and name != "compute_loss" and not name.startswith(("val", "test", "pred", "eval"))
@@ -127,7 +130,6 @@ def _outlives(source: Source, node: ast.AST, target: ast.expr, hot: Hot) -> bool
         return False
     if any(True for _ in backward_calls(hot.loop)):
         return True
-    name = getattr(function, "name", "")
     return not any(True for _ in backward_calls(region)) and bool(INFERENCE_NAMES.search(name))
 
 
@@ -136,13 +138,8 @@ def _is_differentiated(region: ast.AST, target: ast.expr) -> bool:
     text = ast.unparse(target)
     reached = {text, _root(target)} if not isinstance(target, ast.Attribute) else {text}
     for statement in ast.walk(region):
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1:
-            if any(
-                ast.unparse(one) == text
-                for one in ast.walk(statement.value)
-                if isinstance(one, ast.Name | ast.Attribute)
-            ):
-                reached.add(ast.unparse(statement.targets[0]))
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and _mentions(statement.value, text):
+            reached.add(ast.unparse(statement.targets[0]))
     return any(names & reached for _, names in backward_calls(region))
 
 
@@ -150,19 +147,21 @@ def _starts_anew(loop: ast.AST, target: ast.expr) -> bool:
     """Whether ``target`` is bound anew in each turn of ``loop``."""
     root = _root(target)
     text = ast.unparse(target)
-    for node in ast.walk(loop):
-        if isinstance(node, ast.Assign) and any(ast.unparse(one) in (root, text) for one in node.targets):
-            if not any(
-                isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) == text for one in ast.walk(node.value)
-            ):
-                return True
-        targets = node.target if isinstance(node, ast.For) else None
-        if targets is not None and any(isinstance(one, ast.Name) and one.id == root for one in ast.walk(targets)):
-            return True
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in ("clear", "zero_"):
-            if ast.unparse(node.func.value) == text:
-                return True
+    return any(_binds(node, root, text) for node in ast.walk(loop))
+
+
+def _binds(node: ast.AST, root: str, text: str) -> bool:
+    if isinstance(node, ast.Assign):
+        return any(ast.unparse(one) in (root, text) for one in node.targets) and not _mentions(node.value, text)
+    if isinstance(node, ast.For):
+        return any(isinstance(one, ast.Name) and one.id == root for one in ast.walk(node.target))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in ("clear", "zero_") and ast.unparse(node.func.value) == text
     return False
+
+
+def _mentions(node: ast.AST, text: str) -> bool:
+    return any(isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) == text for one in ast.walk(node))
 
 
 def _root(node: ast.expr) -> str:

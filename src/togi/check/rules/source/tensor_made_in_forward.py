@@ -79,7 +79,7 @@ class TensorMadeInForward(SourceRule):
             if name is None or not name.startswith("torch.") or not _counts(source, call, name):
                 continue
             hot = source.hot(call)
-            if hot is None or hot.function is None:
+            if hot is None or hot.function is None or _read_back(source, call):
                 continue
             last = name.rpartition(".")[2]
             if last in _FILLED:
@@ -111,6 +111,20 @@ def _counts(source: Source, call: ast.Call, name: str) -> bool:
     )
 
 
+def _read_back(source: Source, call: ast.Call) -> bool:
+    """Whether the same statement turns the result into Python numbers: arithmetic on the CPU, nothing is copied."""
+    for above in source.ancestors(call):
+        if isinstance(above, ast.stmt):
+            return False
+        if isinstance(above, ast.Call):
+            func = above.func
+            if isinstance(func, ast.Attribute) and func.attr in ("item", "tolist", "numpy"):
+                return True
+            if isinstance(func, ast.Name) and func.id in ("int", "float", "bool", "len", "range"):
+                return True
+    return False
+
+
 def _moved(source: Source) -> set[ast.AST]:
     """Factories whose result is moved somewhere later in this file."""
     found: set[ast.AST] = set()
@@ -132,6 +146,6 @@ def _remedy(last: str) -> str:
     if last in _FILLED:
         return f"torch.{last}(..., device=x.device) with an input x; what never changes belongs into a buffer"
     return (
-        "make it once in __init__ and keep it with self.register_buffer(name, ..., persistent=False); fill numbers that "
-        "change with torch.full((), value, device=x.device)"
+        "make it once in __init__ and keep it with self.register_buffer(name, ..., persistent=False); fill numbers "
+        "that change with torch.full((), value, device=x.device)"
     )
