@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from togi.errors import TogiError, nearest
-from togi.ops.corners import FORMATS
+from togi.ops.corners import FORMATS, negative_sizes
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 UNDEFINED = ("nan", "zero")
@@ -72,7 +72,7 @@ def check_sizes(names: tuple[str, str], a: Tensor, b: Tensor, format: str) -> No
     """
     for name, tensor in zip(names, (a, b), strict=True):
         for at, rows in enumerate(tensor.detach().reshape(-1, 4).split(_ROWS_AT_A_TIME)):  # type: ignore[no-untyped-call]
-            wrong = _negative(rows, format)
+            wrong = negative_sizes(rows, format)
             if bool(wrong.any()):
                 row = int(wrong.nonzero()[0, 0])
                 box = ", ".join(f"{value:g}" for value in rows[row].tolist())
@@ -81,11 +81,6 @@ def check_sizes(names: tuple[str, str], a: Tensor, b: Tensor, format: str) -> No
                     f"format {format!r}. {_mend(format, name)} With check=False the formula is applied as it stands: "
                     "such a box overlaps nothing, and its area is a product of differences, whatever the sign."
                 )
-
-
-def _negative(rows: Tensor, format: str) -> Tensor:
-    wrong = rows[:, 2:] < rows[:, :2] if format == "xyxy" else rows[:, 2:] < 0
-    return wrong.any(1)
 
 
 def _mend(format: str, name: str) -> str:

@@ -28,6 +28,12 @@ class Corners(NamedTuple):
         return Corners(*(t.unsqueeze(-2) for t in self))
 
 
+def negative_sizes(boxes: Tensor, format: str) -> Tensor:
+    """Which of boxes [N, 4] have a width or height below 0; bool [N]. NaN is not below 0."""
+    wrong = boxes[:, 2:] < boxes[:, :2] if format == "xyxy" else boxes[:, 2:] < 0
+    return wrong.any(1)
+
+
 def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     """In which dtype boxes are computed and answered: float64 in its own, all others in float32."""
     return torch.float64 if dtype == torch.float64 else torch.float32

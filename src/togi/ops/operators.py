@@ -28,13 +28,14 @@ _MATCH_NAMES = ("anchors", "boxes")
 @torch.library.custom_op("togi::box_matrix", mutates_args=())
 def box_matrix(boxes1: Tensor, boxes2: Tensor, kind: str, format: str, undefined: str, check: bool) -> Tensor:
     """A measure of all pairs of boxes [*B, N, 4] and [*B, M, 4]: [*B, N, M]."""
-    if check:
-        _check(_NAMES, boxes1, boxes2, format)
     out = _matrix_shape(boxes1, boxes2)
-    if out.numel():
+    negative = out.numel() == 0
+    if not negative:
         run = kernels(out.device)
         for at in _batches(boxes1):
-            run.matrix(boxes1[at], boxes2[at], kind, format, undefined, out[at])
+            negative |= run.matrix(boxes1[at], boxes2[at], kind, format, undefined, out[at])
+    if check and negative:
+        _refuse_negative(_NAMES, boxes1, boxes2, format)
     return out
 
 
@@ -81,16 +82,18 @@ def match(
 
     What was not asked for has size 0. Without boxes (or anchors) the best IoU is 0 and the index -1.
     """
-    if check:
-        _check(_MATCH_NAMES, anchors, boxes, format)
     results = _match_shapes(anchors, boxes, per_box, ties)
-    if 0 in (*anchors.shape, *boxes.shape):
+    negative = 0 in (*anchors.shape, *boxes.shape)
+    if negative:
         for result in results:
             result.fill_(-1 if result.dtype == torch.int64 else 0)
-        return results
-    run = kernels(anchors.device)
-    for at in _batches(anchors):
-        run.match(anchors[at], boxes[at], format, undefined, tuple(r[at] if r.numel() else r for r in results))
+    else:
+        run = kernels(anchors.device)
+        for at in _batches(anchors):
+            of_image = tuple(r[at] if r.numel() else r for r in results)
+            negative |= run.match(anchors[at], boxes[at], format, undefined, of_image)
+    if check and negative:
+        _refuse_negative(_MATCH_NAMES, anchors, boxes, format)
     return results
 
 
@@ -104,13 +107,14 @@ def _(
 @torch.library.custom_op("togi::topk_iou", mutates_args=())
 def topk(anchors: Tensor, boxes: Tensor, k: int, format: str, undefined: str, check: bool) -> tuple[Tensor, Tensor]:
     """The k highest IoU of every anchor and the indices of their boxes: two of [*B, N, k], descending."""
-    if check:
-        _check(_MATCH_NAMES, anchors, boxes, format)
     values, indices = _topk_shapes(anchors, k)
-    if values.numel():
+    negative = values.numel() == 0
+    if not negative:
         run = kernels(anchors.device)
         for at in _batches(anchors):
-            run.topk(anchors[at], boxes[at], format, undefined, values[at], indices[at])
+            negative |= run.topk(anchors[at], boxes[at], format, undefined, values[at], indices[at])
+    if check and negative:
+        _refuse_negative(_MATCH_NAMES, anchors, boxes, format)
     return values, indices
 
 
@@ -119,7 +123,8 @@ def _(anchors: Tensor, _boxes: Tensor, k: int, *_options: object) -> tuple[Tenso
     return _topk_shapes(anchors, k)
 
 
-def _check(names: tuple[str, str], a: Tensor, b: Tensor, format: str) -> None:
+def _refuse_negative(names: tuple[str, str], a: Tensor, b: Tensor, format: str) -> None:
+    """The kernel has seen a negative size, or there was nothing for it to do: find the box and name it."""
     if a.device.type == "cpu":  # elsewhere it would wait for the device
         check_sizes(names, a, b, format)
 

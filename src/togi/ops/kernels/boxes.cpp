@@ -99,11 +99,13 @@ C element(const View& view, int64_t at) {
   }
 }
 
+// Sets ``negative`` where a width or height is below 0 (NaN is not), and leaves it else.
 template <class C>
-Box<C> read_box(const View& view, int64_t row) {
+Box<C> read_box(const View& view, int64_t row, bool& negative) {
   int64_t at = row * view.row_stride, step = view.column_stride;
   C a = element<C>(view, at), b = element<C>(view, at + step);
   C c = element<C>(view, at + 2 * step), d = element<C>(view, at + 3 * step);
+  negative |= view.format == XYXY ? (c < a) | (d < b) : (c < 0) | (d < 0);
   if (view.format == XYXY) return {a, b, c, d, (c - a) * (d - b)};
   if (view.format == XYWH) return {a, b, a + c, b + d, c * d};
   return {a - c / 2, b - d / 2, a + c / 2, b + d / 2, c * d};
@@ -181,18 +183,18 @@ template <class C>
 struct alignas(64) Tile {
   C x1[TILE], y1[TILE], x2[TILE], y2[TILE], area[TILE];
   int64_t first, count, groups;
-  bool is_tame;
+  bool is_tame, negative;
   Box<C> hull;
 
   void load(const View& view, int64_t from, int64_t until) {
     first = from;
     count = until - from;
     groups = (count + GROUP<C> - 1) / GROUP<C>;
-    is_tame = true;
+    is_tame = true, negative = false;
     hull = {std::numeric_limits<C>::infinity(), std::numeric_limits<C>::infinity(), -std::numeric_limits<C>::infinity(),
             -std::numeric_limits<C>::infinity(), 0};
     for (int64_t at = 0; at < groups * GROUP<C>; ++at) {
-      Box<C> box = read_box<C>(view, first + std::min(at, count - 1));  // the last one again to fill the group
+      Box<C> box = read_box<C>(view, first + std::min(at, count - 1), negative);  // the last one again to fill the group
       x1[at] = box.x1, y1[at] = box.y1, x2[at] = box.x2, y2[at] = box.y2, area[at] = box.area;
       is_tame &= tame(box, true);
       hull = {std::min(hull.x1, box.x1), std::min(hull.y1, box.y1), std::max(hull.x2, box.x2), std::max(hull.y2, box.y2), 0};
@@ -232,11 +234,11 @@ template <class C>
 struct Boxes {
   std::unique_ptr<Box<C>[]> all;
   int64_t count;
-  bool are_tame = true;
+  bool are_tame = true, negative = false;
 
   explicit Boxes(const View& view) : all(new Box<C>[view.rows]), count(view.rows) {
     for (int64_t row = 0; row < count; ++row) {
-      all[row] = read_box<C>(view, row);
+      all[row] = read_box<C>(view, row, negative);
       are_tame &= tame(all[row], false);
     }
   }
@@ -353,7 +355,7 @@ struct Matching {
   std::unique_ptr<int32_t[]> lists;
   std::vector<Columns<C>> columns;
   std::atomic<int64_t> next{0};
-  std::atomic<bool> saw_wild{false};
+  std::atomic<bool> saw_wild{false}, negative{false};
 
   Matching(const View& a, const View& b, const Matches<C>& results, bool zero, int32_t allowed)
       : anchors(a), boxes(b), out(results), undefined_is_zero(zero), tile(tile_length(a.rows, allowed, GROUP<C>)),
@@ -361,11 +363,12 @@ struct Matching {
     for (int id = 0; id < threads && out.column_best; ++id) columns.emplace_back(boxes.count, out.tied != nullptr);
   }
 
-  void run() {
+  // Whether any size was negative.
+  bool run() {
     in_threads(threads, [this](int id) { take_tiles(id); });
-    if (!out.column_best) return;
-    merge();
+    if (out.column_best) merge();
     if (out.tied) mark_ties();
+    return boxes.negative || negative;
   }
 
   // The first tame tile a thread takes is not thinned out: so every box has met an anchor, its best is 0 or more with the right
@@ -384,6 +387,7 @@ struct Matching {
       }
       may_thin |= is_tame;
       if (!is_tame) saw_wild = true;
+      if (current.negative) negative = true;
       match(id, current, list, listed, is_tame);
     }
   }
@@ -489,19 +493,22 @@ void topk_tile(const Tile<C>& tile, const Boxes<C>& boxes, int64_t k, bool undef
 }
 
 template <class C>
-void topk(const View& anchors, const View& view, int64_t k, bool undefined_is_zero, C* values, int64_t* indices,
+bool topk(const View& anchors, const View& view, int64_t k, bool undefined_is_zero, C* values, int64_t* indices,
           int32_t allowed) {
   Boxes<C> boxes(view);
   int64_t tile = tile_length(anchors.rows, allowed, GROUP<C>);
   std::atomic<int64_t> next{0};
+  std::atomic<bool> negative{boxes.negative};
   in_threads(thread_count(anchors.rows, boxes.count, tile, allowed), [&](int) {
     Tile<C> current;
     for (int64_t first; (first = next.fetch_add(tile)) < anchors.rows;) {
       current.load(anchors, first, std::min(first + tile, anchors.rows));
       auto body = boxes.are_tame && current.is_tame ? topk_tile<C, true> : topk_tile<C, false>;
       body(current, boxes, k, undefined_is_zero, values, indices);
+      if (current.negative) negative = true;
     }
   });
+  return negative;
 }
 
 // ---- matrices --------------------------------------------------------------------------------------------------
@@ -512,13 +519,13 @@ constexpr double EPS = 1e-7;  // torchvision's default in distance_box_iou and c
 template <class C>
 struct Planes {  // one array per coordinate, for loops over boxes
   std::vector<C> x1, y1, x2, y2, area, angle;
-  bool are_tame = true;
+  bool are_tame = true, negative = false;
 
   Planes(const View& view, bool with_angle) {
     for (auto* plane : {&x1, &y1, &x2, &y2, &area}) plane->resize(view.rows);
     angle.resize(with_angle ? view.rows : 0);
     for (int64_t row = 0; row < view.rows; ++row) {
-      Box<C> box = read_box<C>(view, row);
+      Box<C> box = read_box<C>(view, row, negative);
       x1[row] = box.x1, y1[row] = box.y1, x2[row] = box.x2, y2[row] = box.y2, area[row] = box.area;
       are_tame &= tame(box, false);
       if (with_angle) angle[row] = std::atan((box.x2 - box.x1) / (box.y2 - box.y1));
@@ -566,23 +573,27 @@ void ask_for_huge_pages(void* data, int64_t bytes) {
 }
 
 template <class C, int KIND>
-void matrix(const View& anchors, const View& view, bool undefined_is_zero, C* out, int32_t allowed) {
+bool matrix(const View& anchors, const View& view, bool undefined_is_zero, C* out, int32_t allowed) {
   Planes<C> boxes(view, KIND == CIOU);
   ask_for_huge_pages(out, anchors.rows * view.rows * int64_t(sizeof(C)));
   const int64_t rows = std::max<int64_t>(1, (int64_t(1) << 17) / std::max<int64_t>(1, view.rows));
   std::atomic<int64_t> next{0};
+  std::atomic<bool> negative{boxes.negative};
   in_threads(thread_count(anchors.rows, view.rows, rows, allowed), [&](int) {
+    bool seen = false;
     for (int64_t first; (first = next.fetch_add(rows)) < anchors.rows;)
       for (int64_t row = first; row < std::min(first + rows, anchors.rows); ++row) {
-        Box<C> anchor = read_box<C>(anchors, row);
+        Box<C> anchor = read_box<C>(anchors, row, seen);
         auto body = boxes.are_tame && tame(anchor, true) ? fill_row<C, KIND, true> : fill_row<C, KIND, false>;
         body(anchor, boxes, view.rows, undefined_is_zero, out + row * view.rows);
       }
+    if (seen) negative = true;
   });
+  return negative;
 }
 
 template <class C>
-void matrix_of(int32_t kind, const View& a, const View& b, bool undefined_is_zero, C* out, int32_t threads) {
+bool matrix_of(int32_t kind, const View& a, const View& b, bool undefined_is_zero, C* out, int32_t threads) {
   switch (kind) {
     case INTERSECTION: return matrix<C, INTERSECTION>(a, b, undefined_is_zero, out, threads);
     case IOU: return matrix<C, IOU>(a, b, undefined_is_zero, out, threads);
@@ -592,19 +603,20 @@ void matrix_of(int32_t kind, const View& a, const View& b, bool undefined_is_zer
   }
 }
 
+enum Status : int32_t { DONE, SAW_NEGATIVE, NO_MEMORY };  // mirrored in native.py
+
 template <class Work>
 int32_t guarded(Work work) {
   try {
-    work();
-    return 0;
+    return work() ? SAW_NEGATIVE : DONE;
   } catch (const std::bad_alloc&) {
-    return 1;
+    return NO_MEMORY;
   }
 }
 
 }  // namespace
 
-// Returns 0, or 1 where memory ran out. ``threads`` is the most that may be used.
+// Each returns a Status: all is done also where a negative size was seen. ``threads`` is the most that may be used.
 extern "C" {
 
 int32_t togi_match(const View* anchors, const View* boxes, int32_t undefined_is_zero, void* best, int64_t* index,
@@ -613,29 +625,31 @@ int32_t togi_match(const View* anchors, const View* boxes, int32_t undefined_is_
     auto run = [&](auto zero) {
       using C = decltype(zero);
       Matches<C> out{static_cast<C*>(best), index, static_cast<C*>(column_best), column_index, tied};
-      Matching<C>(*anchors, *boxes, out, undefined_is_zero != 0, threads).run();
+      return Matching<C>(*anchors, *boxes, out, undefined_is_zero != 0, threads).run();
     };
-    anchors->dtype == FLOAT64 ? run(0.0) : run(0.0f);
+    return anchors->dtype == FLOAT64 ? run(0.0) : run(0.0f);
   });
 }
 
 int32_t togi_topk(const View* anchors, const View* boxes, int32_t undefined_is_zero, int64_t k, void* values,
                   int64_t* indices, int32_t threads) {
   return guarded([&] {
-    if (anchors->dtype == FLOAT64)
-      topk<double>(*anchors, *boxes, k, undefined_is_zero != 0, static_cast<double*>(values), indices, threads);
-    else
-      topk<float>(*anchors, *boxes, k, undefined_is_zero != 0, static_cast<float*>(values), indices, threads);
+    auto run = [&](auto zero) {
+      using C = decltype(zero);
+      return topk<C>(*anchors, *boxes, k, undefined_is_zero != 0, static_cast<C*>(values), indices, threads);
+    };
+    return anchors->dtype == FLOAT64 ? run(0.0) : run(0.0f);
   });
 }
 
 int32_t togi_matrix(const View* anchors, const View* boxes, int32_t kind, int32_t undefined_is_zero, void* out,
                     int32_t threads) {
   return guarded([&] {
-    if (anchors->dtype == FLOAT64)
-      matrix_of<double>(kind, *anchors, *boxes, undefined_is_zero != 0, static_cast<double*>(out), threads);
-    else
-      matrix_of<float>(kind, *anchors, *boxes, undefined_is_zero != 0, static_cast<float*>(out), threads);
+    auto run = [&](auto zero) {
+      using C = decltype(zero);
+      return matrix_of<C>(kind, *anchors, *boxes, undefined_is_zero != 0, static_cast<C*>(out), threads);
+    };
+    return anchors->dtype == FLOAT64 ? run(0.0) : run(0.0f);
   });
 }
 }

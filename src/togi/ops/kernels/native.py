@@ -18,6 +18,7 @@ from togi.ops.kernels.build import KernelUnavailableError, load_library
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 _FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
 _KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3, "ciou": 4}
+_SAW_NEGATIVE, _NO_MEMORY = 1, 2
 _MOST_ROWS = 2**31 - 1
 """Rows are counted in 32 bits next to the 32 bits of a float."""
 
@@ -75,30 +76,34 @@ def why_not() -> str | None:
 
 def match(
     anchors: Tensor, boxes: Tensor, format: str, undefined: str, results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-) -> None:
-    """Fills ``results`` = (best, index, column best, column index, tied); those of size 0 are not wanted."""
-    _run("togi_match", anchors, boxes, format, _undefined(undefined), *map(_pointer, results))
+) -> bool:
+    """Fills ``results`` = (best, index, column best, column index, tied); those of size 0 are not wanted.
+
+    True where a box has a negative size, here and in the other two.
+    """
+    return _run("togi_match", anchors, boxes, format, _undefined(undefined), *map(_pointer, results))
 
 
-def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Tensor, indices: Tensor) -> None:
+def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Tensor, indices: Tensor) -> bool:
     """Fills ``values`` and ``indices``, both [N, k] with 1 <= k <= M."""
     k = ctypes.c_int64(values.shape[1])
-    _run("togi_topk", anchors, boxes, format, _undefined(undefined), k, _pointer(values), _pointer(indices))
+    return _run("togi_topk", anchors, boxes, format, _undefined(undefined), k, _pointer(values), _pointer(indices))
 
 
-def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> None:
+def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> bool:
     """Fills ``out`` [N, M]."""
     kind_code = ctypes.c_int32(_KINDS[kind])
-    _run("togi_matrix", anchors, boxes, format, kind_code, _undefined(undefined), _pointer(out))
+    return _run("togi_matrix", anchors, boxes, format, kind_code, _undefined(undefined), _pointer(out))
 
 
-def _run(name: str, anchors: Tensor, boxes: Tensor, format: str, *rest: object) -> None:
+def _run(name: str, anchors: Tensor, boxes: Tensor, format: str, *rest: object) -> bool:
     if max(len(anchors), len(boxes)) > _MOST_ROWS:
         raise ValueError(f"{max(len(anchors), len(boxes))} boxes in one call; give at most {_MOST_ROWS}")
     views = [ctypes.byref(_view(t, format)) for t in (anchors, boxes)]
-    failed = getattr(_loaded.get(), name)(*views, *rest, ctypes.c_int32(torch.get_num_threads()))
-    if failed:
+    status: int = getattr(_loaded.get(), name)(*views, *rest, ctypes.c_int32(torch.get_num_threads()))
+    if status == _NO_MEMORY:
         raise MemoryError(f"{name}: no memory for {len(anchors)} x {len(boxes)} boxes")
+    return status == _SAW_NEGATIVE
 
 
 def _view(tensor: Tensor, format: str) -> _View:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from togi.ops.corners import Corners, corners
+from togi.ops.corners import Corners, corners, negative_sizes
 from togi.ops.formula import measure
 
 _TILE_PAIRS = 1 << 15
@@ -21,8 +21,12 @@ _TILE_COLUMNS = 1 << 10
 
 def match(
     anchors: Tensor, boxes: Tensor, format: str, undefined: str, results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
-) -> None:
-    """Fills ``results`` = (best, index, column best, column index, tied); those of size 0 are not wanted."""
+) -> bool:
+    """Fills ``results`` = (best, index, column best, column index, tied); those of size 0 are not wanted.
+
+    True where a box on the CPU has a negative size, here and in the other two: elsewhere asking would wait for the
+    device.
+    """
     best, index, column_best, column_index, tied = results
     for top, left, iou in _tiles(anchors, boxes, "iou", format, undefined):
         rows, columns = slice(top, top + iou.shape[0]), slice(left, left + iou.shape[1])
@@ -33,9 +37,10 @@ def match(
         tied.zero_()
         for top, left, iou in _tiles(anchors, boxes, "iou", format, undefined):
             tied[top : top + iou.shape[0]] |= (iou == column_best[left : left + iou.shape[1]]).any(1)
+    return _any_negative(anchors, boxes, format)
 
 
-def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Tensor, indices: Tensor) -> None:
+def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Tensor, indices: Tensor) -> bool:
     """Fills ``values`` and ``indices``, both [N, k] with 1 <= k <= M; ties in favour of the lower index, NaN first."""
     k = values.shape[1]
     for top, left, iou in _tiles(anchors, boxes, "iou", format, undefined):
@@ -47,12 +52,14 @@ def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Te
         iou, order = iou.sort(dim=1, descending=True, stable=True)
         filled = min(k, iou.shape[1])
         values[rows, :filled], indices[rows, :filled] = iou[:, :k], index.gather(1, order[:, :k])
+    return _any_negative(anchors, boxes, format)
 
 
-def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> None:
+def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> bool:
     """Fills ``out`` [N, M]."""
     for top, left, tile in _tiles(anchors, boxes, kind, format, undefined):
         out[top : top + tile.shape[0], left : left + tile.shape[1]] = tile
+    return _any_negative(anchors, boxes, format)
 
 
 def tile_shape(rows: int, columns: int, device: torch.device) -> tuple[int, int]:
@@ -70,6 +77,10 @@ def _tiles(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: st
         for left in range(0, len(boxes), width):
             columns = corners(boxes[left : left + width], format).columns()
             yield top, left, measure(kind, rows, columns, undefined)
+
+
+def _any_negative(anchors: Tensor, boxes: Tensor, format: str) -> bool:
+    return any(t.device.type == "cpu" and bool(negative_sizes(t, format).any()) for t in (anchors, boxes))
 
 
 def _first_max(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
