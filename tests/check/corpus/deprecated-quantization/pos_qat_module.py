@@ -8,7 +8,7 @@ class Net(nn.Module):
         super().__init__()
         self.quant = torch.ao.quantization.QuantStub()  # expect: deprecated-quantization
         self.body = body
-        self.dequant = torch.ao.quantization.DeQuantStub()  # expect: deprecated-quantization
+        self.dequant = torch.ao.quantization.DeQuantStub()  # allow: deprecated-quantization
 
     def forward(self, x):
         return self.dequant(self.body(self.quant(x)))
