@@ -16,6 +16,8 @@ _MODEL_MAKERS = ("torchvision.models.", "segmentation_models_pytorch.", "efficie
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
 
 
+_REGISTERED = ("Parameter", "Buffer", "Variable", "UninitializedParameter", "UninitializedBuffer")
+"""What moves with its module, so that nothing is known of its device."""
 _ANY_MODULE = ("torch.nn.Module", "torch.nn.Sequential")
 
 
@@ -174,8 +176,9 @@ class Calls(Methods):
         if name in torch_api.NUMBER_FUNCTIONS:
             return NUMBER
         if name in torch_api.TENSOR_CLASSES:
-            if last in ("Parameter", "Variable") and values and values[0].kind is Kind.TENSOR:
-                return values[0].but(call=None, graph=True if last == "Parameter" else values[0].graph, device=None)
+            if last in _REGISTERED:
+                dtype = values[0].dtype if values else None
+                return Value(Kind.TENSOR, dtype=dtype, graph=True if last == "Parameter" else None)
             return Value(
                 Kind.TENSOR,
                 device=None if "cuda" in name or last == "Parameter" else "cpu",

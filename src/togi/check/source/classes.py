@@ -18,6 +18,9 @@ _MODULE_SUFFIXES = ("Module", "PreTrainedModel", "ModelMixin")
 _DATASET_SUFFIXES = ("Dataset", "IterableDataset", "Sampler", "BatchSampler")
 
 
+_PLAIN_BASES = frozenset(["object", "abc.ABC", "typing.Generic", "Generic", "typing.Protocol", "enum.Enum"])
+
+
 class Classes:
     """The classes of one file."""
 
@@ -59,6 +62,11 @@ class Classes:
             found = [self._by_name.get(name) for name in self.base_names(node)]
             self._bases[node] = [base for base in found if base is not None and base is not node]
         return self._bases[node]
+
+    def foreign_bases(self, node: ast.ClassDef) -> list[str]:
+        """Bases, direct or not, that this file does not define."""
+        names = [name for one in self.lineage(node) for name in self.base_names(one)]
+        return [name for name in names if name not in self._by_name and name not in _PLAIN_BASES]
 
     def lineage(self, node: ast.ClassDef) -> list[ast.ClassDef]:
         """``node`` and its bases in this file, nearest first."""

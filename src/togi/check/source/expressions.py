@@ -149,9 +149,9 @@ class Expressions:
             return base.but(graph=graph, call=None, origin=node, note="", cause=base)
         if base.certain or attr in torch_api.OTHER_PROPERTIES:
             return UNKNOWN
-        held = attr in ("loss", "logits", "last_hidden_state", "hidden_states", "pooler_output", "sample")
+        held = attr in ("loss", "logits", "last_hidden_state", "pooler_output")
         return (
-            base.but(call=None, origin=node, certain=held, scalar=attr == "loss", cause=base)
+            base.but(call=None, origin=node, certain=attr in ("loss", "logits"), scalar=attr == "loss", cause=base)
             if (held or base.batch)
             else UNKNOWN
         )

@@ -16,7 +16,7 @@ from togi.check.source.callers import Callers
 from togi.check.source.classes import Classes
 from togi.check.source.flow import Flow
 from togi.check.source.names import Names
-from togi.check.source.rarity import fills_cache, rare_branch
+from togi.check.source.rarity import fills_cache, rare_branch, returns_cached
 from togi.check.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, Tree
 from togi.check.source.value import Hot, Kind, Value
 from togi.check.source.words import words
@@ -36,6 +36,7 @@ _PREPARATION = re.compile(
 )
 """Files that prepare data, on the CPU by nature."""
 _PREPARING = re.compile(r"(Transform|Augment\w*|Processor|FeatureExtractor|Tokenizer|Collator)$")
+_CHECKS = re.compile(r"(check|assert|raise)")
 _BEFORE_AND_AFTER = re.compile(r"warm_?up", re.IGNORECASE)
 
 
@@ -147,6 +148,8 @@ class Hotness:
                 and self._rare(statement.test, statement) is False
             ):
                 return True
+            if isinstance(statement, ast.If) and returns_cached(statement, block):
+                return True
         return False
 
     def _may_be_hot(self, function: Function | None) -> bool:
@@ -202,6 +205,9 @@ class Hotness:
         return None
 
     def _through_outer(self, function: Function) -> str | None:
+        above = self._tree.parents[function]
+        if isinstance(function, ast.Lambda) and isinstance(above, ast.Call) and _CHECKS.search(ast.unparse(above.func)):
+            return None  # the text of a check, made only where it fails
         hot = self.hot(function)
         return hot.reason if hot is not None else None
 

@@ -63,12 +63,14 @@ def _is_layer(value: Value) -> bool:
 
 
 def _belongs_to_module(source: Source, function: Function | None) -> bool:
-    """In a method of a module, in a step that a trainer calls, or in a function nested in one."""
+    """In a method of a module or of a class with foreign bases, in a step that a trainer calls, or nested in one."""
     while function is not None:
         owner = source.index.class_of(function)
         name = getattr(function, "name", "")
         if owner is not None and (source.classes.is_module(owner) or name in STEPS or source.classes.is_dataset(owner)):
             return True
+        if owner is not None and source.classes.foreign_bases(owner):
+            return True  # the base decides when it is called, and under what
         function = source.function(function)
     return False
 

@@ -23,7 +23,7 @@ _ForLoop = ast.For | ast.AsyncFor | ast.comprehension
 
 def loader_calls(source: Source) -> Iterator[ast.Call]:
     """Calls of DataLoader whose arguments are all to be seen. None in a file of tests, whose data are tiny."""
-    if _is_test(source.path):
+    if is_test(source.path):
         return
     for node, _ in uses(source, {_NAME, "torch.utils.data.dataloader.DataLoader"}):
         call = source.parent(node)
@@ -171,6 +171,6 @@ def _holds_samples(source: Source, node: ast.expr) -> bool:
     return isinstance(node, ast.Call) and source.qualified(node.func) in _IN_MEMORY
 
 
-def _is_test(path: str) -> bool:
+def is_test(path: str) -> bool:
     name = PurePath(path).name
     return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py"

@@ -8,6 +8,7 @@ from togi.check.source import torch_api
 from togi.check.source.expressions import ARRAY, NONE, NUMBER, STRING, Expressions
 from togi.check.source.join import element_of
 from togi.check.source.narrowing import key
+from togi.check.source.tensor_methods import TENSOR_METHODS
 from togi.check.source.value import UNKNOWN, Kind, Value
 from togi.check.source.words import words
 
@@ -40,6 +41,8 @@ class Methods(Expressions):
         """What the method ``name`` of a tensor returns."""
         if name in torch_api.NUMBER_METHODS:
             return Value(Kind.NUMBER, origin=node, cause=base)
+        if name.rstrip("_") not in TENSOR_METHODS and not self._keeps_kind(base, name):
+            return UNKNOWN
         if name in torch_api.NONE_METHODS:
             return NONE
         if name in ("size", "stride"):
@@ -53,6 +56,10 @@ class Methods(Expressions):
         if name in ("items", "keys", "values", "get", "pop", "update") and not base.certain:
             return self._of_batch(base, name)
         return self._computed(base, name, node, values)
+
+    def _keeps_kind(self, base: Value, name: str) -> bool:
+        """Methods of containers that a batch or a model's output may be."""
+        return not base.certain and name in ("items", "keys", "values", "get", "pop", "update")
 
     def _computed(self, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value:
         if name in torch_api.LIST_METHODS:

@@ -24,6 +24,8 @@ _USUAL = words(
     tensor mask"""
 )
 """Names that a parameter of ``forward`` without a default bears when it is a tensor."""
+_PLURAL = words("inputs targets features images labels preds predictions tokens embeddings outputs")
+"""Names that lists bear as well."""
 
 
 @dataclass(slots=True)
@@ -133,10 +135,9 @@ def _by_use(flow: Flow, scope: Scope, name: str, position: int, default: ast.exp
         return Value(Kind.TENSOR, optional=none, origin=origin, note=note)
     if use.against or use.sequence or not tensors:
         return UNKNOWN
-    if use.weak is not None:
-        return Value(Kind.TENSOR, optional=none, origin=origin, note=where)
-    if not none and (position == 0 or name in _USUAL):
-        return Value(Kind.TENSOR, certain=position == 0 and name in _USUAL, origin=origin, note=where)
+    certain = position == 0 and name in _USUAL and name not in _PLURAL
+    if use.weak is not None or (not none and (position == 0 or name in _USUAL)):
+        return Value(Kind.TENSOR, optional=none, certain=certain, origin=origin, note=where)
     return UNKNOWN
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from togi.check.source import torch_api
 
@@ -83,19 +83,37 @@ def _is_switch(test: ast.expr, qualified: Qualified) -> bool:
 def fills_cache(node: ast.If) -> bool:
     """``if self.x is None or ...: self.x = ...``: what runs once, or when a size changes."""
     tested = {ast.unparse(one) for one in _cache_tests(node.test)}
-    if not tested:
+    return bool(tested) and bool(tested & _stored([node]))
+
+
+def returns_cached(node: ast.If, block: Sequence[ast.stmt]) -> bool:
+    """``if self.x is not None: return``, and further down ``self.x = ...``: the rest runs once."""
+    if not any(isinstance(one, ast.Return) for one in ast.walk(node)):
         return False
-    targets = [target for one in ast.walk(node) if isinstance(one, ast.Assign) for target in one.targets]
+    tested = {ast.unparse(one) for one in ast.walk(node.test) if isinstance(one, ast.Attribute)}
+    return bool(tested) and bool(tested & _stored(block))
+
+
+def _stored(block: Sequence[ast.stmt]) -> set[str]:
+    """Attributes that ``block`` assigns, or assigns items of."""
+    assigned = [one for statement in block for one in ast.walk(statement) if isinstance(one, ast.Assign)]
+    targets = [target for one in assigned for target in one.targets]
     parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
-    stored = {ast.unparse(one.value if isinstance(one, ast.Subscript) else one) for one in parts}
-    return bool(tested & stored)
+    stored = [part.value if isinstance(part, ast.Subscript) else part for part in parts]
+    return {ast.unparse(one) for one in stored if isinstance(one, ast.Attribute)}
 
 
 def _cache_tests(test: ast.expr) -> Iterator[ast.expr]:
-    """Attributes that ``test`` finds empty: ``self.x is None``, ``key not in self.cache``, ``not hasattr(self, "x")``."""
+    """Attributes that ``test`` finds empty: ``self.x is None``, ``key not in self.cache``."""
     for one in ast.walk(test):
         if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Is | ast.NotIn | ast.NotEq | ast.Gt | ast.Lt):
             yield from (side for side in (one.left, one.comparators[0]) if isinstance(side, ast.Attribute))
-        elif isinstance(one, ast.Call) and isinstance(one.func, ast.Name) and one.func.id == "hasattr":
-            if len(one.args) == 2 and isinstance(one.args[1], ast.Constant) and isinstance(one.args[1].value, str):
-                yield ast.Attribute(one.args[0], one.args[1].value)
+        elif isinstance(one, ast.Call):
+            yield from _asked_for(one)
+
+
+def _asked_for(call: ast.Call) -> Iterator[ast.expr]:
+    """``hasattr(self, "x")``: ``self.x``."""
+    match call:
+        case ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(value=str(name))]):
+            yield ast.Attribute(owner, name)

@@ -66,7 +66,7 @@ FACTORIES = words(
     hann_window hamming_window blackman_window bartlett_window kaiser_window complex_ empty_strided normal_"""
 )
 """Functions of torch that make a tensor on the default device unless ``device=`` is given."""
-FROM_DATA = words("""tensor as_tensor from_numpy asarray frombuffer scalar_tensor""")
+FROM_DATA = words("""tensor as_tensor from_numpy asarray frombuffer""")
 """Functions of torch that make a tensor from Python's or NumPy's data."""
 LIKE = words("""zeros_like ones_like full_like empty_like rand_like randn_like randint_like""")
 BOOL_RESULTS = words(

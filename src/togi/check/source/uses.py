@@ -26,6 +26,14 @@ def uses(source: Source, names: Collection[str]) -> Iterator[tuple[ast.Name | as
                 yield node, name
 
 
+def called(source: Source, node: ast.expr) -> bool:
+    """Whether an expression is what a call calls, or a decorator: not merely named, as in a table or a comparison."""
+    above = source.parent(node)
+    if isinstance(above, ast.Call):
+        return above.func is node
+    return isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node in above.decorator_list
+
+
 def imported(source: Source) -> Iterator[tuple[ast.ImportFrom, ast.alias]]:
     """Every name taken by ``from ... import`` without a relative path."""
     for statement in source.nodes(ast.ImportFrom):

@@ -78,6 +78,8 @@ class InferenceInTrainingMode(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         reported: set[ast.AST | None] = set()
         for use in uses_of_models(source):
+            if not isinstance(use.model, ast.Name) and not _is_own(use.model):
+                continue  # a part of a model, whose mode is set elsewhere
             region = use.loop or use.function
             if region in reported or _DELIBERATE.search(_name(use).lower()) or not _is_inference(source, use):
                 continue
@@ -94,6 +96,11 @@ class InferenceInTrainingMode(SourceRule):
                 )
 
 
+def _is_own(model: ast.expr) -> bool:
+    """``self.model``."""
+    return isinstance(model, ast.Attribute) and isinstance(model.value, ast.Name) and model.value.id == "self"
+
+
 def _name(use: Use) -> str:
     return getattr(use.function, "name", "")
 
@@ -107,7 +114,7 @@ def _is_inference(source: Source, use: Use) -> bool:
 
 def _training(source: Source, use: Use) -> str:
     """Why the model is in training mode; empty where it is not, or where nobody can tell."""
-    if any(mark in (use.value.qualified or "") for mark in _EVALUATED):
+    if any(mark in (use.value.qualified or "") for mark in _EVALUATED) or "PreTrained" in (use.value.qualified or ""):
         return ""
     last = _last_mode(source, use)
     if last is not None:

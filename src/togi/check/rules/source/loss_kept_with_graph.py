@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 from togi.check.finding import Edit, Finding, Fix
 from togi.check.rule import SourceRule
 from togi.check.source.grounds import grounds
-from togi.check.source.hotness import STEPS
+from togi.check.source.hotness import STEPS, gives_batches, iterated_by
 from togi.check.source.inference import INFERENCE_NAMES, backward_calls
-from togi.check.source.value import Hot, Kind, excerpt
+from togi.check.source.tree import LOOPS
+from togi.check.source.value import Hot, Kind, Value, excerpt
 
 if TYPE_CHECKING:
     from togi.check.source.model import Source
@@ -85,7 +86,11 @@ class LossKeptWithGraph(SourceRule):
             value = source.value(kept)
             if value.kind is not Kind.TENSOR or value.graph is not True or value.dtype == "int64":
                 continue
-            if source.records_grad(node) and _outlives(source, node, target, hot):
+            if (
+                source.records_grad(node)
+                and _outlives(source, node, target, hot)
+                and _of_a_step(source, value, kept, hot)
+            ):
                 text = excerpt(kept, 40)
                 message = f"{excerpt(target, 40)} keeps the graph of {text} of every step alive"
                 fix = _fix(source, kept)
@@ -111,6 +116,14 @@ def _accumulations(source: Source) -> Iterator[tuple[ast.AST, ast.expr, ast.expr
             yield node, node.func.value, node.args[0]
 
 
+def _of_a_step(source: Source, value: Value, kept: ast.expr, hot: Hot) -> bool:
+    """A loss, or any output where each turn is a step: not the partial sums of one computation."""
+    if value.scalar or "loss" in ast.unparse(kept).lower():
+        return True
+    iterated = iterated_by(hot.loop) if isinstance(hot.loop, LOOPS) else None
+    return iterated is not None and gives_batches(source.value(iterated))
+
+
 def _outlives(source: Source, node: ast.AST, target: ast.expr, hot: Hot) -> bool:
     """Whether ``target`` lives longer than one step, and is not what gradients are computed of."""
     function = source.function(node)
@@ -119,8 +132,10 @@ def _outlives(source: Source, node: ast.AST, target: ast.expr, hot: Hot) -> bool
         return False
     owner = source.index.class_of(function) if function is not None else None
     name = getattr(function, "name", "")
-    if owner is not None and source.classes.is_module(owner) and name not in STEPS:
-        return False
+    if owner is not None and name not in STEPS:
+        module = source.classes.is_module(owner)
+        if module or (source.classes.foreign_bases(owner) and not any(True for _ in backward_calls(region))):
+            return False
     if hot.loop is None:
         held = isinstance(target, ast.Attribute) and _root(target) == "self"
         return (
