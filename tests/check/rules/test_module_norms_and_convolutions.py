@@ -110,7 +110,8 @@ def test_bias_is_reported_exactly_where_removing_it_changes_nothing(channels: in
 
 def test_bias_before_norm_in_known_architectures() -> None:
     image = torch.randn(1, 3, 64, 64)
-    assert layers(findings("bias-before-norm", torchvision.models.vgg11_bn(), image)) == 8
+    features = torchvision.models.vgg11_bn().features  # the classifier's weights are all that the whole model moves
+    assert layers(findings("bias-before-norm", features, image)) == 8
     assert not findings("bias-before-norm", torchvision.models.resnet18(), image)
     assert not findings("bias-before-norm", timm.create_model("vit_tiny_patch16_224", img_size=64), image)
 
@@ -167,6 +168,21 @@ def test_norms_that_compute_statistics() -> None:
 def test_norms_that_hardly_count_are_silent() -> None:
     module = timm.create_model("vit_tiny_patch16_224", img_size=64)
     assert not findings("norm-with-statistics-at-inference", module, torch.randn(1, 3, 64, 64))
+
+
+class StandardisedConvolution(nn.Conv2d):
+    """Weight standardisation as BiT has it: the same result in every pass."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        weight = nn.functional.batch_norm(self.weight.view(1, self.out_channels, -1), None, None, training=True)
+        return nn.functional.conv2d(x, weight.reshape_as(self.weight))
+
+
+def test_weights_standardised_in_every_pass() -> None:
+    module = nn.Sequential(StandardisedConvolution(64, 64, 3), nn.ReLU())
+    (found,) = findings("norm-with-statistics-at-inference", module, torch.randn(1, 64, 8, 8))
+    assert "weight standardisation" in found.message
+    assert "once, before inference" in found.remedy
 
 
 def test_separable_convolutions_wait_for_memory_on_a_gpu_with_fast_matrix_units() -> None:

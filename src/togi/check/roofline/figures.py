@@ -26,8 +26,13 @@ class Figures(Record):
     ``tf32`` stands beside ``float32`` where convolutions in float32 may use it."""
     bandwidths: tuple[Bandwidth, ...]
     """By growing working set: one entry where caches are left out."""
+    ceilings: dict[str, float] = {}
+    """Elements (of the largest tensor) per second of kinds that reach neither of the two (``work.CEILINGS``); empty
+    where not measured."""
     call_s: float = 0.0
     """What one operation costs however small it is; 0 where it is not known."""
+    product_call_s: float = 0.0
+    """The same of a matrix product or convolution."""
     measured: bool = False
     steady: bool = True
     """False: the measurement was disturbed, and the device can probably do more."""

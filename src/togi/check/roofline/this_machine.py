@@ -2,7 +2,9 @@
 
 Bandwidth: ``torch.add(a, b, out=c)`` over working sets from a quarter of a MiB to 256 MiB, as STREAM does (J. D.
 McCalpin, "Memory bandwidth and machine balance in current high performance computers", 1995). Arithmetic: a square
-matrix product at the thread count in force. The fastest of several tries counts, since a disturbance only adds time.
+matrix product at the thread count in force. Some kinds of operations (depthwise convolutions, norms, pools, special
+functions) reach neither roof on a processor: each has a ceiling of its own, measured on one size (ceilings: Williams et
+al., section 4). The fastest of several tries counts, since a disturbance only adds time.
 """
 
 from __future__ import annotations
@@ -16,9 +18,11 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from pydantic import ValidationError
+from torch.nn import functional
 
 from togi.check.roofline.figures import Bandwidth, Figures
 from togi.measure.threads import spread_threads
@@ -31,7 +35,7 @@ _ROUNDS = 5
 _STEADY_X = 1.25
 """A probe whose usual round is slower than its fastest by more had company."""
 _PRODUCT = 1024
-_FORMAT = 2
+_FORMAT = 5
 """Raised when the measurement changes, so that figures kept by an older version are not used."""
 
 
@@ -59,8 +63,9 @@ def measure(device: str, machine: Machine, dtypes: Sequence[str]) -> Figures:
     with torch.inference_mode():
         probes = [_Product(device, getattr(torch, dtype)) for dtype in dtypes]
         sums = [_Sum(device, size) for size in _SETS_BYTES]
-        tiny = _Tiny(device)
-        everything: list[_Probe] = [*probes, *sums, tiny]
+        calls = [_Kind(device, 1, 16, torch.relu), _Kind(device, 1, 16, _tiny_convolution(device), shape=(1, 4, 2, 2))]
+        kinds = _kinds(device)
+        everything: list[_Probe] = [*probes, *sums, *calls, *kinds.values()]
         for _ in range(_ROUNDS):
             for probe in everything:
                 probe.try_for(_EACH_S)
@@ -73,7 +78,9 @@ def measure(device: str, machine: Machine, dtypes: Sequence[str]) -> Figures:
             Bandwidth(working_set_bytes=size, bytes_per_s=max(probe.rate for probe in sums[place:]))
             for place, size in enumerate(_SETS_BYTES)
         ),
-        call_s=1.0 / tiny.rate,
+        ceilings={name: probe.rate for name, probe in kinds.items()},
+        call_s=1.0 / calls[0].rate,
+        product_call_s=1.0 / calls[1].rate,
         measured=True,
         steady=all(probe.steady for probe in everything),
     )
@@ -142,16 +149,52 @@ class _Product(_Probe):
         torch.mm(self.a, self.b, out=self.c)
 
 
-class _Tiny(_Probe):
-    """An operation that is nothing but the cost of calling it."""
+class _Kind(_Probe):
+    """A function of one tensor of ones."""
 
-    def __init__(self, device: str) -> None:
-        super().__init__(device, 100)
-        self.a = torch.ones(16, device=device)
+    def __init__(
+        self,
+        device: str,
+        amount: float,
+        elements: int,
+        function: Callable[[torch.Tensor], object],
+        *,
+        shape: Any = None,
+    ) -> None:
+        super().__init__(device, amount)
+        self.function = function
+        self.a = torch.ones(elements, device=device).reshape(shape or (elements,))
 
     def run(self) -> None:
-        for _ in range(int(self.amount)):
-            torch.relu(self.a)
+        self.function(self.a)
+
+
+def _tiny_convolution(device: str) -> Callable[[torch.Tensor], object]:
+    weight = torch.ones(4, 4, 1, 1, device=device)
+    return lambda x: functional.conv2d(x, weight)
+
+
+def _kinds(device: str) -> dict[str, _Probe]:
+    """One probe for each kind of ``work.CEILINGS``, at sizes that layers have: 64 channels of 56 x 56."""
+    channels, size = 64, 56
+    shape, elements = (1, channels, size, size), channels * size * size
+    each, taps = torch.ones(channels, device=device), torch.ones(channels, 1, 5, 5, device=device)
+    tokens = (elements // 256, 256)
+    return {
+        "depthwise": _Kind(
+            device,
+            elements,
+            elements,
+            lambda x: functional.conv2d(x, taps, padding=2, groups=channels),
+            shape=shape,
+        ),
+        "special": _Kind(device, elements, elements, functional.gelu),
+        "norm": _Kind(device, elements, elements, lambda x: functional.layer_norm(x, (256,)), shape=tokens),
+        "batch norm": _Kind(
+            device, elements, elements, lambda x: functional.batch_norm(x, each, each, each, each), shape=shape
+        ),
+        "pool": _Kind(device, elements, elements, lambda x: functional.max_pool2d(x, 3, 2, 1), shape=shape),
+    }
 
 
 def _file(device: str, machine: Machine, dtypes: Sequence[str]) -> Path:

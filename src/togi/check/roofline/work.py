@@ -19,6 +19,19 @@ _WRITE_ONLY = frozenset({"fill_", "zero_", "copy_", "bernoulli_", "normal_", "un
 """In place, without reading what they write over."""
 _CONVOLUTIONS = frozenset({"convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution"})
 
+CEILINGS: dict[str, frozenset[str]] = {
+    "depthwise": frozenset(),
+    "special": frozenset(
+        {"gelu", "silu", "silu_", "sigmoid", "sigmoid_", "tanh", "tanh_", "exp", "erf", "pow", "mish", "softplus"}
+        | {"_softmax", "_log_softmax", "log", "sin", "cos", "sqrt", "rsqrt", "elu", "elu_"}
+    ),
+    "norm": frozenset({"native_layer_norm", "native_group_norm", "_fused_rms_norm"}),
+    "batch norm": frozenset({"native_batch_norm", "_native_batch_norm_legit"}),
+    "pool": frozenset({"max_pool2d_with_indices", "avg_pool2d", "_adaptive_avg_pool2d"}),
+}
+"""Kinds of operations with a ceiling of their own below the roof, where the device was measured: names of ATen calls.
+``depthwise``: convolutions with one input channel per group (their time hardly depends on the kernel's size)."""
+
 Bound = Literal["memory", "arithmetic", "calls", "-"]
 
 
@@ -37,6 +50,10 @@ class Work:
     product: bool
     """A matrix product, convolution or attention: these run on matrix units."""
     convolution: bool
+    elements: int = 0
+    """Of the largest tensor."""
+    ceiling: str = ""
+    """Key of ``CEILINGS``, or empty."""
 
     @property
     def bytes(self) -> int:
@@ -65,7 +82,16 @@ def work(call: Call, dtype: str | None = None) -> Work:
         dtype=_dtype(call, dtype),
         product=call.flops is not None,
         convolution=call.name in _CONVOLUTIONS,
+        elements=largest,
+        ceiling=_ceiling(call),
     )
+
+
+def _ceiling(call: Call) -> str:
+    weight = call.value("weight")
+    if call.name in _CONVOLUTIONS and weight is not None:
+        return "depthwise" if int(call.given.get("groups") or 1) > 1 and weight.shape[1] == 1 else ""
+    return next((kind for kind, names in CEILINGS.items() if call.name in names), "")
 
 
 def bytes_of(value: Value, dtype: str | None = None) -> int:
@@ -90,9 +116,12 @@ def predicted(work: Work, figures: Figures, model_weights: int = 0) -> Predictio
     own = work.activations + work.written
     moving_s = own / figures.bandwidth(work.bytes) + work.weights / figures.bandwidth(max(work.bytes, model_weights))
     computing_s = work.flops / figures.peak(work.dtype, convolution=work.convolution) if work.product else 0.0
+    if work.ceiling in figures.ceilings:
+        computing_s = max(computing_s, work.elements / figures.ceilings[work.ceiling])
     longest = max(moving_s, computing_s)
     bound: Bound = "arithmetic" if computing_s > moving_s else "memory"
-    return Prediction(seconds=longest + figures.call_s, bound="calls" if figures.call_s > longest else bound)
+    call_s = figures.product_call_s if work.product else figures.call_s
+    return Prediction(seconds=longest + call_s, bound="calls" if call_s > longest else bound)
 
 
 def _reads(call: Call, dtype: str | None) -> Iterator[tuple[int, bool]]:

@@ -1,0 +1,153 @@
+"""How well ``togi check``'s table of memory access cost predicts where the time goes on this processor.
+
+    python benchmarks/check_roofline.py [MODEL ...] [--passes 20]
+
+Each operation of a pass is timed (the fastest of ``--passes``) and compared with its prediction, by layer. Two simpler
+predictions, FLOPs alone and bytes alone, stand beside it. Writes ``benchmarks/data/check_roofline.json``.
+
+``misplaced``: half the sum of the differences between predicted and measured shares: 0 is right, 1 is all wrong.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import statistics
+import sys
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from togi.check.module.forward_pass import ForwardPass
+from togi.check.module.watch import time_calls
+from togi.check.roofline.figures import Figures
+from togi.check.roofline.table import Costs
+from togi.check.roofline.this_machine import measure
+from togi.subject.inputs import Inputs
+from togi.subject.machine import machine
+
+MODELS = ("resnet50", "mobilenetv3_large", "vit_tiny", "convnext_atto")
+OUT = Path(__file__).parent / "data" / "check_roofline.json"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", nargs="*", default=list(MODELS))
+    parser.add_argument("--passes", type=int, default=20)
+    options = parser.parse_args()
+    sys.path.insert(0, str(Path(__file__).parent))
+    models = importlib.import_module("models")
+    here = machine()
+    figures = measure("cpu", here, ["float32"])
+    rows = []
+    for name in options.models:
+        row = compared(name, getattr(models, name)(), figures, options.passes)
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+    kept = {
+        "machine": here.model_dump(mode="json", include={"cpu_model", "cpu_cores", "threads", "versions"}),
+        "figures": figures.model_dump(mode="json"),
+        "models": rows,
+    }
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(kept, indent=1) + "\n", encoding="utf-8")
+
+
+def compared(name: str, subject: Any, figures: Figures, passes: int) -> dict[str, Any]:
+    """One model's prediction against its times, milliseconds and shares."""
+    module, sample = subject if isinstance(subject, tuple) else (subject.module, subject.samples)
+    module, inputs = module.eval(), Inputs.of(sample)
+    whole_ms = pass_ms(module, inputs, passes)
+    timed = time_calls(module, inputs, passes)
+    costs = Costs.of(timed.calls, figures)
+    seen = by_layer(timed, timed.seconds)
+    predictions = {
+        "roofline": [prediction.seconds for prediction in costs.predictions],
+        "flops": [float(work.flops) if work.product else 0.0 for work in costs.works],
+        "bytes": [float(work.bytes) for work in costs.works],
+    }
+    found: dict[str, Any] = {
+        "model": name,
+        "operations": sum(not call.view for call in timed.calls),
+        "layers": len(seen),
+        "predicted_ms": round(costs.seconds * 1e3, 2),
+        "sum_of_operations_ms": round(sum(timed.seconds) * 1e3, 2),
+        "pass_ms": round(whole_ms, 2),
+    }
+    for kind, values in predictions.items():
+        found[kind] = agreement(by_layer(timed, values), seen)
+    found["by_operation"] = by_operation(timed, predictions["roofline"])
+    return found
+
+
+def pass_ms(module: torch.nn.Module, inputs: Inputs, passes: int) -> float:
+    """The fastest plain pass, without anybody watching."""
+    times = []
+    with torch.no_grad():
+        for _ in range(passes):
+            began = time.perf_counter()
+            module(*inputs.args, **inputs.kwargs)
+            times.append(time.perf_counter() - began)
+    return min(times) * 1e3
+
+
+def by_layer(timed: ForwardPass, values: Sequence[float]) -> dict[str, float]:
+    """Sums by layer; views, which only the watching makes cost anything, are left out."""
+    sums: defaultdict[str, float] = defaultdict(float)
+    for call, value in zip(timed.calls, values, strict=True):
+        if not call.view:
+            sums[call.layer] += value
+    return dict(sums)
+
+
+def agreement(predicted: dict[str, float], seen: dict[str, float]) -> dict[str, float]:
+    """Correlation of the shares and of their ranks, share of time misplaced, how many of the ten slowest it names."""
+    guess, truth = shares(predicted), shares(seen)
+    top = [set(sorted(values, key=lambda layer: -values[layer])[:10]) for values in (guess, truth)]
+    names = list(truth)
+    pairs = [guess[layer] for layer in names], [truth[layer] for layer in names]
+    return {
+        "correlation": round(statistics.correlation(*pairs), 3),
+        "rank_correlation": round(statistics.correlation(*map(ranks, pairs)), 3),
+        "misplaced": round(sum(abs(guess[layer] - truth[layer]) for layer in names) / 2, 3),
+        "of_ten_slowest": len(top[0] & top[1]),
+    }
+
+
+def ranks(values: Sequence[float]) -> list[float]:
+    """1 for the smallest; equal values get the middle of their places."""
+    ordered = sorted(values)
+    return [ordered.index(value) + (ordered.count(value) + 1) / 2 for value in values]
+
+
+def shares(values: dict[str, float]) -> dict[str, float]:
+    total = sum(values.values())
+    return {layer: value / total for layer, value in values.items()}
+
+
+def by_operation(timed: ForwardPass, predicted_s: Sequence[float]) -> list[dict[str, Any]]:
+    """The kinds of operations that take longest: how often, measured and predicted milliseconds."""
+    found: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
+    for call, seconds, guess in zip(timed.calls, timed.seconds, predicted_s, strict=True):
+        if not call.view:
+            sums = found[call.name]
+            sums[0], sums[1], sums[2] = sums[0] + 1, sums[1] + seconds * 1e3, sums[2] + guess * 1e3
+    slowest = sorted(found, key=lambda name: -found[name][1])[:6]
+    return [
+        {
+            "op": name,
+            "calls": int(found[name][0]),
+            "ms": round(found[name][1], 2),
+            "predicted_ms": round(found[name][2], 2),
+        }
+        for name in slowest
+    ]
+
+
+if __name__ == "__main__":
+    main()
