@@ -343,7 +343,10 @@ def row(result: dict[str, Any]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-HEADER = "| case | budget | eager | torch.compile | vmap in chunks | KeOps | togi.lean | over vmap |\n|---|---|---|---|---|---|---|---|"
+HEADER = (
+    "| case | budget | eager | torch.compile | vmap in chunks | KeOps | togi.lean | over vmap |\n"
+    "|---|---|---|---|---|---|---|---|"
+)
 
 
 def main() -> None:

@@ -34,9 +34,11 @@ def budget_bytes(memory: str | int) -> int:
 
 
 def mib(count: float) -> str:
-    """``1234567`` as ``1.2 MiB``; exact bytes below one KiB."""
+    """``1234567`` as ``1.2 MiB``; KiB and bytes below."""
     if count < 1024:
         return f"{int(count)} B"
+    if count < _MiB:
+        return f"{count / 1024:.1f} KiB"
     return f"{count / _MiB:,.2f} MiB" if count < 100 * _MiB else f"{count / _MiB:,.0f} MiB"
 
 

@@ -24,7 +24,6 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree as pytree
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from togi.streaming.arithmetic import Sizes, size_expression
 
@@ -50,24 +49,20 @@ class Captured:
     """Whether the graph is the function for tensors of these sizes."""
 
 
-class _GradientsSwitched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sees operations that run with gradients off: a ``no_grad`` block, or inside a custom autograd function."""
+class _Watch(TorchFunctionMode):
+    """Sees what a graph would lose: calls made with gradients off (a ``no_grad`` block, the inside of a custom autograd
+    function), and gradients stopped by ``detach``, which functionalization writes as a plain alias."""
 
-    seen: bool = False
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen = self.seen or not torch.is_grad_enabled()
-        return func(*args, **(kwargs or {}))
-
-
-class _Detaches(TorchFunctionMode):
-    """Sees whether the function stops gradients, which functionalization writes as a plain alias."""
-
-    seen: bool = False
+    without_gradients: bool = False
+    detaches: bool = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen = self.seen or func in (Tensor.detach, torch.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
+        self.without_gradients = self.without_gradients or not torch.is_grad_enabled()
+        self.detaches = self.detaches or func in _DETACHING
         return func(*args, **(kwargs or {}))
+
+
+_DETACHING = (Tensor.detach, torch.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
 
 
 def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: bool) -> Captured:
@@ -92,16 +87,15 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
         form[:] = [spec, [None if keep else leaf for keep, leaf in zip(kept, leaves, strict=True)], kept]
         return [leaf for keep, leaf in zip(kept, leaves, strict=True) if keep]
 
-    switched = _GradientsSwitched()  # type: ignore[no-untyped-call]
-    with _Detaches() as detaches:
-        module = _traced(flat, fakes, mode, switched, decompose)
+    watch = _Watch()
+    module = _traced(flat, fakes, mode, watch, decompose)
     constants = _lift_constants(module)
-    if switched.seen and torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *constants)):
+    if watch.without_gradients and torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *constants)):
         raise NotLean("it switches gradients off inside, or has an autograd function of its own, which a graph loses")
     _refuse_effects(module.graph)
     graph = fx_graph_cse(module.graph)
     _simplify(graph)
-    for node in graph.nodes if detaches.seen else ():
+    for node in graph.nodes if watch.detaches else ():
         if node.target is aten.alias.default:
             node.target = aten.detach.default
     placeholders = tuple(node for node in graph.nodes if node.op == "placeholder")
@@ -140,11 +134,11 @@ def _traced(
     flat: Callable[..., Any],
     fakes: Sequence[Tensor],
     mode: FakeTensorMode,
-    switched: _GradientsSwitched,
+    watch: _Watch,
     decompose: bool,
 ) -> fx.GraphModule:
     def watched(*given: Tensor) -> Any:
-        with switched:
+        with watch:
             return flat(*given)
 
     def trace(call: Callable[..., Any]) -> fx.GraphModule:

@@ -102,12 +102,12 @@ class LeanFunction(Generic[P, R]):
         tensors: list[Tensor] = [leaves[i] for i in at]
         if not tensors or any(_unusual(tensor) for tensor in tensors):
             return self._function(*args, **kwargs)
-        key = self._key(form, leaves, tensors)
-        if key is None:
-            return self._as_it_is("an argument that is no tensor cannot be compared between calls", args, kwargs)
+        key = self._key(form, leaves)
+
+        others = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
         def plain(*given: Tensor) -> Any:
-            filled = list(leaves)
+            filled = list(others)
             for i, tensor in zip(at, given, strict=True):
                 filled[i] = tensor
             again, named = pytree.tree_unflatten(filled, form)
@@ -127,22 +127,17 @@ class LeanFunction(Generic[P, R]):
             return self._function(*args, **kwargs)
         return planned.run(tensors, fitted)  # type: ignore[no-any-return]
 
-    def _key(self, form: Any, leaves: Sequence[Any], tensors: Sequence[Tensor]) -> Any:
-        """What a plan depends on besides sizes; None where that cannot be compared."""
+    def _key(self, form: Any, leaves: Sequence[Any]) -> Any:
+        """What a plan depends on besides sizes."""
         given = [
             (t.dtype, t.device, tuple(s if s < 2 else -1 for s in t.shape), t.requires_grad)
             if isinstance(t, Tensor)
-            else (type(t), t)
+            else fingerprint(t)
             for t in leaves
         ]
         modes = (torch.is_grad_enabled(), torch.is_inference_mode_enabled(), torch.get_default_dtype())
         casts = tuple(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda"))
-        key = (form, tuple(given), modes, casts, fingerprint(self._function))
-        try:
-            hash(key)
-        except TypeError:
-            return None
-        return key
+        return (form, tuple(given), modes, casts, fingerprint(self._function))
 
     def _planned(self, key: Any, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> Planned:
         with self._lock:

@@ -146,7 +146,7 @@ def _cut(captured: Captured, tensors: Sequence[Tensor], values: Mapping[sympy.Sy
         cut = tensor
         for dim, size in enumerate(node.meta["val"].shape):
             cut = cut.narrow(dim, 0, evaluate(size_expression(size), values))
-        part.append(cut)
+        part.append(cut.contiguous() if tensor.is_contiguous() else cut)
     return part if captured.admits(part) else None
 
 

@@ -9,7 +9,7 @@ first traced.
 from __future__ import annotations
 
 import types
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from torch import Tensor, nn
@@ -18,16 +18,16 @@ _DEPTH = 3
 _PLAIN = (bool, int, float, complex, str, bytes, type(None))
 
 
-def fingerprint(call: Callable[..., Any]) -> tuple[Any, ...]:
-    """Hashable; equal while nothing that is followed has changed."""
-    return tuple(_of(call, _DEPTH, set()))
+def fingerprint(value: Any) -> tuple[Any, ...]:
+    """Of a function, or of an argument that is no tensor. Hashable; equal while nothing followed has changed."""
+    return tuple(_of(value, _DEPTH, set()))
 
 
 def _of(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
     if isinstance(value, _PLAIN):
         yield (type(value), value)
         return
-    yield id(value)
+    yield (type(value), getattr(value, "__code__", None) or id(value))
     if isinstance(value, Tensor):
         yield (
             value.dtype,
