@@ -31,6 +31,7 @@ _OPAQUE = (
     "torch.ao.ns",
     "torch.testing",
     "torch.utils.benchmark.examples",
+    "torch.fx.experimental.validator",
 )
 
 
@@ -67,7 +68,8 @@ def _walk(name: str) -> Iterator[tuple[str, frozenset[str]]]:
         print(f"left out {name}: {error}", file=sys.stderr)
         return
     below = [entry.name for entry in pkgutil.iter_modules(getattr(module, "__path__", [])) if entry.name[0] != "_"]
-    if "__getattr__" not in vars(module) or name in _LAZY:
+    made_up = "__getattr__" in vars(module) or "Config" in type(module).__name__
+    if name in _LAZY or not made_up:
         yield name, frozenset(_public(module)) | set(below) | _LAZY.get(name, set())
     for child in below:
         if not f"{name}.{child}".startswith(_OPAQUE):

@@ -12,7 +12,7 @@ from togi.check.source.arguments import unpacks
 from togi.check.source.edits import end, insert, start, text_of
 from togi.check.source.guards import guarded
 from togi.check.source.rename import rename
-from togi.check.source.uses import import_of, uses
+from togi.check.source.uses import called, import_of, uses
 
 if TYPE_CHECKING:
     from togi.check.source.model import Source
@@ -79,7 +79,8 @@ class DeprecatedAmp(SourceRule):
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
-        found = [(node, name) for node, name in uses(source, _NAMES) if not _chosen(source, node, name)]
+        plain = ((node, name) for node, name in uses(source, _NAMES) if called(source, node))
+        found = [(node, name) for node, name in plain if not _chosen(source, node, name)]
         for node, name in found:
             device, function = _NAMES[name]
             yield source.finding(

@@ -78,7 +78,8 @@ class DeprecatedFunction(SourceRule):
         for node, name in uses(source, DEPRECATED):
             entry = DEPRECATED[name]
             call = _call(source, node)
-            if not (name in _ONLY_CALLS and call is None) and not _chosen(source, node, entry):
+            named = call is None and (name in _ONLY_CALLS or _in_table(source, node))
+            if not named and not _chosen(source, node, entry):
                 fix = _fix(source, node, call, entry)
                 yield source.finding(self, node, _message(entry), f"write {entry.instead}", fix=fix)
 
@@ -88,6 +89,11 @@ def _message(entry: Deprecated) -> str:
         return f"{entry.name} is removed: calling it raises RuntimeError, also in code that is reached late"
     how = "by its documentation" if entry.documented else "and warns at run time"
     return f"{entry.name} is deprecated ({how}); new work goes into {entry.successor}"
+
+
+def _in_table(source: Source, node: ast.expr) -> bool:
+    """Whether a name only stands in a collection or a comparison: code about functions, which calls none of them."""
+    return isinstance(source.parent(node), ast.List | ast.Set | ast.Tuple | ast.Dict | ast.Compare)
 
 
 def _chosen(source: Source, node: ast.Name | ast.Attribute, entry: Deprecated) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from togi.check.finding import Finding
 from togi.check.rule import SourceRule
 from togi.check.source.guards import guarded
-from togi.check.source.uses import uses
+from togi.check.source.uses import called, uses
 
 if TYPE_CHECKING:
     from togi.check.source.model import Source
@@ -94,10 +94,10 @@ class DeprecatedQuantization(SourceRule):
 
     def check(self, source: Source) -> Iterable[Finding]:
         for node, name in uses(source, _NAMES):
-            if not guarded(source, node):
+            if called(source, node) and not guarded(source, node):
                 yield source.finding(
                     self,
                     node,
-                    f"{name} is deprecated and will be removed; its int8 kernels run on the CPU alone",
+                    f"{name} is deprecated and will be removed; it quantizes for kernels of the CPU alone",
                     f"write {_SUCCESSORS[name.rpartition('.')[2]]}",
                 )

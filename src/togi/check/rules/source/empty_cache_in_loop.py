@@ -19,6 +19,7 @@ _NAMES = {f"torch.{device}.empty_cache" for device in ("cuda", "xpu", "mps", "mt
 }
 _BATCHES = ("loader", "batch", "chunk", "tile", "slice", "frame", "step", "prompt", "token", "patch")
 _LOADS = ("load", "build", "create", "make", "from_pretrained", "get_model", "init", "del ")
+_MODELS = ("del model", "del net", "del pipe", "from_pretrained(", "load_model(")
 _SELDOM = ("%", "memory", "oom", "free", "thresh", "every", "interval", "low_vram", "offload")
 
 
@@ -90,6 +91,8 @@ class EmptyCacheInLoop(SourceRule):
 
 
 def _often(source: Source, call: ast.Call) -> str:
+    if any(word in _body(loop) for loop in source.loops(call)[:1] for word in _MODELS):
+        return ""
     if hot := source.hot(call):
         return hot.reason
     for loop in source.loops(call)[:1]:

@@ -10,6 +10,7 @@ from togi.check.finding import Finding, Fix
 from togi.check.rule import SourceRule
 from togi.check.source.arguments import argument, unpacks
 from togi.check.source.edits import add_argument, end, insert
+from togi.check.source.loaders import is_test
 from togi.check.source.numpy_types import is_float64, tensor_cast_later
 from togi.check.source.uses import uses
 from togi.check.source.value import Kind
@@ -49,7 +50,7 @@ class Float64ByAccident(SourceRule):
 
     When it stays silent: a dtype is given on either side, the tensor is cast where it is made or under its name later,
     arrays whose type the file does not show, ``.double()`` of what is cast back, of sums, positions, frequencies and
-    angles (deliberate), and files that call ``gradcheck``, which needs it.
+    angles (deliberate), and files that call ``gradcheck``, which needs it, or hold tests.
 
     Example::
 
@@ -91,7 +92,7 @@ class Float64ByAccident(SourceRule):
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
-        if "torch" in source.text:
+        if "torch" in source.text and not is_test(source.path):
             yield from self._arrays(source)
             yield from self._defaults(source)
             yield from self._doubled(source)

@@ -32,8 +32,8 @@ class NonexistentFunction(SourceRule):
     Why it costs: the line raises AttributeError when it is reached, or, as an assignment, silently sets nothing.
 
     When it stays silent: under ``try``, ``hasattr`` or a test of the version; where the file sets the name itself or
-    asks for it by ``getattr``; private names; ``torch.ops`` and other modules that make up attributes when asked;
-    devices of plugins (``torch.npu``); and what follows a class or function (``torch.Tensor.foo``).
+    asks for it by ``getattr``; private names; annotations; ``torch.ops`` and other modules that make up attributes when
+    asked; devices of plugins (``torch.npu``); and what follows a class or function (``torch.Tensor.foo``).
 
     Example::
 
@@ -80,8 +80,20 @@ class NonexistentFunction(SourceRule):
         assigned = {name for node, name in _absent(source) if _stored(node) and not _is_setting(name)}
         for node, name in _absent(source):
             last = name.rpartition(".")[2]
-            if name not in assigned and not guarded(source, node) and not probed(source, last):
+            silent = name in assigned or _annotates(source, node) or probed(source, last)
+            if not silent and not guarded(source, node):
                 yield source.finding(self, node, _message(node, name), _remedy(name))
+
+
+def _annotates(source: Source, node: ast.AST) -> bool:
+    """Whether a name stands in an annotation, which most files never evaluate."""
+    child = node
+    for above in source.ancestors(node):
+        if isinstance(above, ast.stmt | ast.arg):
+            places = (getattr(above, "annotation", None), getattr(above, "returns", None))
+            return any(place is child for place in places)
+        child = above
+    return False
 
 
 def _message(node: ast.AST, name: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from togi.check.finding import Finding
 from togi.check.rule import SourceRule
 from togi.check.source.guards import guarded
-from togi.check.source.uses import uses
+from togi.check.source.uses import called, uses
 
 if TYPE_CHECKING:
     from togi.check.source.model import Source
@@ -95,12 +95,7 @@ def _counts(source: Source, node: ast.expr, function: str) -> bool:
     above = source.parent(node)
     if function == "ScriptModule":
         return isinstance(above, ast.ClassDef) and node in above.bases
-    used = isinstance(above, ast.Call) or _decorates(above, node)
-    return used and not guarded(source, node)
-
-
-def _decorates(above: ast.AST | None, node: ast.expr) -> bool:
-    return isinstance(above, ast.FunctionDef | ast.ClassDef) and node in above.decorator_list
+    return called(source, node) and not guarded(source, node)
 
 
 def _message(function: str) -> str:

@@ -23,8 +23,9 @@ class ZeroGradToZeros(SourceRule):
     Why it costs: every gradient is written once per step only to be added to, one kernel a parameter, and its memory
     stays taken through the forward pass, when activations need it. Set to None, the first backward writes it.
 
-    When it stays silent: ``zero_grad()`` (None is its default since torch 2.0), ``zero_()`` of something that is not
-    a gradient, a gradient that is zeroed in part (``p.grad[mask].zero_()``), and one ``zero_()`` outside of a loop.
+    When it stays silent: ``zero_grad()`` (None is its default since torch 2.0), ``zero_()`` of something that is not a
+    gradient, a gradient that is zeroed in part (``p.grad[mask].zero_()``), one ``zero_()`` outside of a loop, and
+    functions that are called ``zero_grad`` themselves.
 
     Example::
 
@@ -76,13 +77,19 @@ class ZeroGradToZeros(SourceRule):
                     f"write {ast.unparse(call.func)}(), which lets them go",
                     fix=_without_arguments(source, call),
                 )
-            elif call.func.attr == "zero_" and (gradient := _gradient(call.func.value)) and source.loops(call):
+            elif call.func.attr == "zero_" and (gradient := _gradient(call.func.value)) and _repeats(source, call):
                 yield source.finding(
                     self,
                     call,
                     f"{ast.unparse(gradient)} is filled with zeros in each pass of the loop, one kernel a parameter",
                     f"write {ast.unparse(gradient)} = None, or optimizer.zero_grad()",
                 )
+
+
+def _repeats(source: Source, call: ast.Call) -> bool:
+    """In a loop, but not in what a class offers as its own ``zero_grad``."""
+    name = getattr(source.function(call), "name", "")
+    return bool(source.loops(call)) and "zero_grad" not in name
 
 
 def _gradient(node: ast.expr) -> ast.Attribute | None:
