@@ -195,7 +195,7 @@ class _Generator(torch._C.Generator):
     """A generator that says it is the device's, and draws on the CPU."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        generator = torch._C.Generator.__new__(cls, device="cpu")
+        generator = torch._C.Generator.__new__(cls, device="cpu")  # type: ignore[call-arg]
         generator._asked = torch.device(device)  # type: ignore[attr-defined]
         return generator
 
@@ -203,5 +203,5 @@ class _Generator(torch._C.Generator):
         pass
 
     @property
-    def device(self) -> torch.device:
+    def device(self) -> torch.device:  # type: ignore[override]
         return self._asked  # type: ignore[attr-defined,no-any-return]

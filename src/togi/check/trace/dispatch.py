@@ -6,17 +6,19 @@ wait, what copies between devices, converts dtypes or memory layouts.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from togi.check.trace import calls
 from togi.check.trace.memory_traffic import record_layout, record_promotion
-from togi.check.trace.placement import CPU, CUDA, device_of, on_cuda, pin, place
+from togi.check.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, pin, place, real_device
 from togi.check.trace.recorder import Recorder, in_backward
 from togi.check.trace.transfers import record_transfer
 from togi.check.trace.waits import DYNAMIC, HOST_CHECKS, SIZE, wait_of
@@ -28,11 +30,11 @@ _ONE_DEVICE = frozenset(
 """Operators besides elementwise ones that fail on a GPU when an operand with dimensions is left on the CPU."""
 
 
-class OperatorWatch(TorchDispatchMode):
+class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Runs every operator as it is, and keeps the books. ``simulated``: a CUDA device that is asked for is the CPU."""
 
     def __init__(self, recorder: Recorder, *, simulated: bool = True) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.recorder = recorder
         self.simulated = simulated
 
@@ -47,6 +49,9 @@ class OperatorWatch(TorchDispatchMode):
             return self._run(func, args, dict(kwargs or {}))
 
     def _run(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+        if _is_composite(func):
+            with self:
+                return func.decompose(*args, **options)
         op = str(func)
         packet = op.rpartition(".")[0]
         if packet in _HANDLED:
@@ -56,7 +61,7 @@ class OperatorWatch(TorchDispatchMode):
         self._note_wait(op, args, options, operands)
         self._note_mixture(func, packet, operands)
         pinned = self.simulated and _substituted(options)
-        result = func(*args, **options)
+        result = self._inside(func, args, options) if _is_python(func) else func(*args, **options)
         self._settle(packet, result, operands, device, pinned)
         self._note_size(op, packet, args, options, result, operands)
         record_promotion(self.recorder, func, operands, result)
@@ -77,13 +82,21 @@ class OperatorWatch(TorchDispatchMode):
 
     def _settle(self, packet: str, result: Any, operands: Sequence[Tensor], device: torch.device, pinned: bool) -> None:
         """Mark the results. What shares memory with an operand keeps its mark."""
-        known = {_memory(t) for t in operands}
+        known = {memory_of(t) for t in operands}
         for position, leaf in enumerate(tree_leaves(result)):
-            if not isinstance(leaf, Tensor) or (_memory(leaf) in known and _memory(leaf) is not None):
+            if not isinstance(leaf, Tensor) or (memory_of(leaf) in known and memory_of(leaf) is not None):
                 continue
             place(leaf, CPU if (packet, position) in _ON_HOST else device)
             if pinned:
                 pin(leaf)
+
+    def _inside(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+        """A custom operator written in Python: what it calls is watched too."""
+        definition = OPDEFS[func._schema.name]
+        kinds = [real_device(a).type for a in args if isinstance(a, Tensor)]
+        kernel = definition._backend_fns.get(kinds[0] if kinds else None, definition._init_fn)
+        with self:
+            return kernel(*args, **options)
 
     def _note_wait(self, op: str, args: Sequence[Any], options: Mapping[str, Any], operands: Sequence[Tensor]) -> None:
         why = wait_of(op, args, options)
@@ -129,11 +142,15 @@ def _substituted(options: dict[str, Any]) -> bool:
     return bool(options.pop("pin_memory", False))
 
 
-def _memory(tensor: Tensor) -> int | None:
-    try:
-        return int(tensor.untyped_storage()._cdata)
-    except (NotImplementedError, RuntimeError):  # sparse and opaque tensors have no storage
-        return None
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Made of other operators, and not taken apart yet: so it comes under inference mode and below autograd."""
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return isinstance(func, torch._ops.OpOverload) and bool(func.has_kernel_for_dispatch_key(composite))
+
+
+def _is_python(func: Any) -> bool:
+    return getattr(getattr(func, "_schema", None), "name", None) in OPDEFS
 
 
 def _cpu_was_asked() -> bool:

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from togi.check.trace import calls
-from togi.check.trace.placement import CPU, CUDA, device_of, on_cuda, place
+from togi.check.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, place
 from togi.check.trace.recorder import Recorder
 from togi.check.trace.transfers import record_transfer
 from togi.check.trace.waits import READ, SIZE
@@ -101,7 +101,7 @@ class FunctionWatch(TorchFunctionMode):
 
     def _arrived(self, op: str, result: Tensor, data: Any, target: torch.device) -> Tensor:
         source = device_of(data) if isinstance(data, Tensor) else CPU
-        shares = isinstance(data, Tensor) and result.data_ptr() == data.data_ptr()
+        shares = isinstance(data, Tensor) and memory_of(result) == memory_of(data) is not None
         if source.type != target.type:
             record_transfer(self.recorder, op, data if isinstance(data, Tensor) else result, target, non_blocking=False)
             with torch._C.DisableTorchFunction():

@@ -17,11 +17,15 @@ _DEVICE = "_togi_simulated_device"
 _PINNED = "_togi_simulated_pinned"
 
 
+real_device = torch.Tensor.device.__get__
+"""Where a tensor really is: ``Tensor.device`` itself is replaced while CUDA is simulated."""
+
+
 def device_of(tensor: Tensor) -> torch.device:
     """Where the tensor seems to be: the simulated GPU, or where it really is."""
     with torch._C.DisableTorchFunction():
         marked = getattr(_bearer(tensor), _DEVICE, None)
-        return marked if marked is not None else _REAL_DEVICE(tensor)
+        return marked if marked is not None else real_device(tensor)
 
 
 def on_cuda(tensor: Tensor) -> bool:
@@ -31,9 +35,15 @@ def on_cuda(tensor: Tensor) -> bool:
 def place(tensor: Tensor, device: torch.device) -> Tensor:
     """Say where ``tensor`` (and all that shares its memory) lies; its values stay where they are."""
     with torch._C.DisableTorchFunction():
-        if _REAL_DEVICE(tensor).type == "cpu":
+        if real_device(tensor).type == "cpu":
             setattr(_bearer(tensor), _DEVICE, device if device.type == "cuda" else None)
     return tensor
+
+
+def place_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
+    """Say that ``storage`` lies on the GPU."""
+    setattr(storage, _DEVICE, CUDA)
+    return storage
 
 
 def is_pinned(tensor: Tensor) -> bool:
@@ -58,5 +68,8 @@ def _bearer(tensor: Tensor) -> Any:
         return tensor
 
 
-_REAL_DEVICE = torch.Tensor.device.__get__
-"""The real device: ``Tensor.device`` itself is replaced while CUDA is simulated."""
+def memory_of(tensor: Tensor) -> int | None:
+    """What tensors that share memory have in common; None for those without a storage (sparse, opaque)."""
+    with torch._C.DisableTorchFunction():
+        bearer = _bearer(tensor)
+        return None if bearer is tensor else int(bearer._cdata)

@@ -42,7 +42,7 @@ def trace_subject(subject: Subject, *, device: str = "cpu") -> Trace:
     except Exception as failure:  # the subject's code
         raise SubjectError(
             f"the subject fails when it is run: {user_place(failure)}\n{traceback.format_exc(limit=-3).strip()}\n"
-            "Nothing can be said of its run; 'togi check' on its source needs none."
+            f"{reason}.\nNothing can be said of its run; 'togi check' on its source needs none."
         ) from failure
     note = f"{reason}. So it was watched as it runs on the CPU: code that asks for the device took its CPU branches."
     return trace.model_copy(update={"notes": (*trace.notes, note)})

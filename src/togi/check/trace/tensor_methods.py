@@ -16,9 +16,9 @@ from torch import Tensor
 
 from togi.check.trace import calls
 from togi.check.trace.patches import Patches
-from togi.check.trace.placement import CPU, CUDA, device_of, is_pinned, on_cuda, pin, place
+from togi.check.trace.placement import CPU, CUDA, device_of, is_pinned, on_cuda, pin, place, place_storage
 from togi.check.trace.recorder import Recorder
-from togi.check.trace.transfers import TO_HOST, record_transfer
+from togi.check.trace.transfers import TO_DEVICE, TO_HOST, record_transfer
 from togi.check.trace.waits import READ
 
 _BASE = torch._C.TensorBase
@@ -36,13 +36,13 @@ def patch_reads(patches: Patches, recorder: Recorder) -> None:
         _note_numpy(recorder, self, force)
         return _BASE.numpy(self, force=force)
 
-    original_array = torch.Tensor.__array__
+    original_array: Callable[..., Any] = torch.Tensor.__array__
 
     def array(self: Tensor, *args: Any, **kwargs: Any) -> Any:
         _note_numpy(recorder, self, False)
         return original_array(self, *args, **kwargs)
 
-    original_reduce = torch.Tensor.__reduce_ex__
+    original_reduce: Callable[..., Any] = torch.Tensor.__reduce_ex__
 
     def reduce(self: Tensor, protocol: Any) -> Any:
         if on_cuda(self):
@@ -51,7 +51,7 @@ def patch_reads(patches: Patches, recorder: Recorder) -> None:
         with recorder.quiet():
             return original_reduce(self, protocol)
 
-    original_deepcopy = torch.Tensor.__deepcopy__
+    original_deepcopy: Callable[..., Tensor] = torch.Tensor.__deepcopy__
 
     def deepcopy(self: Tensor, memo: dict[int, Any]) -> Any:
         with recorder.quiet():
@@ -116,6 +116,18 @@ def patch_moves(patches: Patches, recorder: Recorder) -> None:
     def type_as(self: Tensor, other: Tensor) -> Tensor:
         return to(self, other)
 
+    original_storage_to = torch.UntypedStorage.to
+
+    def storage_to(self: torch.UntypedStorage, *, device: Any, non_blocking: bool = False) -> Any:
+        """How ``torch.load`` follows ``map_location="cuda"``."""
+        if torch.device(device).type != "cuda":
+            return original_storage_to(self, device=device, non_blocking=non_blocking)
+        with recorder.quiet():
+            moved = place_storage(self.clone())  # type: ignore[no-untyped-call]
+        recorder.record("copy", calls.name("torch.load"), TO_DEVICE, moved_bytes=self.nbytes(), waits=True)
+        return moved
+
+    patches.set(torch.UntypedStorage, "to", storage_to)
     patches.set(torch.Tensor, "to", to)
     patches.set(torch.Tensor, "type_as", type_as)
     patches.set(torch.Tensor, "cuda", cuda)

@@ -297,3 +297,30 @@ def mapped_over_a_batch():
             return torch.vmap(lambda row: row * row.sum())(x)
 
     return togi.Subject(Mapped(), torch.randn(2, 5))
+
+
+def composites_under_inference_mode():
+    class Inference(nn.Module):
+        def forward(self, x):
+            with torch.inference_mode():
+                rows = torch.where(x.sum(-1) > 0)[0]  # sync
+                scale = x.max().item()  # sync
+                y = F.linear(x, torch.eye(5, device=x.device)).reshape(-1)
+                if torch.allclose(y, x.reshape(-1)):  # sync
+                    y = y * scale
+                return y, rows, F.one_hot(x.argmax(-1), num_classes=5)
+
+    return togi.Subject(Inference(), torch.randn(2, 5))
+
+
+@torch.library.custom_op("togi_programs::scaled", mutates_args=())
+def _scaled(x: torch.Tensor) -> torch.Tensor:
+    return x * x.max().item()
+
+
+def operator_written_in_python():
+    class Custom(nn.Module):
+        def forward(self, x):
+            return torch.ops.togi_programs.scaled(x)  # sync
+
+    return togi.Subject(Custom(), torch.randn(2, 5))
