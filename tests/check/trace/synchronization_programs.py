@@ -27,6 +27,8 @@ class Program:
     lines: range
     waits: frozenset[int]
     """Lines on which the host waits."""
+    names_cuda: bool
+    """Asks for a CUDA device by name, so it cannot run on a machine without one."""
     unseen: frozenset[int]
     """Those of them that PyTorch's debug mode does not report."""
 
@@ -73,6 +75,7 @@ def _of(path: Path) -> list[Program]:
                 path=path,
                 function=getattr(module, node.name),
                 lines=lines,
+                names_cuda="cuda" in (ast.get_source_segment(text, node) or ""),
                 waits=frozenset(n for n in marks if n in lines),
                 unseen=frozenset(n for n, m in marks.items() if n in lines and m.group(1)),
             )

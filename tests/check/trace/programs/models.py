@@ -215,7 +215,7 @@ def positions_by_mask():
 def normal_distribution():
     class Sample(nn.Module):
         def forward(self, x):
-            distribution = torch.distributions.Normal(x, torch.ones_like(x))  # sync
+            distribution = torch.distributions.Normal(x, torch.ones_like(x), validate_args=True)  # sync
             return distribution.rsample()
 
     return togi.Subject(Sample(), torch.randn(2, 5))
