@@ -115,7 +115,7 @@ def value(node: fx.Node) -> Tensor:
 def rank(node: fx.Node) -> int:
     """Dimensions of the result; of the first one where there are several (``max`` with its index)."""
     found = node.meta["val"]
-    return (found if isinstance(found, Tensor) else found[0]).dim()  # type: ignore[no-any-return]
+    return (found if isinstance(found, Tensor) else found[0]).dim()
 
 
 def sizes(node: fx.Node) -> list[Any]:
