@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from togi.cli.options import Device, Json, Seed
 from togi.cli.quantities import parse_size
+
+if TYPE_CHECKING:
+    from togi.budget.account.record import Account
+
+KIND = "account"
 
 
 def memory(
@@ -18,10 +24,18 @@ def memory(
     ] = "none",
     batch: Annotated[int | None, typer.Option("--batch", min=1, help="Replace the samples' batch size.")] = None,
     dtype: Annotated[str | None, typer.Option("--dtype", metavar="bf16|fp16|fp32", help="Cast the model.")] = None,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write an offline HTML file with pictures.")
+    ] = None,
+    against: Annotated[
+        Path | None,
+        typer.Option("--against", metavar="FILE.json", help="An earlier --json: say what changed since."),
+    ] = None,
     fail_over: Annotated[
         int | None,
         typer.Option("--fail-over", metavar="SIZE", parser=parse_size, help="Exit with 1 when the peak is above it."),
     ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --report replace any file.")] = False,
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -31,16 +45,65 @@ def memory(
     Exit code 1 when the peak is above --fail-over.
     """
     from togi import api
+    from togi.cli.output import check_report_path, write_html
+
+    before = _read(against) if against is not None else None
+    if report is not None:
+        check_report_path(report, force)
+    found = api.memory(subject, train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device, seed=seed)
+    if report is not None:
+        from togi.report.html import account_html
+
+        write_html(account_html(found), report)
+        typer.echo(f"report: {report}", err=True)
+    _show(found, before, json)
+    return _gate(found, fail_over)
+
+
+def _show(found: Account, before: Account | None, json: bool) -> None:
+    from rich.console import Group
+    from rich.text import Text
+
     from togi.cli.output import print_json, print_text, stdout
+    from togi.report.account_change import account_change, change_text
     from togi.report.account_text import account_text
+
+    change = account_change(before, found) if before is not None else None
+    if json:
+        changed = {"change": change.model_dump(mode="json")} if change else {}
+        print_json({"kind": KIND, **found.model_dump(mode="json"), **changed})
+    else:
+        text = account_text(found)
+        print_text(stdout(), Group(text, Text(), change_text(change)) if change else text)
+
+
+def _gate(found: Account, fail_over: int | None) -> int:
     from togi.report.quantities import size
 
-    found = api.memory(subject, train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device, seed=seed)
-    if json:
-        print_json({"kind": "account", **found.model_dump(mode="json")})
-    else:
-        print_text(stdout(), account_text(found))
     if fail_over is None or found.peak_bytes <= fail_over:
         return 0
     typer.echo(f"togi memory: the peak of {size(found.peak_bytes)} is above --fail-over {size(fail_over)}", err=True)
     return 1
+
+
+def _read(path: Path) -> Account:
+    """What an earlier ``--json`` wrote. Raises TogiError for anything else."""
+    import json
+
+    from pydantic import ValidationError
+
+    from togi.budget.account.record import Account
+    from togi.errors import TogiError
+
+    try:
+        document = json.loads(path.read_text())
+        document.pop("change", None)
+        if document.pop("kind") != KIND:
+            raise KeyError("kind")
+        return Account.model_validate(document)
+    except OSError as error:
+        raise TogiError(f"--against {path}: {error.strerror}. 'togi memory SUBJECT --json > FILE' writes one") from None
+    except (ValueError, KeyError, AttributeError, ValidationError):
+        raise TogiError(
+            f"--against {path} is no account of this version: 'togi memory SUBJECT --json > FILE' writes one"
+        ) from None

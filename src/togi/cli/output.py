@@ -52,11 +52,16 @@ def check_report_path(path: Path, force: bool) -> None:
 
 
 def write_report(study: Study, path: Path) -> None:
-    """The offline HTML report; the file appears whole or not at all."""
+    """The offline HTML report of a study."""
     from togi.report.html import study_html
 
+    write_html(study_html(study), path)
+
+
+def write_html(page: str, path: Path) -> None:
+    """The file appears whole or not at all."""
     part = path.with_name(f"{path.name}.part")
-    part.write_bytes(study_html(study).encode("utf-8", errors="replace"))
+    part.write_bytes(page.encode("utf-8", errors="replace"))
     part.replace(path)
 
 

@@ -12,7 +12,7 @@ from torch.utils._pytree import tree_leaves
 from togi.budget.account.owners import held_names, holdings_at, kept_by_autograd, moment, owners
 from togi.budget.account.record import Account, Category
 from togi.budget.account.timeline import timeline_of
-from togi.budget.account.watch import Watch, optimizer_tensors
+from togi.budget.account.watch import Watch
 from togi.budget.step import Step
 
 _BEFORE = (Category.PARAMETER, Category.BUFFER, Category.INPUT, Category.OPTIMIZER)
@@ -29,7 +29,7 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     watch.enter_module(step.module)
     watch.enter(_tensors((step.sample.args, dict(step.sample.kwargs))), Category.INPUT)
     if step.optimizer is not None:
-        watch.enter(optimizer_tensors(step.optimizer), Category.OPTIMIZER)
+        watch.enter_optimizer(step.optimizer, step.module)
     with watch:
         step.run()
     found = close_account(watch)

@@ -56,6 +56,12 @@ class Watch:
             self.enter((p.grad for p in own if p.grad is not None), Category.GRADIENT, name)
             self.enter(part.buffers(recurse=False), Category.BUFFER, name)
 
+    def enter_optimizer(self, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
+        """Its state, under the module whose parameters it is kept for."""
+        owner = {p: name for name, part in module.named_modules() for p in part.parameters(recurse=False)}
+        for parameter, state in optimizer.state.items():
+            self.enter(_tensors(state), Category.OPTIMIZER, owner.get(parameter, ""))
+
     def __enter__(self) -> Self:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device == "cuda" else [])
         self._profiler = self._stack.enter_context(profile(activities=activities, profile_memory=True))
@@ -92,10 +98,10 @@ class Watch:
             self._categorise([parameter.grad], Category.GRADIENT)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._categorise(optimizer_tensors(optimizer), Category.OPTIMIZER)
+        self._categorise(_tensors(list(optimizer.state.values())), Category.OPTIMIZER)
 
     def _output(self, output: Any) -> None:
-        self._categorise((leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor)), Category.OUTPUT)
+        self._categorise(_tensors(output), Category.OUTPUT)
 
     def _categorise(self, tensors: Iterable[Tensor], category: Category) -> None:
         for tensor in tensors:
@@ -130,6 +136,5 @@ class _MarkedLedger(Ledger):  # type: ignore[no-untyped-call]
             self._watch.heights.append((self.operations, names))
 
 
-def optimizer_tensors(optimizer: torch.optim.Optimizer) -> Iterable[Tensor]:
-    """The state that it keeps between steps."""
-    return (leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor))
+def _tensors(values: object) -> Iterable[Tensor]:
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))

@@ -1,9 +1,11 @@
-"""A study as one offline HTML file: no network, no library, the same bytes for the same study.
+"""A study, or an account of memory, as one offline HTML file: no network, no library, the same bytes for the same
+record.
 
 Figures are placed by percentages in plain HTML and CSS, so that they follow the width of a phone and keep
 readable text; the script only sorts, filters and shows hints. Without it everything is still there to read.
 """
 
-from togi.report.html.page import study_html
+from togi.report.html.account_page import account_html
+from togi.report.html.study_page import study_html
 
-__all__ = ["study_html"]
+__all__ = ["account_html", "study_html"]

@@ -2,8 +2,6 @@
 (() => {
   const all = (selector, root = document) => [...root.querySelectorAll(selector)];
   const table = document.getElementById("trials");
-  const hint = document.getElementById("hint");
-  document.documentElement.classList.add("scripted");
 
   const show = (body, open) => {
     body.classList.toggle("shown", open);
@@ -50,48 +48,15 @@
     });
   });
 
-  const place = (box) => {
-    const width = hint.offsetWidth, height = hint.offsetHeight, gap = 10;
-    const left = Math.min(Math.max(gap, box.left + box.width / 2 - width / 2), innerWidth - width - gap);
-    const above = box.top - height - gap;
-    hint.style.left = left + "px";
-    hint.style.top = (above > gap ? above : box.bottom + gap) + "px";
-  };
-
-  all("[data-hint]").forEach((item) => {
-    const enter = () => {
-      hint.textContent = item.dataset.hint;
-      hint.hidden = false;
-      place((item.querySelector(".track") || item).getBoundingClientRect());
-    };
-    const leave = () => { hint.hidden = true; };
-    item.addEventListener("mouseenter", enter);
-    item.addEventListener("mouseleave", leave);
-    item.addEventListener("focus", enter);
-    item.addEventListener("blur", leave);
+  all("[data-trial]").forEach((item) => {
     item.addEventListener("click", () => {
       const body = document.getElementById("trial-" + item.dataset.trial);
       if (!body) return;
-      leave();
+      document.getElementById("hint").hidden = true;
       body.hidden = false;
       show(body, true);
       body.scrollIntoView({ block: "center" });
       body.querySelector(".open").focus({ preventScroll: true });
-    });
-  });
-  document.addEventListener("keydown", (event) => { if (event.key === "Escape") hint.hidden = true; });
-
-  all(".copy").forEach((button) => {
-    button.addEventListener("click", async () => {
-      const text = button.parentElement.querySelector("pre").textContent;
-      try {
-        await navigator.clipboard.writeText(text);
-        button.textContent = "copied";
-      } catch {
-        getSelection().selectAllChildren(button.parentElement.querySelector("pre"));
-        button.textContent = "selected";
-      }
-      setTimeout(() => { button.textContent = "copy"; }, 1500);
     });
   });
 })();

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from importlib.resources import files
 
 import togi
 from togi.records import Study, TensorFacts
 from togi.report.attribution import effects
 from togi.report.html.bars import error_plot, speedup_plot
-from togi.report.html.markup import Child, Markup, copyable, definitions, element, join
+from togi.report.html.document import bullets, document, section, tile
+from togi.report.html.markup import Child, Markup, copyable, definitions, element
 from togi.report.html.pareto import pareto_plot
 from togi.report.html.trials import trials_table
 from togi.report.next_steps import how_to_load, next_steps
@@ -23,41 +21,15 @@ SHOWN_MODULES = 8
 
 
 def study_html(study: Study) -> str:
-    """One HTML document in UTF-8. Its policy tells the browser to run no script but its own, and to load nothing."""
+    """The study as one document."""
     found = rows(study)
-    body = element(
-        "body",
-        None,
-        _header(study, found),
-        element("main", None, *_sections(study, found)),
-        element(
-            "footer",
-            None,
-            f"togi {togi.__version__}, study {study.id}. All numbers were measured on the machine named above.",
-        ),
-        element("div", {"id": "hint", "role": "tooltip", "hidden": "hidden"}),
-        Markup(f"<script>{_asset('report.js')}</script>"),
+    return document(
+        study.subject,
+        header=_header(study, found),
+        sections=list(_sections(study, found)),
+        footer=f"togi {togi.__version__}, study {study.id}. All numbers were measured on the machine named above.",
+        script="study.js",
     )
-    return f'<!doctype html>\n<html lang="en">{_head(study)}{body}</html>\n'
-
-
-def _head(study: Study) -> Markup:
-    script = base64.b64encode(hashlib.sha256(_asset("report.js").encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{script}'; base-uri 'none'"
-    return join(
-        Markup("<head>"),
-        Markup('<meta charset="utf-8">'),
-        Markup(f'<meta name="generator" content="togi {togi.__version__}">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup('<meta name="color-scheme" content="light dark">'),
-        element("title", None, f"togi: {study.subject}"),
-        Markup(f"<style>{_asset('report.css')}</style></head>"),
-    )
-
-
-def _asset(name: str) -> str:
-    return files("togi.report.html").joinpath("assets", name).read_text(encoding="utf-8")
 
 
 def _header(study: Study, found: Sequence[Row]) -> Markup:
@@ -87,22 +59,19 @@ def _tiles(chosen: Row | None, reference: Row | None, found: Sequence[Row]) -> I
     before, after = (row.trial if row else None for row in (reference, chosen))
     if after and after.timing:
         was = milliseconds(before.timing.latency_ms.median) if before and before.timing else None
-        yield _tile("latency", milliseconds(after.timing.latency_ms.median), was)
+        yield tile("latency", milliseconds(after.timing.latency_ms.median), _was(was))
     if after and after.footprint:
         was = size(before.footprint.total_bytes) if before and before.footprint else None
-        yield _tile("memory", size(after.footprint.total_bytes), was)
+        yield tile("memory", size(after.footprint.total_bytes), _was(was))
     if after and after.error:
         kind = "faithful" if after.error.faithful else "approximate"
-        yield _tile("error", f"{significant(after.error.units, 2)}x eager's", None, kind)
+        yield tile("error", f"{significant(after.error.units, 2)}x eager's", kind)
     tally = counts(found)
-    yield _tile(
-        "recipes", f"{len(found)}", None, ", ".join(f"{number} {outcome.value}" for outcome, number in tally.items())
-    )
+    yield tile("recipes", f"{len(found)}", ", ".join(f"{number} {outcome.value}" for outcome, number in tally.items()))
 
 
-def _tile(name: str, value: str, was: str | None, note: str | None = None) -> Markup:
-    small = element("small", None, f"was {was}" if was else note or "")
-    return element("div", None, element("dt", None, name), element("dd", None, value, small))
+def _was(value: str | None) -> str:
+    return f"was {value}" if value else ""
 
 
 def _sections(study: Study, found: Sequence[Row]) -> Iterator[Markup]:
@@ -112,7 +81,7 @@ def _sections(study: Study, found: Sequence[Row]) -> Iterator[Markup]:
         *(note for row in found if row.chosen for note in row.trial.notes),
     )
     if knowledge:
-        yield _section("What to know", _list(knowledge), kind="notice")
+        yield section("What to know", bullets(knowledge), kind="notice")
     yield from _figure(
         "Latency and memory", "Point at a recipe for its numbers; select it for its trial.", pareto_plot(found)
     )
@@ -121,7 +90,7 @@ def _sections(study: Study, found: Sequence[Row]) -> Iterator[Markup]:
     )
     about = "Each technique beside the same recipe without it: which one moved the outputs, and by how much."
     yield from _figure("Error by technique", about, error_plot(effects(study.trials)))
-    yield _section(
+    yield section(
         "Every recipe", element("p", None, "Select a recipe for details, a heading to sort."), trials_table(found)
     )
     yield element("div", {"class": "columns"}, *_context(study))
@@ -130,23 +99,15 @@ def _sections(study: Study, found: Sequence[Row]) -> Iterator[Markup]:
 def _context(study: Study) -> Iterator[Markup]:
     load = (element("h3", None, "Load the result"), copyable(how_to_load("NAME.togi"))) if study.best else ()
     repeat = copyable(study.command) if study.command else None
-    yield _section("Repeat it", repeat, *load, element("h3", None, "Next"), _list(tuple(next_steps(study))))
-    yield _section("Subject", definitions(_subject(study)))
-    yield _section("Machine", definitions(_machine(study)))
-    yield _section("Settings", definitions({name: _setting(value) for name, value in study.settings.items()}))
-
-
-def _section(title: str, *children: Child, kind: str | None = None) -> Markup:
-    return element("section", {"class": kind}, element("h2", None, title), *children)
+    yield section("Repeat it", repeat, *load, element("h3", None, "Next"), bullets(tuple(next_steps(study))))
+    yield section("Subject", definitions(_subject(study)))
+    yield section("Machine", definitions(_machine(study)))
+    yield section("Settings", definitions({name: _setting(value) for name, value in study.settings.items()}))
 
 
 def _figure(title: str, about: str, figure: Markup | None) -> Iterator[Markup]:
     if figure is not None:
-        yield _section(title, element("p", None, about), figure)
-
-
-def _list(sentences: Sequence[str]) -> Markup:
-    return element("ul", None, *(element("li", None, sentence) for sentence in sentences))
+        yield section(title, element("p", None, about), figure)
 
 
 def _subject(study: Study) -> dict[str, Child]:

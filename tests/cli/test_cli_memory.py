@@ -1,0 +1,96 @@
+"""togi memory from the command line: text, JSON, report, difference, gate, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from togi.cli.app import run
+
+SUBJECT = """
+import torch
+from torch import nn
+
+def subject():
+    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 8)), torch.ones(16, 64)
+
+def wider():
+    return nn.Sequential(nn.Linear(64, 512), nn.GELU(), nn.Linear(512, 8)), torch.ones(16, 64)
+
+def frozen():
+    module, sample = subject()
+    return module.requires_grad_(False), sample
+
+def breaks():
+    class Broken(nn.Module):
+        def forward(self, x):
+            raise ValueError("no forward today")
+    return Broken(), torch.ones(1)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "memory_subject.py").write_text(SUBJECT)
+    return str(tmp_path / "memory_subject.py")
+
+
+def test_text_json_and_report(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    page = tmp_path / "memory.html"
+    assert run(["memory", f"{file}:subject", "--train", "--optimizer", "adam", "--report", str(page)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Peak ")
+    assert "optimizer state" in said
+    assert "kept for backward" in said
+    assert "data-timeline" in page.read_text()
+    assert run(["memory", f"{file}:subject", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kind"] == "account"
+    assert sum(holding["bytes"] for holding in document["holdings"]) == document["peak_bytes"]
+
+
+def test_difference_of_two_runs_and_the_gate(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["memory", f"{file}:subject", "--json"]) == 0
+    earlier = tmp_path / "earlier.json"
+    earlier.write_text(capsys.readouterr().out)
+    assert run(["memory", f"{file}:wider", "--against", str(earlier), "--fail-over", "1KiB"]) == 1
+    said = capsys.readouterr()
+    assert "The peak grew by" in said.out
+    assert "is above --fail-over 1.00 KiB" in said.err
+    assert run(["memory", f"{file}:wider", "--against", str(earlier), "--json", "--fail-over", "1GiB"]) == 0
+    change = json.loads(capsys.readouterr().out)["change"]
+    module = {entry["owner"]: entry for entry in change["by_module"]}
+    weights = (512 - 256) * (64 + 1) * 4
+    assert module["0"]["after_bytes"] - module["0"]["before_bytes"] >= weights
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "said"),
+    [
+        ("frozen", ["--train"], "no parameter of the module takes a gradient"),
+        ("subject", ["--optimizer", "adam"], "add --train"),
+        ("subject", ["--train", "--optimizer", "adan"], "did you mean 'adam'"),
+        ("subject", ["--dtype", "bf61"], "did you mean 'bf16'"),
+        ("breaks", [], "no forward today"),
+        ("subject", ["--against", "nowhere.json"], "togi memory SUBJECT --json > FILE"),
+        ("subject", ["--against", __file__], "is no account of this version"),
+    ],
+    ids=["frozen", "no-train", "optimizer", "dtype", "breaks", "no-file", "no-account"],
+)
+def test_bad_input_is_explained(
+    file: str, factory: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["memory", f"{file}:{factory}", *options]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_parent_imports_no_torch(file: str) -> None:
+    code = (
+        "import sys\nfrom togi.cli.app import run\n"
+        f"assert run(['memory', {file + ':subject'!r}]) == 0\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
