@@ -84,7 +84,8 @@ class _Answered(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         options = kwargs or {}
         if func is torch.ops.aten._local_scalar_dense.default:
-            self._record(func)
+            if args[0].device.type == "cuda":
+                self._record(func)
             return 1.0 if args[0].dtype.is_floating_point else 1
         if _sized_by_values(func, args) or _blocking_copy(func, args, options):
             self._record(func)
@@ -250,8 +251,16 @@ def main() -> None:
     parser.add_argument("--only", default="", help="programs whose name contains this")
     parser.add_argument("--misses", action="store_true", help="print every line missed or wrongly reported")
     parser.add_argument("--skip-overhead", action="store_true")
+    parser.add_argument("--only-overhead", action="store_true")
     options = parser.parse_args()
     torch.set_num_threads(1)
+    if not options.only_overhead:
+        print_scores(options)
+    if not options.skip_overhead:
+        print_overheads()
+
+
+def print_scores(options: argparse.Namespace) -> None:
     chosen = [program for program in programs() if options.only in program.name]
     marked = sum(len(program.waits) for program in chosen)
     silent = sum(1 for program in chosen if not program.waits)
@@ -269,8 +278,9 @@ def main() -> None:
         print(row(name, score(find, chosen, misses=options.misses, seen_only=False)), flush=True)
     if torch.cuda.is_available():
         print(row("debug mode on this GPU", score(by_debug_mode, chosen, misses=options.misses, seen_only=True)))
-    if options.skip_overhead:
-        return
+
+
+def print_overheads() -> None:
     print("\n| subject | plain, ms | watched, ms | factor |\n" + "|---" * 4 + "|")
     for name, subject in overhead_subjects():
         print(overhead(name, subject), flush=True)

@@ -286,3 +286,23 @@ def test_the_two_ways_of_watching_are_compared_by_line():
     assert all(event.seen_by_debug_mode for event in told)
     assert not any(event.seen_by_debug_mode for event in confirmed(watched, []))
     assert "at 1 lines, the watch at 1; 1 are the same" in agreement(watched, watched[:1])
+
+
+def test_a_kernel_that_only_the_gpu_has_in_this_dtype_is_computed_in_another():
+    def counts(x):
+        found = torch.histc(x.int(), bins=4, min=0, max=3)
+        assert found.dtype == torch.int32
+        assert found.cpu().tolist() == [1, 2, 0, 1]
+        return found
+
+    assert traced(counts, torch.tensor([0.0, 1.0, 1.0, 3.0])).mode == "simulated"
+
+
+def test_a_device_branch_does_not_count_as_a_mixture_without_the_simulation():
+    def cpu_only(x):
+        if x.is_cuda:
+            raise RuntimeError("no kernel")
+        return x + torch.arange(4.0, device=x.device)
+
+    trace = traced(cpu_only)
+    assert (trace.mode, trace.events) == ("watched", ())

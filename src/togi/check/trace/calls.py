@@ -54,6 +54,8 @@ def spelled(function: Callable[..., Any]) -> str:
     qualified = getattr(function, "__qualname__", short)
     if "TensorBase" in qualified or getattr(function, "__objclass__", None) in torch.Tensor.__mro__:
         return f"Tensor.{short}"
+    if module.startswith("torch._ops"):
+        return f"torch.ops{module.removeprefix('torch._ops')}.{short}"
     if module.startswith("torch") and "_C" not in module:
         return f"{module}.{short}"
     return f"torch.{short}" if hasattr(torch, short) else short

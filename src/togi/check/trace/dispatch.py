@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch._library.custom_ops import OPDEFS
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map
 
 from togi.check.trace import calls
 from togi.check.trace.memory_traffic import record_layout, record_promotion
@@ -61,7 +61,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._note_wait(op, args, options, operands)
         self._note_mixture(func, packet, operands)
         pinned = self.simulated and _substituted(options)
-        result = self._inside(func, args, options) if _is_python(func) else func(*args, **options)
+        result = self._inside(func, args, options) if _is_python(func) else self._computed(func, args, options)
         self._settle(packet, result, operands, device, pinned)
         self._note_size(op, packet, args, options, result, operands)
         record_promotion(self.recorder, func, operands, result)
@@ -89,6 +89,15 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             place(leaf, CPU if (packet, position) in _ON_HOST else device)
             if pinned:
                 pin(leaf)
+
+    def _computed(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+        """What the CPU has no kernel for in this dtype, as CUDA may have, is computed in a wider one."""
+        try:
+            return func(*args, **options)
+        except NotImplementedError as missing:
+            if not self.simulated or "not implemented for" not in str(missing) or func._schema.is_mutable:
+                raise
+            return _in_wider_dtype(func, args, options)
 
     def _inside(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """A custom operator written in Python: what it calls is watched too."""
@@ -121,7 +130,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _note_mixture(self, func: Any, packet: str, operands: Sequence[Tensor]) -> None:
         """An operand that the user left on the CPU: fails on a GPU. Only what the user's own call was given counts."""
-        if len(operands) < 2 or in_backward() or not self.recorder.armed:
+        if not self.simulated or len(operands) < 2 or in_backward() or not self.recorder.armed:
             return
         if _ELEMENTWISE not in func.tags and packet.removeprefix("aten.").rstrip("_") not in _ONE_DEVICE:
             return
@@ -133,6 +142,21 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if any(id(t) in given for t in left):
             why = "a tensor on the CPU meets one on the GPU, which fails there"
             self.recorder.record("mixed-devices", calls.name(str(func)), why, tensors=operands[:2])
+
+
+def _in_wider_dtype(func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+    """``func`` with half-precision operands as float32 and integer ones as float64; results in the dtype they had."""
+    narrow: list[torch.dtype] = []
+
+    def widened(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dtype in (torch.float32, torch.float64, torch.bool):
+            return leaf
+        narrow.append(leaf.dtype)
+        return leaf.to(torch.float32 if leaf.is_floating_point() else torch.float64)
+
+    wide_args, wide_options = tree_map(widened, (tuple(args), options))
+    result = func(*wide_args, **wide_options)
+    return tree_map(lambda leaf: leaf.to(narrow[0]) if isinstance(leaf, Tensor) and narrow else leaf, result)
 
 
 def _substituted(options: dict[str, Any]) -> bool:
@@ -200,7 +224,7 @@ def _converted(watch: OperatorWatch, func: Any, args: Sequence[Any], options: di
 def _indexed(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
     """Indexing: indices left on the host are copied to the device, and the host waits."""
     base, indices = args[0], args[1] or ()
-    if on_cuda(base):
+    if on_cuda(base) and watch.simulated:
         for index in indices:
             if isinstance(index, Tensor) and not on_cuda(index) and index.dtype not in (torch.bool, torch.uint8):
                 record_transfer(watch.recorder, calls.name(str(func)), index, CUDA, non_blocking=False)
