@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import threading
 import warnings
 
@@ -306,3 +307,15 @@ def test_a_device_branch_does_not_count_as_a_mixture_without_the_simulation():
 
     trace = traced(cpu_only)
     assert (trace.mode, trace.events) == ("watched", ())
+
+
+def test_columns_count_characters():
+    def reads(x):
+        größe, änderung = x.sum(), 0.0
+        änderung = "äöü" and größe.item()
+        return x * änderung
+
+    (event,) = traced(reads).events
+    frame = event.stack[0]
+    line = linecache.getline(frame.path, frame.line)
+    assert line[frame.column - 1 : frame.end_column - 1] == "größe.item()"

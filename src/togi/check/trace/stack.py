@@ -68,10 +68,15 @@ def _described(frame: FrameType) -> Frame:
         line=line,
         function=frame.f_code.co_name,
         code=linecache.getline(path, line).strip(),
-        column=(column or 0) + 1,
+        column=_characters(path, line, column or 0) + 1,
         end_line=end_line,
-        end_column=None if end_column is None else end_column + 1,
+        end_column=None if end_column is None else _characters(path, end_line or line, end_column) + 1,
     )
+
+
+def _characters(path: str, line: int, width: int) -> int:
+    """How many characters the first ``width`` bytes of a line are."""
+    return len(linecache.getline(path, line).encode()[:width].decode(errors="ignore")) or width
 
 
 @functools.lru_cache(maxsize=4096)
