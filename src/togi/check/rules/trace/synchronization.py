@@ -25,7 +25,7 @@ _REMEDIES = {
     "torch.equal": "Use torch.eq(a, b).all() and keep it a tensor.",
     "torch.allclose": "Use torch.isclose(a, b).all() and keep it a tensor.",
     "torch.tensor": "Make it once in __init__ (register_buffer); torch.full and torch.arange with device= do not copy.",
-    "torch.nonzero": "Use the mask itself (torch.where(mask, a, b), a product), or torch.nonzero_static of a fixed size.",
+    "torch.nonzero": "Use the mask itself (torch.where(mask, a, b), a product), or nonzero_static of a fixed size.",
     "torch.where": "Use the three-argument torch.where(mask, a, b), or torch.nonzero_static of a fixed size.",
     "torch.masked_select": "Multiply by the mask, or use torch.where(mask, x, 0): sums need no smaller tensor.",
     "torch.unique": "Count with scatter_add_ into a tensor of known size.",
