@@ -279,7 +279,7 @@ class Calls(Methods):
             dtype=dtype,
             graph=False if counted or not self.grad else self.recorded(tensors),
             scalar=reduced or loss,
-            large=pairs or last == "cdist" or (any(v.large for v in tensors) and last not in torch_api.REDUCTIONS),
+            large=pairs or last == "cdist" or (any(v.large for v in tensors) and last not in torch_api.CONTRACTING),
             origin=node,
             note="is a tensor",
             cause=tensors[0] if tensors else None,

@@ -253,7 +253,8 @@ class Expressions:
             dtype="bool" if boolean else same,
             graph=self.recorded(tensors),
             certain=main.certain or tensors[-1].certain,
-            large=any(value.large for value in tensors) or (both and is_pairwise(left, right)),
+            large=(any(value.large for value in tensors) and not isinstance(op, ast.MatMult))
+            or (both and is_pairwise(left, right)),
             scalar=all(value.scalar for value in tensors),
             origin=node,
             cause=main,

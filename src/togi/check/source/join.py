@@ -11,7 +11,9 @@ def join(one: Value, other: Value) -> Value:
     """What holds of both. A tensor met by something unknown stays a tensor that is not certain."""
     if one is other or one == other:
         return one
-    if one.kind is Kind.NONE and other.kind is not Kind.NONE:
+    if one.kind is other.kind is Kind.NONE:
+        return Value(Kind.NONE)
+    if one.kind is Kind.NONE:
         return other if other.optional else other.but(optional=True)
     if other.kind is Kind.NONE:
         return one if one.optional else one.but(optional=True)
@@ -40,7 +42,7 @@ def _same(one: Value, other: Value) -> Value:
         device=_device(one, other),
         qualified=one.qualified if one.qualified == other.qualified else None,
         dtype=one.dtype if one.dtype == other.dtype else None,
-        graph=one.graph if one.graph == other.graph else one.graph or other.graph,
+        graph=one.graph if one.graph == other.graph else (True if True in (one.graph, other.graph) else None),
         certain=one.certain and other.certain,
         optional=one.optional or other.optional,
         batch=one.batch and other.batch,

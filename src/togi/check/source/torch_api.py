@@ -87,6 +87,10 @@ CASTS = {
     "char": "int8",
 }
 REDUCTIONS = words("""sum mean max min prod std var norm any all median amax amin logsumexp argmax argmin""")
+CONTRACTING = REDUCTIONS | words(
+    "matmul bmm mm einsum baddbmm addmm linear scaled_dot_product_attention dot mv size topk"
+)
+"""Functions whose result is not as large as their operands."""
 NOT_TENSORS = words(
     """device dtype Size Generator manual_seed seed initial_seed get_default_dtype get_default_device compile load save
     no_grad enable_grad inference_mode set_grad_enabled is_grad_enabled finfo iinfo typename get_num_threads

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from togi.check.finding import Finding
 from togi.check.rule import SourceRule
+from togi.check.source.hotness import gives_batches, iterated_by
 from togi.check.source.inference import INFERENCE_NAMES, Use, uses_of_models
 from togi.check.source.value import excerpt
 
@@ -78,7 +79,8 @@ class InferenceInTrainingMode(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         reported: set[ast.AST | None] = set()
         for use in uses_of_models(source):
-            if not isinstance(use.model, ast.Name) and not _is_own(use.model):
+            part = not isinstance(use.model, ast.Name) and not _is_own(use.model)
+            if part or excerpt(use.model).endswith("forward"):
                 continue  # a part of a model, whose mode is set elsewhere
             region = use.loop or use.function
             if region in reported or _DELIBERATE.search(_name(use).lower()) or not _is_inference(source, use):
@@ -109,7 +111,12 @@ def _is_inference(source: Source, use: Use) -> bool:
     if not source.records_grad(use.call):
         known = use.value.origin is not None and use.value.certain
         return use.loop is not None or known or bool(INFERENCE_NAMES.search(_name(use)))
-    return use.loop is not None and bool(INFERENCE_NAMES.search(_name(use)))
+    if use.loop is None or INFERENCE_NAMES.search(_name(use)):
+        return use.loop is not None
+    iterated = iterated_by(use.loop)
+    return (
+        iterated is not None and "train" not in ast.unparse(iterated).lower() and gives_batches(source.value(iterated))
+    )
 
 
 def _training(source: Source, use: Use) -> str:
