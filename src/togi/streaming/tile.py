@@ -66,7 +66,7 @@ def largest_tile(loop: TileLoop, weights: Weights, room_bytes: float, excess: fl
 
 
 def tile_of(loop: TileLoop, tiling: Tiling, weights: Weights, room_bytes: float) -> int:
-    """Positions per tile at these sizes. Powers of two where it can be, so that few forms need compiling."""
+    """Positions per tile at these sizes. Rounded, so that few forms need compiling."""
     per_position, _ = loop.tile_bytes(weights)
     wanted = tiling.tile_bytes / max(per_position, 1e-9)
     most = largest_tile(loop, weights, room_bytes, tiling.excess)
@@ -108,9 +108,10 @@ def compiled(loop: TileLoop, reads: Sequence[Any], tiling: Tiling, tile: int, le
 
 
 def _rounded(positions: float) -> int:
-    """Down to a power of two; exact below 8."""
+    """Down to 1, 1.25, 1.5 or 1.75 times a power of two; exact below 8."""
     whole = int(positions)
-    return whole if whole < 8 else 1 << (whole.bit_length() - 1)
+    step = 1 << max(0, whole.bit_length() - 3)
+    return whole // step * step
 
 
 def _per_position_s(loop: TileLoop, reads: Sequence[Any], tile: int, length: int, body: Body | None = None) -> float:
