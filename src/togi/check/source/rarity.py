@@ -90,8 +90,13 @@ def returns_cached(node: ast.If, block: Sequence[ast.stmt]) -> bool:
     """``if self.x is not None: return``, and further down ``self.x = ...``: the rest runs once."""
     if not any(isinstance(one, ast.Return) for one in ast.walk(node)):
         return False
-    tested = {ast.unparse(one) for one in ast.walk(node.test) if isinstance(one, ast.Attribute)}
+    tested = {ast.unparse(one) for one in ast.walk(node.test) if _is_own(one)}
     return bool(tested) and bool(tested & _stored(block))
+
+
+def _is_own(node: ast.AST) -> bool:
+    """``self.NAME``."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
 def _stored(block: Sequence[ast.stmt]) -> set[str]:
