@@ -192,7 +192,7 @@ def _cosine() -> Case:
         values, index = (-(LazyTensor(x[:, None]) * LazyTensor(y[None])).sum(-1)).Kmin_argKmin(10, dim=1)
         return -values, index
 
-    return Case(cosine, (torch.randn(8_000, 128), torch.randn(20_000, 128)), "32MiB", chunked, keops)
+    return Case(cosine, (torch.randn(4_000, 64), torch.randn(10_000, 64)), "16MiB", chunked, keops)
 
 
 def _language(gradients: bool) -> tuple[Tensor, ...]:

@@ -88,7 +88,8 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
         return [leaf for keep, leaf in zip(kept, leaves, strict=True) if keep]
 
     watch = _Watch()
-    module = _traced(flat, fakes, mode, watch, decompose)
+    gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    module = _traced(flat, fakes, mode, watch, _decompositions(decompose, gradient))
     constants = _lift_constants(module)
     if watch.without_gradients and torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *constants)):
         raise NotLean("it switches gradients off inside, or has an autograd function of its own, which a graph loses")
@@ -135,7 +136,7 @@ def _traced(
     fakes: Sequence[Tensor],
     mode: FakeTensorMode,
     watch: _Watch,
-    decompose: bool,
+    decompositions: dict[Any, Any],
 ) -> fx.GraphModule:
     def watched(*given: Tensor) -> Any:
         with watch:
@@ -144,7 +145,7 @@ def _traced(
     def trace(call: Callable[..., Any]) -> fx.GraphModule:
         traced: fx.GraphModule = make_fx(
             functionalize(call, remove="mutations"),
-            decomposition_table=_decompositions(decompose),
+            decomposition_table=decompositions,
             tracing_mode="symbolic",
             _allow_non_fake_inputs=True,
         )(*fakes)
@@ -167,13 +168,19 @@ def _why(error: Exception) -> str:
     return f"it cannot be traced ({name}: {text[:160]})"
 
 
-def _decompositions(decompose: bool) -> dict[Any, Any]:
+def _decompositions(decompose: bool, gradient: bool) -> dict[Any, Any]:
+    """Distances by matrix products are taken apart, so that what depends on one side only is done once, not per
+    tile; not where gradients are wanted, as those of the parts are not finite at a distance of 0."""
     from torch._decomp import core_aten_decompositions, get_decompositions
 
     table: dict[Any, Any] = dict(core_aten_decompositions().items())  # type: ignore[no-untyped-call]
     if decompose:
         multi_pass = [aten._softmax, aten._log_softmax, aten.var, aten.std, aten.native_layer_norm, aten.addmm]
-        return table | dict(get_decompositions(multi_pass))
+        table |= dict(get_decompositions(multi_pass))
+    if not gradient:
+        table |= dict(get_decompositions([aten._euclidean_dist]))
+    if decompose:
+        return table
     whole = (aten.logsumexp, aten.std, aten.var_mean, aten.std_mean, aten.addmm, aten.native_layer_norm)
     return {op: rule for op, rule in table.items() if op.overloadpacket not in whole}
 

@@ -94,7 +94,7 @@ class Planned:
             key = frozenset((p.node, p.dim, p.combined) for loop in schedule.loops for p in loop.products)
             program = self.programs.get(key) or Program(self.captured, schedule)
             room = self.budget_bytes - program.base_bytes(weights)
-            if all(largest_tile(loop, weights, room, 1.0) >= 1 for loop in program.tile_loops):
+            if all(largest_tile(loop, weights, room, Tiling(tile_bytes=0.0)) >= 1 for loop in program.tile_loops):
                 self.programs[key] = program
                 return program, room
             reasons.append(f"one position of each tile, beside what is kept, needs more than {mib(self.budget_bytes)}")
@@ -157,7 +157,7 @@ class Planned:
             tiling = self.tilings[id(loop)]
             tile = tile_of(loop, tiling, fitted.weights, fitted.room_bytes)
             room = self.budget_bytes
-            back = largest_tile(loop, fitted.weights, room, tiling.excess, backward=True)
+            back = largest_tile(loop, fitted.weights, room, tiling, backward=True)
             return Run(loop, length, tile, max(1, min(tile, back)), tiling.body)(reads)
 
         return fitted.program.run(tensors, fitted.weights, in_tiles)
@@ -177,7 +177,7 @@ class Planned:
             tiling = self.tilings[id(loop)]
             tile = tile_of(loop, tiling, fitted.weights, fitted.room_bytes)
             per_position, besides = loop.tile_bytes(fitted.weights)
-            tiles.append(tile * per_position * tiling.excess + besides)
+            tiles.append((tile * tiling.excess + tiling.fixed_positions) * per_position + besides)
             lines.append(described(loop, tiling, tile, fitted.weights.number(loop.loop.length)))
         return LeanPlan(
             strategy="streamed",

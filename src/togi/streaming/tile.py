@@ -45,7 +45,9 @@ class Tiling:
     tile_bytes: float
     """Modelled bytes of a tile."""
     excess: float = 1.0
-    """Measured over modelled bytes of a tile."""
+    """Measured over modelled bytes per position."""
+    fixed_positions: float = 0.0
+    """What operations need whatever the tile's size, as so many positions of the model."""
     per_position_s: float = 0.0
     body: Body | None = None
     compiling: str = ""
@@ -55,21 +57,22 @@ class Tiling:
 def compiled_tile(loop: TileLoop, tiling: Tiling, weights: Weights, room_bytes: float) -> Tiling:
     """A tile long enough that calling its compiled body costs little: fused, its intermediates need no cache."""
     per_position, _ = loop.tile_bytes(weights)
-    wanted = min(_LONG_S / max(tiling.per_position_s, 1e-12), largest_tile(loop, weights, room_bytes, tiling.excess))
+    wanted = min(_LONG_S / max(tiling.per_position_s, 1e-12), largest_tile(loop, weights, room_bytes, tiling))
     return replace(tiling, tile_bytes=max(tiling.tile_bytes, min(wanted * per_position, _FUSED_BYTES)))
 
 
-def largest_tile(loop: TileLoop, weights: Weights, room_bytes: float, excess: float, backward: bool = False) -> int:
+def largest_tile(loop: TileLoop, weights: Weights, room_bytes: float, tiling: Tiling, backward: bool = False) -> int:
     """Positions of a tile that needs at most ``room_bytes``; 0 where not even one fits."""
     per_position, besides = loop.tile_bytes(weights, backward)
-    return int((room_bytes - besides) / max(per_position * excess * _MARGIN, 1e-9))
+    fixed = besides + tiling.fixed_positions * per_position
+    return int((room_bytes - fixed) / max(per_position * tiling.excess * _MARGIN, 1e-9))
 
 
 def tile_of(loop: TileLoop, tiling: Tiling, weights: Weights, room_bytes: float) -> int:
     """Positions per tile at these sizes. Rounded, so that few forms need compiling."""
     per_position, _ = loop.tile_bytes(weights)
     wanted = tiling.tile_bytes / max(per_position, 1e-9)
-    most = largest_tile(loop, weights, room_bytes, tiling.excess)
+    most = largest_tile(loop, weights, room_bytes, tiling)
     return _rounded(max(1, min(wanted, most, weights.number(loop.loop.length))))
 
 
@@ -77,18 +80,18 @@ def choose(loop: TileLoop, reads: Sequence[Any], weights: Weights, room_bytes: f
     """Time a few tile sizes on ``reads``, and measure what a tile really needs."""
     per_position, _ = loop.tile_bytes(weights)
     length = weights.number(loop.loop.length)
-    most = min(largest_tile(loop, weights, room_bytes, 1.0), length)
-    excess = _excess(loop, reads, min(most, max(1, most // 4)), per_position)
-    most = max(1, min(largest_tile(loop, weights, room_bytes, excess), length))
+    modelled = Tiling(tile_bytes=0.0)
+    found = _measured(loop, reads, min(largest_tile(loop, weights, room_bytes, modelled), length), per_position)
+    most = max(1, min(largest_tile(loop, weights, room_bytes, found), length))
     if _device(reads) != "cpu":
-        return Tiling(tile_bytes=most * per_position, excess=excess)
+        return replace(found, tile_bytes=most * per_position)
     sizes = sorted({_rounded(max(1, min(most, share * CACHED_BYTES / max(per_position, 1e-9)))) for share in _TRIED})
     best, best_s = sizes[0], float("inf")
     for tile in sizes:
         took_s = _per_position_s(loop, reads, tile, length)
         if took_s < _FASTER * best_s:
             best, best_s = tile, took_s
-    return Tiling(tile_bytes=best * per_position, excess=excess, per_position_s=best_s)
+    return replace(found, tile_bytes=best * per_position, per_position_s=best_s)
 
 
 def compiled(loop: TileLoop, reads: Sequence[Any], tiling: Tiling, tile: int, length: int) -> Tiling:
@@ -128,15 +131,24 @@ def _per_position_s(loop: TileLoop, reads: Sequence[Any], tile: int, length: int
     return min(times[1:])
 
 
-def _excess(loop: TileLoop, reads: Sequence[Any], tile: int, per_position: float) -> float:
-    """Measured bytes of a tile over modelled ones; 1 where it cannot be measured."""
-    if tile < 1 or per_position * tile < 1 << 14:
-        return 1.0
+def _measured(loop: TileLoop, reads: Sequence[Any], most: int, per_position: float) -> Tiling:
+    """What tiles need beyond the model, from the peaks of two sizes; nothing where it cannot be measured."""
+    small, large = max(1, most // 8), max(1, most // 4)
+    if small == large or per_position * large < 1 << 14:
+        return Tiling(tile_bytes=0.0)
+    peaks = [_peak_of_tile(loop, reads, tile) for tile in (small, large)]
+    if peaks[0] is None or peaks[1] is None:
+        return Tiling(tile_bytes=0.0)
+    slope = max(per_position, (peaks[1] - peaks[0]) / (large - small))
+    fixed = max(0.0, peaks[1] - slope * large)
+    return Tiling(tile_bytes=0.0, excess=slope / per_position, fixed_positions=fixed / per_position)
+
+
+def _peak_of_tile(loop: TileLoop, reads: Sequence[Any], tile: int) -> int | None:
     with torch.no_grad():
         arguments = loop.arguments(reads, 0, tile)
         loop.body(*arguments)
-        peak = peak_bytes(lambda: loop.body(*arguments), _device(reads))
-    return 1.0 if peak is None else max(1.0, peak / (per_position * tile))
+        return peak_bytes(lambda: loop.body(*arguments), _device(reads))
 
 
 def peak_bytes(run: Any, device: str) -> int | None:
