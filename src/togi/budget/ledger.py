@@ -89,13 +89,21 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.operations += 1
         self._now = self.where()
         for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor) and (read := self.piece_of(leaf)):
-                read.used = self.operations
+            if isinstance(leaf, Tensor):
+                self._read(leaf)
         results = func(*args, **(kwargs or {}))
         for leaf in tree_leaves(results):
             if isinstance(leaf, Tensor):
                 self._book(leaf, op=str(func), where=self._now)
         return results
+
+    def _read(self, tensor: Tensor) -> None:
+        """What was made before the run, or behind the dispatcher's back, is booked when it is first seen."""
+        piece = self.piece_of(tensor)
+        if piece is None:
+            self._book(tensor)
+        else:
+            piece.used = self.operations
 
     def _book(self, tensor: Tensor, *, op: str = "", category: str = "", where: Where = _NOWHERE) -> None:
         storage = tensor.untyped_storage()

@@ -9,9 +9,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+import togi
 from togi.budget.account.make import account_of
 from togi.budget.account.record import Account, Category
 from togi.budget.step import OptimizerName, make_step
+from togi.errors import TogiError
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
 
@@ -165,3 +167,30 @@ def test_timeline_reaches_the_peak_and_is_complete_at_every_point() -> None:
     assert list(account.timeline.ms) == sorted(account.timeline.ms)
     at_peak = {c: series[totals.index(max(totals))] for c, series in account.timeline.bytes.items()}
     assert {c: b for c, b in at_peak.items() if b} == account.by_category()
+
+
+def test_what_was_there_before_watched_code_is_no_allocation_of_it() -> None:
+    given = torch.randn(1024, 256)
+
+    def watched(rows: Tensor) -> Tensor:
+        half = rows[:512]
+        return half.exp().sum()
+
+    with togi.memory() as watch:
+        watched(given)
+    account = watch.account
+    scratch = account.by_category().get(Category.WORKSPACE, 0)  # the sum's own
+    assert scratch < 64
+    assert account.peak_bytes == 512 * 256 * 4 + 4 + scratch
+    assert account.baseline_bytes == 0
+    assert not account.held_names
+
+
+def test_account_is_read_after_the_block() -> None:
+    watch = togi.memory()
+    with pytest.raises(TogiError, match="after the end of the with block"):
+        _ = watch.account
+    with pytest.raises(ValueError, match="of the user"), watch:
+        raise ValueError("of the user")
+    with pytest.raises(TogiError, match="must not raise"):
+        _ = watch.account

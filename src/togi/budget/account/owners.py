@@ -12,6 +12,9 @@ from togi.budget.account.watch import Watch
 from togi.budget.ledger import Piece
 from togi.budget.whereabouts import FORWARD
 
+_WORTH = 0.005
+"""Share of the peak below which a name is not worth a line of code."""
+
 
 def owners(watch: Watch) -> dict[Block, Piece]:
     """Block -> the piece that it holds. Blocks without one are workspace."""
@@ -86,6 +89,7 @@ def held_names(watch: Watch, order: int, owner: Mapping[Block, Piece]) -> tuple[
     operation = _operation_at(watch.stream, order)
     names = next((names for height, names in reversed(watch.heights) if height <= operation), {})
     idle = {piece: who for piece, who in names.items() if _idle(piece, operation, watch)}
+    idle = {piece: who for piece, who in idle.items() if piece.bytes >= _WORTH * watch.stream.sums[order][1]}
     block_of = {piece: block for block, piece in owner.items()}
     peak = watch.stream.sums[order][1]
     found: list[HeldName] = []
