@@ -27,7 +27,7 @@ from togi.streaming.loop import Body, TileLoop
 
 CACHED_BYTES = 1 << 20
 """Intermediates of the tile that trials start from: about a core's second-level cache."""
-_TRIED = (0.25, 1.0, 4.0, 16.0)
+_TRIED = (0.25, 1.0, 4.0, 16.0, 64.0)
 _MARGIN = 1.1
 """What the model of a tile may be off by before it is measured: allocations are rounded up to 64 bytes each."""
 _LONG_S = 4e-3
