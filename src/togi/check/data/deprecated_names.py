@@ -24,6 +24,8 @@ class Deprecated:
     """Whether it raises when it is called."""
     documented: bool = False
     """Deprecated by its documentation alone: using it warns of nothing."""
+    private: bool = False
+    """Not deprecated, but private, and its successor is the public name."""
 
 
 def _renamed(name: str, successor: str, *, documented: bool = False) -> Deprecated:
@@ -177,9 +179,22 @@ _OTHER = (
         instead="torch.func.functional_call(module, parameters, arguments)",
     ),
     _renamed("torch._vmap_internals.vmap", "torch.vmap"),
-    _renamed("torch.utils.data._utils.collate.default_collate", "torch.utils.data.default_collate", documented=True),
-    _renamed("torch.utils.data._utils.collate.default_convert", "torch.utils.data.default_convert", documented=True),
-    _renamed("torch.utils._pytree._register_pytree_node", "torch.utils._pytree.register_pytree_node"),
+    *(
+        Deprecated(
+            name=f"torch.utils.data._utils.collate.{name}",
+            successor=f"torch.utils.data.{name}",
+            instead=f"torch.utils.data.{name}(...)",
+            drop_in=True,
+            private=True,
+        )
+        for name in ("default_collate", "default_convert")
+    ),
+    Deprecated(
+        name="torch.utils._pytree._register_pytree_node",
+        successor="torch.utils._pytree.register_pytree_node",
+        instead="torch.utils._pytree.register_pytree_node(...)",
+        private=True,
+    ),
     Deprecated(
         name="torchvision.transforms.v2.ToTensor",
         successor="torchvision.transforms.v2.ToImage",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 GONE = {
     "torch.compiler.optimize": "torch.compile(model), for CUDA graph trees with mode='reduce-overhead'",
-    "torch.compiler.compile": "torch.compile(model)",
     "torch.dynamo": "torch.compile(model), and torch.compiler for what surrounds it",
     "torch.inductor": "torch.compile(model), whose default backend it is",
     "torch.rfft": "torch.fft.rfft or torch.fft.rfftn, which return complex tensors",
@@ -20,7 +19,6 @@ GONE = {
     "torch._six": "the standard library: (str, bytes) for string_classes, collections.abc, torch.inf",
     "torch.utils.ffi": "torch.utils.cpp_extension",
     "torch.legacy": "torch.nn",
-    "torch.contrib": "torch.utils.tensorboard",
     "torch.profiler._pattern_matcher": "togi check, which has its patterns",
     "torch.onnx.dynamo_export": "torch.onnx.export(model, args, dynamo=True)",
     "torch.onnx.ExportOptions": "keyword arguments of torch.onnx.export(..., dynamo=True)",

@@ -26,8 +26,9 @@ _ONLY_CALLS = {"torch.autograd.Variable"}
 class DeprecatedFunction(SourceRule):
     """A function of PyTorch that is deprecated or gone, and has a successor.
 
-    What it reports: use of a name that PyTorch deprecates (it warns, or its documentation says so) or that raises by
-    now, such as ``torch.symeig``, ``nn.init.xavier_uniform``, ``torch.backends.cuda.sdp_kernel``, ``functorch.vmap``.
+    What it reports: use of a name that PyTorch deprecates (it warns, or its documentation says so), that raises by now,
+    or that is the private twin of a public one, such as ``torch.symeig``, ``nn.init.xavier_uniform``,
+    ``torch.backends.cuda.sdp_kernel``, ``functorch.vmap``.
 
     Why it costs: successors are where the work goes: ``torch.linalg`` has the batched and the faster drivers,
     ``sdpa_kernel`` the newer kernels. Removed names fail when the line is reached, which may be late in a run.
@@ -87,6 +88,8 @@ class DeprecatedFunction(SourceRule):
 def _message(entry: Deprecated) -> str:
     if entry.removed:
         return f"{entry.name} is removed: calling it raises RuntimeError, also in code that is reached late"
+    if entry.private:
+        return f"{entry.name} is private and may change without notice; {entry.successor} is its public name"
     how = "by its documentation" if entry.documented else "and warns at run time"
     return f"{entry.name} is deprecated ({how}); new work goes into {entry.successor}"
 

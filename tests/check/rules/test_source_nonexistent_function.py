@@ -1,0 +1,65 @@
+"""The table of names against the installed torch."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+from togi.check.data.gone_names import GONE
+from togi.check.data.torch_names import torch_names
+from togi.check.rules.source.nonexistent_function import NonexistentFunction
+from togi.check.source.model import Source
+
+torch = pytest.importorskip("torch")
+SAME_VERSION = torch.__version__.partition("+")[0] == torch_names().version
+
+
+def exists(name: str) -> bool:
+    module, _, last = name.rpartition(".")
+    try:
+        if hasattr(importlib.import_module(module), last):
+            return True
+        importlib.import_module(name)
+    except (ImportError, AttributeError):
+        return False
+    return True
+
+
+@pytest.mark.skipif(not SAME_VERSION, reason="the table is of another version of torch than the installed one")
+@pytest.mark.parametrize("name", GONE)
+def test_what_is_said_to_be_gone_is_gone(name: str) -> None:
+    assert not exists(name)
+
+
+@pytest.mark.skipif(not SAME_VERSION, reason="the table is of another version of torch than the installed one")
+@pytest.mark.parametrize("module", ["torch", "torch.nn", "torch.nn.functional", "torch.cuda", "torch.compiler"])
+def test_the_table_holds_every_public_name(module: str) -> None:
+    public = {name for name in dir(importlib.import_module(module)) if not name.startswith("_")}
+    assert public <= torch_names().modules[module]
+
+
+@pytest.mark.parametrize("name", ["benchmark", "deterministic", "enabled", "allow_tf32", "flags"])
+def test_settings_of_modules_with_a_class_of_their_own_are_known(name: str) -> None:
+    assert name in torch_names().modules["torch.backends.cudnn"]
+
+
+@pytest.mark.parametrize(
+    ("text", "remedy"),
+    [
+        ("import torch\ntorch.compiler.optimize(m)\n", "reduce-overhead"),
+        ("import torch\ntorch.cuda.syncronize()\n", "torch.cuda.synchronize"),
+        ("import torch\ntorch.nn.scaled_dot_product_attention(q, k, v)\n", "torch.nn.functional.scaled_dot"),
+        ("from torch.nn import functionl\n", "torch.nn.functional"),
+    ],
+)
+def test_the_remedy_names_what_was_meant(text: str, remedy: str) -> None:
+    (finding,) = NonexistentFunction().check(Source.parse(text))
+    assert remedy in finding.remedy
+
+
+@pytest.mark.parametrize(
+    "text", ["", "torch\n", "import torch\ntorch\n", "import torch.\\\n    nn\n", "torch.rfft(x)\n"]
+)
+def test_odd_files(text: str) -> None:
+    assert not list(NonexistentFunction().check(Source.parse(text)))
