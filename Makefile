@@ -14,12 +14,14 @@ demo: $(VENV)/.installed-demo
 test: $(VENV)/.installed-test browser
 	$(BIN)/ruff check .
 	$(BIN)/mypy
+	$(BIN)/togi check
 	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/togi check
 
 # The report's tests open it in Chromium; without one, and without the right to install it, they skip and say so.
 browser:
