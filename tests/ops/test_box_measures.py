@@ -132,6 +132,6 @@ def test_inputs_are_left_alone_and_strides_followed():
     assert same(storage, before)
 
 
-def test_a_large_matrix_of_more_than_one_huge_page():
+def test_a_large_matrix_whose_pages_are_asked_for():
     a, b = random_boxes(3001, 10), random_boxes(1003, 11)
     assert same(ops.box_iou(a, b), tv.box_iou(a, b))

@@ -9,6 +9,7 @@ from togi.ops.backend import Backend, BackendError, backend
 from togi.ops.boxes import box_ciou, box_diou, box_giou, box_intersection, box_iou
 from togi.ops.losses import ciou_loss, diou_loss, giou_loss, iou_loss
 from togi.ops.match import BoxMatches, match_boxes
+from togi.ops.patch import Patch, PatchError, patch
 from togi.ops.topk import TopKIoU, topk_iou
 
 __all__ = [
@@ -16,6 +17,8 @@ __all__ = [
     "BackendError",
     "BoxError",
     "BoxMatches",
+    "Patch",
+    "PatchError",
     "TopKIoU",
     "backend",
     "box_ciou",
@@ -28,5 +31,6 @@ __all__ = [
     "giou_loss",
     "iou_loss",
     "match_boxes",
+    "patch",
     "topk_iou",
 ]
