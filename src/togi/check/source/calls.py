@@ -18,6 +18,7 @@ _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParalle
 
 _REGISTERED = ("Parameter", "Buffer", "Variable", "UninitializedParameter", "UninitializedBuffer")
 """What moves with its module, so that nothing is known of its device."""
+_NORMS = ("clip_grad_norm_", "clip_grad_norm", "get_total_norm")
 _ANY_MODULE = ("torch.nn.Module", "torch.nn.Sequential")
 
 
@@ -147,6 +148,8 @@ class Calls(Methods):
             part in name for part in ("Model", "ForC", "ForS", "ForT", "ForI", "UNet")
         ):
             return Value(Kind.MODULE, qualified=name, origin=node)
+        if name.startswith("torchmetrics.") and last[:1].isupper():
+            return Value(Kind.MODULE, qualified=name, origin=node)
         if name == "copy.deepcopy" and values:
             return values[0]
         if torch_api.returns_tensor(name):
@@ -192,6 +195,12 @@ class Calls(Methods):
         if package.startswith("torch.nn") and last[:1].isupper():
             wrapped = last in _WRAPPERS and values and values[0].kind is Kind.MODULE
             return values[0] if wrapped else Value(Kind.MODULE, qualified=name, origin=node)
+        if package.startswith("torch.distributions") and last[:1].isupper():
+            given = [*values, *(self.values[keyword.value] for keyword in node.keywords)]
+            tensors = self.tensors_among(given)
+            return Value(qualified=name, device=common_device(tensors) if tensors else None, origin=node)
+        if package.startswith("torch.nn.utils") and last in _NORMS:
+            return Value(Kind.TENSOR, graph=False, scalar=True, origin=node, note="is the norm of the gradients")
         if package.startswith("torch.optim") and last[:1].isupper():
             return Value(Kind.OPTIMIZER if "lr_scheduler" not in package else Kind.UNKNOWN, qualified=name, origin=node)
         if name in torch_api.MODULE_FACTORIES:

@@ -16,6 +16,8 @@ _LOADERS = re.compile(
     r"^_?((\w+_)?(dataloader|data_loader|loader)|(train|val|valid|test|eval|trn|tst)_?(dl|iter)|loader_\w+)$",
     re.IGNORECASE,
 )
+_AMBIGUOUS = re.compile(r"(encoder|decoder|generator|classifier)$")
+"""Names that other libraries' objects bear as well."""
 _DEVICES = re.compile(r"^_?((\w+_)?device)$", re.IGNORECASE)
 _NUMBERS = re.compile(
     r"^_?(num_\w+|n_\w+|\w+_size|\w+_dim|\w+_steps|step|epoch|global_step|batch_idx|batch_index|max_\w+_len\w*|eps)$"
@@ -37,3 +39,12 @@ def guessed(name: str) -> Value:
     if _NUMBERS.match(name):
         return Value(Kind.NUMBER, certain=False)
     return UNKNOWN
+
+
+def guessed_result(name: str) -> Value:
+    """The value that ``name`` suggests for what a call of something unknown returned, where names are clear enough."""
+    value = guessed(name)
+    told = value.kind in (Kind.DATALOADER, Kind.OPTIMIZER) or (
+        value.kind is Kind.MODULE and not _AMBIGUOUS.search(name)
+    )
+    return value if told else UNKNOWN

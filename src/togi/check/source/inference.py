@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from togi.check.source.hotness import STEPS
+from togi.check.source.loaders import assigned
+from togi.check.source.torch_api import SAME_MODULE
 from togi.check.source.tree import COMPREHENSIONS, Function, Loop
 from togi.check.source.value import Kind, Value
 
@@ -21,6 +23,7 @@ INFERENCE_NAMES = re.compile(
     re.IGNORECASE,
 )
 _TRAINING_CALLS = frozenset(["backward", "zero_grad", "manual_backward", "autograd_grad"])
+_SETTERS = re.compile(r"(eval_mode|set_eval|to_eval|switch_to_eval|inference_mode_on|for_inference)")
 _TRAINS = re.compile(r"(^|_)(train\w*|fit|optimi[sz]e\w*|update\w*|learn)($|_)", re.IGNORECASE)
 
 
@@ -59,7 +62,49 @@ def uses_of_models(source: Source) -> Iterator[Use]:
 
 def _is_layer(value: Value) -> bool:
     name = value.qualified or ""
+    if name.startswith("torchmetrics."):
+        return True
     return name.startswith("torch.nn.") and value.definition is None and not name.endswith("Sequential")
+
+
+def mode_calls(region: ast.AST) -> Iterator[ast.Call]:
+    """``eval()``, ``train()`` and functions named after setting the mode."""
+    for node in ast.walk(region):
+        if isinstance(node, ast.Call):
+            func = node.func
+            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            if (name in ("eval", "train") and isinstance(func, ast.Attribute)) or _SETTERS.search(name):
+                yield node
+
+
+def sets_training(call: ast.Call) -> bool:
+    """``model.train()``; not ``model.train(False)``, ``model.train(mode)``, ``trainer.train(data)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "train":
+        return False
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return not given or (isinstance(given[0], ast.Constant) and given[0].value is True)
+
+
+def set_to_eval(source: Source, use: Use) -> bool:
+    """Whether the model was put into ``eval`` mode, or comes so, where its name or attribute is bound or before."""
+    if "from_pretrained" in (use.value.qualified or ""):
+        return True
+    owner = source.index.class_of(use.function) if use.function is not None else None
+    region = owner or use.function or source.tree
+    name = ast.unparse(use.model)
+    for call in mode_calls(region):
+        if sets_training(call) or not isinstance(call.func, ast.Attribute):
+            continue
+        if ast.unparse(_moved_from(call.func.value)) == name:
+            return True
+    return any(not sets_training(call) for made in assigned(source, use.model) for call in mode_calls(made))
+
+
+def _moved_from(node: ast.expr) -> ast.expr:
+    """``model`` of ``model.to(device).half()``."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SAME_MODULE:
+        node = node.func.value
+    return node
 
 
 def _belongs_to_module(source: Source, function: Function | None) -> bool:

@@ -34,7 +34,7 @@ class Methods(Expressions):
             case Kind.OPTIMIZER:
                 return UNKNOWN
             case Kind.UNKNOWN if base.definition is None:
-                return self._of_unknown(func, node, values)
+                return self._of_unknown(base, func, node, values)
         return None
 
     def of_tensor(self, base: Value, name: str, node: ast.Call, values: list[Value]) -> Value:
@@ -171,8 +171,11 @@ class Methods(Expressions):
             return NUMBER
         return Value(Kind.LIST) if name == "keys" else NONE if name in ("append", "extend", "update") else UNKNOWN
 
-    def _of_unknown(self, func: ast.Attribute, node: ast.Call, values: list[Value]) -> Value | None:
+    def _of_unknown(self, base: Value, func: ast.Attribute, node: ast.Call, values: list[Value]) -> Value | None:
         name = func.attr
+        if name in _OF_DISTRIBUTIONS and (name in ("log_prob", "rsample") or _is_distribution(base)):
+            graph = self.recorded([Value(graph=True)]) if name != "sample" else False
+            return Value(Kind.TENSOR, device=base.device, graph=graph, certain=_is_distribution(base), origin=node)
         if name in ("log_every", "prepare_data_loader") and values and values[0].kind is Kind.DATALOADER:
             return values[0]
         if name in ("train_dataloader", "val_dataloader", "test_dataloader", "get_train_dataloader"):
@@ -208,6 +211,10 @@ class Methods(Expressions):
         raise NotImplementedError
 
 
+def _is_distribution(value: Value) -> bool:
+    return (value.qualified or "").startswith("torch.distributions.")
+
+
 def _names_dtype(node: ast.expr) -> bool:
     text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
     return "dtype" in text or "precision" in text
@@ -217,6 +224,7 @@ _SAME_DTYPE = words(
     """view reshape permute transpose flatten squeeze unsqueeze expand expand_as repeat t flip roll contiguous
     logical_not index_select gather view_as movedim masked_fill clone T narrow"""
 )
+_OF_DISTRIBUTIONS = words("sample rsample log_prob entropy")
 _NOT_TELLING = words(
     """cuda half train type new scatter gather split size copy_ device storage expand register_hook softmax permute_
     normal_ requires_grad to cpu sigmoid tanh relu gelu narrow fill_"""

@@ -33,7 +33,9 @@ _OWNERS = {
     Kind.DATALOADER: "torch.utils.data.DataLoader",
     Kind.NDARRAY: "numpy.ndarray",
 }
-FRAMEWORKS = ("torch", "lightning", "transformers", "timm", "diffusers", "accelerate")
+FRAMEWORKS = ("torch", "lightning", "transformers", "timm", "diffusers", "accelerat")
+_TRAINING = (".backward(", ".zero_grad(", ".eval()")
+"""What a file that is given its models and batches does with them, without a word of torch."""
 
 
 class Source:
@@ -44,8 +46,8 @@ class Source:
         self.text = text
         self.tree = tree
         self.hot_functions = frozenset(hot)
-        self.uses_torch = any(name in text for name in FRAMEWORKS)
-        """Whether a framework is mentioned at all. Where not, every value is unknown and nothing is hot."""
+        self.uses_torch = any(name in text for name in (*FRAMEWORKS, *_TRAINING))
+        """Whether anything of PyTorch is mentioned at all. Where not, every value is unknown and nothing is hot."""
 
     @classmethod
     def parse(cls, text: str, path: str = "<unknown>", *, hot: Iterable[str] = ()) -> Source:

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 from togi.check.source.annotations import annotated
 from togi.check.source.calls import Calls
 from togi.check.source.grad import sets_grad
+from togi.check.source.guess import guessed_result
 from togi.check.source.join import Environment, join, join_all, join_environments
 from togi.check.source.narrowing import key, narrow
 from togi.check.source.parameters import parameters
@@ -16,6 +17,19 @@ from togi.check.source.tree import FUNCTIONS
 from togi.check.source.value import UNKNOWN, Kind, Value
 
 _PASSES = 3
+_FOREIGN = (
+    "sklearn.",
+    "tensorflow.",
+    "keras.",
+    "jax.",
+    "flax.",
+    "xgboost.",
+    "lightgbm.",
+    "onnx",
+    "openvino.",
+    "gensim.",
+)
+"""Libraries that have models too."""
 
 
 class Run(Calls):
@@ -187,6 +201,17 @@ class Run(Calls):
         value = self.ev(node.value)
         for target in node.targets:
             self.assign(target, value)
+            if value == UNKNOWN and isinstance(node.value, ast.Call) and not self._foreign(node.value.func):
+                self._guess_result(target)
+
+    def _foreign(self, func: ast.expr) -> bool:
+        return (self.qualified(func) or "").startswith(_FOREIGN)
+
+    def _guess_result(self, target: ast.expr) -> None:
+        """``model, loader = build(options)``: only the names tell."""
+        for one in target.elts if isinstance(target, ast.Tuple) else [target]:
+            if isinstance(one, ast.Name) and (value := guessed_result(one.id)) != UNKNOWN:
+                self._assign_name(one.id, value)
 
     def annotated_assign(self, node: ast.AnnAssign) -> None:
         promised = annotated(node.annotation, self.qualified)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from togi.check.finding import Finding
 from togi.check.rule import SourceRule
 from togi.check.source.hotness import gives_batches, iterated_by
-from togi.check.source.inference import INFERENCE_NAMES, Use, uses_of_models
+from togi.check.source.inference import INFERENCE_NAMES, Use, mode_calls, sets_training, trains, uses_of_models
+from togi.check.source.mode import depends_on_mode
 from togi.check.source.value import excerpt
 
 if TYPE_CHECKING:
@@ -18,22 +19,24 @@ if TYPE_CHECKING:
 
 _DELIBERATE = re.compile(r"(dropout|mc_|_mc|bn_stats|update_bn|calibrat|recalib|swa|warm_?up|profile|bench|time|speed)")
 _EVALUATED = ("from_pretrained", "torch.jit.load", "torch.jit.script", "torch.jit.trace", "torch.export")
-_SETTERS = re.compile(r"(eval_mode|set_eval|to_eval|switch_to_eval|inference_mode_on|for_inference)")
 
 
 class InferenceInTrainingMode(SourceRule):
     """A model is used for inference without ``eval()``.
 
     What it reports: a model called in a loop over batches that computes no gradients, or under ``no_grad`` or
-    ``inference_mode``, where no ``eval()`` comes before it: not in the function, not where the function is called in
-    this file, not where the model was made; or where ``train()`` was the last that was called.
+    ``inference_mode``, where no ``eval()`` comes before it although the file makes the model and it has dropout or
+    batch norm, or although the file trains a model with ``train()`` and calls ``eval()`` nowhere; or where ``train()``
+    was the last that was called in a function that trains and evaluates.
 
     Why it costs: dropout draws random masks, batch norms compute statistics of the batch and overwrite their running
     averages, and neither can be folded or fused away. The results are wrong besides: they depend on the rest of the
     batch.
 
-    When it stays silent: models from ``from_pretrained`` (handed over in ``eval`` mode), TorchScript files, methods of
-    modules and steps of trainers, functions named after dropout sampling or batch norm statistics, and measurements.
+    When it stays silent: models that come from elsewhere (a parameter of the function), models without dropout and
+    batch norm, functions that only run a model in training mode (to renew batch norms' statistics), models from
+    ``from_pretrained`` (handed over in ``eval`` mode), TorchScript files, methods of modules and steps of trainers,
+    functions named after dropout sampling or batch norm statistics, and measurements.
 
     Example::
 
@@ -65,10 +68,16 @@ class InferenceInTrainingMode(SourceRule):
         "with torch.no_grad():\n    out = model(ids)\n",
         "import torch\n\ndef mc_dropout(model, loader):\n    model.train()\n    with torch.no_grad():\n"
         "        return [model(x) for x in loader]\n",
+        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader):\n    return [model(x) for x in loader]\n",
+        "import torch\nfrom torch import nn\n\nmodel = nn.Sequential(nn.Linear(4, 4), nn.ReLU())\n"
+        "with torch.no_grad():\n    out = model(x)\n",
+        "import timm\nimport torch\n\ndef load(name):\n    model = timm.create_model(name)\n    return model.eval()\n\n"
+        "model = load('resnet50')\nwith torch.no_grad():\n    out = model(x)\n",
     )
     invalid = (
-        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader):\n    for x in loader:\n"
-        "        out = model(x)  # here\n",
+        "import torch\n\ndef train(model, loader, criterion):\n    model.train()\n    for x, y in loader:\n"
+        "        criterion(model(x), y).backward()\n\n@torch.no_grad()\ndef evaluate(model, loader):\n"
+        "    for x in loader:\n        out = model(x)  # here\n",
         "import torch\nimport torchvision\n\nmodel = torchvision.models.resnet50()\nwith torch.inference_mode():\n"
         "    out = model(x)  # here\n",
         "import torch\n\ndef run(model, train_loader, val_loader, criterion):\n    for epoch in range(3):\n"
@@ -125,10 +134,30 @@ def _training(source: Source, use: Use) -> str:
         return ""
     last = _last_mode(source, use)
     if last is not None:
-        return f"the last call before it is {excerpt(last)} in line {last.lineno}" if _is_train(last) else ""
+        trained = sets_training(last) and trains(source, use.function or source.tree)
+        return f"the last call before it is {excerpt(last)} in line {last.lineno}" if trained else ""
     if _evaluated_elsewhere(source, use):
         return ""
-    return f"no call of {excerpt(use.model, 30)}.eval() leads here"
+    origin = use.value.origin
+    if isinstance(origin, ast.Call) and depends_on_mode(source, use.value):
+        made = source.function(origin)
+        handed_over = made is not None and made is not use.function
+        if handed_over and any(not sets_training(call) for call in mode_calls(made)):
+            return ""
+        return f"it is made in line {origin.lineno}, and no eval() leads from there to here"
+    return _trained_in_file(source)
+
+
+def _trained_in_file(source: Source) -> str:
+    """Where a function of the file trains a model, and nothing in the file ever calls ``eval``."""
+    modes = list(mode_calls(source.tree))
+    if any(not sets_training(call) for call in modes):
+        return ""
+    for call in modes:
+        function = source.function(call)
+        if function is not None and trains(source, function):
+            return f"{excerpt(call)} in line {call.lineno}, and no eval() in this file"
+    return ""
 
 
 def _last_mode(source: Source, use: Use) -> ast.Call | None:
@@ -136,48 +165,31 @@ def _last_mode(source: Source, use: Use) -> ast.Call | None:
     region = use.function or source.tree
     before = [
         call
-        for call in _mode_calls(region)
+        for call in mode_calls(region)
         if call.lineno <= use.call.lineno and (use.function is not None or source.function(call) is None)
     ]
     own = [call for call in before if _receiver(call) == ast.unparse(use.model)]
     if own:
         return max(own, key=lambda call: call.lineno)
-    return next((call for call in before if not _is_train(call)), None)
-
-
-def _mode_calls(region: ast.AST) -> Iterator[ast.Call]:
-    for node in ast.walk(region):
-        if isinstance(node, ast.Call):
-            func = node.func
-            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-            if (name in ("eval", "train") and isinstance(func, ast.Attribute)) or _SETTERS.search(name):
-                yield node
+    return next((call for call in before if not sets_training(call)), None)
 
 
 def _receiver(call: ast.Call) -> str:
     return ast.unparse(call.func.value) if isinstance(call.func, ast.Attribute) else ""
 
 
-def _is_train(call: ast.Call) -> bool:
-    """``model.train()``; not ``model.train(False)``, ``model.train(mode)``, ``trainer.train(data)``."""
-    if not isinstance(call.func, ast.Attribute) or call.func.attr != "train":
-        return False
-    given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    return not given or (isinstance(given[0], ast.Constant) and given[0].value is True)
-
-
 def _evaluated_elsewhere(source: Source, use: Use) -> bool:
     """``eval()`` in a function that calls this one, in another method of the class, where the model was made, or at the
     top of the file."""
     function = use.function
-    if any(not _is_train(call) for call in _mode_calls(source.tree) if source.function(call) is None):
+    if any(not sets_training(call) for call in mode_calls(source.tree) if source.function(call) is None):
         return True
     if function is None:
         return False
     owner = source.index.class_of(function)
     if owner is not None:
-        return any(not _is_train(call) for call in _mode_calls(owner)) or ast.unparse(use.model).startswith("self.")
+        return any(not sets_training(call) for call in mode_calls(owner)) or ast.unparse(use.model).startswith("self.")
     outer = source.function(function)
     callers = [source.function(call) for call in source.callers.sites(function)]
     around = [one for one in (outer, *callers) if one is not None]
-    return any(not _is_train(call) for one in around for call in _mode_calls(one))
+    return any(not sets_training(call) for one in around for call in mode_calls(one))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from togi.check.finding import Finding
 from togi.check.rule import SourceRule
 from togi.check.source.hotness import gives_batches, iterated_by
-from togi.check.source.inference import INFERENCE_NAMES, Use, uses_of_models
+from togi.check.source.inference import INFERENCE_NAMES, Use, set_to_eval, trains, uses_of_models
 from togi.check.source.value import excerpt
 
 if TYPE_CHECKING:
@@ -21,8 +21,10 @@ _FROZEN = ("requires_grad_(False)", "requires_grad = False", "requires_grad=Fals
 class InferenceRecordsGraph(SourceRule):
     """A loop of inference records autograd's graph.
 
-    What it reports: a model called in a loop over batches that computes no gradients, without ``torch.no_grad()`` or
-    ``torch.inference_mode()`` around it, on its function, or around every call of its function in the file.
+    What it reports: a model called in a loop that computes no gradients, over batches, in a function named after
+    inference, or with a model that was put into ``eval`` mode or is made there and trained nowhere, without
+    ``torch.no_grad()`` or ``torch.inference_mode()`` around it, on its function, or around every call of its function
+    in the file.
 
     Why it costs: every activation that a backward pass would need stays alive until the output dies, which multiplies
     peak memory, and each operation does bookkeeping. What is kept across batches keeps its whole graph.
@@ -63,6 +65,10 @@ class InferenceRecordsGraph(SourceRule):
         "import torch\n\ndef _run(model, loader):\n    for x in loader:\n        model(x)\n\n"
         "def evaluate(model, loader):\n    with torch.no_grad():\n        _run(model, loader)\n",
         "import torch\n\ntorch.set_grad_enabled(False)\nfor x in loader:\n    y = model(x)\n",
+        "import torch\nimport torchvision\n\nmodel = torchvision.models.resnet18().eval()\nfor image in images:\n"
+        "    image.requires_grad_()\n    (slope,) = torch.autograd.grad(model(image).sum(), image)\n",
+        "import torch\n\nclass Decoding:\n    def generate(self, ids):\n        for _ in range(9):\n"
+        "            ids = self.model(ids)\n        return ids\n",
         "import torch\n\ndef run(layers, x):\n    for layer in layers:\n        x = layer(x)\n    return x\n",
     )
     invalid = (
@@ -73,6 +79,11 @@ class InferenceRecordsGraph(SourceRule):
         "        for x, y in train_loader:\n            criterion(model(x), y).backward()\n"
         "            optimizer.step()\n"
         "        for x, y in val_loader:\n            out = model(x)  # here\n",
+        "import torch\nimport timm\n\nclass Worker:\n    def __init__(self, queue):\n        self.queue = queue\n"
+        "        self.model = timm.create_model('resnet50').eval()\n\n    def run(self):\n        while True:\n"
+        "            x, reply = self.queue.get()\n            reply.put(self.model(x))  # here\n",
+        "import torch\nimport torchvision\n\nmodel = torchvision.models.resnet18().cuda()\nfor path in paths:\n"
+        "    out = model(read(path).cuda())  # here\n",
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
@@ -96,10 +107,23 @@ class InferenceRecordsGraph(SourceRule):
 
 def _is_inference(source: Source, use: Use) -> bool:
     loop = use.loop
-    iterated = iterated_by(loop) if loop is not None else None
-    name = getattr(use.function, "name", "")
+    assert loop is not None
+    iterated = iterated_by(loop)
     if iterated is not None and "train" in ast.unparse(iterated).lower():
         return False
-    if INFERENCE_NAMES.search(name):
+    if iterated is not None and gives_batches(source.value(iterated)):
         return True
-    return iterated is not None and gives_batches(source.value(iterated))
+    if "requires_grad" in ast.unparse(loop):
+        return False
+    if set_to_eval(source, use):
+        return True
+    if isinstance(use.model, ast.Attribute):
+        return False  # its caller, in another file, may have switched autograd off
+    return bool(INFERENCE_NAMES.search(getattr(use.function, "name", ""))) or _made_and_only_used(source, use)
+
+
+def _made_and_only_used(source: Source, use: Use) -> bool:
+    """A model that the same function or script makes, in a file that trains nothing."""
+    origin = use.value.origin
+    made = isinstance(origin, ast.Call) and source.function(origin) is use.function
+    return made and not trains(source, source.tree)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from togi.check.finding import Edit, Finding, Fix
 from togi.check.rule import SourceRule
+from togi.check.source.accumulation import accumulations
 from togi.check.source.grounds import grounds
 from togi.check.source.hotness import STEPS, gives_batches, iterated_by
 from togi.check.source.inference import INFERENCE_NAMES, backward_calls
@@ -21,9 +22,10 @@ if TYPE_CHECKING:
 class LossKeptWithGraph(SourceRule):
     """A loss is kept across steps together with its graph.
 
-    What it reports: ``total += loss``, ``total = total + loss``, ``losses.append(loss)`` and the like in a training
-    loop, an evaluation loop or a training step, where autograd's graph hangs on the loss and what it is added to lives
-    longer than the step.
+    What it reports: ``total += loss``, ``total = 0.9 * total + loss``, ``losses.append(loss)``,
+    ``losses[step] = loss``, ``meter.update(loss)`` of a meter that adds up what it is given, in a training loop, an
+    evaluation loop or a training step, where autograd's graph hangs on the loss and what it is added to lives longer
+    than the step.
 
     Why it costs: every step's graph stays reachable from the sum, so memory grows with each step until it is full. What
     ``backward`` frees are the saved tensors; the nodes, the inputs' gradients and everything not yet backwarded remain.
@@ -64,6 +66,11 @@ class LossKeptWithGraph(SourceRule):
         "        for x in outputs:\n            loss += nn.functional.mse_loss(x, y)\n        return loss\n",
         "import torch\n\ndef objective(model, loader, criterion):\n    total = 0\n    for x, y in loader:\n"
         "        total = total + criterion(model(x), y)\n    return total\n",
+        "import torch\n\nclass Meter:\n    def update(self, value):\n        value = float(value)\n"
+        "        self.sum += value\n\n"
+        "def train(model, loader, criterion):\n    meter = Meter()\n    last = {}\n    for x, y in loader:\n"
+        "        loss = criterion(model(x), y)\n        loss.backward()\n        meter.update(loss)\n"
+        "        last['loss'] = loss\n",
     )
     invalid = (
         "import torch\n\ndef train(model, loader, criterion, optimizer):\n    total, losses = 0, []\n"
@@ -76,11 +83,20 @@ class LossKeptWithGraph(SourceRule):
         "    def training_step(self, batch, batch_idx):\n        x, y = batch\n"
         "        loss = F.mse_loss(self.net(x), y)\n"
         "        self.losses.append(loss)  # here\n        return loss\n",
+        "import torch\n\nclass Meter:\n    def __init__(self):\n        self.sum = 0\n\n"
+        "    def update(self, value, n=1):\n        self.sum += value * n\n\n"
+        "def train(model, loader, criterion):\n    meter = Meter()\n    average, sums = None, {}\n"
+        "    for step, (x, y) in enumerate(loader):\n"
+        "        loss = criterion(model(x), y)\n        loss.backward()\n        meter.update(loss, len(x))  # here\n"
+        "        average = loss if average is None else 0.9 * average + 0.1 * loss  # here\n"
+        "        sums['loss'] = sums.get('loss', 0) + loss  # here\n        sums[step] = loss  # here\n",
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for node, target, kept in _accumulations(source):
-            hot = source.hot(node)
+        reported: set[ast.AST] = set()
+        for one in accumulations(source):
+            node, target, kept = one.node, one.target, one.kept
+            hot = source.hot(node) if node not in reported else None
             if hot is None:
                 continue
             value = source.value(kept)
@@ -94,26 +110,10 @@ class LossKeptWithGraph(SourceRule):
                 text = excerpt(kept, 40)
                 message = f"{excerpt(target, 40)} keeps the graph of {text} of every step alive"
                 fix = _fix(source, kept)
+                reported.add(node)
                 yield source.finding(
                     self, node, message, f"keep {text}.detach()", evidence=grounds(value, hot), fix=fix
                 )
-
-
-def _accumulations(source: Source) -> Iterator[tuple[ast.AST, ast.expr, ast.expr]]:
-    """What adds to something: the node, what is added to, and what is added."""
-    for node in source.nodes(ast.AugAssign):
-        if isinstance(node.op, ast.Add):
-            yield node, node.target, node.value
-    for node in source.nodes(ast.Assign):
-        value = node.value
-        if len(node.targets) == 1 and isinstance(value, ast.BinOp) and isinstance(value.op, ast.Add):
-            target = node.targets[0]
-            for one, other in ((value.left, value.right), (value.right, value.left)):
-                if isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) == ast.unparse(target):
-                    yield node, target, other
-    for node in source.nodes(ast.Call):
-        if isinstance(node.func, ast.Attribute) and node.func.attr in ("append", "appendleft") and len(node.args) == 1:
-            yield node, node.func.value, node.args[0]
 
 
 def _of_a_step(source: Source, value: Value, kept: ast.expr, hot: Hot) -> bool:
@@ -167,7 +167,8 @@ def _starts_anew(loop: ast.AST, target: ast.expr) -> bool:
 
 def _binds(node: ast.AST, root: str, text: str) -> bool:
     if isinstance(node, ast.Assign):
-        return any(ast.unparse(one) in (root, text) for one in node.targets) and not _mentions(node.value, text)
+        bound = any(ast.unparse(one) in (root, text) for one in node.targets)
+        return bound and not (_mentions(node.value, text) or _mentions(node.value, root))
     if isinstance(node, ast.For):
         return any(isinstance(one, ast.Name) and one.id == root for one in ast.walk(node.target))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
