@@ -1,6 +1,6 @@
 """Training steps under a byte budget: `togi fit` beside what a user would do by hand, measured.
 
-    python benchmarks/fit.py --model resnet50 --budgets 75 50     # plans, measures, adds rows to benchmarks/data/fit.json
+    python benchmarks/fit.py --model resnet50 --budgets 75 50     # measures, adds to benchmarks/data/fit.json
     python benchmarks/fit.py --table                              # the rows as Markdown
 
 A budget of 50 stands for `static + 50 % of (peak - static)`; static is what no plan can lower: parameters, their

@@ -12,16 +12,31 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "Inputs": "togi.subject.inputs",
+    "Plan": "togi.budget.fit.plan",
     "Subject": "togi.subject.inputs",
     "TogiError": "togi.errors",
     "bench": "togi.api",
+    "fit": "togi.api",
     "lean": "togi.streaming.lean",
     "load": "togi.api",
     "memory": "togi.api",
     "tune": "togi.api",
 }
 
-__all__ = ["Inputs", "Subject", "TogiError", "__version__", "bench", "lean", "load", "memory", "ops", "tune"]
+__all__ = [
+    "Inputs",
+    "Plan",
+    "Subject",
+    "TogiError",
+    "__version__",
+    "bench",
+    "fit",
+    "lean",
+    "load",
+    "memory",
+    "ops",
+    "tune",
+]
 
 _SUBPACKAGES = ("ops",)
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from togi.artifact.honed import Honed
     from togi.budget.account.record import Account
     from togi.budget.account.round_code import Watched
+    from togi.budget.fit.record import FitResult
     from togi.check.result import CheckResult
     from togi.report.comparison import Comparison
     from togi.subject.inputs import Dynamic
@@ -258,6 +259,69 @@ def memory(
             seed=seed,
         )
     return Account.model_validate(answer).model_copy(update={"subject": name})
+
+
+def fit(
+    subject: Any,
+    inputs: Any = None,
+    *,
+    memory: int | str,
+    step: Any = None,
+    optimizer: str = "none",
+    batch: int | None = None,
+    dtype: str | None = None,
+    allow_approximate: bool = False,
+    time_limit_s: float = 60.0,
+    device: str = "cpu",
+    seed: int = 0,
+) -> FitResult:
+    """Make a training step fit: a plan of what is recomputed, searched, measured and proven in a process of its own.
+
+    ``result.plan.apply(module)`` puts it on a live module, ``result.plan.remove()`` takes it away.
+
+    Args:
+        subject, inputs: as for ``tune``.
+        memory: the whole peak of a step: parameters, gradients, optimizer state, activations. Bytes, or ``"8GiB"``.
+        step: with a live module: ``step(module, sample) -> loss``; without one the loss is the mean of the outputs.
+        optimizer: ``none``, ``sgd``, ``momentum``, ``adam`` or ``adamw``: its state counts.
+        batch, dtype: as for ``memory``.
+        allow_approximate: also keep activations in bfloat16, which changes gradients a little.
+        time_limit_s: for searching and timing; steps that have begun are finished.
+
+    Returns:
+        The plan and its figures. ``fits`` is false where nothing reaches ``memory``; the plan is the lowest found then.
+
+    Raises:
+        TogiError: bad subject or option, gradients that differ between equal runs, a step that cannot be repeated.
+    """
+    from togi.budget.fit.record import FitResult
+    from togi.budget.options import check_options
+    from togi.cli.quantities import parse_size
+    from togi.trial.errand import run_errand
+
+    check_options(train=True, optimizer=optimizer, batch=batch, dtype=dtype)
+    payload = {
+        "budget_bytes": parse_size(memory),
+        "optimizer": optimizer,
+        "batch": batch,
+        "dtype": dtype,
+        "allow_approximate": allow_approximate,
+        "time_limit_s": time_limit_s,
+        "device": device,
+        "seed": seed,
+    }
+    with _reference(subject, inputs, {"step": step}) as (ref, name):
+        answer = run_errand(
+            ref,
+            "togi.budget.fit.errand:fit",
+            payload,
+            purpose="fitted",
+            device=device,
+            seed=seed,
+        )
+    found = FitResult.model_validate(answer)
+    plan = found.plan.model_copy(update={"subject": name})
+    return found.model_copy(update={"subject": name, "plan": plan})
 
 
 def repro(study: Study, recipe: str, out: PathOrName, *, progress: Progress | None = None) -> Path:

@@ -20,6 +20,7 @@ from togi.cli.bench import bench
 from togi.cli.check import check
 from togi.cli.doctor import doctor
 from togi.cli.explain import explain
+from togi.cli.fit import fit
 from togi.cli.memory import memory
 from togi.cli.report import report
 from togi.cli.tune import tune
@@ -38,7 +39,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (tune, check, memory, bench, explain, doctor, report):
+for command in (tune, check, memory, fit, bench, explain, doctor, report):
     app.command()(command)
 
 

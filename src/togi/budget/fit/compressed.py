@@ -63,7 +63,7 @@ def compressing() -> AbstractContextManager[Any]:
             return tensor
         if tensor.dtype is torch.bool:
             return pack_bits(tensor)
-        if tensor.dtype is not torch.float32 or tensor._base is not None and _is_parameter(tensor._base):
+        if tensor.dtype is not torch.float32 or (tensor._base is not None and _is_parameter(tensor._base)):
             return tensor
         storage = tensor.untyped_storage()
         key = (storage._cdata, tensor._version, tensor.storage_offset(), tensor.shape, tensor.stride())
@@ -75,7 +75,7 @@ def compressing() -> AbstractContextManager[Any]:
         return found
 
     def unpack(kept: Any) -> Tensor:
-        return kept if isinstance(kept, Tensor) else kept.unpack()  # type: ignore[no-any-return]
+        return kept if isinstance(kept, Tensor) else kept.unpack()
 
     return saved_tensors_hooks(pack, unpack)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from togi.budget.fit.plan import Action, Treatment
 from togi.budget.fit.regions import Region
@@ -104,7 +105,7 @@ def drafts(regions: Sequence[Region], cast_ms_per_byte: float | None = None) -> 
 
 def _steps(curves: Sequence[Sequence[Choice]]) -> Iterable[tuple[float, int, Choice]]:
     for at, points in enumerate(curves):
-        for before, after in zip(points, points[1:], strict=False):
+        for before, after in pairwise(points):
             yield _price(before, after), at, after
 
 

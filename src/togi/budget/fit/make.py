@@ -20,7 +20,7 @@ from togi.budget.fit.record import FitResult, Point, Proof
 from togi.budget.fit.regions import Regions
 from togi.budget.fit.search import Search
 from togi.budget.fit.simulate import simulate
-from togi.budget.fit.trace import Trace
+from togi.budget.fit.trace import Trace, wait_for_device
 from togi.budget.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
 
@@ -48,7 +48,7 @@ def fit_step(
     time_limit_s: float = 60.0,
     progress: Callable[[str], None] = lambda _: None,
 ) -> FitResult:
-    """Plan ``step`` under ``budget_bytes``, which count everything: parameters, gradients, optimizer state, activations.
+    """Plan ``step`` under ``budget_bytes``, which count all: parameters, gradients, optimizer state, activations.
 
     The step's module is left untreated, and its parameters as they were: the optimizer's learning rate is set to zero.
 
@@ -185,7 +185,7 @@ def _plan(draft: Draft, budget_bytes: int, step: Step) -> Plan:
 
 
 def _proof(step: Step, plan: Plan, reference: Outcome, seed: int) -> Proof:
-    found = _with(step, plan.treatments, lambda: compare(reference, outcome_of(step, seed)))
+    found: Proof = _with(step, plan.treatments, lambda: compare(reference, outcome_of(step, seed)))
     if plan.exact and not found.exact:
         raise FitError(
             "the plan was refused, because its step is not the unmodified one to the bit: "
@@ -224,12 +224,10 @@ def _in_turns(step: Step, treatments: tuple[Treatment, ...], deadline: float) ->
 
 
 def _ms(step: Step) -> float:
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    wait_for_device()
     started = time.perf_counter()
     step.run()
-    if torch.cuda.is_available() and torch.cuda.is_initialized():
-        torch.cuda.synchronize()
+    wait_for_device()
     return (time.perf_counter() - started) * 1e3
 
 

@@ -185,7 +185,7 @@ class Regions:
 
 
 def _joined(first: Call, last: Call) -> Call:
-    return Call(first.name, first.start, last.stop, first.inputs, last.outputs)
+    return Call(first.name, first.start, last.stop, inputs=first.inputs, outputs=last.outputs)
 
 
 def _below(node: _Node) -> Iterable[_Node]:

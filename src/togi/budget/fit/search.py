@@ -63,7 +63,12 @@ class Search:
         best = self._best(budget_bytes)
         high = len(plans) - 1 if best is None else sum(plan.ms < best.ms for plan in plans) - 1
         low = -1
-        if high < 0 or self.peak(plans[high]) > budget_bytes:
+        if high < 0:
+            return
+        if self.peak(plans[high]) > budget_bytes:
+            # a plan that repeats less may still be lower: what is repeated at once is what counts
+            for share in (0.5, 0.75, 0.9) if best is None and time.monotonic() < self.deadline else ():
+                self.peak(plans[int(share * high)])
             return
         while high - low > 1 and time.monotonic() < self.deadline:
             middle = (low + high) // 2

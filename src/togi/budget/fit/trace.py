@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 from torch.utils._pytree import tree_leaves
 
+from togi.budget.fit.treated import hooks_allowed
 from togi.budget.ledger import Ledger, Piece
 
 
@@ -80,8 +81,8 @@ class Trace(Ledger):  # type: ignore[no-untyped-call]
 
     @contextmanager
     def packing(self) -> Iterator[None]:
-        """Round the forward pass: counts what autograd keeps. Other hooks, or none allowed, are the caller's business."""
-        if not torch._C._autograd._saved_tensors_hooks_is_enabled():
+        """Round the forward pass: counts what autograd keeps."""
+        if not hooks_allowed():
             yield
             return
         with saved_tensors_hooks(self._packed, lambda kept: kept):
@@ -126,7 +127,7 @@ class Trace(Ledger):  # type: ignore[no-untyped-call]
         if self.backward_at is not None:
             return
         call = Call(self._names[module], self.operations, parent=self._open[-1] if self._open else None)
-        call.hooks_forbidden = not torch._C._autograd._saved_tensors_hooks_is_enabled()
+        call.hooks_forbidden = not hooks_allowed()
         inputs = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor) and not leaf.is_inference()]
         call.inputs = {piece for leaf in inputs if (piece := self.piece_of(leaf))}
         self._entered.append((call, inputs, [leaf._version for leaf in inputs]))
@@ -153,10 +154,15 @@ class _Timed:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         started = time.perf_counter()
         results = self._func(*args, **kwargs)
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            torch.cuda.synchronize()
+        wait_for_device()
         self.ms = (time.perf_counter() - started) * 1e3
         return results
 
     def __str__(self) -> str:
         return str(self._func)
+
+
+def wait_for_device() -> None:
+    """A GPU works on after a call returns; times are taken when it is done."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()

@@ -49,6 +49,11 @@ def untreat(parts: Iterable[nn.Module]) -> None:
                 part.__dict__[_FORWARD] = treated.replaced
 
 
+def hooks_allowed() -> bool:
+    """Whether no ``disable_saved_tensors_hooks`` is in force."""
+    return bool(torch._C._autograd._saved_tensors_hooks_is_enabled())  # type: ignore[attr-defined]
+
+
 def treatable(part: nn.Module) -> str:
     """Why its forward cannot be replaced; empty where it can."""
     if isinstance(part, torch.jit.ScriptModule):
@@ -57,7 +62,7 @@ def treatable(part: nn.Module) -> str:
 
 
 class TreatedForward:
-    """Stands where a module's ``forward`` stood. Survives ``deepcopy`` and pickling: the copy serves the copied module."""
+    """Stands where a module's ``forward`` stood. Survives ``deepcopy`` and pickling: a copy serves the copy."""
 
     def __init__(self, module: nn.Module, treatments: Sequence[Treatment], *, keep_rng: bool = True) -> None:
         self.module = module
@@ -89,7 +94,7 @@ class TreatedForward:
         return _chain(children[at:])(value)
 
     def _treated(self, treatment: Treatment, function: Callable[..., Any], args: Any, kwargs: Mapping[str, Any]) -> Any:
-        if not torch._C._autograd._saved_tensors_hooks_is_enabled():
+        if not hooks_allowed():
             raise FitError(
                 f"{treatment.label} runs inside torch.autograd.graph.disable_saved_tensors_hooks(), which forbids "
                 "recomputation and compression. It saves no memory itself: take it away, or run without the plan."
@@ -112,7 +117,7 @@ class TreatedForward:
         caching: AbstractContextManager[Any] = nullcontext()
         cached: AbstractContextManager[Any] = nullcontext()
         if treatment.keeps:
-            caching, cached = create_selective_checkpoint_contexts(_policy(treatment.keeps))
+            caching, cached = create_selective_checkpoint_contexts(_policy(treatment.keeps))  # type: ignore[no-untyped-call]
         guard = _Unchanged(treatment.label, args, kwargs, self.module)
         return caching, _Again(guard, _State(self.module, treatment.state), cached)
 
@@ -176,7 +181,7 @@ def _policy(keeps: Sequence[str]) -> Callable[..., CheckpointPolicy]:
     kept = frozenset(keeps)
     seen: dict[tuple[bool, str], int] = {}
 
-    def policy(context: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    def policy(context: Any, operation: Any, *_: Any, **__: Any) -> CheckpointPolicy:
         name = str(operation)
         number = seen.get((context.is_recompute, name), 0)
         seen[context.is_recompute, name] = number + 1
@@ -201,7 +206,7 @@ def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:
 
 
 def _part(module: nn.Module, treatment: Treatment) -> nn.Module:
-    names = dict(module.named_modules(remove_duplicate=False))
+    names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
     if treatment.module not in names:
         raise FitError(
             f"the plan treats '{treatment.module}', which {type(module).__name__} does not have"

@@ -1,0 +1,82 @@
+"""``togi fit``: make a training step fit a byte budget."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from togi.cli.options import Device, Json, Seed
+from togi.cli.quantities import parse_duration, parse_size
+
+APPROXIMATE = "approximate"
+
+
+def fit(
+    subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="A locator: timm:resnet50, file.py:factory, ...")],
+    memory: Annotated[
+        int,
+        typer.Option("--memory", metavar="SIZE", parser=parse_size, help="The whole peak: parameters, optimizer, all."),
+    ],
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", metavar="NAME", help="none, sgd, momentum, adam, adamw.")
+    ] = "none",
+    batch: Annotated[int | None, typer.Option("--batch", min=1, help="Replace the samples' batch size.")] = None,
+    dtype: Annotated[str | None, typer.Option("--dtype", metavar="bf16|fp16|fp32", help="Cast the model.")] = None,
+    allow: Annotated[
+        str | None, typer.Option("--allow", metavar=APPROXIMATE, help="Also what changes gradients a little.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
+    time_limit: Annotated[
+        float, typer.Option("--time-limit", metavar="TIME", parser=parse_duration, help="For planning.")
+    ] = 60.0,
+    json: Json = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+) -> int:
+    """Plan what a training step recomputes so that its peak stays within --memory, at the least cost in time.
+
+    The plan is measured and proven: loss and gradients are the unmodified model's. Exit code 1 when nothing fits.
+    """
+    from togi import api
+    from togi.cli.output import print_json, print_text, stdout
+    from togi.errors import UnknownNameError, nearest
+    from togi.report.fit_text import fit_text
+
+    if allow not in (None, APPROXIMATE):
+        raise UnknownNameError(f"--allow {allow} is not known{nearest(str(allow), [APPROXIMATE])}: approximate")
+    if out is not None:
+        _check_out(out, force)
+    found = api.fit(
+        subject,
+        memory=memory,
+        optimizer=optimizer,
+        batch=batch,
+        dtype=dtype,
+        allow_approximate=allow == APPROXIMATE,
+        time_limit_s=time_limit,
+        device=device,
+        seed=seed,
+    )
+    if out is not None:
+        found.plan.save(out)
+        typer.echo(f"plan: {out}", err=True)
+    if json:
+        print_json(found.model_dump(mode="json"))
+    else:
+        print_text(stdout(), fit_text(found, out=str(out) if out else None))
+    return 0 if found.fits else 1
+
+
+def _check_out(out: Path, force: bool) -> None:
+    """Before anything is measured."""
+    from togi.errors import OutputExistsError
+
+    if not out.absolute().parent.is_dir():
+        raise OutputExistsError(
+            f"the folder {out.absolute().parent} does not exist: create it, or choose another place"
+        )
+    if out.is_dir() or (out.exists() and not force):
+        raise OutputExistsError(f"{out} exists: choose another name, or give --force")

@@ -1,0 +1,108 @@
+"""A plan that makes a training step fit (``togi fit``) as text for a terminal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from rich import box
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from togi.budget.fit.plan import Action, Treatment
+from togi.budget.fit.record import FitResult, Point
+from togi.report.quantities import milliseconds, plural, seconds, size, times
+from togi.report.terminal import clean
+
+
+def fit_text(result: FitResult, *, out: str | None = None, limit: int = 12) -> RenderableType:
+    """The verdict with its proof, the treatments, the front of peak against time, and how to apply the plan."""
+    parts: list[RenderableType] = [_verdict(result), Text(f"  {_proof(result)}"), Text(f"  {_effort(result)}")]
+    if result.plan.treatments:
+        parts += [Text(), _treatments(result.plan.treatments, limit)]
+    if len(result.front) > 1:
+        parts += [Text(), _front(result)]
+    if result.plan.treatments and result.fits:
+        parts += [Text(), _next(out)]
+    return Group(*parts, *((Text(), *(Text(f"- {clean(note)}") for note in result.notes)) if result.notes else ()))
+
+
+def _verdict(result: FitResult) -> Text:
+    peak, budget = size(result.chosen.peak_bytes), size(result.budget_bytes)
+    before = size(result.plain.peak_bytes)
+    if not result.fits:
+        text = Text(f"Does not fit {budget}: ", style="bold red")
+        text.append(f"the least that was found is {peak} (unmodified: {before}){_cost(result)}. ")
+        return text.append(
+            f"{size(result.static_bytes)} of it no plan lowers: parameters, gradients, inputs, optimizer state. "
+            "A smaller batch (--batch), another optimizer or a narrower dtype (--dtype bf16) does."
+        )
+    if not result.plan.treatments:
+        return Text(f"Fits as it is: {peak} of {budget}", style="bold green")
+    text = Text(f"Fits {budget}: ", style="bold green")
+    return text.append(f"peak {peak} instead of {before}{_cost(result)}")
+
+
+def _cost(result: FitResult) -> str:
+    before, after = result.plain.step_ms, result.chosen.step_ms
+    if not before or not after:
+        return ""
+    return f", a step takes {milliseconds(after)} instead of {milliseconds(before)} ({times(after / before)})"
+
+
+def _proof(result: FitResult) -> str:
+    proof = result.proof
+    if proof.exact:
+        return f"loss and {plural(proof.gradients, 'gradient')} equal the unmodified model's to the bit"
+    return (
+        f"approximate: gradients differ by up to {proof.worst_relative:.1e} of their root mean square "
+        f"({'; '.join(clean(one) for one in proof.differences[:2])})"
+    )
+
+
+def _effort(result: FitResult) -> str:
+    return f"{plural(result.plans_tried, 'plan')} simulated, the chosen one measured, in {seconds(result.planning_s)}"
+
+
+def _treatments(treatments: Sequence[Treatment], limit: int) -> Table:
+    table = _table("module", "treatment", "saves", "costs")
+    for one in sorted(treatments, key=lambda one: -one.saved_bytes)[:limit]:
+        table.add_row(clean(one.label), _what(one), size(one.saved_bytes), milliseconds(one.recompute_ms))
+    if rest := sorted(treatments, key=lambda one: -one.saved_bytes)[limit:]:
+        saved, cost = sum(one.saved_bytes for one in rest), sum(one.recompute_ms for one in rest)
+        table.add_row(f"and {len(rest)} more", "", size(saved), milliseconds(cost), style="dim")
+    return table
+
+
+def _what(treatment: Treatment) -> str:
+    if treatment.action is Action.COMPRESS:
+        return "kept in bfloat16"
+    if not treatment.keeps:
+        return "recomputed"
+    kinds = sorted({keep.partition("#")[0].removeprefix("aten.").partition(".")[0] for keep in treatment.keeps})
+    return f"recomputed, but for {plural(len(treatment.keeps), 'result')} of {', '.join(kinds[:3])}"
+
+
+def _front(result: FitResult) -> Table:
+    table = _table("peak", "recomputes", "modules", "")
+    points: Iterable[Point] = sorted({*result.front}, key=lambda point: -point.peak_bytes)
+    for point in points:
+        fits = "fits" if point.peak_bytes <= result.budget_bytes else ""
+        table.add_row(size(point.peak_bytes), milliseconds(point.recompute_ms), str(point.treatments), fits)
+    return table
+
+
+def _next(out: str | None) -> Text:
+    if out is None:
+        return Text("--out plan.json keeps the plan; togi.fit(...).plan.apply(model) does the same from Python", "dim")
+    return Text(
+        f"togi.Plan.load({out!r}).apply(model)      # plan.remove() undoes it",
+        "dim",
+    )
+
+
+def _table(*headings: str) -> Table:
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if at == 0 or heading == "treatment" else "right")
+    return table
