@@ -1,0 +1,180 @@
+"""From a step to its prediction."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from togi.budget.account.record import Category, Moment
+from togi.budget.ledger import Piece
+from togi.budget.prediction.cpu import highest
+from togi.budget.prediction.fake_step import fake_step
+from togi.budget.prediction.probe import Probe, sizes_by_running
+from togi.budget.prediction.record import Prediction
+from togi.budget.prediction.recording import Call, Mend, Recording, as_they_are
+from togi.budget.step import Step
+from togi.budget.whereabouts import FORWARD, Whereabouts
+from togi.errors import SubjectError
+
+_PROBE_LIMIT_BYTES = 4 << 30
+
+
+def predict_cpu(step: Step, *, batch: int | None = None, subject: str = "") -> Prediction:
+    """The peak of torch's CPU allocator in a step after the first, to the byte where kernels could be asked.
+
+    Args:
+        step: as ``make_step`` makes it. It is consumed: its module's tensors are replaced by fake ones.
+        batch: rows of the inputs, which may be more than this machine could hold.
+
+    Raises:
+        SubjectError: the run depends on values, which fake tensors do not have.
+    """
+    started = time.perf_counter()
+    recording = record(step, batch=batch, mend_results=_mended_on_cpu)
+    height = highest(recording, Probe(limit_bytes=_PROBE_LIMIT_BYTES))
+    notes = [*step.notes]
+    if height.unmeasured:
+        names = ", ".join(sorted({str(call.func) for call in height.unmeasured}))
+        notes.append(f"Kernels near the peak that could not be run alone to see their workspace: {names}.")
+    return Prediction(
+        subject=subject,
+        device="cpu",
+        train=step.train,
+        peak_bytes=height.peak_bytes,
+        low_bytes=height.peak_bytes,
+        high_bytes=height.high_bytes,
+        reserved_bytes=height.peak_bytes,
+        reserved_low_bytes=height.peak_bytes,
+        reserved_high_bytes=height.high_bytes,
+        baseline_bytes=baseline_bytes(recording),
+        peak=moment_of(height.call, recording),
+        by_category=by_category(recording, height.call, height.peak_bytes),
+        seconds=time.perf_counter() - started,
+        notes=tuple(notes),
+    )
+
+
+def record(
+    step: Step,
+    *,
+    batch: int | None = None,
+    mend_results: Mend = as_they_are,
+    around: AbstractContextManager[Any] | None = None,
+    foreach: bool | None = None,
+    first: bool = False,
+) -> Recording:
+    """The step run on fake tensors: once to make the optimizer's state, then written down.
+
+    Args:
+        around: a context manager that replaces what another device does differently.
+        first: the first run is written down too, before the other.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        fake = fake_step(step, mode, batch=batch, foreach=foreach)
+        whereabouts = Whereabouts(fake.module)
+        recording = Recording(where=whereabouts.now, mend_results=mend_results)
+        with ExitStack() as stack:
+            stack.enter_context(mode)
+            if around is not None:
+                stack.enter_context(around)
+            if first:
+                _enter(recording, fake)
+                with whereabouts.following(), recording:
+                    fake.run()
+            else:
+                fake.run()
+                gc.collect()
+                _enter(recording, fake)
+            _run_recorded(fake, recording, whereabouts, stack)
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise SubjectError(
+            f"the run depends on values ({_first_line(error)}), which a run without values cannot know: no prediction "
+            "is possible. Without --predict the model is run and accounted for."
+        ) from error
+    return recording
+
+
+def _run_recorded(step: Step, recording: Recording, whereabouts: Whereabouts, stack: ExitStack) -> None:
+    recording.backward_at = None
+    for parameter in step.module.parameters():
+        if parameter.requires_grad:
+            handle = parameter.register_post_accumulate_grad_hook(
+                lambda p: _categorise([p.grad] if p.grad is not None else [], recording)
+            )
+            stack.callback(handle.remove)
+    stack.enter_context(whereabouts.following())
+    with recording:
+        step.run()
+
+
+def _categorise(gradients: Iterable[Tensor], recording: Recording) -> None:
+    for gradient in gradients:
+        if piece := recording.piece_of(gradient):
+            piece.category = Category.GRADIENT
+
+
+def _enter(recording: Recording, step: Step) -> None:
+    recording.enter(step.module.parameters(), Category.PARAMETER)
+    recording.enter(step.module.buffers(), Category.BUFFER)
+    recording.enter(_tensors((step.sample.args, dict(step.sample.kwargs))), Category.INPUT)
+    if step.optimizer is not None:
+        recording.enter(_tensors(list(step.optimizer.state.values())), Category.OPTIMIZER)
+
+
+def baseline_bytes(recording: Recording) -> int:
+    """What was there before the run."""
+    return sum(piece.bytes for piece in recording.pieces if not piece.op and piece.category)
+
+
+def moment_of(call: Call, recording: Recording) -> Moment:
+    share = call.number / max(1, recording.operations)
+    where = call.where
+    return Moment(op=str(call.func), module=where.module, line=where.line, phase=where.phase, share_of_run=share)
+
+
+def by_category(recording: Recording, call: Call, peak_bytes: int) -> dict[Category, int]:
+    """What was alive during ``call``; the rest of the peak is the kernel's workspace."""
+    found: dict[Category, int] = {}
+    for piece in recording.pieces:
+        if piece.bytes and _alive_during(piece, call):
+            category = category_of(piece, recording)
+            found[category] = found.get(category, 0) + piece.bytes
+    found[Category.WORKSPACE] = peak_bytes - sum(found.values())
+    return dict(sorted(((c, n) for c, n in found.items() if n), key=lambda item: -item[1]))
+
+
+def category_of(piece: Piece, recording: Recording) -> Category:
+    if piece.category:
+        return Category(piece.category)
+    start = recording.backward_at
+    if start is not None and piece.where.phase == FORWARD and piece.born <= start and piece.alive_at(start + 1):
+        return Category.ACTIVATION
+    return Category.TEMPORARY
+
+
+def _alive_during(piece: Piece, call: Call) -> bool:
+    if piece.born == call.number:
+        return bool(piece.op) or call.number == 0
+    return piece.alive_at(call.number)
+
+
+def _mended_on_cpu(func: Any, args: Any, kwargs: Any, results: Any) -> Any:
+    if "mkldnn_rnn_layer.default" in str(func):
+        return sizes_by_running(func, args, kwargs, results)
+    return results
+
+
+def _tensors(values: object) -> Iterable[Tensor]:
+    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
