@@ -96,8 +96,24 @@ def test_an_unknown_backend_is_refused(monkeypatch):
 
 
 def test_other_devices_are_answered_in_tiles():
-    assert ops.backend("cuda").name == "tiled"
-    assert "not on cuda" in ops.backend("cuda").reason
+    assert ops.backend("mps").name == "tiled"
+    assert "not on mps" in ops.backend("mps").reason
+
+
+@pytest.mark.parametrize(
+    ("available", "capability", "found"),
+    [(False, (9, 0), "tiled"), (True, (7, 5), "tiled"), (True, (8, 0), "triton"), (True, (12, 0), "triton")],
+)
+def test_cuda_devices_get_triton_kernels_from_capability_8_on(monkeypatch, available, capability, found):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: available)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _device: capability)
+    assert ops.backend("cuda").name == found
+    monkeypatch.setenv("TOGI_OPS_BACKEND", "triton")
+    if found == "tiled":
+        with pytest.raises(ops.BackendError, match=r"no CUDA device|capability 7\.5, and the Triton kernels need 8\.0"):
+            ops.backend("cuda")
+    with pytest.raises(ops.BackendError, match="not on cpu"):
+        ops.backend("cpu")
 
 
 def test_tiles_can_be_asked_for(monkeypatch):

@@ -12,6 +12,7 @@ import torchvision
 from box_makers import any_boxes, box_tensors, grid_boxes, random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torchvision import tv_tensors
 from torchvision.models import detection
 from torchvision.models.detection._utils import Matcher, SSDMatcher
 
@@ -110,24 +111,23 @@ def test_the_bits_of_the_originals(a, b, dtype):
     [
         lambda a, b: torchvision.ops.box_iou(a.half(), b.half()),
         lambda a, b: torchvision.ops.box_iou(a.bfloat16(), b),
-        lambda a, b: torchvision.ops.box_iou(a, b[0]),
         lambda a, b: torchvision.ops.distance_box_iou(a, b, eps=1e-3),
         lambda a, b: torchvision.ops.box_iou(torch.cat([a, a[:, :1]], 1), torch.cat([b, b[:, :1]], 1), fmt="cxcywhr"),
         lambda a, b: torch.vmap(torchvision.ops.box_iou)(a.view(4, 5, 4), b.view(4, 5, 4)),
-        lambda a, b: torchvision.ops.box_iou(torchvision.tv_tensors.wrap(a, like=_tv_boxes()), b),
+        lambda a, b: torchvision.ops.box_iou(tv_tensors.wrap(a, like=_tv_boxes()), b),
     ],
-    ids=["half", "mixed", "one box", "eps", "rotated", "vmap", "subclass"],
+    ids=["half", "mixed", "eps", "rotated", "vmap", "subclass"],
 )
 def test_what_is_left_to_the_originals(calls, ask):
     a, b = random_boxes(20, 1), random_boxes(20, 2)
     expected = ask(a, b)
     with ops.patch("torchvision"):
         assert same(ask(a, b), expected)
-    assert calls == []
+    assert set(calls) <= {"iou"}, "the original of distance IoU asks for IoU by its name"
 
 
 def _tv_boxes():
-    return torchvision.tv_tensors.BoundingBoxes(torch.zeros(1, 4), format="XYXY", canvas_size=(9, 9))
+    return tv_tensors.BoundingBoxes(torch.zeros(1, 4), format="XYXY", canvas_size=(9, 9))
 
 
 def test_gradients_equal_the_originals(calls):

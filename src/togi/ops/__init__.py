@@ -9,6 +9,7 @@ from togi.ops.backend import Backend, BackendError, backend
 from togi.ops.boxes import box_ciou, box_diou, box_giou, box_intersection, box_iou
 from togi.ops.losses import ciou_loss, diou_loss, giou_loss, iou_loss
 from togi.ops.match import BoxMatches, match_boxes
+from togi.ops.nms import batched_nms, nms
 from togi.ops.patch import Patch, PatchError, patch
 from togi.ops.topk import TopKIoU, topk_iou
 
@@ -21,6 +22,7 @@ __all__ = [
     "PatchError",
     "TopKIoU",
     "backend",
+    "batched_nms",
     "box_ciou",
     "box_diou",
     "box_giou",
@@ -31,6 +33,7 @@ __all__ = [
     "giou_loss",
     "iou_loss",
     "match_boxes",
+    "nms",
     "patch",
     "topk_iou",
 ]

@@ -1,4 +1,4 @@
-"""The native kernel as a shared library: compiled once per machine, compiler and source, then loaded from a cache.
+"""The native kernels as shared libraries: compiled once per machine, compiler and source, then loaded from a cache.
 
 The cache is a folder of the user's own (``$XDG_CACHE_HOME/togi/kernels``, else ``~/.cache/togi/kernels``). A file
 there is named after everything that decides what is in it: source, flags, compiler and processor. It is compiled
@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 
 SOURCE = Path(__file__).with_name("boxes.cpp")
+NMS_SOURCE = Path(__file__).with_name("nms.cpp")
 COMPILERS = ("g++", "clang++", "c++")
 FLAGS = (
     "-O3",
@@ -41,20 +42,22 @@ class KernelUnavailableError(Exception):
     """There is no native kernel here; the message says why. Callers fall back to torch and keep the reason."""
 
 
-def load_library() -> ctypes.CDLL:
-    """The compiled kernel, from the cache where it is there (milliseconds), else compiled now (seconds).
+def load_library(source: Path | None = None) -> ctypes.CDLL:
+    """The compiled ``source`` (``SOURCE`` by default): from the cache where it is there (milliseconds), else compiled
+    now (seconds).
 
     Raises:
         KernelUnavailableError: no compiler, a compiler that fails, or a library that cannot be loaded.
     """
+    source = source or SOURCE
     compiler = find_compiler()
-    name = f"boxes-{_key(compiler)}.so"
+    name = f"{source.stem}-{_key(compiler, source)}.so"
     try:
-        return _cached(_private(_cache_folder()) / name, compiler)
+        return _cached(_private(_cache_folder()) / name, compiler, source)
     except OSError:  # not ours to write or not to be loaded from (read-only, noexec): for this process only
         folder = Path(tempfile.mkdtemp(prefix="togi-kernel-"))
         try:
-            return _cached(folder / name, compiler)
+            return _cached(folder / name, compiler, source)
         except OSError as error:
             raise KernelUnavailableError(f"the compiled kernel cannot be stored or loaded: {error}") from error
         finally:
@@ -73,19 +76,19 @@ def find_compiler() -> str:
     return found
 
 
-def _cached(path: Path, compiler: str) -> ctypes.CDLL:
+def _cached(path: Path, compiler: str, source: Path) -> ctypes.CDLL:
     if not path.exists():
         with _turn(path.with_suffix(".lock")):
             if not path.exists():  # not made by another process while this one waited
-                _compile(path, compiler)
+                _compile(path, compiler, source)
     return ctypes.CDLL(str(path))
 
 
-def _compile(path: Path, compiler: str) -> None:
+def _compile(path: Path, compiler: str, source: Path) -> None:
     handle, made = tempfile.mkstemp(dir=path.parent, prefix=path.stem, suffix=".part")
     os.close(handle)
     try:
-        command = [compiler, *FLAGS, "-o", made, str(SOURCE)]
+        command = [compiler, *FLAGS, "-o", made, str(source)]
         done = subprocess.run(
             command, capture_output=True, text=True, errors="replace", timeout=_TIMEOUT_S, check=False
         )
@@ -129,10 +132,17 @@ def _private(folder: Path) -> Path:
     return folder
 
 
-def _key(compiler: str) -> str:
+def _key(compiler: str, source: Path | None = None) -> str:
     binary = Path(compiler).resolve()
     status = binary.stat()
-    parts = [SOURCE.read_text(), *FLAGS, str(binary), str(status.st_size), str(status.st_mtime_ns), _processor()]
+    parts = [
+        (source or SOURCE).read_text(),
+        *FLAGS,
+        str(binary),
+        str(status.st_size),
+        str(status.st_mtime_ns),
+        _processor(),
+    ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
 
 

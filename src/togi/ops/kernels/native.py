@@ -9,11 +9,12 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from togi.ops.kernels.build import KernelUnavailableError, load_library
+from togi.ops.kernels.build import NMS_SOURCE, KernelUnavailableError, load_library
 
 _DTYPES = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 _FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
@@ -35,9 +36,10 @@ class _View(ctypes.Structure):
 
 
 class _Loaded:
-    """The library, loaded by the first thread that needs it, or why it cannot be."""
+    """The library made of ``source``, loaded by the first thread that needs it, or why it cannot be."""
 
-    def __init__(self) -> None:
+    def __init__(self, source: Path | None = None) -> None:
+        self.source = source
         self.lock = threading.Lock()
         self.library: ctypes.CDLL | None = None
         self.reason: str | None = None
@@ -46,7 +48,7 @@ class _Loaded:
         with self.lock:
             if self.library is None and self.reason is None:
                 try:
-                    self.library = load_library()
+                    self.library = load_library(self.source)
                 except KernelUnavailableError as error:
                     self.reason = str(error)
         if self.library is None:
@@ -55,10 +57,12 @@ class _Loaded:
 
 
 _loaded = _Loaded()
+_loaded_nms = _Loaded(NMS_SOURCE)
 
 
 def _after_fork() -> None:  # another thread of the parent may have held the lock; it does not exist here
     _loaded.lock = threading.Lock()
+    _loaded_nms.lock = threading.Lock()
 
 
 if hasattr(os, "register_at_fork"):
@@ -94,6 +98,22 @@ def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: st
     """Fills ``out`` [N, M]."""
     kind_code = ctypes.c_int32(_KINDS[kind])
     return _run("togi_matrix", anchors, boxes, format, kind_code, _undefined(undefined), _pointer(out))
+
+
+def nms(planes: Tensor, ends: Tensor, threshold: float, kept: Tensor) -> None:
+    """Fills ``kept`` bool [N] for ``planes`` [5, N] (corners and area, contiguous); class c ends at ``ends[c]``."""
+    status: int = _loaded_nms.get().togi_nms(
+        _pointer(planes),
+        ctypes.c_int64(planes.shape[1]),
+        ctypes.c_int32(planes.dtype == torch.float64),
+        _pointer(ends),
+        ctypes.c_int64(len(ends)),
+        ctypes.c_double(threshold),
+        _pointer(kept),
+        ctypes.c_int32(torch.get_num_threads()),
+    )
+    if status == _NO_MEMORY:
+        raise MemoryError(f"togi_nms: no memory for {planes.shape[1]} boxes")
 
 
 def _run(name: str, anchors: Tensor, boxes: Tensor, format: str, *rest: object) -> bool:

@@ -17,6 +17,7 @@ from togi.ops.formula import measure
 _TILE_PAIRS = 1 << 15
 _ACCELERATOR_TILE_PAIRS = 1 << 22
 _TILE_COLUMNS = 1 << 10
+_NMS_BLOCK = 1 << 9
 
 
 def match(
@@ -30,9 +31,9 @@ def match(
     best, index, column_best, column_index, tied = results
     for top, left, iou in _tiles(anchors, boxes, "iou", format, undefined):
         rows, columns = slice(top, top + iou.shape[0]), slice(left, left + iou.shape[1])
-        _keep_best(best[rows], index[rows], *_first_max(iou, 1), left, left == 0)
+        _keep_best(best[rows], index[rows], *first_max(iou, 1), left, left == 0)
         if column_best.numel():
-            _keep_best(column_best[columns], column_index[columns], *_first_max(iou, 0), top, top == 0)
+            _keep_best(column_best[columns], column_index[columns], *first_max(iou, 0), top, top == 0)
     if tied.numel():
         tied.zero_()
         for top, left, iou in _tiles(anchors, boxes, "iou", format, undefined):
@@ -62,6 +63,36 @@ def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: st
     return _any_negative(anchors, boxes, format)
 
 
+def nms(planes: Tensor, ends: Tensor, threshold: float, kept: Tensor) -> None:
+    """Fills ``kept`` bool [N] for ``planes`` [5, N] (corners and area); class c ends at ``ends[c]``.
+
+    A block of boxes against all that is kept, then against itself, in order of the scores.
+    """
+    first = 0
+    for end in ends.tolist():
+        found: list[Tensor] = []
+        for at in range(first, end, _NMS_BLOCK):
+            block = planes[:, at : min(at + _NMS_BLOCK, end)]
+            open_ = torch.ones(block.shape[1], dtype=torch.bool, device=planes.device)
+            for earlier in found:
+                open_ &= ~_overlaps(earlier, block, threshold).any(0)
+            alive = _greedy(_overlaps(block, block, threshold).cpu(), open_.cpu()).to(planes.device)
+            kept[at : at + block.shape[1]] = alive
+            found.append(block[:, alive])
+        first = end
+
+
+def _overlaps(a: Tensor, b: Tensor, threshold: float) -> Tensor:
+    return measure("iou", Corners(*a).rows(), Corners(*b).columns()) > threshold
+
+
+def _greedy(overlaps: Tensor, alive: Tensor) -> Tensor:
+    for row, is_alive in enumerate(alive):  # later entries are read after they have changed
+        if is_alive:
+            alive[row + 1 :] &= ~overlaps[row, row + 1 :]
+    return alive
+
+
 def tile_shape(rows: int, columns: int, device: torch.device) -> tuple[int, int]:
     """Anchors and boxes per tile: small ones stay in the cache of a CPU; an accelerator wants few launches."""
     pairs = _TILE_PAIRS if device.type == "cpu" else _ACCELERATOR_TILE_PAIRS
@@ -83,7 +114,7 @@ def _any_negative(anchors: Tensor, boxes: Tensor, format: str) -> bool:
     return any(t.device.type == "cpu" and bool(negative_sizes(t, format).any()) for t in (anchors, boxes))
 
 
-def _first_max(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def first_max(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """The largest (NaN before all) and the first index that has it: torch.max gives that one on the CPU only."""
     highest, index = values.max(dim)
     if values.device.type != "cpu":

@@ -1,0 +1,382 @@
+"""The operators on CUDA devices: Triton kernels whose decisions are those of the CPU kernel.
+
+``best_kernel`` streams the candidates past a block of queries and keeps the best of each: run over anchors and boxes it
+gives the best box per anchor, with the roles exchanged the best anchor per box (IoU is symmetric to the last bit), and
+run k times, each time below what it found before, the k best. No atomics, so the same answer every time; no memory
+beyond results and, where queries are few, one partial result per slice of the candidates.
+
+Values are compared as integers in the order of torch.max: NaN above all, zeros equal, and of equal values the lower
+index. Products and sums are not fused and divisions are rounded (``enable_fp_fusion=False``, ``div_rn``): the bits are
+eager's.
+
+Written against the documentation of triton.language. Run through Triton's interpreter and compiled for sm_80 and sm_90
+(benchmarks/triton_boxes.py); not yet proven on a device.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+import triton
+import triton.language as tl
+from torch import Tensor
+
+from togi.ops.kernels import tiled
+
+FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
+KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3}
+BEST_BLOCK = (128, 16)
+MATRIX_BLOCK = (32, 64)
+WARPS = 4
+_PROGRAMS = 1024  # some for each of the 108 to 132 multiprocessors
+_SLICE = 4096  # candidates per program at least, where they are shared out
+_MOST_PASSES = 32  # of top-k; beyond, tiles are cheaper
+_NAN: tl.constexpr = tl.constexpr(tl.PropagateNan.ALL)
+
+
+@triton.jit
+def _corners(data, rows, inside, row_stride, step, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
+    """Corners and area of boxes, read as ``togi.ops.corners`` does."""
+    at = data + rows.to(tl.int64) * row_stride
+    a = tl.load(at, mask=inside, other=0.0).to(DTYPE)
+    b = tl.load(at + step, mask=inside, other=0.0).to(DTYPE)
+    c = tl.load(at + 2 * step, mask=inside, other=0.0).to(DTYPE)
+    d = tl.load(at + 3 * step, mask=inside, other=0.0).to(DTYPE)
+    if FORMAT == 0:
+        return a, b, c, d, (c - a) * (d - b)
+    elif FORMAT == 1:
+        return a, b, a + c, b + d, c * d
+    else:
+        return a - c * 0.5, b - d * 0.5, a + c * 0.5, b + d * 0.5, c * d
+
+
+@triton.jit
+def _quotient(x, y):
+    if x.dtype == tl.float32:
+        return tl.div_rn(x, y)
+    else:
+        return x / y
+
+
+@triton.jit
+def _extent(low1, high1, low2, high2):
+    size = tl.minimum(high1, high2, propagate_nan=_NAN) - tl.maximum(low1, low2, propagate_nan=_NAN)
+    return tl.maximum(size, 0.0, propagate_nan=_NAN)
+
+
+@triton.jit
+def _hull(low1, high1, low2, high2):
+    size = tl.maximum(high1, high2, propagate_nan=_NAN) - tl.minimum(low1, low2, propagate_nan=_NAN)
+    return tl.maximum(size, 0.0, propagate_nan=_NAN)
+
+
+@triton.jit
+def _measure(ax1, ay1, ax2, ay2, area1, bx1, by1, bx2, by2, area2, KIND: tl.constexpr, ZERO: tl.constexpr):
+    """One of ``KINDS`` of corners that broadcast against each other; see ``togi.ops.formula``."""
+    overlap = _extent(ax1, ax2, bx1, bx2) * _extent(ay1, ay2, by1, by2)
+    if KIND == 0:
+        return overlap
+    else:
+        union = (area1 + area2) - overlap
+        iou = _quotient(overlap, union)
+        if KIND == 1:
+            if ZERO:
+                return tl.where(overlap > 0, iou, 0.0)
+            else:
+                return iou
+        else:
+            width = _hull(ax1, ax2, bx1, bx2)
+            height = _hull(ay1, ay2, by1, by2)
+            if KIND == 2:
+                hull = width * height
+                return iou - _quotient(hull - union, hull)
+            else:
+                x = (ax1 + ax2) * 0.5 - (bx1 + bx2) * 0.5
+                y = (ay1 + ay2) * 0.5 - (by1 + by2) * 0.5
+                return iou - _quotient(x * x + y * y, width * width + height * height + 1e-7)
+
+
+@triton.jit
+def _rank(value):
+    """An integer that orders floats as torch.max does."""
+    if value.dtype == tl.float32:
+        bits = value.to(tl.int32, bitcast=True)
+        largest = 0x7FFFFFFF
+    else:
+        bits = value.to(tl.int64, bitcast=True)
+        largest = 0x7FFFFFFFFFFFFFFF
+    rank = tl.where(bits < 0, bits ^ largest, bits)
+    rank = tl.where(value == 0, 0, rank)
+    return tl.where(value != value, largest, rank)
+
+
+@triton.jit
+def _value(rank, DTYPE: tl.constexpr):
+    """The float of a rank."""
+    largest = 0x7FFFFFFF if tl.float32 == DTYPE else 0x7FFFFFFFFFFFFFFF
+    return tl.where(rank < 0, rank ^ largest, rank).to(DTYPE, bitcast=True)
+
+
+@triton.jit
+def best_kernel(
+    queries,
+    candidates,
+    best,
+    index,
+    bound,
+    bound_index,
+    n,
+    m,
+    per_slice,
+    query_stride,
+    query_step,
+    candidate_stride,
+    candidate_step,
+    bound_stride,
+    FORMAT: tl.constexpr,
+    ZERO: tl.constexpr,
+    BOUNDED: tl.constexpr,
+    DTYPE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """The candidate of highest IoU for each of n queries, among one slice of the m candidates per program row: fills
+    ``best`` and ``index`` [slices, n]. BOUNDED: among those that come after ``bound`` and ``bound_index`` alone."""
+    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = rows < n
+    ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    RANK: tl.constexpr = tl.int32 if tl.float32 == DTYPE else tl.int64
+    LOWEST: tl.constexpr = -(2**31) if tl.float32 == DTYPE else -(2**63)
+    held = tl.full((BLOCK_N,), LOWEST, RANK)
+    held_index = tl.zeros((BLOCK_N,), tl.int32)
+    limit = tl.zeros((BLOCK_N,), RANK)
+    limit_index = tl.zeros((BLOCK_N,), tl.int64)
+    if BOUNDED:
+        limit = _rank(tl.load(bound + rows.to(tl.int64) * bound_stride, mask=inside, other=0.0))
+        limit_index = tl.load(bound_index + rows.to(tl.int64) * bound_stride, mask=inside, other=0)
+    first = tl.program_id(1) * per_slice
+    for start in range(first, tl.minimum(first + per_slice, m), BLOCK_M):
+        columns = start + tl.arange(0, BLOCK_M)
+        valid = columns < m
+        bx1, by1, bx2, by2, area2 = _corners(
+            candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE
+        )
+        iou = _measure(
+            ax1[:, None],
+            ay1[:, None],
+            ax2[:, None],
+            ay2[:, None],
+            area1[:, None],
+            bx1[None, :],
+            by1[None, :],
+            bx2[None, :],
+            by2[None, :],
+            area2[None, :],
+            1,
+            ZERO,
+        )
+        rank = _rank(iou)
+        wanted = valid[None, :]
+        if BOUNDED:
+            after = (rank == limit[:, None]) & (columns[None, :] > limit_index[:, None])
+            wanted = wanted & ((rank < limit[:, None]) | after)
+        rank = tl.where(wanted, rank, LOWEST)
+        highest = tl.max(rank, 1)
+        at = tl.min(tl.where(rank == highest[:, None], columns[None, :], 0x7FFFFFFF), 1)
+        better = highest > held
+        held = tl.where(better, highest, held)
+        held_index = tl.where(better, at, held_index)
+    out = tl.program_id(1).to(tl.int64) * n + rows
+    tl.store(best + out, _value(held, DTYPE), mask=inside)
+    tl.store(index + out, held_index.to(tl.int64), mask=inside)
+
+
+@triton.jit
+def tied_kernel(
+    queries,
+    candidates,
+    candidate_best,
+    tied,
+    n,
+    m,
+    query_stride,
+    query_step,
+    candidate_stride,
+    candidate_step,
+    FORMAT: tl.constexpr,
+    ZERO: tl.constexpr,
+    DTYPE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """Whether a query has the best IoU of some candidate: fills ``tied`` [n]."""
+    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    inside = rows < n
+    ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    found = tl.zeros((BLOCK_N,), tl.int32)
+    for start in range(0, m, BLOCK_M):
+        columns = start + tl.arange(0, BLOCK_M)
+        valid = columns < m
+        bx1, by1, bx2, by2, area2 = _corners(
+            candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE
+        )
+        iou = _measure(
+            ax1[:, None],
+            ay1[:, None],
+            ax2[:, None],
+            ay2[:, None],
+            area1[:, None],
+            bx1[None, :],
+            by1[None, :],
+            bx2[None, :],
+            by2[None, :],
+            area2[None, :],
+            1,
+            ZERO,
+        )
+        best = tl.load(candidate_best + columns, mask=valid, other=0.0)
+        same = (iou == best[None, :]) & valid[None, :]
+        found = found | tl.max(same.to(tl.int32), 1)
+    tl.store(tied + rows, found != 0, mask=inside)
+
+
+@triton.jit
+def matrix_kernel(
+    queries,
+    candidates,
+    out,
+    n,
+    m,
+    query_stride,
+    query_step,
+    candidate_stride,
+    candidate_step,
+    KIND: tl.constexpr,
+    FORMAT: tl.constexpr,
+    ZERO: tl.constexpr,
+    DTYPE: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+    BLOCK_M: tl.constexpr,
+):
+    """One measure of all pairs: fills ``out`` [n, m], contiguous."""
+    rows = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    columns = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    inside, valid = rows < n, columns < m
+    ax1, ay1, ax2, ay2, area1 = _corners(queries, rows, inside, query_stride, query_step, FORMAT, DTYPE)
+    bx1, by1, bx2, by2, area2 = _corners(candidates, columns, valid, candidate_stride, candidate_step, FORMAT, DTYPE)
+    value = _measure(
+        ax1[:, None],
+        ay1[:, None],
+        ax2[:, None],
+        ay2[:, None],
+        area1[:, None],
+        bx1[None, :],
+        by1[None, :],
+        bx2[None, :],
+        by2[None, :],
+        area2[None, :],
+        KIND,
+        ZERO,
+    )
+    at = out + rows.to(tl.int64)[:, None] * m + columns[None, :]
+    tl.store(at, value, mask=inside[:, None] & valid[None, :])
+
+
+def match(
+    anchors: Tensor, boxes: Tensor, format: str, undefined: str, results: tuple[Tensor, Tensor, Tensor, Tensor, Tensor]
+) -> bool:
+    """As in ``native``; negative sizes are not looked for (that would wait for the device), so always False."""
+    best, index, column_best, column_index, tied = results
+    with _on(anchors):
+        _best(anchors, boxes, format, undefined, best, index)
+        if column_best.numel():
+            _best(boxes, anchors, format, undefined, column_best, column_index)
+        if tied.numel():
+            grid = (triton.cdiv(len(anchors), BEST_BLOCK[0]),)
+            given = (anchors, boxes, column_best, tied, len(anchors), len(boxes), *_strides(anchors, boxes))
+            tied_kernel[grid](*given, **_options(format, undefined, best.dtype, BEST_BLOCK))
+    return False
+
+
+def topk(anchors: Tensor, boxes: Tensor, format: str, undefined: str, values: Tensor, indices: Tensor) -> bool:
+    """As in ``native``: a pass per place."""
+    k = values.shape[1]
+    if k > _MOST_PASSES:
+        return tiled.topk(anchors, boxes, format, undefined, values, indices)
+    with _on(anchors):
+        for place in range(k):
+            bound = (values[:, place - 1], indices[:, place - 1]) if place else None
+            best, index = values.new_empty(len(anchors)), indices.new_empty(len(anchors))
+            _best(anchors, boxes, format, undefined, best, index, bound)
+            values[:, place], indices[:, place] = best, index
+    return False
+
+
+def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: str, out: Tensor) -> bool:
+    """As in ``native``; complete IoU, which needs an arc tangent with torch's bits, in tiles of torch."""
+    if kind not in KINDS:
+        return tiled.matrix(anchors, boxes, kind, format, undefined, out)
+    grid = (triton.cdiv(len(anchors), MATRIX_BLOCK[0]), triton.cdiv(len(boxes), MATRIX_BLOCK[1]))
+    if grid[1] > 65535:  # the most a grid can have there
+        return tiled.matrix(anchors, boxes, kind, format, undefined, out)
+    with _on(anchors):
+        given = (anchors, boxes, out, len(anchors), len(boxes), *_strides(anchors, boxes))
+        matrix_kernel[grid](*given, KIND=KINDS[kind], **_options(format, undefined, out.dtype, MATRIX_BLOCK))
+    return False
+
+
+nms = tiled.nms
+
+
+def _best(
+    queries: Tensor,
+    candidates: Tensor,
+    format: str,
+    undefined: str,
+    best: Tensor,
+    index: Tensor,
+    bound: tuple[Tensor, Tensor] | None = None,
+) -> None:
+    """Fills ``best`` and ``index`` [N], contiguous. Few queries leave a device idle: the candidates are sliced then."""
+    n, m = len(queries), len(candidates)
+    blocks = triton.cdiv(n, BEST_BLOCK[0])
+    slices = max(1, min(_PROGRAMS // blocks, triton.cdiv(m, _SLICE)))
+    per_slice = triton.cdiv(triton.cdiv(m, slices), BEST_BLOCK[1]) * BEST_BLOCK[1]
+    slices = triton.cdiv(m, per_slice)
+    parts, part_index = (best, index) if slices == 1 else (best.new_empty(slices, n), index.new_empty(slices, n))
+    limit, limit_index = bound if bound is not None else (best, index)
+    given = (queries, candidates, parts, part_index, limit, limit_index, n, m, per_slice)
+    best_kernel[(blocks, slices)](
+        *given,
+        *_strides(queries, candidates),
+        limit.stride(0),
+        BOUNDED=bound is not None,
+        **_options(format, undefined, best.dtype, BEST_BLOCK),
+    )
+    if slices > 1:
+        highest, at = tiled.first_max(parts, 0)
+        best.copy_(highest)
+        index.copy_(part_index.gather(0, at.unsqueeze(0)).squeeze(0))
+
+
+def _strides(queries: Tensor, candidates: Tensor) -> tuple[int, ...]:
+    return (*queries.stride(), *candidates.stride())
+
+
+def _options(format: str, undefined: str, dtype: torch.dtype, block: tuple[int, int]) -> dict[str, Any]:
+    return {
+        "FORMAT": FORMATS[format],
+        "ZERO": undefined == "zero",
+        "DTYPE": tl.float64 if dtype == torch.float64 else tl.float32,
+        "BLOCK_N": block[0],
+        "BLOCK_M": block[1],
+        "num_warps": WARPS,
+        "enable_fp_fusion": False,
+    }
+
+
+def _on(tensor: Tensor) -> AbstractContextManager[Any]:
+    """Kernels start on the current device, which need not be the tensor's."""
+    return torch.cuda.device(tensor.device) if tensor.is_cuda else nullcontext()
