@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -29,13 +28,7 @@ _MARGIN = 0.998
 _ATTEMPTS = 3
 _SEARCH_SHARE = 0.5
 _FRONT = 12
-
-
-@dataclass
-class _Traced:
-    regions: Regions
-    reference: Outcome
-    plain_ms: float
+_UNTREATED = Draft((), ())
 
 
 def fit_step(
@@ -46,7 +39,6 @@ def fit_step(
     device: str = "cpu",
     seed: int = 0,
     time_limit_s: float = 60.0,
-    progress: Callable[[str], None] = lambda _: None,
 ) -> FitResult:
     """Plan ``step`` under ``budget_bytes``, which count all: parameters, gradients, optimizer state, activations.
 
@@ -55,52 +47,74 @@ def fit_step(
     Raises:
         FitError: gradients differ between two equal runs, or a plan that should be exact is not.
     """
-    started = time.monotonic()
-    _hold_still(step)
-    progress("running")
-    if step.optimizer is not None:
-        step.run()  # makes its state, which counts
-    traced = _traced(step, seed, allow_approximate)
-    progress("searching")
-    simulation = simulate(step)
-    search = Search(
-        simulation.peak_bytes,
-        traced.regions.partitions(),
-        started + time_limit_s * _SEARCH_SHARE,
-        _cast_ms_per_byte(device) if allow_approximate else None,
-    )
-    search.peaks[Draft((), ())] = plain_peak = simulation.peak_bytes(())
-    target = int(budget_bytes * _MARGIN)
-    for _ in range(_ATTEMPTS):
-        draft = search.cheapest(target) if plain_peak > target else Draft((), ())
-        progress("proving")
-        chosen = draft or search.least
-        plan = _plan(chosen, budget_bytes, step)
-        proof = _proof(step, plan, traced.reference, seed)
-        with same_beginning(step.module, seed):
-            peak = _with(step, plan.treatments, lambda: peak_bytes(step, device))
-        if draft is None or peak <= budget_bytes:
-            break
-        target -= int((peak - budget_bytes) * 1.1) + 1
-    with same_beginning(step.module, seed):
-        plain_ms, step_ms = _in_turns(step, plan.treatments, started + time_limit_s)
-    fits = peak <= budget_bytes
-    return FitResult(
-        device=device,
-        budget_bytes=budget_bytes,
-        fits=fits,
-        plan=plan.model_copy(update={"peak_bytes": peak, "step_ms": step_ms, "exact": proof.exact}),
-        plain=Point(peak_bytes=plain_peak, recompute_ms=0.0, treatments=0, step_ms=plain_ms),
-        chosen=Point(
-            peak_bytes=peak, recompute_ms=chosen.ms, treatments=len(plan.treatments), step_ms=step_ms, measured=True
-        ),
-        front=_front(search),
-        proof=proof,
-        static_bytes=static_bytes(step),
-        plans_tried=len(search.peaks),
-        planning_s=time.monotonic() - started,
-        notes=tuple(_notes(step, traced.regions, simulation.note)),
-    )
+    planner = Planner(step, allow_approximate=allow_approximate, device=device, seed=seed)
+    return planner.plan(budget_bytes, time_limit_s=time_limit_s)
+
+
+class Planner:
+    """Plans of one step under any number of budgets: it is run and watched once."""
+
+    def __init__(self, step: Step, *, allow_approximate: bool = False, device: str = "cpu", seed: int = 0) -> None:
+        started = time.monotonic()
+        self.step, self._device, self._seed = step, device, seed
+        _hold_still(step)
+        if step.optimizer is not None:
+            with same_beginning(step.module, seed):
+                step.run()  # makes its state, which counts
+        self.regions, self._reference = _traced(step, seed, allow_approximate)
+        self._simulation = simulate(step)
+        self._search = Search(
+            self._simulation.peak_bytes,
+            self.regions.partitions(),
+            deadline=0.0,
+            cast_ms_per_byte=_cast_ms_per_byte(device) if allow_approximate else None,
+        )
+        self._plain_peak = self._simulation.peak_bytes(())
+        self._search.peaks[_UNTREATED] = self._plain_peak
+        self._prepared_s = time.monotonic() - started
+
+    def plan(self, budget_bytes: int, *, time_limit_s: float = 60.0, timed: bool = True) -> FitResult:
+        """The cheapest plan whose measured peak is within the budget, else the lowest that was found.
+
+        ``timed``: also run plain and planned steps in turns.
+        """
+        started = time.monotonic() - self._prepared_s
+        self._search.deadline = started + time_limit_s * _SEARCH_SHARE
+        draft, plan, proof, peak = self._measured(budget_bytes)
+        plain_ms, step_ms = None, None
+        if timed:
+            with same_beginning(self.step.module, self._seed):
+                plain_ms, step_ms = _in_turns(self.step, plan.treatments, started + time_limit_s)
+        treated = len(plan.treatments)
+        return FitResult(
+            device=self._device,
+            budget_bytes=budget_bytes,
+            fits=peak <= budget_bytes,
+            plan=plan.model_copy(update={"peak_bytes": peak, "step_ms": step_ms, "exact": proof.exact}),
+            plain=Point(peak_bytes=self._plain_peak, recompute_ms=0.0, treatments=0, step_ms=plain_ms),
+            chosen=Point(peak_bytes=peak, recompute_ms=draft.ms, treatments=treated, step_ms=step_ms, measured=True),
+            front=_front(self._search),
+            proof=proof,
+            static_bytes=static_bytes(self.step),
+            plans_tried=len(self._search.peaks),
+            planning_s=time.monotonic() - started,
+            notes=tuple(_notes(self.step, self.regions, self._simulation.note)),
+        )
+
+    def _measured(self, budget_bytes: int) -> tuple[Draft, Plan, Proof, int]:
+        """Search, prove, measure; where the measured peak is above the budget, again with a lower aim."""
+        aim = int(budget_bytes * _MARGIN)
+        for _ in range(_ATTEMPTS):
+            found = _UNTREATED if self._plain_peak <= aim else self._search.cheapest(aim)
+            draft = self._search.least if found is None else found
+            plan = _plan(draft, budget_bytes, self.step)
+            proof = _proof(self.step, plan, self._reference, self._seed)
+            with same_beginning(self.step.module, self._seed):
+                peak = _with(self.step, plan.treatments, lambda: peak_bytes(self.step, self._device))
+            if found is None or peak <= budget_bytes:
+                break
+            aim -= int((peak - budget_bytes) * 1.1) + 1
+        return draft, plan, proof, peak
 
 
 def _hold_still(step: Step) -> None:
@@ -143,11 +157,9 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
     return sum(storages.values())
 
 
-def _traced(step: Step, seed: int, allow_random: bool) -> _Traced:
+def _traced(step: Step, seed: int, allow_random: bool) -> tuple[Regions, Outcome]:
     """The unmodified step twice: plainly, and watched. Both must agree, or no plan could be proven."""
-    started = time.perf_counter()
     reference = outcome_of(step, seed)
-    plain_ms = (time.perf_counter() - started) * 1e3
     module, trace = step.module, Trace(step.module)
     trace.enter([*module.parameters(), *module.buffers()], "parameter")
     trace.enter([leaf for leaf in tree_leaves(step.sample.args) if isinstance(leaf, Tensor)], "input")
@@ -168,7 +180,7 @@ def _traced(step: Step, seed: int, allow_random: bool) -> _Traced:
             f"right: {'; '.join(again.differences[:3])}. Find what draws outside torch's generator (random, numpy) or "
             "is not deterministic (torch.use_deterministic_algorithms names it), or allow approximate."
         )
-    return _Traced(Regions(module, trace, changed), reference, plain_ms)
+    return Regions(module, trace, changed), reference
 
 
 def _buffers(step: Step) -> list[tuple[str, Tensor]]:
