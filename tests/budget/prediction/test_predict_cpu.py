@@ -77,7 +77,7 @@ class DependsOnValues(nn.Module):
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
     "convolutions": lambda: (Convolutions(), torch.randn(4, 3, 32, 32)),
-    "attention": lambda: (Attention(), torch.randn(2, 48, 32)),
+    "attention": lambda: (Attention(), torch.randn(16, 96, 32)),
     "tied": lambda: (Tied(), torch.randn(128, 64)),
     "recurrent": lambda: (Recurrent(), torch.randn(4, 20, 16)),
 }
