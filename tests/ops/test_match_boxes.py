@@ -123,6 +123,17 @@ def test_one_wild_anchor_among_many_and_any_number_of_threads(threads, wild_at):
         torch.set_num_threads(before)
 
 
+def test_a_negative_iou_is_no_tie_with_the_zero_that_is_best():
+    """Far from the origin a width of 0.04 rounds to 0.0625: the intersection exceeds both areas, the union is negative."""
+    tiny = torch.tensor([[1e6, 1e6, 0.04, 0.04]])
+    anchors = random_boxes(2000, 50)
+    anchors[:, 2:] -= anchors[:, :2]
+    anchors[1234] = tiny
+    iou = torchvision_iou(anchors, tiny, fmt="xywh")
+    assert iou.min() < 0
+    assert_reduces(anchors, tiny, iou, format="xywh")
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     box_tensors(neat_boxes | plain_boxes),

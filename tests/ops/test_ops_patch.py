@@ -262,7 +262,7 @@ def test_matchers_decide_alike_without_the_matrix(calls, make, kind):
         matrix = detection.retinanet.box_ops.box_iou(boxes, anchors)
         assert type(matrix) is pending.PendingIoU
         assert same(make()(matrix), expected)
-        assert matrix.values is None
+        assert matrix.known is None
     assert calls == []
 
 
