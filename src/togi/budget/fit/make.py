@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable, Iterable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -160,27 +161,41 @@ def _bytes(tensors: Iterable[Tensor]) -> int:
 def _traced(step: Step, seed: int, allow_random: bool) -> tuple[Regions, Outcome]:
     """The unmodified step twice: plainly, and watched. Both must agree, or no plan could be proven."""
     reference = outcome_of(step, seed)
-    module, trace = step.module, Trace(step.module)
-    trace.enter([*module.parameters(), *module.buffers()], "parameter")
-    trace.enter([leaf for leaf in tree_leaves(step.sample.args) if isinstance(leaf, Tensor)], "input")
-    with same_beginning(module, seed):
-        before = {name: buffer.clone() for name, buffer in _buffers(step)}
-        with trace.following():
-            with trace.packing():
-                loss = step.loss(module, step.sample)
-            trace.forward_ends()
-            loss.backward()  # type: ignore[no-untyped-call]
-        # by value: batch norm's kernels write running statistics without counting a new version
-        changed = [name for name, buffer in _buffers(step) if name not in before or not equal(before[name], buffer)]
-        again = compare(reference, close_outcome(module, loss))
-        del loss
+    try:
+        try:
+            trace, changed, again = _watched(step, reference, seed, packing=True)
+        except RuntimeError:  # code that forbids hooks fails under them: less is known without, but enough
+            step.module.zero_grad()
+            trace, changed, again = _watched(step, reference, seed, packing=False)
+    except RuntimeError as error:  # foreign code: it ran once
+        raise FitError(
+            f"the step ran, and failed the second time with the same inputs ({str(error).splitlines()[0]}). It keeps "
+            "something from the run before, such as a hidden state with its graph: detach it, or reset it in the step."
+        ) from error
     if not again.exact and not allow_random:
         raise FitError(
             "two runs of the unmodified step with the same seed, weights and inputs differ, so no plan can be proven "
             f"right: {'; '.join(again.differences[:3])}. Find what draws outside torch's generator (random, numpy) or "
             "is not deterministic (torch.use_deterministic_algorithms names it), or allow approximate."
         )
-    return Regions(module, trace, changed), reference
+    return Regions(step.module, trace, changed), reference
+
+
+def _watched(step: Step, reference: Outcome, seed: int, *, packing: bool) -> tuple[Trace, list[str], Proof]:
+    """A second run: its trace, the buffers that changed, and how it compares with the first."""
+    trace = Trace(step.module)
+    trace.enter([*step.module.parameters(), *step.module.buffers()], "parameter")
+    trace.enter([leaf for leaf in tree_leaves(step.sample.args) if isinstance(leaf, Tensor)], "input")
+    with same_beginning(step.module, seed):
+        before = {name: buffer.clone() for name, buffer in _buffers(step)}
+        with trace.following():
+            with trace.packing() if packing else nullcontext():
+                loss = step.loss(step.module, step.sample)
+            trace.forward_ends()
+            loss.backward()  # type: ignore[no-untyped-call]
+        # by value: batch norm's kernels write running statistics without counting a new version
+        changed = [name for name, buffer in _buffers(step) if name not in before or not equal(before[name], buffer)]
+        return trace, changed, compare(reference, close_outcome(step.module, loss))
 
 
 def _buffers(step: Step) -> list[tuple[str, Tensor]]:
@@ -213,11 +228,11 @@ def _with(step: Step, treatments: Iterable[Treatment], run: Callable[[], Any]) -
     plan.apply(step.module)
     try:
         return run()
-    except torch.utils.checkpoint.CheckpointError as error:
+    except RuntimeError as error:  # torch's CheckpointError among them
         raise FitError(
-            f"a treated module does something else when it runs again ({str(error).splitlines()[0]}), so its results "
-            "cannot be recomputed. It decides by state that it changes itself: a cache (use_cache=False switches that "
-            "of language models off), a counter, Python's random."
+            f"the step runs, and fails under a plan ({str(error).splitlines()[0]}). A treated module does something "
+            "else when it runs again: it decides by state that it changes itself, such as a cache (use_cache=False "
+            "switches that of language models off) or a counter; or it forbids hooks (disable_saved_tensors_hooks)."
         ) from error
     finally:
         plan.remove()

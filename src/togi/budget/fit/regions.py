@@ -197,8 +197,8 @@ def _below(node: _Node) -> Iterable[_Node]:
 def _problem(node: _Node) -> str:
     if reason := treatable(node.part):
         return reason
-    if any(call.hooks_forbidden for call in node.calls):
-        return "it runs inside disable_saved_tensors_hooks(), which forbids recomputation"
+    if any(call.hooks_forbidden for inner in _below(node) for call in inner.calls):
+        return "it, or a part of it, runs inside disable_saved_tensors_hooks(), which forbids recomputation"
     if any(call.changed_inputs for call in node.calls):
         return "an input of it is changed in place after it was read, so it cannot be computed again"
     return ""

@@ -1,0 +1,210 @@
+"""A step under a budget: within it, proven, at the least cost known; what cannot be planned is explained."""
+
+from __future__ import annotations
+
+import random
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from togi.budget.fit.errors import FitError
+from togi.budget.fit.knapsack import Draft, curve, drafts, repeated, untouched
+from togi.budget.fit.make import Planner, fit_step, peak_bytes
+from togi.budget.fit.plan import Action
+from togi.budget.fit.proof import same_beginning
+from togi.budget.fit.regions import Region
+from togi.budget.fit.search import Search
+from togi.budget.step import Step, make_step, mean_of_outputs
+from togi.subject.inputs import Inputs, Subject
+
+MIB = 1 << 20
+
+
+def _block(width: int = 16) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.Dropout(0.1))
+
+
+def _step(module: nn.Module, *args: Any, optimizer: Any = "none") -> Step:
+    torch.manual_seed(0)
+    return make_step(Subject(module.train(), args), train=True, optimizer=optimizer)
+
+
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+def test_budgets_are_kept_and_proven(optimizer: str) -> None:
+    step = _step(nn.Sequential(*[_block() for _ in range(6)]), torch.randn(4, 16, 32, 32), optimizer=optimizer)
+    weights = {name: value.clone() for name, value in step.module.state_dict().items()}
+    planner = Planner(step)
+    plain = planner.plan(1 << 40, timed=False)
+    assert plain.fits
+    assert not plain.plan.treatments
+    last_ms = 0.0
+    for share in (0.8, 0.6):
+        found = planner.plan(int(share * plain.chosen.peak_bytes), timed=False)
+        assert found.fits
+        assert found.chosen.peak_bytes <= found.budget_bytes
+        assert found.proof.exact, found.proof.differences
+        assert found.chosen.recompute_ms >= last_ms
+        last_ms = found.chosen.recompute_ms
+        found.plan.apply(step.module)
+        with same_beginning(step.module, 0):
+            assert peak_bytes(step) == found.plan.peak_bytes
+        found.plan.remove()
+    for name, value in step.module.state_dict().items():
+        if "running" not in name and "num_batches" not in name:
+            assert torch.equal(value, weights[name])
+
+
+def test_a_budget_that_cannot_be_met_says_the_least_that_can() -> None:
+    found = fit_step(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
+    assert not found.fits
+    assert found.plan.treatments
+    assert found.chosen.peak_bytes < found.plain.peak_bytes
+    assert found.static_bytes > 1000
+    assert found.proof.exact
+
+
+def test_simulated_peaks_are_the_allocators() -> None:
+    step = _step(nn.Sequential(*[_block() for _ in range(4)]), torch.randn(4, 16, 32, 32))
+    found = fit_step(step, 1)
+    lowest = min(point.peak_bytes for point in found.front)
+    assert found.chosen.peak_bytes == pytest.approx(lowest, rel=0.01)
+
+
+class PythonsDice(nn.Module):
+    """Drops its layer by Python's generator, which torch does not seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.layer(given) * random.random()
+
+
+class Caching(nn.Module):
+    """Uses what it saw before, as a cache of keys does: with its graph, or without."""
+
+    def __init__(self, graph: bool) -> None:
+        super().__init__()
+        self.layer, self.graph = nn.Linear(64, 64), graph
+        self.seen: list[Tensor] = []
+
+    def forward(self, given: Tensor) -> Tensor:
+        out = self.layer(given).sigmoid()
+        self.seen.append(out if self.graph else out.detach())
+        return (torch.stack(self.seen).sum(0) * out).tanh()
+
+
+class WritesIntoInput(nn.Module):
+    def forward(self, given: Tensor) -> Tensor:
+        return given.mul_(2).sigmoid().tanh()
+
+
+class Forbids(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(32, 32), nn.GELU())
+
+    def forward(self, given: Tensor) -> Tensor:
+        with torch.autograd.graph.disable_saved_tensors_hooks("forbidden here"):
+            return self.layer(given)
+
+
+def test_gradients_that_are_random_are_named() -> None:
+    with pytest.raises(FitError, match=r"gradient of layer\.weight"):
+        fit_step(_step(PythonsDice(), torch.ones(2, 4)), 1 << 30)
+
+
+@pytest.mark.parametrize(("graph", "said"), [(True, "failed the second time"), (False, "differ")])
+def test_a_module_that_remembers_is_refused(graph: bool, said: str) -> None:
+    with pytest.raises(FitError, match=said):
+        fit_step(_step(Caching(graph), torch.randn(8, 64)), 1 << 30)
+
+
+def test_inputs_written_into_and_forbidden_hooks_are_left_alone_with_a_note() -> None:
+    module = nn.Sequential(nn.Linear(32, 32), WritesIntoInput(), Forbids(), nn.Linear(32, 32))
+    found = fit_step(_step(module, torch.randn(256, 32)), 1000)
+    treated = {one.label for one in found.plan.treatments}
+    assert not any(name.startswith(("1", "2")) for name in treated)
+    said = " ".join(found.notes)
+    assert "changed in place" in said
+    assert "disable_saved_tensors_hooks" in said
+    assert found.proof.exact
+
+
+def test_shared_modules_lstm_and_values_that_decide() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.Dropout(0.2))
+            self.lstm = nn.LSTM(16, 16, batch_first=True)
+
+        def forward(self, given: Tensor, *, twice: bool = True) -> dict[str, Tensor]:
+            hidden, _ = self.lstm(self.shared(self.shared(given)) if twice else given)
+            return {"out": hidden if hidden.sum().item() > -1e9 else -hidden}  # reads a value: not on fake tensors
+
+    torch.manual_seed(0)
+    step = Step(
+        module=Mixed().train(),
+        sample=Inputs((torch.randn(8, 8, 16),), {"twice": True}),
+        train=True,
+        loss=mean_of_outputs,
+    )
+    found = fit_step(step, 1)
+    assert any("fake tensors" in note for note in found.notes)
+    assert found.plan.treatments
+    assert found.proof.exact, found.proof.differences
+
+
+def test_approximate_only_when_allowed() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)]
+    step = _step(nn.Sequential(*layers), torch.randn(512, 64))
+    exact = fit_step(step, 1)
+    assert all(one.action is Action.RECOMPUTE for one in exact.plan.treatments)
+    found = Planner(step, allow_approximate=True).plan(int(exact.plain.peak_bytes * 0.8), timed=False)
+    assert found.fits
+    assert found.plan.exact is found.proof.exact
+
+
+def _region(name: str, kept: int, *operations: tuple[str, int, float, bool]) -> Region:
+    return Region(module=name, children=None, spans=(), kept_bytes=kept, added_bytes=0, operations=operations)
+
+
+CONV = ("aten.convolution.default#0", 100, 50.0, True)
+NORM = ("aten.native_batch_norm.default#0", 100, 2.0, True)
+DRAW = ("aten.bernoulli_.float#0", 100, 1.0, False)
+
+
+def test_the_curve_drops_cheap_bytes_first_and_never_keeps_random_draws() -> None:
+    points = curve(_region("a", 300, CONV, NORM, DRAW))
+    assert points[0] == untouched(_region("a", 300))
+    assert points[1].keeps == ("aten.convolution.default#0", "aten.native_batch_norm.default#0")
+    assert (points[1].bytes, points[1].ms) == (200, pytest.approx(1.0))
+    assert points[2].keeps == ("aten.convolution.default#0",)
+    assert (points[2].bytes, points[2].ms) == (100, pytest.approx(3.0))
+    assert points[-1].keeps == ()
+    assert points[-1].ms == repeated(_region("a", 300, CONV, NORM, DRAW)).ms
+
+
+def test_drafts_fall_in_bytes_and_rise_in_time() -> None:
+    plans = drafts([_region("a", 300, CONV, NORM), _region("b", 250, NORM), _region("c", 400, CONV, CONV, DRAW)])
+    assert all(one.bytes > other.bytes and one.ms <= other.ms for one, other in pairwise(plans))
+    assert plans[0].treatments == ()
+
+
+def test_search_gives_back_what_the_peak_does_not_ask_for() -> None:
+    regions = (_region("a", 300, NORM), _region("b", 300, NORM))
+
+    def peak(treatments: Any) -> int:  # only the treatment of a counts
+        return 100 if any(one.module == "a" for one in treatments) else 500
+
+    search = Search(peak, [regions], deadline=float("inf"))
+    found = search.cheapest(200)
+    assert found is not None
+    assert [one.module for one in found.treatments] == ["a"]
+    assert Search(peak, [regions], deadline=float("inf")).cheapest(50) is None
+    assert Draft((), ()).treatments == ()

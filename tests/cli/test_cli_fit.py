@@ -1,0 +1,102 @@
+"""togi fit from the command line and from Python: plan, JSON, exit codes, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import togi
+from togi.cli.app import run
+
+SUBJECT = """
+import torch
+from torch import nn
+
+def subject():
+    torch.manual_seed(0)
+    block = lambda: nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(0.1))
+    return nn.Sequential(*[block() for _ in range(6)]), torch.randn(512, 64)
+
+def frozen():
+    module, sample = subject()
+    return module.requires_grad_(False), sample
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "fit_subject.py").write_text(SUBJECT)
+    return str(tmp_path / "fit_subject.py")
+
+
+def test_plan_is_written_and_applies_to_a_live_model(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert run(["fit", f"{file}:subject", "--memory", "2500KiB", "--out", str(out)]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("Fits 2.44 MiB: peak ")
+    assert "to the bit" in said
+    plan = togi.Plan.load(out)
+    assert plan.exact
+    assert plan.peak_bytes is not None
+    assert plan.peak_bytes <= 2500 * 1024
+    scope: dict[str, object] = {}
+    exec(SUBJECT, scope)
+    module, sample = scope["subject"]()  # type: ignore[operator]
+    plan.apply(module)
+    module(sample).sum().backward()
+    plan.remove()
+    assert run(["fit", f"{file}:subject", "--memory", "1GiB", "--out", str(out)]) == 2
+    assert "--force" in capsys.readouterr().err
+
+
+def test_json_and_exit_code_when_nothing_fits(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["fit", f"{file}:subject", "--memory", "1KiB", "--optimizer", "adam", "--json"]) == 1
+    document = json.loads(capsys.readouterr().out)
+    assert document["kind"] == "fit"
+    assert document["fits"] is False
+    assert document["static_bytes"] > 1024
+
+
+def test_from_python_with_a_live_module_and_its_own_step() -> None:
+    scope: dict[str, object] = {}
+    exec(SUBJECT, scope)
+    module, sample = scope["subject"]()  # type: ignore[operator]
+    found = togi.fit(module, sample, memory="2500KiB", step=lambda module, sample: module(sample).square().mean())
+    assert found.fits
+    assert found.proof.exact
+    found.plan.apply(module)
+    assert any("forward" in vars(part) for part in module.modules())
+    found.plan.remove()
+    assert not any("forward" in vars(part) for part in module.modules())
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "said"),
+    [
+        ("frozen", ["--memory", "1MiB"], "no parameter of the module takes a gradient"),
+        ("subject", ["--memory", "1MiB", "--optimizer", "adan"], "did you mean 'adam'"),
+        ("subject", ["--memory", "1MiB", "--allow", "approximat"], "did you mean 'approximate'"),
+        ("subject", ["--memory", "lots"], "not a size"),
+        ("subject", ["--memory", "1MiB", "--out", "nowhere/plan.json"], "does not exist"),
+    ],
+    ids=["frozen", "optimizer", "allow", "size", "folder"],
+)
+def test_bad_input_is_explained(
+    file: str, factory: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["fit", f"{file}:{factory}", *options]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_parent_imports_no_torch(file: str) -> None:
+    code = (
+        "import sys\nfrom togi.cli.app import run\n"
+        f"assert run(['fit', {file + ':subject'!r}, '--memory', '1GiB']) == 0\nassert 'torch' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, stdout=subprocess.DEVNULL)
