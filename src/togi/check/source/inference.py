@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from togi.check.source.guess import guessed
 from togi.check.source.hotness import STEPS
 from togi.check.source.loaders import assigned
 from togi.check.source.torch_api import SAME_MODULE
@@ -46,7 +47,7 @@ def uses_of_models(source: Source) -> Iterator[Use]:
         if not isinstance(func, ast.Name | ast.Attribute) or not (call.args or call.keywords):
             continue
         value = source.value(func)
-        if value.kind is not Kind.MODULE or _is_layer(value):
+        if value.kind is not Kind.MODULE or is_layer(value) or _is_function(func, value):
             continue
         function = source.function(call)
         if _belongs_to_module(source, function):
@@ -60,11 +61,18 @@ def uses_of_models(source: Source) -> Iterator[Use]:
             yield Use(call, func, value, loop, function)  # type: ignore[arg-type]
 
 
-def _is_layer(value: Value) -> bool:
+def is_layer(value: Value) -> bool:
+    """A single layer, a loss or a metric, not a model."""
     name = value.qualified or ""
     if name.startswith("torchmetrics."):
         return True
     return name.startswith("torch.nn.") and value.definition is None and not name.endswith("Sequential")
+
+
+def _is_function(func: ast.Name | ast.Attribute, value: Value) -> bool:
+    """``f = torch.compile(g)`` of something unknown that is not named like a model."""
+    name = func.id if isinstance(func, ast.Name) else func.attr
+    return value.qualified == "torch.compile" and guessed(name).kind is not Kind.MODULE
 
 
 def mode_calls(region: ast.AST) -> Iterator[ast.Call]:

@@ -77,6 +77,7 @@ class Methods(Expressions):
         keeps = base.dtype if name in _SAME_DTYPE else None
         reduced = name in torch_api.REDUCTIONS
         return made.but(
+            call=base.call if name in _SAME_DTYPE else None,
             scalar=scalar or (base.scalar and not reduced),
             dtype=made.dtype or keeps,
             note="",

@@ -16,6 +16,11 @@ def is_pairwise(left: ast.expr, right: ast.expr) -> bool:
     return _inserted_before(shape, rest)
 
 
+def inserts_axis(node: ast.expr) -> bool:
+    """``x[:, None]``, ``x.unsqueeze(1)``."""
+    return bool(_new_axes(node))
+
+
 def _new_axes(node: ast.expr) -> frozenset[int] | None:
     """Where ``node`` inserts axes of length one; None where it inserts none that can be seen."""
     if isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Tuple):

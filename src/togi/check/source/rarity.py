@@ -13,8 +13,9 @@ _COUNTERS = re.compile(
     r"^(i|j|k|n|it|idx|t|\w*(step|iter|epoch|count|batch_idx|batch_index|batch_num|batch_i|num_updates|_idx|niter)\w*)$"
 )
 _SWITCHES = re.compile(
-    r"(^|_)(verbose|debug|log|logging|print|dump|plot|visuali[sz]e|viz|profile|dry_run|should_log|display)($|_)|^__debug__$"
+    r"(^|_)(verbose|debug|log|logging|print|dump|plot|visuali[sz]e|viz|profile|dry_run|should_log|display|offload\w*)($|_)|^__debug__$"
 )
+_LISTENERS = re.compile(r"(^|_)(streamer|callback|writer|logger|recorder)$")
 _CLOCKS = ("time.time", "time.perf_counter", "time.monotonic")
 
 
@@ -41,10 +42,18 @@ def _comparison(test: ast.Compare, op: ast.cmpop, qualified: Qualified, loop_tar
         return True if isinstance(op, ast.Eq) else False if isinstance(op, ast.NotEq | ast.Gt) else None
     if any(_mentions_clock(side, qualified) for side in sides):
         return True
+    if isinstance(op, ast.IsNot | ast.Is) and any(_is_listener(side) for side in sides):
+        return isinstance(op, ast.IsNot)
     counter = any(isinstance(side, ast.Name) and side.id in loop_targets for side in sides)
     if counter and isinstance(op, ast.Eq) and not any(_is_text(side) for side in sides):
         return True
     return None
+
+
+def _is_listener(node: ast.expr) -> bool:
+    """``streamer``, ``callback``, ``self.writer``: what somebody may hand in who wants to watch."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return bool(_LISTENERS.search(name))
 
 
 def _is_text(node: ast.expr) -> bool:

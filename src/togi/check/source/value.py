@@ -97,6 +97,14 @@ class Value:
         """A tensor that may lie on an accelerator: its device is not known to be the CPU."""
         return self.kind is Kind.TENSOR and self.device != "cpu"
 
+    @property
+    def cause_is_batch(self) -> bool:
+        """Computed of what a DataLoader gave, with nothing moved on the way in sight."""
+        value: Value | None = self
+        while value is not None and not value.batch:
+            value = value.cause
+        return value is not None
+
     def but(self, **facts: Any) -> Value:
         return replace(self, **facts)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ from togi.check.source.value import Hot, Kind, excerpt
 
 if TYPE_CHECKING:
     from togi.check.source.model import Source
+
+_SIZES = re.compile(r"_thw\b|\b(\w+_)?(lengths|seqlens|lens|sizes|num_\w+|counts)\b")
+"""A few integers that Python needs for shapes: one copy of them beats several readings."""
 
 
 class CopyToHost(SourceRule):
@@ -25,7 +29,8 @@ class CopyToHost(SourceRule):
     way back costs the same once more.
 
     When it stays silent: tensors that lie on the CPU, modules, copies with ``non_blocking=True``, copies outside of hot
-    places or every so many steps.
+    places or every so many steps, small tables of sizes (``grid_thw``, ``lengths``) that Python needs, code for a
+    streamer or callback that somebody may hand in.
 
     Example::
 
@@ -67,7 +72,7 @@ class CopyToHost(SourceRule):
             if hot is None:
                 continue
             value = source.value(tensor)
-            if value.on_device:
+            if value.on_device and not _SIZES.search(excerpt(tensor)):
                 message = f"{excerpt(call, 40)} copies {excerpt(tensor, 40)} to the CPU and waits for it"
                 yield source.finding(self, call, message, _remedy(hot, tensor), evidence=grounds(value, hot))
 

@@ -145,7 +145,7 @@ def _indexed(source: Source, node: ast.Subscript) -> Value | None:
 
 def _is_mask(source: Source, node: ast.expr) -> bool:
     value = source.value(node)
-    if value.kind is not Kind.TENSOR or value.device == "cpu":
+    if value.kind is not Kind.TENSOR or (value.device == "cpu" and not value.cause_is_batch):
         return False
     named = isinstance(node, ast.Name) and (node.id == "mask" or node.id.endswith("_mask"))
     return value.dtype == "bool" or (named and value.dtype is None)

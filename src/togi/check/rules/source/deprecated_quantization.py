@@ -47,6 +47,13 @@ _NAMES = {
     for name in _SUCCESSORS
 }
 
+_FLOWS = frozenset(_SUCCESSORS) - {name for name in _SUCCESSORS if name.startswith("get_")} - {"DeQuantStub"}
+_ACCOMPANIES = {
+    **{name: _FLOWS for name in _SUCCESSORS if name.startswith("get_")},
+    "DeQuantStub": frozenset(["QuantStub"]),
+}
+"""Names that go with others of the same flow, which are reported in their place."""
+
 
 class DeprecatedQuantization(SourceRule):
     """Quantization through ``torch.quantization`` or ``torch.ao.quantization``.
@@ -57,7 +64,8 @@ class DeprecatedQuantization(SourceRule):
     Why it costs: they are deprecated, and warn that they will be removed. Their int8 kernels run on the CPU
     alone. torchao has int8, int4 and float8 on the GPU too, and works with ``torch.compile`` and ``torch.export``.
 
-    When it stays silent: torchao, and code under a test of the version or of an import.
+    When it stays silent: torchao, what only goes with another call of the same flow in the file (``DeQuantStub``, a
+    default configuration), and code under a test of the version or of an import.
 
     Example::
 
@@ -93,7 +101,11 @@ class DeprecatedQuantization(SourceRule):
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
-        for node, name in uses(source, _NAMES):
+        found = list(uses(source, _NAMES))
+        flows = {name.rpartition(".")[2] for _, name in found}
+        for node, name in found:
+            if _ACCOMPANIES.get(name.rpartition(".")[2], frozenset()) & flows:
+                continue
             if called(source, node) and not guarded(source, node):
                 yield source.finding(
                     self,

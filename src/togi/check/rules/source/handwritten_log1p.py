@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,8 @@ from togi.check.rule import SourceRule
 
 if TYPE_CHECKING:
     from togi.check.source.model import Source
+
+_TABLES = re.compile(r"(^__init__$|table|coord|index|relative|anchor|grid|_rel($|_)|^(make|build|gen)_)")
 
 
 class HandwrittenLog1p(SourceRule):
@@ -21,7 +24,8 @@ class HandwrittenLog1p(SourceRule):
     Why it costs: two passes over memory and an intermediate in place of one pass; and for small ``x`` the sum rounds to
     1, so that the result is 0.
 
-    When it stays silent: ``math`` and NumPy, other constants than 1, and sums of numbers without a tensor.
+    When it stays silent: tables that are computed once, ``math`` and NumPy, other constants than 1, and sums of
+    numbers without a tensor.
 
     Example::
 
@@ -42,6 +46,7 @@ class HandwrittenLog1p(SourceRule):
         "import math\n\nmath.log(1 + x)\nmath.exp(x) - 1\n",
         "import torch\n\ntorch.log(x - 1)\n1 - torch.exp(x)\ntorch.exp(x - 1)\n",
         "import torch\n\ntorch.log(x, out=1 + y)\n",
+        "import torch\n\ndef gen_relative_coords(n):\n    return torch.log(1.0 + torch.arange(n).abs())\n",
     )
     invalid = (
         "import torch\n\ny = torch.log(1 + x)  # here\nz = torch.log(x + 1.0)  # here\n",
@@ -51,12 +56,20 @@ class HandwrittenLog1p(SourceRule):
 
     def check(self, source: Source) -> Iterable[Finding]:
         for node in source.nodes(ast.BinOp):
+            if _in_table(source, node):
+                continue
             if _is_one(node.right) and isinstance(node.op, ast.Sub) and _calls(source, node.left, "torch.exp"):
                 yield source.finding(self, node, *_words("exp(x) - 1", "torch.expm1(x)"))
             elif isinstance(node.op, ast.Add) and (_is_one(node.left) or _is_one(node.right)):
                 above = source.parent(node)
                 if isinstance(above, ast.Call) and node in above.args and _calls(source, above, "torch.log"):
                     yield source.finding(self, above, *_words("log(1 + x)", "torch.log1p(x)"))
+
+
+def _in_table(source: Source, node: ast.AST) -> bool:
+    """In a constructor or what makes a table for one: computed once."""
+    name = getattr(source.function(node), "name", "")
+    return source.hot(node) is None and bool(_TABLES.search(name))
 
 
 def _words(what: str, instead: str) -> tuple[str, str]:

@@ -141,8 +141,7 @@ def _training(source: Source, use: Use) -> str:
     origin = use.value.origin
     if isinstance(origin, ast.Call) and depends_on_mode(source, use.value):
         made = source.function(origin)
-        handed_over = made is not None and made is not use.function
-        if handed_over and any(not sets_training(call) for call in mode_calls(made)):
+        if made is not None and made is not use.function and any(not sets_training(one) for one in mode_calls(made)):
             return ""
         return f"it is made in line {origin.lineno}, and no eval() leads from there to here"
     return _trained_in_file(source)

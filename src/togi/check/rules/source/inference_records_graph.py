@@ -125,5 +125,5 @@ def _is_inference(source: Source, use: Use) -> bool:
 def _made_and_only_used(source: Source, use: Use) -> bool:
     """A model that the same function or script makes, in a file that trains nothing."""
     origin = use.value.origin
-    made = isinstance(origin, ast.Call) and source.function(origin) is use.function
+    made = use.value.certain and isinstance(origin, ast.Call) and source.function(origin) is use.function
     return made and not trains(source, source.tree)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from togi.check.finding import Finding
 from togi.check.rule import SourceRule
 from togi.check.source import torch_api
-from togi.check.source.value import Kind, excerpt
+from togi.check.source.value import Kind, Value, excerpt
 
 if TYPE_CHECKING:
     from togi.check.source.model import Source
@@ -29,8 +29,9 @@ class TensorMadeInForward(SourceRule):
     graphs and ``torch.export`` freeze such values into constants.
 
     When it stays silent: factories with ``device=``, ``zeros_like`` and ``x.new_zeros``, random draws on the CPU,
-    ``as_tensor`` of a tensor, files that set a default device, results that are moved later
-    (``copy-to-device-in-forward`` reports the move), code outside of ``forward``.
+    ``as_tensor`` of a tensor, a number without ``device=`` (kernels take it as an argument), cached functions,
+    files that set a default device, results that are moved later (``copy-to-device-in-forward`` reports the move),
+    code outside of ``forward``.
 
     Example::
 
@@ -60,6 +61,9 @@ class TensorMadeInForward(SourceRule):
         "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
         "        if torch.rand(1) < 0.5:\n            return x\n        mask = torch.ones(3)\n"
         "        return torch.relu(x) * mask.to(x.device)\n",
+        "import functools\nimport torch\nfrom torch import nn\n\n@functools.lru_cache\ndef window(n):\n"
+        "    return torch.arange(n)\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        return torch.where(x > 0, x, torch.tensor(0.5)) + window(3) + torch.cat([torch.tensor([]), x])\n",
     )
     invalid = (
         "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
@@ -79,14 +83,14 @@ class TensorMadeInForward(SourceRule):
             if name is None or not name.startswith("torch.") or not _counts(source, call, name):
                 continue
             hot = source.hot(call)
-            if hot is None or hot.function is None or _read_back(source, call):
+            if hot is None or hot.function is None or _read_back(source, call) or _is_cached(source, call):
                 continue
             last = name.rpartition(".")[2]
             if last in _FILLED:
                 moved = _moved(source) if moved is None else moved
                 if call in moved:
                     continue
-            yield source.finding(self, call, _message(call, last), _remedy(last), evidence=hot.reason)
+            yield source.finding(self, call, _message(call, last), _remedy(call, last), evidence=hot.reason)
 
 
 def _candidate(call: ast.Call) -> bool:
@@ -102,13 +106,40 @@ def _counts(source: Source, call: ast.Call, name: str) -> bool:
     if last in _FILLED:
         return all(keyword.arg not in ("device", "out", None) for keyword in call.keywords)
     first = source.value(call.args[0]).kind if call.args else Kind.UNKNOWN
-    if first is Kind.TENSOR:
+    if first is Kind.TENSOR or _stays_on_cpu(source, call, last):
         return False
     return (
         last in ("tensor", "from_numpy", "frombuffer")
         or first in (Kind.NUMBER, Kind.NDARRAY)
         or (bool(call.args) and isinstance(call.args[0], ast.List | ast.Tuple | ast.ListComp))
+        or (first is Kind.LIST and _of_numbers(source.value(call.args[0])))
     )
+
+
+def _of_numbers(value: Value) -> bool:
+    """A list of numbers, or of tuples of numbers."""
+    inner = value.element
+    if inner is None:
+        return False
+    items = inner.items if inner.items else (inner,)
+    return all(one.kind is Kind.NUMBER for one in items)
+
+
+def _stays_on_cpu(source: Source, call: ast.Call, last: str) -> bool:
+    """A number without ``device=``, which kernels take as an argument, and ``torch.tensor([])``: nothing is copied."""
+    if last != "tensor" or not call.args:
+        return False
+    data = call.args[0]
+    if isinstance(data, ast.List | ast.Tuple) and not data.elts:
+        return True
+    placed = any(keyword.arg in ("device", None) for keyword in call.keywords)
+    return not placed and source.value(data).kind is Kind.NUMBER
+
+
+def _is_cached(source: Source, call: ast.Call) -> bool:
+    """In a function under ``lru_cache`` or a decorator named after caching."""
+    function = source.function(call)
+    return any("cache" in ast.unparse(one) for one in getattr(function, "decorator_list", ()))
 
 
 def _read_back(source: Source, call: ast.Call) -> bool:
@@ -142,9 +173,20 @@ def _message(call: ast.Call, last: str) -> str:
     return f"{excerpt(call, 40)} copies Python's data to the device in every pass"
 
 
-def _remedy(last: str) -> str:
+def _is_fixed(node: ast.expr) -> bool:
+    """Literals and settings of the module: the same in each pass."""
+    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+    return all(name.id in ("self", "math", "torch", "np", "range", "float", "int", "list") for name in names)
+
+
+def _remedy(call: ast.Call, last: str) -> str:
     if last in _FILLED:
         return f"torch.{last}(..., device=x.device) with an input x; what never changes belongs into a buffer"
+    if not all(_is_fixed(one) for one in call.args):
+        return (
+            "data that changes with each pass: compute it on the device from tensors that lie there; else make it in "
+            "the DataLoader's workers, or pinned (pin_memory=True) and moved with non_blocking=True"
+        )
     return (
         "make it once in __init__ and keep it with self.register_buffer(name, ..., persistent=False); fill numbers "
         "that change with torch.full((), value, device=x.device)"
