@@ -20,6 +20,7 @@ _PUBLIC = {
     "lean": "togi.streaming.lean",
     "load": "togi.api",
     "memory": "togi.api",
+    "predict_memory": "togi.api",
     "tune": "togi.api",
 }
 
@@ -35,6 +36,7 @@ __all__ = [
     "load",
     "memory",
     "ops",
+    "predict_memory",
     "tune",
 ]
 

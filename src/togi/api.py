@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from togi.budget.account.record import Account
     from togi.budget.account.round_code import Watched
     from togi.budget.fit.record import FitResult
+    from togi.budget.prediction.record import Prediction
     from togi.check.result import CheckResult
     from togi.report.comparison import Comparison
     from togi.subject.inputs import Dynamic
@@ -322,6 +323,46 @@ def fit(
     found = FitResult.model_validate(answer)
     plan = found.plan.model_copy(update={"subject": name})
     return found.model_copy(update={"subject": name, "plan": plan})
+
+
+def predict_memory(
+    subject: Any,
+    inputs: Any = None,
+    *,
+    train: bool = False,
+    optimizer: str = "none",
+    batch: int | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+    memory: int | None = None,
+    seed: int = 0,
+) -> Prediction:
+    """How much memory a run would need, without running it and without the device.
+
+    Args:
+        subject, inputs, train, optimizer, batch, dtype: as for ``memory``; ``batch`` may be more than fits here.
+        device: ``cpu``, exact but for what depends on values, or ``cuda``, with a range.
+        memory: bytes; also finds the largest batch that fits.
+
+    Raises:
+        TogiError: bad subject or option; the run depends on values; it failed on tensors without values.
+    """
+    from togi.budget.options import check_options
+    from togi.budget.prediction.record import Prediction
+    from togi.trial.errand import run_errand
+
+    check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
+    payload = {"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype, "memory": memory}
+    payload["device"] = device.partition(":")[0]
+    with _reference(subject, inputs, {}) as (ref, name):
+        answer = run_errand(
+            ref,
+            "togi.budget.prediction.errand:predict",
+            payload,
+            purpose="predicted",
+            seed=seed,
+        )
+    return Prediction.model_validate(answer).model_copy(update={"subject": name})
 
 
 def repro(study: Study, recipe: str, out: PathOrName, *, progress: Progress | None = None) -> Path:

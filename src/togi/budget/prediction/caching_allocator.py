@@ -73,6 +73,10 @@ class CachingAllocator:
                 block = _joined(block, neighbour)
         self._add_free(block)
 
+    def holds(self, key: Hashable) -> bool:
+        """Whether something is allocated under the key."""
+        return key in self._in_use
+
     def blocks(self) -> Iterator[Block]:
         """All, segment by segment."""
         for first in self.segments:

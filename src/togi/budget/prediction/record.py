@@ -12,7 +12,8 @@ class BatchNeed(Record):
     batch: int
     peak_bytes: int
     reserved_bytes: int
-    """With everything that the device must have; on the CPU the same as the peak."""
+    device_high_bytes: int
+    """What is judged: all that the device must have, at its most."""
 
 
 class Prediction(Record):
@@ -28,9 +29,12 @@ class Prediction(Record):
     high_bytes: int
     """The peak with what is not known for sure at its least and at its most."""
     reserved_bytes: int
-    """What the device must have: the caching allocator's segments and the context. On the CPU the same as the peak."""
+    """The caching allocator's segments. On the CPU, which has none, the same as the peak."""
     reserved_low_bytes: int
     reserved_high_bytes: int
+    context_low_bytes: int = 0
+    context_high_bytes: int = 0
+    """What the device takes beside the allocator for having a process at all."""
     baseline_bytes: int
     """Parameters, buffers, inputs and optimizer state."""
     peak: Moment
@@ -39,9 +43,14 @@ class Prediction(Record):
     memory_bytes: int | None = None
     """The limit that was asked for."""
     largest_batch: int | None = None
-    """The largest that fits ``memory_bytes``, judged by ``reserved_high_bytes``; 0 where not even one row does."""
+    """The largest that fits ``memory_bytes``, judged by ``device_high_bytes``; 0 where not even one row does."""
     batches: tuple[BatchNeed, ...] = ()
-    """The largest batch and its halvings, or those of the sample where no limit was given."""
+    """With a limit: the largest batch and what each halving of it needs."""
     seconds: float = 0.0
     """How long the prediction took."""
     notes: tuple[str, ...] = ()
+
+    @property
+    def device_high_bytes(self) -> int:
+        """All that the device must have, at its most."""
+        return self.reserved_high_bytes + self.context_high_bytes
