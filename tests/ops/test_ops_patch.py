@@ -95,6 +95,13 @@ def test_scripted_functions_are_the_originals(name):
     assert "togi" not in str(traced.graph)
 
 
+def test_compiled_code_has_the_original():
+    a, b = random_boxes(9, 1), random_boxes(5, 2)
+    with ops.patch("torchvision"):
+        compiled = torch.compile(lambda x, y: torchvision.ops.box_iou(x, y) + 0, backend="eager", fullgraph=True)
+        assert same(compiled(a, b), ORIGINALS["box_iou"](a, b))
+
+
 @settings(max_examples=60, deadline=None)
 @given(box_tensors(any_boxes, 12), box_tensors(any_boxes, 12), st.sampled_from([torch.float32, torch.float64]))
 def test_the_bits_of_the_originals(a, b, dtype):
@@ -282,6 +289,17 @@ def test_a_pending_matrix_is_a_tensor_for_everybody_else():
             Matcher(0.5, 0.4)(iou(boxes[:0], anchors))
         outlived = iou(boxes, anchors)
     assert same(Matcher(0.5, 0.4)(outlived), Matcher(0.5, 0.4)(expected))
+
+
+def test_a_part_made_under_the_patch_can_be_scripted():
+    numbers = {"training": 50, "testing": 50}
+    with ops.patch("torchvision", matcher=True):
+        part = detection.rpn.RegionProposalNetwork(
+            detection.rpn.AnchorGenerator(), detection.rpn.RPNHead(8, 3), 0.7, 0.3, 64, 0.5, numbers, numbers, 0.7
+        )
+        assert type(part.box_similarity(random_boxes(3, 1), random_boxes(4, 2))) is pending.PendingIoU
+        torch.jit.script(part)
+    assert type(part.box_similarity(random_boxes(3, 1), random_boxes(4, 2))) is torch.Tensor
 
 
 class OwnMatcher(Matcher):

@@ -5,6 +5,7 @@ losses are differentiable; ``backend()`` tells what computes here and why. See d
 """
 
 from togi.ops.arguments import BoxError
+from togi.ops.assign import Assignment, assign_atss, assign_task_aligned
 from togi.ops.backend import Backend, BackendError, backend
 from togi.ops.boxes import box_ciou, box_diou, box_giou, box_intersection, box_iou
 from togi.ops.losses import ciou_loss, diou_loss, giou_loss, iou_loss
@@ -14,6 +15,7 @@ from togi.ops.patch import Patch, PatchError, patch
 from togi.ops.topk import TopKIoU, topk_iou
 
 __all__ = [
+    "Assignment",
     "Backend",
     "BackendError",
     "BoxError",
@@ -21,6 +23,8 @@ __all__ = [
     "Patch",
     "PatchError",
     "TopKIoU",
+    "assign_atss",
+    "assign_task_aligned",
     "backend",
     "batched_nms",
     "box_ciou",

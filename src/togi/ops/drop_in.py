@@ -86,7 +86,8 @@ def answers(a: object, b: object) -> bool:
 def _is_transformed() -> bool:
     """Under torch.jit.trace, vmap and forward-mode differentiation the operators are unknown."""
     functorch = torch._C._are_functorch_transforms_active()
-    return functorch or torch.jit.is_tracing() or torch.autograd.forward_ad._current_level >= 0  # type: ignore[no-untyped-call]
+    forward_mode = torch.autograd.forward_ad._current_level >= 0
+    return functorch or forward_mode or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
 
 
 def stand_in(original: Callable[..., Any], answer: Answer, is_active: Callable[[], bool]) -> Callable[..., Any]:
@@ -103,5 +104,5 @@ def stand_in(original: Callable[..., Any], answer: Answer, is_active: Callable[[
     # What torch.jit.script_if_tracing leaves on a function: TorchScript and Dynamo compile the original instead, which
     # their compilers can see through.
     call.__script_if_tracing_wrapper = True  # type: ignore[attr-defined]
-    call.__original_fn = original  # type: ignore[attr-defined]
+    call.__original_fn = getattr(original, "__original_fn", original)  # type: ignore[attr-defined]
     return call

@@ -14,6 +14,7 @@ last is undone. The effect is on the whole process, on all of its threads.
 
 from __future__ import annotations
 
+import functools
 import importlib
 import sys
 import threading
@@ -138,7 +139,8 @@ def patch(library: str, *also: ModuleType | nn.Module, matcher: bool = False) ->
     found = _originals(library)
     holders = [*_modules_of(library), *_parts(also)]
     installation = _installations[library]
-    installation.install(((o, lambda o=o, a=a: stand_in(o, a, installation.is_active)) for o, a in found), holders)
+    made_of = [(o, functools.partial(stand_in, o, answer, installation.is_active)) for o, answer in found]
+    installation.install(made_of, holders)
     made = [installation]
     if matcher:
         lazy = _installations["torchvision matcher"]

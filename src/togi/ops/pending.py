@@ -32,26 +32,26 @@ class PendingIoU(Tensor):
 
     boxes1: Tensor
     boxes2: Tensor
-    values: Tensor | None
+    known: Tensor | None
     iou: Callable[[Tensor, Tensor], Tensor]
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = torch._C._disabled_torch_function_impl
 
     @staticmethod
     def __new__(cls, boxes1: Tensor, boxes2: Tensor, iou: Callable[[Tensor, Tensor], Tensor]) -> PendingIoU:
         shape = (len(boxes1), len(boxes2))
-        made: PendingIoU = Tensor._make_wrapper_subclass(cls, shape, dtype=boxes1.dtype, device=boxes1.device)  # type: ignore[attr-defined]
-        made.boxes1, made.boxes2, made.iou, made.values = boxes1, boxes2, iou, None
+        made: PendingIoU = Tensor._make_wrapper_subclass(cls, shape, dtype=boxes1.dtype, device=boxes1.device)
+        made.boxes1, made.boxes2, made.iou, made.known = boxes1, boxes2, iou, None
         return made
 
     @classmethod
-    def __torch_dispatch__(cls, function: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(cls, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
         return function(*_computed(args), **_computed(kwargs or {}))
 
     def computed(self) -> Tensor:
         """Once, and kept: an operation may have written into it."""
-        if self.values is None:
-            self.values = self.iou(self.boxes1, self.boxes2)
-        return self.values
+        if self.known is None:
+            self.known = self.iou(self.boxes1, self.boxes2)
+        return self.known
 
     def __repr__(self, *, tensor_contents: object = None) -> str:
         return f"PendingIoU({tuple(self.shape)})"
@@ -115,7 +115,7 @@ def _taking_pending(
             return original(self, matrix)
         # Empty: the original has an error for it. Computed: somebody has looked, and may have changed it. A subclass
         # may have its own way with low-quality matches.
-        if matrix.numel() == 0 or matrix.values is not None or _is_changed(self) or not is_active():
+        if matrix.numel() == 0 or matrix.known is not None or _is_changed(self) or not is_active():
             return original(self, matrix.computed())
         return match(self, matrix)
 

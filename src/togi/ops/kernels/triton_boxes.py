@@ -27,8 +27,9 @@ from togi.ops.kernels import tiled
 
 FORMATS = {"xyxy": 0, "xywh": 1, "cxcywh": 2}
 KINDS = {"intersection": 0, "iou": 1, "giou": 2, "diou": 3}
-BEST_BLOCK = (128, 16)
-MATRIX_BLOCK = (32, 64)
+BEST_BLOCK = (64, 16)
+MATRIX_BLOCK = (16, 64)
+"""Queries and candidates of a tile in single precision, so that nothing is spilled; see ``block``."""
 WARPS = 4
 _PROGRAMS = 1024  # some for each of the 108 to 132 multiprocessors
 _SLICE = 4096  # candidates per program at least, where they are shared out
@@ -294,7 +295,7 @@ def match(
         if column_best.numel():
             _best(boxes, anchors, format, undefined, column_best, column_index)
         if tied.numel():
-            grid = (triton.cdiv(len(anchors), BEST_BLOCK[0]),)
+            grid = (triton.cdiv(len(anchors), block(BEST_BLOCK, best.dtype)[0]),)
             given = (anchors, boxes, column_best, tied, len(anchors), len(boxes), *_strides(anchors, boxes))
             tied_kernel[grid](*given, **_options(format, undefined, best.dtype, BEST_BLOCK))
     return False
@@ -318,7 +319,8 @@ def matrix(anchors: Tensor, boxes: Tensor, kind: str, format: str, undefined: st
     """As in ``native``; complete IoU, which needs an arc tangent with torch's bits, in tiles of torch."""
     if kind not in KINDS:
         return tiled.matrix(anchors, boxes, kind, format, undefined, out)
-    grid = (triton.cdiv(len(anchors), MATRIX_BLOCK[0]), triton.cdiv(len(boxes), MATRIX_BLOCK[1]))
+    rows, columns = block(MATRIX_BLOCK, out.dtype)
+    grid = (triton.cdiv(len(anchors), rows), triton.cdiv(len(boxes), columns))
     if grid[1] > 65535:  # the most a grid can have there
         return tiled.matrix(anchors, boxes, kind, format, undefined, out)
     with _on(anchors):
@@ -341,9 +343,10 @@ def _best(
 ) -> None:
     """Fills ``best`` and ``index`` [N], contiguous. Few queries leave a device idle: the candidates are sliced then."""
     n, m = len(queries), len(candidates)
-    blocks = triton.cdiv(n, BEST_BLOCK[0])
+    rows, columns = block(BEST_BLOCK, best.dtype)
+    blocks = triton.cdiv(n, rows)
     slices = max(1, min(_PROGRAMS // blocks, triton.cdiv(m, _SLICE)))
-    per_slice = triton.cdiv(triton.cdiv(m, slices), BEST_BLOCK[1]) * BEST_BLOCK[1]
+    per_slice = triton.cdiv(triton.cdiv(m, slices), columns) * columns
     slices = triton.cdiv(m, per_slice)
     parts, part_index = (best, index) if slices == 1 else (best.new_empty(slices, n), index.new_empty(slices, n))
     limit, limit_index = bound if bound is not None else (best, index)
@@ -365,13 +368,19 @@ def _strides(queries: Tensor, candidates: Tensor) -> tuple[int, ...]:
     return (*queries.stride(), *candidates.stride())
 
 
-def _options(format: str, undefined: str, dtype: torch.dtype, block: tuple[int, int]) -> dict[str, Any]:
+def block(single: tuple[int, int], dtype: torch.dtype) -> tuple[int, int]:
+    """The tile in ``dtype``: doubles take two registers each, and their division some more."""
+    return (single[0] // 2, single[1] // 2) if dtype == torch.float64 else single
+
+
+def _options(format: str, undefined: str, dtype: torch.dtype, single: tuple[int, int]) -> dict[str, Any]:
+    rows, columns = block(single, dtype)
     return {
         "FORMAT": FORMATS[format],
         "ZERO": undefined == "zero",
         "DTYPE": tl.float64 if dtype == torch.float64 else tl.float32,
-        "BLOCK_N": block[0],
-        "BLOCK_M": block[1],
+        "BLOCK_N": rows,
+        "BLOCK_M": columns,
         "num_warps": WARPS,
         "enable_fp_fusion": False,
     }
