@@ -1,0 +1,63 @@
+"""togi memory --predict from the command line."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from togi.cli.app import run
+
+SUBJECT = """
+import torch
+from torch import nn
+
+def subject():
+    return nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 8)), torch.ones(16, 64)
+
+class OfValues(nn.Module):
+    def forward(self, x):
+        return x[x > 0]
+
+def of_values():
+    return OfValues(), torch.ones(4)
+"""
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> str:
+    (tmp_path / "prediction_subject.py").write_text(SUBJECT)
+    return str(tmp_path / "prediction_subject.py")
+
+
+def test_prediction_equals_the_account(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    options = [f"{file}:subject", "--train", "--optimizer", "adam", "--json"]
+    assert run(["memory", *options, "--predict"]) == 0
+    predicted = json.loads(capsys.readouterr().out)
+    assert run(["memory", *options]) == 0
+    assert predicted["kind"] == "prediction"
+    assert predicted["peak_bytes"] == pytest.approx(json.loads(capsys.readouterr().out)["peak_bytes"], rel=0.01)
+
+
+def test_a_device_that_is_not_here_and_a_limit(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["memory", f"{file}:subject", "--train", "--device", "cuda", "--memory", "1GiB", "--fail-over", "1MiB"]
+    assert run(command) == 1
+    said = capsys.readouterr()
+    assert "Predicted peak" in said.out
+    assert "The largest batch that fits 1.00 GiB is" in said.out
+    assert "Not yet proven on a device" in said.out
+    assert "is above --fail-over 1.00 MiB" in said.err
+
+
+@pytest.mark.parametrize(
+    ("factory", "options", "said"),
+    [
+        ("of_values", [], "depends on values"),
+        ("subject", ["--report", "page.html"], "--report: not for a prediction"),
+        ("subject", ["--optimizer", "adam"], "add --train"),
+    ],
+)
+def test_refusals(file: str, factory: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["memory", f"{file}:{factory}", "--predict", *options]) == 2
+    assert said in " ".join(capsys.readouterr().err.split())
