@@ -205,3 +205,30 @@ def test_the_hook_runs_the_command() -> None:
     entry = next(line.split(": ")[1] for line in text.splitlines() if line.strip().startswith("entry:"))
     assert entry.split()[:2] == ["togi", "check"]
     assert run([*entry.split()[1:], "clean.py"]) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--device", "A10O"), "device: there are no figures of a device 'A10O'; did you mean 'A10'?"),
+        (("--device", "cpu:3"), "give cpu, cuda or cuda:N"),
+        (("--dtype", "bflot16"), "'bflot16'; did you mean 'bfloat16'? Known are"),
+    ],
+)
+def test_a_mistyped_device_or_dtype_is_refused_before_anything_runs(
+    capsys: pytest.CaptureFixture[str], folder: Path, arguments: tuple[str, ...], said: str
+) -> None:
+    (folder / "model.py").write_text("raise SystemExit('imported')")
+    assert run(["check", "model.py:subject", *arguments]) == 2
+    printed = capsys.readouterr()
+    assert said in printed.err
+    assert not printed.out
+    assert "Traceback" not in printed.err
+
+
+def test_what_concerns_subjects_says_that_it_has_no_effect_on_paths(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "clean.py", "--device", "A100", "--measure"]) == 0
+    said = capsys.readouterr().err
+    assert "--device without a subject has no effect" in said
+    assert "--measure without a subject" in said
+    assert "--train" not in said

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from togi.errors import SubjectError
+from togi.errors import SubjectError, UnknownNameError
 from togi.trial.errand import run_errand
 from togi.trial.protocol import SubjectRef
 from togi.trial.supervise import Limits
@@ -37,6 +37,13 @@ def breaks(_subject: Any, _payload: dict[str, Any]) -> dict[str, Any]:
     raise ValueError("no such thing")
 
 
+def refuses(_subject: Any, _payload: dict[str, Any]) -> dict[str, Any]:
+    try:
+        raise ValueError("deep inside")
+    except ValueError as error:
+        raise UnknownNameError("there is no device 'x'.\nGive cpu.") from error
+
+
 def dies(_subject: Any, _payload: dict[str, Any]) -> dict[str, Any]:
     os.abort()
 
@@ -58,3 +65,9 @@ def test_answers_from_another_process(ref: SubjectRef) -> None:
 def test_says_what_happened(ref: SubjectRef, name: str, said: str) -> None:
     with pytest.raises(SubjectError, match=rf"could not be examined(.|\n)*{said}"):
         run_errand(ref, f"test_errand:{name}", {}, purpose="examined", limits=Limits(timeout_s=5.0))
+
+
+def test_what_togi_says_itself_comes_without_a_traceback(ref: SubjectRef) -> None:
+    with pytest.raises(SubjectError) as caught:
+        run_errand(ref, "test_errand:refuses", {}, purpose="examined")
+    assert str(caught.value) == "there is no device 'x'.\nGive cpu."

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +16,12 @@ from togi.check.check_source import check_paths
 from togi.check.decode import UndecodableError, decode
 from togi.check.finding import Finding
 from togi.check.names import rule_kinds
+from togi.check.once import said_once
 from togi.check.result import CheckResult, FileReport, Ignore, Note, Problem, Table, in_order
 from togi.check.rule import Kind
 from togi.check.selection import Selected, select, selected_rules
 from togi.check.settings import CheckSettings, Overrides, SettingsFinder
+from togi.check.subject_options import SubjectOptions as SubjectOptions
 from togi.check.suppression import ignores
 from togi.errors import TogiError
 from togi.subject.spec import Spec, check_spec, parse
@@ -30,27 +32,6 @@ ERRANDS: dict[Kind, tuple[str, str]] = {
     "module": ("togi.check.module.errand:examine", "examined"),
     "trace": ("togi.check.trace.errand:watch", "watched"),
 }
-RUN_DEVICES = ("cpu", "cuda")
-
-
-@dataclass(frozen=True, kw_only=True)
-class SubjectOptions:
-    """How a subject is looked at."""
-
-    device: str = "cpu"
-    """``cpu``, ``cuda[:N]``, or the name of a GPU that need not be here: costs are predicted for it."""
-    dtype: str | None = None
-    """Predict costs as if floating-point tensors were of this dtype."""
-    measure: bool = False
-    """Try the techniques that mend what was found, and say what they bring."""
-    train: bool = False
-    """A training step is meant; without one in the subject, a note says that a forward pass was watched."""
-    seed: int = 0
-
-    @property
-    def runs_on(self) -> str:
-        """A GPU that is only named is not there: the run itself happens on the CPU."""
-        return self.device if self.device.partition(":")[0] in RUN_DEVICES else "cpu"
 
 
 def check_subject(spec: str, given: Overrides, options: SubjectOptions, *, cache: bool = True) -> CheckResult:
@@ -81,7 +62,7 @@ def check_reference(
     for kind in kinds:
         if rules := _rules(kind, settings):
             result = result.joined(_errand(ref, name, kind, rules, options, settings))
-    return result
+    return said_once(result)
 
 
 def _rules(kind: Kind, settings: CheckSettings) -> list[str]:

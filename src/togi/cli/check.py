@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from togi.check.output.lines import Line
     from togi.check.result import CheckResult
     from togi.check.settings import Overrides
+    from togi.check.subject_options import SubjectOptions
 
 _PIPE_WIDTH = 120
 """Columns where there is no terminal and COLUMNS is not set."""
@@ -95,19 +96,30 @@ def check(
     form = Form.JSON if json else output_format
     given = overrides(names(select), names(ignore), names(exclude))
     paths, subjects = sorted_out(targets or ["."])
+    options = _subject_options(subjects, device=device, dtype=dtype, measure=measure, train=train, seed=seed)
     cache = not no_cache
     checked = _check_paths(paths, given, fix=fix, unsafe=unsafe_fixes, diff=diff, cache=cache)
     result = checked.result
     for subject in subjects:
-        from togi.check.check_subject import SubjectOptions, check_subject
+        from togi.check.check_subject import check_subject
 
-        options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
         result = result.joined(check_subject(subject, given, options, cache=cache))
     if diff:
         _show_diff(checked, output_file)
     else:
         _show(result, form, statistics, output_file)
     return 0 if exit_zero and result.exit_code == 1 else result.exit_code
+
+
+def _subject_options(
+    subjects: list[str], *, device: str, dtype: str | None, measure: bool, train: bool, seed: int
+) -> SubjectOptions:
+    from togi.check.subject_options import SubjectOptions
+
+    if not subjects:
+        given = {"device": device != "cpu", "dtype": dtype, "measure": measure, "train": train}
+        without_effect("check", **{f"{option} without a subject": value for option, value in given.items()})
+    return SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
 
 
 def _check_paths(paths: list[str], given: Overrides, *, fix: bool, unsafe: bool, diff: bool, cache: bool) -> FixResult:

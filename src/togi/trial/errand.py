@@ -5,6 +5,8 @@ The subject's code may hang, crash or need too much memory: the caller gets an e
 
 from __future__ import annotations
 
+import re
+
 from togi.errors import SubjectError
 from togi.subject.machine import machine
 from togi.trial.protocol import Message, SubjectRef
@@ -36,8 +38,16 @@ def run_errand(
         with Stable(subject, machine(device), device=device, seed=seed) as stable:
             return stable.errand(function, payload, limits or Limits(), on_phase)
     except TrialEnded as ended:
+        if said := _said_by_togi(ended.ending.traceback):
+            raise SubjectError(said) from None
         printed = ended.ending.traceback or ended.trial.child.log_tail(1000)
         raise SubjectError(
             f"the subject could not be {purpose}: {ended.ending.outcome}, {ended}."
             + (f" It ended with:\n{printed.strip()}" if printed.strip() else "")
         ) from None
+
+
+def _said_by_togi(traceback: str) -> str:
+    """The message of an error that the errand raised on purpose: it tells all, and its place in togi nothing."""
+    found = re.search(r"^togi\.errors\.\w+: (.*)\Z", traceback, re.MULTILINE | re.DOTALL)
+    return found.group(1).strip() if found else ""

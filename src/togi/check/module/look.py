@@ -10,10 +10,10 @@ from torch import nn
 
 from togi.check.module.seen import Seen
 from togi.check.module.watch import watch
+from togi.check.roofline.figures import check_dtype
 from togi.check.roofline.gpus import gpu
 from togi.check.roofline.table import Costs
 from togi.check.roofline.this_machine import figures_here
-from togi.errors import UnknownNameError
 from togi.records import Facts, Machine
 from togi.subject.anatomy import class_name, count_modules
 from togi.subject.facts import first_call
@@ -44,10 +44,12 @@ def look(
 
     Raises SubjectError where it cannot be run, UnknownNameError for a device nobody knows.
     """
-    _check_dtype(dtype)
+    if dtype is not None:
+        check_dtype(dtype)
     device = torch.device(target).type if target.partition(":")[0] in ("cpu", "cuda") else "cpu"
     named = None if target.partition(":")[0] in ("cpu", "cuda") else gpu(target)
-    training = {name: class_name(part) for name, part in subject.module.named_modules() if _trains(part)}
+    parts = subject.module.named_modules() if subject.step is None else ()  # what has a training step is to train
+    training = {name: class_name(part) for name, part in parts if _trains(part)}
     ready = prepare(subject, device=target if named is None else device)
     here = machine(device)
     before = _buffer_versions(ready.module)
@@ -70,14 +72,6 @@ def look(
         captured=captured,
         notes=ready.notes,
     )
-
-
-DTYPES = ("float64", "float32", "float16", "bfloat16", "int8")
-
-
-def _check_dtype(dtype: str | None) -> None:
-    if dtype is not None and dtype not in DTYPES:
-        raise UnknownNameError(f"times cannot be predicted for dtype '{dtype}': give one of {', '.join(DTYPES)}.")
 
 
 def _trains(part: nn.Module) -> bool:

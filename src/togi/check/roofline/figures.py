@@ -5,7 +5,19 @@ from __future__ import annotations
 import bisect
 import math
 
+from togi.errors import UnknownNameError, nearest
 from togi.records import Record
+
+DTYPES = ("float64", "float32", "float16", "bfloat16", "int8")
+"""Those of which costs can be predicted."""
+
+
+def check_dtype(name: str) -> None:
+    """Raises UnknownNameError, with the nearest name, where costs cannot be predicted for a dtype."""
+    if name not in DTYPES:
+        raise UnknownNameError(
+            f"costs cannot be predicted for dtype '{name}'{nearest(name, DTYPES) or '.'} Known are {', '.join(DTYPES)}."
+        )
 
 
 class Bandwidth(Record):
