@@ -35,6 +35,13 @@ def memory(
         int | None,
         typer.Option("--fail-over", metavar="SIZE", parser=parse_size, help="Exit with 1 when the peak is above it."),
     ] = None,
+    predict: Annotated[
+        bool, typer.Option("--predict", help="Do not run it: predict. Also where --device cuda is not here.")
+    ] = False,
+    limit: Annotated[
+        int | None,
+        typer.Option("--memory", metavar="SIZE", parser=parse_size, help="Predict the largest batch that fits."),
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --report replace any file.")] = False,
     json: Json = False,
     device: Device = "cpu",
@@ -42,11 +49,32 @@ def memory(
 ) -> int:
     """Run once and say who owns the memory at the peak: by category, module, line; what autograd keeps; what to delete.
 
+    SUBJECT may also be a CUDA memory snapshot (FILE.pickle): it is read, whatever its size, and nothing in it is run.
     Exit code 1 when the peak is above --fail-over.
     """
     from togi import api
+    from togi.budget.snapshot.file import is_snapshot
+    from togi.cli.memory_prediction import memory_of_prediction, must_predict
+    from togi.cli.memory_snapshot import memory_of_snapshot
     from togi.cli.output import check_report_path, write_html
 
+    if is_snapshot(subject):
+        run_only = {"--train": train, "--optimizer": optimizer != "none", "--batch": batch is not None}
+        run_only |= {"--dtype": dtype is not None, "--against": against is not None, "--device": device != "cpu"}
+        return memory_of_snapshot(
+            subject, report=report, force=force, fail_over=fail_over, json=json, meaningless=run_only
+        )
+    if must_predict(predict, limit, device):
+        return memory_of_prediction(
+            subject,
+            options={"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype},
+            device=device,
+            limit=limit,
+            seed=seed,
+            fail_over=fail_over,
+            json=json,
+            meaningless={"--report": report is not None, "--against": against is not None},
+        )
     before = _read(against) if against is not None else None
     if report is not None:
         check_report_path(report, force)

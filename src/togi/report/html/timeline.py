@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from typing import Any, Protocol
 
-from togi.budget.account.record import Category, Timeline
 from togi.report.html.axis import tick_label
 from togi.report.html.markup import Markup, element
 from togi.report.quantities import size
@@ -14,7 +16,17 @@ _MIB = 2**20
 _TICKS = 5
 
 
-def timeline_figure(timeline: Timeline) -> Markup:
+class Layers(Protocol):
+    """What is stacked: an account's categories, or a snapshot's layers."""
+
+    @property
+    def ms(self) -> Sequence[float]: ...
+
+    @property
+    def bytes(self) -> Mapping[Any, Sequence[int]]: ...
+
+
+def timeline_figure(timeline: Layers, *, what: str = "memory alive, MiB", unit: str = "ms, watched") -> Markup:
     """Categories that hold the most at the bottom; the top edge is everything alive."""
     order = sorted(timeline.bytes, key=lambda category: -min(timeline.bytes[category], default=0))
     totals = [sum(point) for point in zip(*timeline.bytes.values(), strict=True)]
@@ -39,26 +51,26 @@ def timeline_figure(timeline: Timeline) -> Markup:
     return element(
         "figure",
         {"class": "timeline", "data-timeline": compact},
-        element("figcaption", {"class": "axis-y"}, "memory alive, MiB"),
+        element("figcaption", {"class": "axis-y"}, what),
         area,
-        element("p", {"class": "axis-x"}, f"{last:,.0f} ms, watched"),
+        element("p", {"class": "axis-x"}, f"{last:,.0f} {unit}"),
         legend(order),
     )
 
 
-def legend(categories: Sequence[Category]) -> Markup:
+def legend(categories: Sequence[StrEnum]) -> Markup:
     """What the colours mean."""
     marks = (element("li", None, element("i", {"class": f"swatch {css(c)}"}), c.value) for c in categories)
     return element("ul", {"class": "legend"}, *marks)
 
 
-def css(category: Category) -> str:
+def css(category: StrEnum) -> str:
     """The class that colours a category in every figure."""
-    return f"c-{category.value.replace(' ', '-')}"
+    return f"c-{re.sub(r'[^a-z]+', '-', category.value)}"
 
 
 def _area(
-    category: Category, ms: Sequence[float], lower: Sequence[int], upper: Sequence[int], last: float, top: int
+    category: StrEnum, ms: Sequence[float], lower: Sequence[int], upper: Sequence[int], last: float, top: int
 ) -> Markup:
     """A staircase: memory changes at once."""
     edge: list[str] = []
