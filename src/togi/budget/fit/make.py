@@ -80,7 +80,9 @@ class Planner:
         ``timed``: also run plain and planned steps in turns.
         """
         started = time.monotonic() - self._prepared_s
-        self._search.deadline = started + time_limit_s * _SEARCH_SHARE
+        # a step that took long leaves the search its minimum all the same: a poor plan costs more than it
+        least_s = time_limit_s * _SEARCH_SHARE / 2
+        self._search.deadline = max(started + time_limit_s * _SEARCH_SHARE, time.monotonic() + least_s)
         draft, plan, proof, peak = self._measured(budget_bytes)
         plain_ms, step_ms = None, None
         if timed:
