@@ -26,11 +26,11 @@ _Position = tuple[int, int]
 class Interval:
     """What runs between two readings in one scope, in the order of the source."""
 
-    start: ast.Assign
-    """``start = time.time()``."""
+    start: ast.Assign | ast.Expr
+    """``start = time.time()``, or ``start.record()`` of a CUDA event."""
     reading: ast.Call
     """The second reading."""
-    difference: ast.BinOp
+    difference: ast.expr
     """Where the first is subtracted from the second."""
     calls: tuple[ast.Call, ...]
     """Calls between the two, those in nested functions left out."""
@@ -48,6 +48,31 @@ def intervals(source: Source) -> Iterator[Interval]:
             start = _latest(source, readings, node.right.id, scope, before=_position(end)) if end is not None else None
             if end is not None and start is not None:
                 yield Interval(start, end, node, _between(source, start, end, scope))
+
+
+def event_intervals(source: Source) -> Iterator[Interval]:
+    """What runs between ``start.record()`` and ``end.record()`` of every ``start.elapsed_time(end)``."""
+    for node in source.nodes(ast.Call):
+        func = node.func
+        if not (isinstance(func, ast.Attribute) and func.attr == "elapsed_time" and len(node.args) == 1):
+            continue
+        scope = source.scope(node)
+        start, end = (_recorded(source, one, scope, _position(node)) for one in (func.value, node.args[0]))
+        if start is not None and end is not None and isinstance(end.value, ast.Call):
+            yield Interval(start, end.value, node, _between(source, start, end.value, scope))
+
+
+def _recorded(source: Source, event: ast.expr, scope: Scope, before: _Position) -> ast.Expr | None:
+    """The last ``event.record()`` of a scope before a place."""
+    found = [
+        node
+        for node in source.nodes(ast.Expr)
+        if isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) == f"{ast.unparse(event)}.record"
+        and _position(node) < before
+        and source.scope(node) is scope
+    ]
+    return max(found, key=_position, default=None)
 
 
 def _readings(source: Source) -> dict[ast.Call, ast.Assign | None]:
@@ -85,7 +110,7 @@ def _latest(
     return max(found, key=_position, default=None)
 
 
-def _between(source: Source, start: ast.Assign, end: ast.Call, scope: Scope) -> tuple[ast.Call, ...]:
+def _between(source: Source, start: ast.stmt, end: ast.Call, scope: Scope) -> tuple[ast.Call, ...]:
     first = (start.end_lineno or start.lineno, start.end_col_offset or 0)
     found = [
         call

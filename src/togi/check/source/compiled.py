@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.check.source.loaders import assigned
 from togi.check.source.uses import uses
+from togi.check.source.value import Kind
 
 if TYPE_CHECKING:
     from togi.check.source.model import Source
@@ -39,8 +40,24 @@ def compilation(source: Source, callee: ast.expr) -> ast.expr | None:
         for binding in holder.bindings[callee.id]:
             if isinstance(binding, ast.FunctionDef):
                 return next((one for one in binding.decorator_list if is_compile(source, one)), None)
+    in_place = _compiled_in_place(source, callee)
+    if in_place is not None:
+        return in_place
     made = assigned(source, callee)
     return next((one for one in made if isinstance(one, ast.Call) and one.args and is_compile(source, one)), None)
+
+
+def _compiled_in_place(source: Source, callee: ast.expr) -> ast.Call | None:
+    """``model.compile()``, which a module has too."""
+    if ".compile(" not in source.text or source.value(callee).kind is not Kind.MODULE:
+        return None
+    name = ast.unparse(callee)
+    for call in source.nodes(ast.Call):
+        func = call.func
+        compiles = isinstance(func, ast.Attribute) and func.attr == "compile"
+        if compiles and isinstance(func, ast.Attribute) and ast.unparse(func.value) == name:
+            return call
+    return None
 
 
 def loop_names(loop: ast.AST) -> set[str]:

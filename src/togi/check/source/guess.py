@@ -7,7 +7,7 @@ import re
 from togi.check.source.value import UNKNOWN, Kind, Value
 
 _MODELS = re.compile(
-    r"^_?((\w+_)?(model|net|network|backbone|encoder|decoder|discriminator|generator|classifier|unet|vae|teacher|student)"
+    r"^_?((\w+_)?(model|net|network|backbone|encoder|decoder|discriminator|generator|classifier|unet|vae|teacher|student|policy|actor|critic)"
     r"|netG|netD|net_g|net_d|ddp_model|model_ema|ema_model)$"
 )
 _LOSSES = re.compile(r"^_?((\w+_)?(criterion|loss_fn|loss_func|lossfn|loss_function)|criterion_\w+)$", re.IGNORECASE)

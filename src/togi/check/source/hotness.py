@@ -246,8 +246,23 @@ class Hotness:
                 return "backward()"
             if func.attr == "step" and self._flow.value(func.value).kind is Kind.OPTIMIZER:
                 return f"{_short(func)}()"
+        definition = self._flow.value(func).definition
+        if isinstance(definition, ast.FunctionDef) and self._runs_module(definition):
+            return f"{_short(func)}(...), which runs a model"
         called = isinstance(func, ast.Name | ast.Attribute | ast.Subscript) and bool(call.args or call.keywords)
         return f"{_short(func)}(...)" if called and self._flow.value(func).kind is Kind.MODULE else None
+
+    def _runs_module(self, function: ast.FunctionDef) -> bool:
+        """Whether a plain function calls a module once: not in a loop of its own, and not as its training."""
+        if self._tree.class_of(function) is not None or not self._may_be_hot(function):
+            return False
+        calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
+        if any(isinstance(one, ast.For | ast.While) for one in ast.walk(function)):
+            return False
+        return any(
+            isinstance(call.func, ast.Name) and call.args and self._flow.value(call.func).kind is Kind.MODULE
+            for call in calls
+        )
 
 
 def direct_calls(loop: Loop) -> Iterator[ast.Call]:

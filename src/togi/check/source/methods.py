@@ -18,6 +18,8 @@ class Methods(Expressions):
 
     def method(self, base: Value, func: ast.Attribute, node: ast.Call, values: list[Value]) -> Value | None:
         """What ``base.NAME(...)`` returns; None where NAME is an attribute that is called."""
+        if func.attr == "clip_grad_norm_":
+            return Value(Kind.TENSOR, graph=False, scalar=True, origin=node, note="is the norm of the gradients")
         match base.kind:
             case Kind.TENSOR:
                 return self.of_tensor(base, func.attr, node, values)
@@ -41,6 +43,8 @@ class Methods(Expressions):
         """What the method ``name`` of a tensor returns."""
         if name in torch_api.NUMBER_METHODS:
             return Value(Kind.NUMBER, origin=node, cause=base)
+        if name in _OF_DISTRIBUTIONS and not base.certain:  # a policy that returns a distribution
+            return base.but(graph=False if name == "sample" else base.graph, call=None, origin=node, cause=base)
         if name.rstrip("_") not in TENSOR_METHODS and not self._keeps_kind(base, name):
             return UNKNOWN
         if name in torch_api.NONE_METHODS:

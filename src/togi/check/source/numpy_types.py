@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from togi.check.source.arguments import argument, unpacks
-from togi.check.source.loaders import made_by
+from togi.check.source.loaders import assigned, made_by
 from togi.check.source.value import Kind
 
 if TYPE_CHECKING:
@@ -16,7 +16,19 @@ _FILLED = {"numpy.zeros": 1, "numpy.ones": 1, "numpy.empty": 1, "numpy.eye": 3, 
 """Position of ``dtype`` in functions whose default is float64."""
 _RANDOM = {
     f"numpy.random.{name}"
-    for name in ("rand", "randn", "random", "random_sample", "normal", "uniform", "standard_normal", "beta", "gamma")
+    for name in (
+        "rand",
+        "randn",
+        "random",
+        "random_sample",
+        "normal",
+        "uniform",
+        "standard_normal",
+        "beta",
+        "gamma",
+        "exponential",
+        "laplace",
+    )
 }
 _GENERATORS = {"numpy.random.default_rng", "numpy.random.RandomState"}
 _GENERATOR = ("rand", "randn", "random", "normal", "uniform", "standard_normal", "beta", "gamma", "exponential")
@@ -30,6 +42,17 @@ _KEEPING = {
     "numpy.transpose",
     "numpy.flip",
     "numpy.copy",
+    "numpy.vstack",
+    "numpy.hstack",
+    "numpy.column_stack",
+    "numpy.tile",
+    "numpy.repeat",
+    "numpy.pad",
+    "numpy.zeros_like",
+    "numpy.ones_like",
+    "numpy.cumsum",
+    "numpy.abs",
+    "numpy.fft.fftfreq",
 }
 _FLOATS_OF = {
     f"numpy.{name}" for name in ("sin", "cos", "tan", "exp", "log", "log2", "log10", "sqrt", "tanh", "arctan2", "power")
@@ -39,6 +62,8 @@ _WINDOWS = {
     f"numpy.{name}" for name in ("hanning", "hamming", "bartlett", "blackman", "kaiser", "loadtxt", "genfromtxt")
 }
 _READ = {"cv2.imread", "imageio.imread", "imageio.v2.imread", "imageio.v3.imread"}
+_MEANS = ("numpy.mean", "numpy.std", "numpy.var", "numpy.sum")
+_OF_PICTURES = ("convert", "resize", "crop", "rotate", "transpose")
 _DEPTH = 6
 
 
@@ -55,6 +80,15 @@ def is_float64(source: Source, node: ast.expr, depth: int = 0) -> bool:
                 return _number(left) or _number(right) or _is_plain(source, left) or _is_plain(source, right)
             known = is_float64(source, left, depth + 1) or is_float64(source, right, depth + 1)
             return known and not any(source.value(side).kind is Kind.TENSOR for side in (left, right))
+        case ast.List(elts=parts) | ast.Tuple(elts=parts):
+            return any(is_float64(source, one, depth + 1) for one in parts)
+        case ast.ListComp(elt=elt):
+            return is_float64(source, elt, depth + 1)
+        case ast.Attribute(value=table, attr="values"):
+            return _is_table(source, table)
+        case ast.Attribute(value=ast.Name(id="self")):
+            kept = assigned(source, node)
+            return bool(kept) and all(is_float64(source, one, depth + 1) for one in kept)
         case ast.UnaryOp(operand=operand) | ast.Subscript(value=operand):
             return is_float64(source, operand, depth + 1)
         case ast.Attribute(value=value, attr="T"):
@@ -76,10 +110,23 @@ def is_bytes(source: Source, node: ast.expr, depth: int = 0) -> bool:
             return is_bytes(source, value, depth + 1)
         case ast.Call(func=ast.Attribute(value=value, attr=attr)) if attr in _KEEP:
             return is_bytes(source, value, depth + 1)
+        case ast.Call(func=func, args=args) if _is_picture(source, func, args):
+            return argument(node, "dtype", 1) is None
         case ast.Call(func=func, args=args):
             name = source.names.qualified(func, source.scope(node))
             return name in _READ or (name in _KEEPING and bool(args) and is_bytes(source, args[0], depth + 1))
     return False
+
+
+def _is_picture(source: Source, func: ast.expr, args: list[ast.expr]) -> bool:
+    """``np.array(Image.open(path).convert("RGB"))``."""
+    if source.names.qualified(func, source.scope(func)) not in _MADE or not args:
+        return False
+    made = _reaching(source, args[0]) if isinstance(args[0], ast.Name) else args[0]
+    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in _OF_PICTURES:
+        made = made.func.value
+    opened = made.func if isinstance(made, ast.Call) else None
+    return opened is not None and source.names.qualified(opened, source.scope(opened)) == "PIL.Image.open"
 
 
 def _call_is_float64(source: Source, node: ast.Call, depth: int) -> bool:
@@ -96,6 +143,13 @@ def _call_is_float64(source: Source, node: ast.Call, depth: int) -> bool:
         return argument(node, "dtype", 1 if "txt" in name else None) is None
     if name in _FLOATS_OF and node.args and argument(node, "dtype") is None:
         return any(is_float64(source, arg, depth + 1) or _is_whole(source, arg, depth + 1) for arg in node.args)
+    if name == "numpy.full":
+        filled = argument(node, "fill_value", 1)
+        return argument(node, "dtype", 2) is None and filled is not None and _fraction(filled)
+    if name == "numpy.random.multivariate_normal":
+        return True
+    if name in _MEANS and node.args and argument(node, "axis", 1) is not None:
+        return argument(node, "dtype") is None and is_float64(source, node.args[0], depth + 1)
     if name == "numpy.arange":
         return argument(node, "dtype", 3) is None and any(_fraction(arg) for arg in node.args)
     if name in _MADE and node.args:
@@ -104,6 +158,18 @@ def _call_is_float64(source: Source, node: ast.Call, depth: int) -> bool:
         return is_float64(source, node.args[0], depth + 1)
     if isinstance(node.func, ast.Attribute):
         owner = node.func.value
+        if node.func.attr in ("fit_transform", "transform") and any(
+            isinstance(one, ast.Call)
+            and (source.names.qualified(one.func, source.scope(one)) or "").startswith("sklearn.preprocessing.")
+            for one in made_by(source, owner)
+        ):
+            return True
+        if node.func.attr in ("mean", "std", "var", "sum") and argument(node, "axis", 0) is not None:
+            return argument(node, "dtype") is None and is_float64(source, owner, depth + 1)
+        if node.func.attr == "to_numpy":
+            return argument(node, "dtype", 0) is None and _is_table(source, owner)
+        if node.func.attr == "astype" and node.args:
+            return isinstance(node.args[0], ast.Name) and source.qualified(node.args[0]) == "float"
         if node.func.attr in _KEEP:
             return is_float64(source, owner, depth + 1)
         made = any(
@@ -112,6 +178,24 @@ def _call_is_float64(source: Source, node: ast.Call, depth: int) -> bool:
         drawn = node.func.attr in _GENERATOR and argument(node, "dtype") is None
         return made and drawn and _drawn_many(node, f".{node.func.attr}")
     return False
+
+
+def _is_table(source: Source, node: ast.expr) -> bool:
+    """Several columns of a table that pandas read: of mixed numbers it makes float64."""
+    several = isinstance(node, ast.Name)
+    while not isinstance(node, ast.Name):
+        if isinstance(node, ast.Subscript):
+            several = several or isinstance(node.slice, ast.List | ast.Tuple)
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "drop":
+            several, node = True, node.func.value
+        elif isinstance(node, ast.Attribute) and node.attr in ("iloc", "loc"):
+            node = node.value
+        else:
+            return False
+    made = _reaching(source, node)
+    read = source.names.qualified(made.func, source.scope(made)) if isinstance(made, ast.Call) else None
+    return several and (read or "").startswith("pandas.read_")
 
 
 def _drawn_many(node: ast.Call, name: str) -> bool:
@@ -146,6 +230,8 @@ def _is_whole(source: Source, node: ast.expr, depth: int) -> bool:
         return made is not None and depth <= _DEPTH and _is_whole(source, made, depth + 1)
     if isinstance(node, ast.Call) and source.names.qualified(node.func, source.scope(node)) == "numpy.arange":
         return argument(node, "dtype", 3) is None and not any(_fraction(arg) for arg in node.args)
+    if isinstance(node, ast.Call) and source.names.qualified(node.func, source.scope(node)) == "numpy.bincount":
+        return argument(node, "weights", 1) is None
     return is_bytes(source, node, depth)
 
 

@@ -26,6 +26,10 @@ _VIEWS = words(
     split narrow movedim swapaxes view_as broadcast_to diagonal select size dim to float contiguous type_as"""
 )
 """Methods that allocate nothing, or nothing if all is well."""
+_PICKING = words(
+    "gather index_select take_along_dim nonzero unique masked_select diagonal multinomial argwhere bincount"
+)
+"""Functions that take a part of their operand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ def size(source: Source, node: ast.expr, sizes: Mapping[str, float]) -> float:
         return max(size(source, one, sizes) for one in (node.left, *node.comparators)) / 4  # a byte for each float
     if isinstance(node, ast.BinOp):
         if isinstance(node.op, ast.MatMult):
-            return 0.0
+            return PAIRS_OF_NUMBERS if _is_transposed(node.right) else 0.0
         pairs = PAIRS if _pairs(source, node, node.left, node.right) else 0.0
         return max(pairs, size(source, node.left, sizes), size(source, node.right, sizes))
     return _of_call(source, node, sizes) if isinstance(node, ast.Call) else 0.0
@@ -146,14 +150,27 @@ def _of_call(source: Source, node: ast.Call, sizes: Mapping[str, float]) -> floa
     given = [*node.args]
     if isinstance(func, ast.Attribute) and source.value(func.value).kind is Kind.TENSOR:
         given.insert(0, func.value)
+    given = [part for one in given for part in (one.elts if isinstance(one, ast.List | ast.Tuple) else [one])]
     largest = max((size(source, one, sizes) for one in given), default=0.0)
+    if name in ("expand", "repeat", "tile") and given and inserts_axis(given[0]):
+        return PAIRS
+    if name in ("mm", "bmm", "matmul") and len(given) == 2 and _is_transposed(given[1]):
+        return PAIRS_OF_NUMBERS
     pairs = len(given) >= 2 and _pairs(source, node, given[0], given[1])
     if pairs and name in ("max", "min", "maximum", "minimum", "sub", "add", "mul", "div", "pow", "where", "logaddexp"):
         return PAIRS
     if name in torch_api.REDUCTIONS and len(given) + len(node.keywords) > 1 and not _two_tensors(source, given):
         return _narrower(largest)
-    known = name in _VIEWS or name.rstrip("_") not in torch_api.CONTRACTING
-    return largest if known and value.large else 0.0
+    changes = name.rstrip("_") in torch_api.CONTRACTING or name in _PICKING
+    return largest if name in _VIEWS or (torch_api.returns_tensor(f"torch.{name}") and not changes) else 0.0
+
+
+def _is_transposed(node: ast.expr) -> bool:
+    """``y.T``, ``y.transpose(-1, -2)``: with it a product pairs rows with rows."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("T", "mT")
+    func = node.func if isinstance(node, ast.Call) else None
+    return isinstance(func, ast.Attribute) and func.attr in ("t", "transpose", "mT")
 
 
 def _two_tensors(source: Source, given: Sequence[ast.expr]) -> bool:

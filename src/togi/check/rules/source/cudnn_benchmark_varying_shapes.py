@@ -164,15 +164,28 @@ def _bound(target: ast.expr) -> set[str]:
 
 
 def _draws(source: Source, node: ast.expr) -> bool:
-    return any(
-        isinstance(part, ast.Call) and (source.names.qualified(part.func, source.scope(node)) or "").startswith(_RANDOM)
-        for part in ast.walk(node)
-    )
+    """Whether a number is drawn in an expression, or in a function of this file that it calls."""
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    made = [source.value(call.func).definition for call in calls]
+    results = [
+        part.value
+        for one in made
+        if isinstance(one, ast.FunctionDef)
+        for part in ast.walk(one)
+        if isinstance(part, ast.Return) and part.value is not None
+    ]
+    return any(_draws_here(source, one) for one in (node, *results))
+
+
+def _draws_here(source: Source, node: ast.expr) -> bool:
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return any((source.names.qualified(call.func, source.scope(call)) or "").startswith(_RANDOM) for call in calls)
 
 
 def _padded_collate(source: Source) -> Iterator[str]:
+    given = {ast.unparse(one.value) for one in source.nodes(ast.keyword) if one.arg == "collate_fn"}
     for function in source.nodes(ast.FunctionDef):
-        text = ast.unparse(function) if "collate" in function.name else ""
+        text = ast.unparse(function) if "collate" in function.name or function.name in given else ""
         if "max(" in text and any(word in text for word in ("pad(", "zeros(", "full(", "empty(")):
             yield f"line {function.lineno}: {function.name} pads a batch to its largest sample"
 

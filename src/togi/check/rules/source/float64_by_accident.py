@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.check.finding import Finding, Fix
 from togi.check.rule import SourceRule
+from togi.check.source import torch_api
 from togi.check.source.arguments import argument, unpacks
 from togi.check.source.edits import add_argument, end, insert
 from togi.check.source.loaders import is_test
@@ -41,9 +42,9 @@ _DELIBERATE = (
 class Float64ByAccident(SourceRule):
     """Tensors in double precision that nobody asked for.
 
-    What it reports: tensors made of NumPy arrays whose float64 is NumPy's default (``np.random.randn``, ``np.zeros``,
-    ``np.linspace``, an image divided by 255); ``.double()`` of an activation in ``forward``;
-    ``set_default_dtype(torch.float64)``.
+    What it reports: ``dtype=float``, which is float64, tensors made of NumPy arrays whose float64 is NumPy's
+    default (``np.random.randn``, ``np.zeros``, ``np.linspace``, an image divided by 255); ``.double()`` of an
+    activation in ``forward``; ``set_default_dtype(torch.float64)``.
 
     Why it costs: twice the bytes everywhere it reaches, since float32 and float64 give float64; and a GPU computes
     double precision at a 32nd to a 64th of its speed (consumer cards), without tensor cores.
@@ -89,6 +90,14 @@ class Float64ByAccident(SourceRule):
         "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n        x = torch.relu(x)\n"
         "        return self.body(x.double())  # here\n",
         "import numpy as np\nimport torch\n\nx = torch.as_tensor(np.array([0.5, 1.5]))  # here\n",
+        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n"
+        "        weight = torch.ones(3, dtype=torch.float64, device=x.device)  # here\n        return x * weight\n",
+        "import torch\n\ny = torch.zeros(3, dtype=float)  # here\n",
+        "import numpy as np\nimport torch\nfrom PIL import Image\n\n"
+        "picture = np.array(Image.open(path).convert('RGB')) / 255.0\nx = torch.from_numpy(picture)  # here\n",
+        "import numpy as np\nimport torch\n\n\nclass Points:\n    def __init__(self, n):\n"
+        "        self.points = np.random.normal(size=(n, 3))\n\n    def __getitem__(self, i):\n"
+        "        return torch.from_numpy(np.stack([self.points[i], -self.points[i]]))  # here\n",
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
@@ -96,6 +105,7 @@ class Float64ByAccident(SourceRule):
             yield from self._arrays(source)
             yield from self._defaults(source)
             yield from self._doubled(source)
+            yield from self._made(source)
 
     def _arrays(self, source: Source) -> Iterator[Finding]:
         for node, name in uses(source, _FROM_NUMPY):
@@ -125,6 +135,27 @@ class Float64ByAccident(SourceRule):
                     call,
                     f"{name.rpartition('.')[2]} makes every new tensor and parameter float64",
                     "leave the default, and use float64 where it is needed: x.double() there",
+                )
+
+    def _made(self, source: Source) -> Iterator[Finding]:
+        for node in source.nodes(ast.keyword):
+            call = source.parent(node)
+            given = source.qualified(node.value) if node.arg == "dtype" else None
+            if given not in (*_DOUBLES, "float") or not isinstance(call, ast.Call):
+                continue
+            name = source.names.qualified(call.func, source.scope(call)) or ""
+            factory = name.rpartition(".")[2] in (*torch_api.FACTORIES, *torch_api.FROM_DATA, *torch_api.LIKE)
+            if (
+                name.startswith("torch.")
+                and factory
+                and (given == "float" or source.hot(call))
+                and not _deliberate(source, call)
+            ):
+                yield source.finding(
+                    self,
+                    call,
+                    f"{ast.unparse(call)} is float64, and so is what it meets",
+                    "give it the dtype of what it meets (dtype=x.dtype)",
                 )
 
     def _doubled(self, source: Source) -> Iterator[Finding]:
@@ -166,7 +197,7 @@ def _doubles(source: Source, call: ast.Call) -> bool:
     if call.func.attr == "double":
         return not call.args and not call.keywords
     given = argument(call, "dtype") or (call.args[0] if len(call.args) == 1 else None)
-    return call.func.attr == "to" and given is not None and source.qualified(given) in ("torch.float64", "torch.double")
+    return call.func.attr in ("to", "type") and given is not None and source.qualified(given) in _DOUBLES
 
 
 def _is_activation(source: Source, call: ast.Call) -> bool:
@@ -188,4 +219,4 @@ def _deliberate(source: Source, call: ast.Call) -> bool:
     above = source.parent(call)
     reduced = isinstance(above, ast.Attribute) and above.attr in ("sum", "mean", "norm", "var", "std", "pow", "item")
     body = ast.unparse(function).replace(ast.unparse(call), "") if function is not None else ""
-    return reduced or any(back in body for back in (".float()", ".to(dtype", "dtype)", ".type_as(", ".to(x", "_dtype"))
+    return reduced or any(back in body for back in (".float()", ".to(dtype", "dtype)", ".type_as(", ".to(x)", "_dtype"))

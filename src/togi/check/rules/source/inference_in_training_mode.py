@@ -136,9 +136,10 @@ def _training(source: Source, use: Use) -> str:
     if last is not None:
         trained = sets_training(last) and trains(source, use.function or source.tree)
         return f"the last call before it is {excerpt(last)} in line {last.lineno}" if trained else ""
-    if _evaluated_elsewhere(source, use):
-        return ""
     origin = use.value.origin
+    own = isinstance(origin, ast.Call) and source.index.class_of(source.function(origin) or origin) is not None
+    if _evaluated_elsewhere(source, use) or (not own and ast.unparse(use.model).startswith("self.")):
+        return ""
     if isinstance(origin, ast.Call) and depends_on_mode(source, use.value):
         made = source.function(origin)
         if made is not None and made is not use.function and any(not sets_training(one) for one in mode_calls(made)):
@@ -187,7 +188,7 @@ def _evaluated_elsewhere(source: Source, use: Use) -> bool:
         return False
     owner = source.index.class_of(function)
     if owner is not None:
-        return any(not sets_training(call) for call in mode_calls(owner)) or ast.unparse(use.model).startswith("self.")
+        return any(not sets_training(call) for call in mode_calls(owner))
     outer = source.function(function)
     callers = [source.function(call) for call in source.callers.sites(function)]
     around = [one for one in (outer, *callers) if one is not None]

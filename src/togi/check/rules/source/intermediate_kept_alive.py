@@ -16,7 +16,7 @@ from togi.check.source.value import Kind, excerpt
 if TYPE_CHECKING:
     from togi.check.source.model import Source
 
-_PAIRING = re.compile(r"cdist|outer|pairwise_distances")
+_PAIRING = re.compile(r"None\b|unsqueeze|cdist|outer|pairwise_distances|\.T\b|\.t\(|transpose")
 _INDICES = re.compile(r"(ind|idx|index|indices|mask|ids)$")
 _TABLES = re.compile(r"(__init__|rel|index|coord|anchor|grid|table|mask|embed|freq|rope|init_weight|reset)")
 
@@ -96,7 +96,7 @@ class IntermediateKeptAlive(SourceRule):
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
-        if "None" not in source.text and "unsqueeze" not in source.text and not _PAIRING.search(source.text):
+        if not _PAIRING.search(source.text):
             return
         for function in source.nodes(ast.FunctionDef):
             if not _TABLES.search(function.name.lower()) and not _is_compiled(function):
@@ -165,10 +165,10 @@ def _is_compiled(function: ast.FunctionDef) -> bool:
 
 
 def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
-    """The block and those of its ``with`` statements."""
+    """The block and those inside it."""
     yield body
     for statement in body:
-        if isinstance(statement, ast.With):
+        if isinstance(statement, ast.With | ast.For | ast.While | ast.If):
             yield from _blocks(statement.body)
 
 

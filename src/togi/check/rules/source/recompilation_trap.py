@@ -99,8 +99,9 @@ class RecompilationTrap(SourceRule):
     def _counters(self, source: Source) -> Iterator[Finding]:
         for function in _compiled_forwards(source):
             for node in ast.walk(function):
-                if isinstance(node, ast.AugAssign) and _counts_attribute(source, node):
-                    target = ast.unparse(node.target)
+                counted = _counted(node)
+                if counted is not None and _is_integer(source, counted):
+                    target = ast.unparse(counted)
                     yield source.finding(
                         self,
                         node,
@@ -174,13 +175,23 @@ def _compiled_forwards(source: Source) -> Iterator[ast.FunctionDef]:
     yield from dict.fromkeys(found)
 
 
-def _counts_attribute(source: Source, node: ast.AugAssign) -> bool:
-    """``self.n += 1`` where ``self.n`` starts as a Python integer."""
-    target = node.target
-    if not isinstance(target, ast.Attribute) or not isinstance(target.value, ast.Name) or target.value.id != "self":
-        return False
-    if not isinstance(node.value, ast.Constant) or type(node.value.value) is not int:
-        return False
+def _counted(node: ast.AST) -> ast.Attribute | None:
+    """``self.n`` of ``self.n += 1`` and ``self.n = self.n + 1``."""
+    if isinstance(node, ast.AugAssign):
+        target, step = node.target, node.value
+    elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):
+        target, step = node.targets[0], node.value.right
+        if ast.unparse(node.value.left) != ast.unparse(target):
+            return None
+    else:
+        return None
+    own = isinstance(target, ast.Attribute) and isinstance(target.value, ast.Name) and target.value.id == "self"
+    whole = isinstance(step, ast.Constant) and type(step.value) is int
+    return target if own and whole and isinstance(target, ast.Attribute) else None
+
+
+def _is_integer(source: Source, target: ast.Attribute) -> bool:
+    """Whether ``self.n`` starts as a Python integer."""
     starts = (other for other in source.nodes(ast.Assign) if any(_same(target, one) for one in other.targets))
     return any(isinstance(start.value, ast.Constant) and type(start.value.value) is int for start in starts)
 

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from togi.check.finding import Finding
 from togi.check.rule import SourceRule
 from togi.check.source.grounds import grounds
-from togi.check.source.value import Hot, excerpt
+from togi.check.source.inference import backward_calls
+from togi.check.source.value import Hot, Kind, Value, excerpt
 
 if TYPE_CHECKING:
     from togi.check.source.model import Source
 
+_MEASURES = re.compile(r"(^|_)(loss\w*|losses|acc\d?|accuracy|err[GD]?|kl|norm|iou|dice|psnr)($|_)")
 _CONVERSIONS = ("float", "int", "bool", "complex")
 
 
@@ -22,7 +25,7 @@ class ScalarFromTensor(SourceRule):
 
     What it reports: ``.item()``, ``.tolist()``, ``float(x)``, ``int(x)``, ``bool(x)``, ``complex(x)``, ``range(x)`` and
     slice bounds on a tensor that may lie on an accelerator, in ``forward``, in a training step, or in a loop over
-    batches.
+    batches; ``.item()`` of something unknown that is named like a loss or a measure in a loop that trains.
 
     Why it costs: Python has to wait until the device has computed everything queued so far and has copied the number
     back. Until then it queues nothing, so the device runs dry after every such line. Under ``torch.compile`` each one
@@ -88,9 +91,19 @@ class ScalarFromTensor(SourceRule):
             if hot is None:
                 continue
             value = source.value(tensor)
-            if value.on_device:
+            if value.on_device or _is_result_of_training(node, tensor, value, hot):
                 message = f"{what} waits for the device to compute {excerpt(tensor, 40)}"
                 yield source.finding(self, node, message, _remedy(hot, tensor), evidence=grounds(value, hot))
+
+
+def _is_result_of_training(node: ast.AST, tensor: ast.expr, value: Value, hot: Hot) -> bool:
+    """``.item()`` of something unknown that is named like a loss or a measure, in a loop that trains."""
+    if value.kind is not Kind.UNKNOWN or not ast.unparse(node).endswith(".item()") or hot.loop is None:
+        return False
+    while isinstance(tensor, ast.Subscript):
+        tensor = tensor.value
+    name = tensor.attr if isinstance(tensor, ast.Attribute) else tensor.id if isinstance(tensor, ast.Name) else ""
+    return bool(_MEASURES.search(name)) and any(True for _ in backward_calls(hot.loop))
 
 
 def _readings(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.check.finding import Finding
 from togi.check.rule import SourceRule
-from togi.check.source.clocks import Interval, intervals
+from togi.check.source.clocks import Interval, event_intervals, intervals
 from togi.check.source.compiled import compilation
 
 if TYPE_CHECKING:
@@ -68,13 +68,16 @@ class TimingIncludesCompilation(SourceRule):
         "    return t1 - t0\n",
         "from time import monotonic\nimport torch\n\nt = monotonic()\nm = torch.compile(m, mode='max-autotune')\n"
         "y = m(x)  # here\ny = m(x)\nd = monotonic() - t\n",
+        "import torch\n\nm = torch.compile(m)\nstart, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
+        "start.record()\nfor _ in range(9):\n    m(x)  # here\nend.record()\ntorch.cuda.synchronize()\n"
+        "print(start.elapsed_time(end))\n",
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
         if "compile" not in source.text:
             return
         found: dict[ast.Call, Interval] = {}
-        for interval in intervals(source):
+        for interval in (*intervals(source), *event_intervals(source)):
             call = None if _meant(source, interval) else _first_compiled(source, interval)
             if call is not None:
                 found.setdefault(call, interval)
@@ -121,5 +124,5 @@ def _meant(source: Source, interval: Interval) -> bool:
     if loops and not isinstance(statement, ast.AugAssign) and not _compiled_in(source, interval, loops[0]):
         return True
     targets = statement.targets if isinstance(statement, ast.Assign) else []
-    names = " ".join(ast.unparse(target) for target in (*targets, *interval.start.targets)).lower()
+    names = " ".join(ast.unparse(target) for target in (*targets, *getattr(interval.start, "targets", ()))).lower()
     return any(word in names for word in _MEANT)
