@@ -31,7 +31,7 @@ _KNOWN_RUNS: Final = 20_000
 _REFERENCES = re.compile(rb"\](?:\x94|q(.)|r(.{4}))\(((?:h.|j.{4})+)e", re.DOTALL)
 """A list that holds nothing but references: how the frames of a traceback are written."""
 _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
-_NAMES = {ord(code): known.name for code, known in ((o.code, o) for o in pickletools.opcodes)}
+_OPCODES = {ord(known.code): known for known in pickletools.opcodes}
 
 Handler = Callable[[bytes, int], int]
 
@@ -93,9 +93,11 @@ class Machine:
     def _damaged(self, position: int, error: Exception) -> SnapshotError:
         window = self._window
         at = window.begins + position
-        if window.ended and len(window.data) - position < 10:
+        known = _OPCODES.get(window.data[position])
+        argument_bytes = max(1, known.arg.n) if known is not None and known.arg is not None else 0
+        if window.ended and position + 1 + argument_bytes > len(window.data):
             return truncated(window.total_bytes)
-        name = _NAMES.get(window.data[position], "no opcode of pickle")
+        name = known.name if known is not None else "no opcode of pickle"
         return SnapshotError(
             f"the file is damaged at byte {at:,} of {window.total_bytes:,} ({name}: {type(error).__name__}), or it is "
             "no CUDA memory snapshot: write it with torch.cuda.memory._dump_snapshot(FILE) and copy it in binary mode"
@@ -108,16 +110,16 @@ class Machine:
     def _refuse(self, data: bytes, position: int) -> int:
         at = self._window.begins + position - 1
         code = data[position - 1]
-        name = _NAMES.get(code)
-        if at == 0 or name is None:
+        known = _OPCODES.get(code)
+        if at == 0 or known is None:
             raise SnapshotError(
                 f"byte {at:,} is {code:#04x}, which no pickle of plain values has there: this is no CUDA memory "
                 "snapshot, or it is damaged. torch.cuda.memory._dump_snapshot(FILE) writes one"
             )
         raise SnapshotError(
-            f"the pickle asks for {name} at byte {at:,}: that imports, calls or builds something, which a CUDA memory "
-            "snapshot never needs and a file from elsewhere must not do. Nothing of it was run. If it is a snapshot to "
-            "which something was added, write it again with torch.cuda.memory._dump_snapshot(FILE)"
+            f"the pickle asks for {known.name} at byte {at:,}: that imports, calls or builds something, which a CUDA "
+            "memory snapshot never needs and a file from elsewhere must not do. Nothing of it was run. If it is a "
+            "snapshot to which something was added, write it again with torch.cuda.memory._dump_snapshot(FILE)"
         )
 
     def _table(self) -> list[Handler]:
@@ -237,20 +239,24 @@ class Machine:
         return self._memoise(data, position + width)
 
     def _get1(self, data: bytes, position: int) -> int:
-        return self._get(data[position], position + 1)
+        value = self._memo[data[position]]
+        if value is HANDED_OVER:
+            raise self._second_time(position)
+        self._stack.append(value)
+        return position + 1
 
     def _get4(self, data: bytes, position: int) -> int:
-        return self._get(int.from_bytes(data[position : position + 4], "little"), position + 4)
-
-    def _get(self, slot: int, position: int) -> int:
-        value = self._memo[slot]
+        value = self._memo[int.from_bytes(data[position : position + 4], "little")]
         if value is HANDED_OVER:
-            raise SnapshotError(
-                f"byte {self._window.begins + position:,} refers a second time to a trace entry or a segment. torch "
-                "writes each once, and they are not kept while reading: this is no snapshot as torch writes it"
-            )
+            raise self._second_time(position)
         self._stack.append(value)
-        return position
+        return position + 4
+
+    def _second_time(self, position: int) -> SnapshotError:
+        return SnapshotError(
+            f"byte {self._window.begins + position:,} refers a second time to a trace entry or a segment. torch "
+            "writes each once, and they are not kept while reading: this is no snapshot as torch writes it"
+        )
 
     # Containers -----------------------------------------------------------------------------------------------------
 
