@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from types import TracebackType
 from typing import Self
 
+import torch
 from torch import nn
 
 from togi.budget.account.make import close_account
 from togi.budget.account.record import Account
 from togi.budget.account.watch import Watch
 from togi.errors import TogiError
+
+_ONE_AT_A_TIME = threading.Lock()
+"""PyTorch's profiler is one per process."""
 
 
 class Watched:
@@ -23,23 +28,40 @@ class Watched:
     def __init__(self, module: nn.Module | None = None, *, device: str = "cpu") -> None:
         self._watch = Watch(module, device=device)
         self._account: Account | None = None
+        self._why_none = "there is no account yet: read it after the end of the with block, which must not raise"
         if module is not None:
             self._watch.enter_module(module)
 
     @property
     def account(self) -> Account:
-        """Raises TogiError before the end of the ``with`` block, and after one that raised."""
+        """Raises TogiError before the end of the ``with`` block, after one that raised, and where nothing was seen."""
         if self._account is None:
-            raise TogiError("there is no account yet: read it after the end of the with block, which must not raise")
+            raise TogiError(self._why_none)
         return self._account
 
     def __enter__(self) -> Self:
-        self._watch.__enter__()
+        """Raises TogiError where the process is being profiled already, by another ``togi.memory()`` for instance."""
+        if torch.autograd._profiler_enabled() or not _ONE_AT_A_TIME.acquire(blocking=False):
+            raise TogiError(
+                "a profiler is running already (another togi.memory() or torch.profiler), and PyTorch allows one at a "
+                "time: nothing of this block would be seen. Put the blocks one after the other"
+            )
+        try:
+            self._watch.__enter__()
+        except BaseException:
+            _ONE_AT_A_TIME.release()
+            raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._watch.__exit__(kind, error, trace)
+        try:
+            self._watch.__exit__(kind, error, trace)
+        except TogiError as nothing_seen:  # the watched code did nothing wrong: told to who asks for the account
+            self._why_none = str(nothing_seen)
+            return
+        finally:
+            _ONE_AT_A_TIME.release()
         if error is None:
             self._account = close_account(self._watch)

@@ -79,8 +79,9 @@ class Watch:
         stream = read_stream(self._profiler, self.device)
         if stream is None:
             raise TogiError(
-                f"nothing was allocated by torch's {self.device} allocator while the code ran, so there is no account "
-                "to give. An engine outside torch has memory of its own: 'togi bench' shows the resident set."
+                f"nothing was allocated by torch's {self.device} allocator in this thread while the code ran, so there "
+                "is no account to give. Other threads that the code starts are not seen; an engine outside torch has "
+                "memory of its own: 'togi bench' shows the resident set."
             )
         self.stream = stream
 
