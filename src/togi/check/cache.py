@@ -18,6 +18,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 
 import togi
+from togi.check.data.torch_names import behind_installed
 from togi.check.result import FileReport
 
 KEPT_DAYS = 30
@@ -35,8 +36,8 @@ def cache_folder() -> Path:
 
 @functools.cache
 def rules_version() -> bytes:
-    """Changes with any byte of togi.check, with togi and with Python (whose parser decides what can be checked)."""
-    digest = hashlib.blake2b(f"{togi.__version__} {sys.version}".encode())
+    """Changes with togi, any byte of togi.check, Python (its parser decides what can be checked), and a later torch."""
+    digest = hashlib.blake2b(f"{togi.__version__} {sys.version} {behind_installed()}".encode())
     folder = Path(__file__).parent
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable, Iterator
+from importlib import metadata
 
 import pytest
 
+from togi.check.cache import rules_version
 from togi.check.data.gone_names import GONE
-from togi.check.data.torch_names import torch_names
+from togi.check.data.torch_names import behind_installed, torch_names
 from togi.check.rules.source.nonexistent_function import NonexistentFunction
 from togi.check.source.model import Source
 
@@ -63,3 +66,38 @@ def test_the_remedy_names_what_was_meant(text: str, remedy: str) -> None:
 )
 def test_odd_files(text: str) -> None:
     assert not list(NonexistentFunction().check(Source.parse(text)))
+
+
+@pytest.fixture
+def installed(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    def pretend(version: str) -> None:
+        monkeypatch.setattr(metadata, "version", lambda _: version)
+        behind_installed.cache_clear()
+
+    yield pretend
+    behind_installed.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("version", "behind"),
+    [("2.15.0+cu132", False), ("2.15.3", False), ("2.9.1", False), ("2.16.0.dev20261120+cpu", True), ("3.0", True)],
+)
+def test_a_later_torch_may_have_what_the_table_lacks(
+    installed: Callable[[str], None], version: str, behind: bool
+) -> None:
+    installed(version)
+    text = (
+        "import torch\ntorch.compiler.optimize(m)\ntorch.brand_new(x)\nfrom torch.nn import Brand\nimport torch.rfft\n"
+    )
+    found = [finding.place.line for finding in NonexistentFunction().check(Source.parse(text)) if finding.place]
+    assert sorted(found) == ([2, 5] if behind else [2, 3, 4, 5])
+
+
+def test_findings_of_an_earlier_torch_are_not_taken_from_the_cache(installed: Callable[[str], None]) -> None:
+    versions = set()
+    for version in ("2.15.0", "2.16.0"):
+        installed(version)
+        rules_version.cache_clear()
+        versions.add(rules_version())
+    rules_version.cache_clear()
+    assert len(versions) == 2

@@ -15,11 +15,12 @@ import functools
 import importlib
 import json
 import pkgutil
+import re
 import sys
 import warnings
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from importlib import resources
+from importlib import metadata, resources
 from types import ModuleType
 
 _LAZY = {"torch": {"onnx", "has_mps", "has_cuda", "has_cudnn", "has_mkldnn", "set_vital"}}
@@ -49,6 +50,23 @@ def torch_names() -> Names:
     text = resources.files(__package__ or "").joinpath("torch_names.json").read_text(encoding="utf-8")
     table = json.loads(text)
     return Names(table["version"], {module: frozenset(names.split()) for module, names in table["modules"].items()})
+
+
+@functools.cache
+def behind_installed() -> bool:
+    """Whether the installed torch, which is not imported for this, is of a later minor version than the table.
+
+    Then it may have names that the table lacks. Patch releases add none.
+    """
+    try:
+        installed = metadata.version("torch")
+    except metadata.PackageNotFoundError:
+        return False
+    return _minor(installed) > _minor(torch_names().version)
+
+
+def _minor(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version)[:2])
 
 
 def names_of_installed() -> Names:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from togi.check.data.gone_names import GONE
-from togi.check.data.torch_names import torch_names
+from togi.check.data.torch_names import behind_installed, torch_names
 from togi.check.finding import Finding
 from togi.check.rule import SourceRule
 from togi.check.source.guards import guarded, probed
@@ -33,7 +33,8 @@ class NonexistentFunction(SourceRule):
 
     When it stays silent: under ``try``, ``hasattr`` or a test of the version; where the file sets the name itself or
     asks for it by ``getattr``; private names; annotations; ``torch.ops`` and other modules that make up attributes when
-    asked; devices of plugins (``torch.npu``); and what follows a class or function (``torch.Tensor.foo``).
+    asked; devices of plugins (``torch.npu``); and what follows a class or function (``torch.Tensor.foo``). Where a
+    later torch than 2.15 is installed, only names known to be gone, or never to have existed, are reported.
 
     Example::
 
@@ -157,9 +158,9 @@ def _absent_in_chain(source: Source, node: ast.Attribute, module: str) -> Iterat
 def _lacks(module: str, attribute: str) -> bool:
     if f"{module}.{attribute}" in GONE:
         return True
-    private = attribute.startswith("_")
     return (
-        not private
+        not behind_installed()
+        and not attribute.startswith("_")
         and attribute not in torch_names().modules[module]
         and (module != "torch" or attribute not in _PLUGINS)
     )
