@@ -45,7 +45,7 @@ def resnet50() -> Subject:
 def gpt2_small() -> Subject:
     from transformers import GPT2Config, GPT2LMHeadModel
 
-    ids = torch.randint(0, 50257, (2, 512))
+    ids = torch.randint(0, 50257, (1, 512))
     module = GPT2LMHeadModel(GPT2Config(use_cache=False)).train()
     return Subject(module, {"input_ids": ids, "labels": ids}, step=lambda module, sample: module(**sample).loss)
 
@@ -53,7 +53,7 @@ def gpt2_small() -> Subject:
 def vit_b16() -> Subject:
     import torchvision
 
-    return Subject(torchvision.models.vit_b_16().train(), torch.randn(4, 3, 224, 224))
+    return Subject(torchvision.models.vit_b_16().train(), torch.randn(2, 3, 224, 224))
 
 
 @dataclass(frozen=True)
@@ -82,9 +82,9 @@ MODELS = {
         ],
     ),
     "gpt2_small": Model(
-        "GPT-2 small (transformers), batch 2, sequence 512", gpt2_small, lambda m: list(m.transformer.h)
+        "GPT-2 small (transformers), batch 1, sequence 512", gpt2_small, lambda m: list(m.transformer.h)
     ),
-    "vit_b16": Model("ViT-B/16 (torchvision), batch 4 at 224 x 224", vit_b16, lambda m: list(m.encoder.layers)),
+    "vit_b16": Model("ViT-B/16 (torchvision), batch 2 at 224 x 224", vit_b16, lambda m: list(m.encoder.layers)),
 }
 
 
@@ -130,7 +130,7 @@ def plain() -> Iterator[None]:
     yield
 
 
-def measure(name: str, budgets: list[str], turns: int) -> list[dict[str, Any]]:
+def measure(name: str, budgets: list[str], turns: int, planning_s: float) -> list[dict[str, Any]]:
     model = MODELS[name]
     torch.manual_seed(0)
     step = make_step(model.make(), train=True)
@@ -146,7 +146,7 @@ def measure(name: str, budgets: list[str], turns: int) -> list[dict[str, Any]]:
     for budget in budgets:
         limit = budget_bytes(budget, static, rows)
         started = time.perf_counter()
-        found = planner.plan(limit, timed=False)
+        found = planner.plan(limit, time_limit_s=planning_s, timed=False)
         way = f"togi fit, {budget}{' %' if budget.isdigit() else ''}"
         ways[way] = functools.partial(planned, found.plan, step)
         rows[way] = {
@@ -210,11 +210,12 @@ def main() -> None:
     parser.add_argument("--model", choices=MODELS)
     parser.add_argument("--budgets", nargs="*", default=["75", "50", "30"], help="percent, block or sequential")
     parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--planning", type=float, default=60.0, help="seconds for planning under one budget")
     parser.add_argument("--table", action="store_true", help="print what was measured, as Markdown")
     options = parser.parse_args()
     known = json.loads(DATA.read_text()) if DATA.exists() else []
     if options.model:
-        new = measure(options.model, options.budgets, options.turns)
+        new = measure(options.model, options.budgets, options.turns, options.planning)
         plain_ms = new[0]["step_ms"]
         new = [{**row, "plain_ms": plain_ms} for row in new]
         replaced = {(row["model"], row["way"]) for row in new}
