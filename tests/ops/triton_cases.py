@@ -19,7 +19,7 @@ from togi.ops.kernels import triton_boxes
 FORMATS = st.sampled_from(["xyxy", "xywh", "cxcywh"])
 UNDEFINED = st.sampled_from(["nan", "zero"])
 DTYPES = st.sampled_from([torch.float32, torch.float64, torch.float16, torch.bfloat16])
-BOXES = box_tensors(any_boxes | neat_boxes, 30).map(lambda boxes: boxes + 0.0)
+BOXES = box_tensors(any_boxes | neat_boxes, 18).map(lambda boxes: boxes + 0.0)
 
 
 def both(call: Callable[[], tuple[Tensor, ...]]) -> Iterator[tuple[Tensor, Tensor]]:
@@ -35,7 +35,7 @@ def check_all(anchors: Tensor, boxes: Tensor, fmt: str, undefined: str) -> None:
     pair = (anchors, boxes)
     for native, triton in both(lambda: operators.match(*pair, fmt, undefined, True, True, False)):
         assert same(native, triton)
-    k = min(7, len(boxes))
+    k = min(3, len(boxes))
     for native, triton in both(lambda: operators.topk(*pair, k, fmt, undefined, False)):
         assert same(native, triton)
     for kind in ("intersection", "iou", "giou", "diou", "ciou"):
@@ -46,7 +46,7 @@ def check_all(anchors: Tensor, boxes: Tensor, fmt: str, undefined: str) -> None:
                 assert same(native, triton), kind
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
+@settings(max_examples=15, deadline=None, derandomize=True)
 @given(BOXES, BOXES, FORMATS, UNDEFINED, DTYPES)
 def anything(anchors: Tensor, boxes: Tensor, fmt: str, undefined: str, dtype: torch.dtype) -> None:
     check_all(anchors.to(dtype), boxes.to(dtype), fmt, undefined)
@@ -56,10 +56,10 @@ def several_blocks_and_slices() -> None:
     """More than a block of both, equal values across blocks, and few queries whose candidates are shared out."""
     triton_boxes._SLICE = 64
     for anchors, boxes in (
-        (random_boxes(333, 1), random_boxes(70, 2)),
-        (grid_boxes(11), grid_boxes(4) + 3),
-        (random_boxes(5, 1), random_boxes(400, 2)),
-        (random_boxes(3, 1), random_boxes(1, 2).expand(300, 4)),
+        (random_boxes(130, 1), random_boxes(33, 2)),
+        (grid_boxes(6), grid_boxes(3) + 3),
+        (random_boxes(5, 1), random_boxes(150, 2)),
+        (random_boxes(3, 1), random_boxes(1, 2).expand(140, 4)),
     ):
         check_all(anchors, boxes, "xyxy", "nan")
 

@@ -14,6 +14,7 @@ mmdet.models.task_modules.assigners.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
@@ -79,7 +80,7 @@ def assign_atss(
     nearest, start = [], 0
     for size in level_sizes:
         level = Corners(*(t[start : start + size] for t in placed))
-        nearest.append(start + _best(k, size, len(boxes), lambda at, level=level: -_distance(targets, level, at)))
+        nearest.append(start + _best(k, size, len(boxes), functools.partial(_nearness, targets, level)))
         start += size
     candidates = torch.cat(nearest)
     iou = _candidate_iou(placed, targets, candidates)
@@ -171,11 +172,11 @@ def _tiles(anchors: int, boxes: int) -> Iterator[slice]:
         yield slice(start, min(start + length, anchors))
 
 
-def _distance(boxes: Corners, anchors: Corners, at: slice) -> Tensor:
-    """Between the centres, [M, T]."""
+def _nearness(boxes: Corners, anchors: Corners, at: slice) -> Tensor:
+    """The distance between the centres, negative, [M, T]."""
     x, y = _centre(anchors)
     box_x, box_y = _centre(boxes)
-    return ((x[at] - box_x[:, None]) ** 2 + (y[at] - box_y[:, None]) ** 2).sqrt()
+    return -((x[at] - box_x[:, None]) ** 2 + (y[at] - box_y[:, None]) ** 2).sqrt()
 
 
 def _centre(box: Corners) -> tuple[Tensor, Tensor]:
@@ -234,12 +235,11 @@ def _check_classes(predictions: Tensor, scores: Tensor, anchors: Tensor, boxes: 
     if labels.shape != boxes.shape[:1] or labels.is_floating_point():
         told = f"labels {list(labels.shape)} ({labels.dtype})"
         raise BoxError(f"{told}: give an integer for each of {len(boxes)} boxes.")
-    if (
-        labels.device.type == "cpu"
-        and len(labels)
-        and not 0 <= int(labels.min()) <= int(labels.max()) < scores.shape[1]
-    ):
+    if labels.device.type != "cpu" or not len(labels):  # elsewhere it would wait for the device
+        return
+    least, most, classes = int(labels.min()), int(labels.max()), scores.shape[1]
+    if not 0 <= least <= most < classes:
         raise BoxError(
-            f"labels from {int(labels.min())} to {int(labels.max())}, but scores {list(scores.shape)} have classes 0 to "
-            f"{scores.shape[1] - 1}."
+            f"labels from {least} to {most}, but scores {list(scores.shape)} have classes 0 to {classes - 1}: labels "
+            "start at 0, without the background."
         )
