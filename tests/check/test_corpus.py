@@ -13,9 +13,9 @@ import pytest
 from togi.check.rule import SourceRule, all_rules
 
 SOURCE = Path(__file__).parents[2] / "benchmarks" / "check_quality.py"
-RECALL = {"development": 0.91, "held out": 0.84}
+RECALL = {"development": 0.99, "held out": 0.93}
 """What the rules reached when this was last measured; the target is 0.95. Raised with the rules, never lowered."""
-PRECISION = {"development": 0.98, "held out": 0.95}
+PRECISION = {"development": 0.99, "held out": 0.99}
 
 
 def _quality():

@@ -197,7 +197,7 @@ def _doubles(source: Source, call: ast.Call) -> bool:
     if call.func.attr == "double":
         return not call.args and not call.keywords
     given = argument(call, "dtype") or (call.args[0] if len(call.args) == 1 else None)
-    return call.func.attr in ("to", "type") and given is not None and source.qualified(given) in _DOUBLES
+    return call.func.attr == "to" and given is not None and source.qualified(given) in _DOUBLES
 
 
 def _is_activation(source: Source, call: ast.Call) -> bool:

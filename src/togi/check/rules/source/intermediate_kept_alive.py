@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from togi.check.source.model import Source
 
 _PAIRING = re.compile(r"None\b|unsqueeze|cdist|outer|pairwise_distances|\.T\b|\.t\(|transpose")
-_INDICES = re.compile(r"(ind|idx|index|indices|mask|ids)$")
+_INDICES = re.compile(r"((ind|idx|index|indices|mask|ids|position_embeddings)$|coords)")
 _TABLES = re.compile(r"(__init__|rel|index|coord|anchor|grid|table|mask|embed|freq|rope|init_weight|reset)")
 
 _WORTHWHILE = 0.9
@@ -37,8 +37,9 @@ class IntermediateKeptAlive(SourceRule):
     One line, ``del lt, rb``, took torchvision's ``box_iou`` from nine times the result's size to six.
 
     When it stays silent: names deleted or bound anew, results that are in use where the peak is, comparisons and
-    masks, tables built once (relative positions, masks, anchors), functions under ``torch.compile``, and everything
-    that is not visibly a broadcast over pairs.
+    masks, tables built once (relative positions, masks, anchors), functions under ``torch.compile``, code of a
+    training step (what autograd saves stays alive anyway), and everything that is not visibly a broadcast over
+    pairs.
 
     Example::
 
@@ -107,7 +108,12 @@ class IntermediateKeptAlive(SourceRule):
         done = steps(source, block)
         if not any(size for step in done for size in step.binds.values()):
             return
-        for name, binding, last, later in (*_at_peak(done), *_beside_models(source, done)):
+        kept = list(_at_peak(done))
+        if source.records_grad(block[0]):  # what is multiplied stays alive for the backward pass, whatever is deleted
+            kept = [one for one in kept if _helps_while_recording(source, one[1])]
+        else:
+            kept += _beside_models(source, done)
+        for name, binding, last, later in kept:
             yield source.finding(
                 self,
                 binding.statement,
@@ -118,6 +124,11 @@ class IntermediateKeptAlive(SourceRule):
                 evidence=f"{excerpt(_expression(binding.statement), 60)} pairs every row of one operand with every row "
                 "of the other",
             )
+
+
+def _helps_while_recording(source: Source, binding: Step) -> bool:
+    """Outside of what runs in training, a broadcast over pairs that can be seen."""
+    return source.value(_expression(binding.statement)).large and source.hot(binding.statement) is None
 
 
 _Kept = tuple[str, Step, Step, Step]
