@@ -5,7 +5,7 @@
 Writes a synthetic snapshot in the form that torch 2.15 pickles (protocol 4; frames shared as torch shares them, a
 traceback of its own for every allocation and free) to a temporary folder, reads it in a process of its own, and prints
 the rate, the highest resident set beyond the imports, and a check against what the generator knows. ``--others`` also
-times ``pickletools.genops`` and ``pickle.load`` on a part of it.
+times ``pickle.load`` and ``pickletools.genops`` on it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from pathlib import Path
+from typing import BinaryIO
 
 _FRAMES = 4000
 _DEPTH = 45
@@ -53,37 +55,81 @@ print(json.dumps({"seconds": seconds, "rise_bytes": rise}))
 """
 
 
-def snapshot(events: int, seed: int) -> tuple[dict[str, object], int]:
-    """A snapshot and the highest sum of its blocks."""
+class Writer:
+    """Writes a pickle of protocol 4 piece by piece; ``pickle.dump`` of the same would need 4 GB of dicts first."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._slots: dict[object, int] = {}
+        self._used = 0
+
+    def raw(self, data: bytes) -> None:
+        self._file.write(data)
+
+    def new(self, opcode: bytes, key: object = None) -> bytes:
+        """An opcode whose value is memoised, under ``key`` if it is going to be referred to."""
+        if key is not None:
+            self._slots[key] = self._used
+        self._used += 1
+        return opcode + b"\x94"
+
+    def text(self, text: str, shared: bool = True) -> bytes:
+        if shared and text in self._slots:
+            return self._reference(self._slots[text])
+        coded = text.encode()
+        return self.new(b"\x8c" + bytes([len(coded)]) + coded, text if shared else None)
+
+    def number(self, number: int) -> bytes:
+        return pickle.dumps(number, protocol=2)[2:-1]
+
+    def frame(self, number: int) -> bytes:
+        """A dict at its first use, later a reference, as torch's tracebacks are written."""
+        if (key := ("frame", number)) in self._slots:
+            return self._reference(self._slots[key])
+        parts = [self.new(b"}", key), b"("]
+        parts += [self.text("filename"), self.text(_file(number)), self.text("line"), self.number(number % 900 + 1)]
+        parts += [self.text("name"), self.text(f"function_{number}"), b"u"]
+        return b"".join(parts)
+
+    def site(self, frames: Sequence[int]) -> bytes:
+        return b"".join([self.new(b"]"), b"(", *(self.frame(number) for number in frames), b"e"])
+
+    def _reference(self, slot: int) -> bytes:
+        return b"h" + bytes([slot]) if slot < 256 else b"j" + slot.to_bytes(4, "little")
+
+
+def write_snapshot(path: Path, total_bytes: int, seed: int) -> int:
+    """Until the file has so many bytes. Returns the highest sum of its blocks."""
     random_ = random.Random(seed)
-    frames = [
-        {"filename": _file(number), "line": number % 900 + 1, "name": f"function_{number}"} for number in range(_FRAMES)
-    ]
-    sites = [random_.choices(frames, k=_DEPTH) for _ in range(_SITES)]
+    sites = [random_.choices(range(_FRAMES), k=_DEPTH) for _ in range(_SITES)]
     alive: dict[int, int] = {}
-    trace: list[dict[str, object]] = []
-    allocated = peak = 0
-    while len(trace) < events:
-        number = len(trace)
-        if len(alive) < 2000 or random_.random() < 0.4:
-            size = 512 * random_.randint(1, 40_000)
-            alive[address := (1 << 45) + number * 33_554_432] = size
-            allocated += size
-            site = random_.choice(sites)
-            trace += [_entry(action, address, size, number, site) for action in ("segment_alloc", "alloc")]
-            peak = max(peak, allocated)
-        else:
-            address = next(iter(alive))
-            allocated -= (size := alive.pop(address))
-            site = random_.choice(sites)
-            actions = ("free_requested", "free_completed", "segment_free")
-            trace += [_entry(action, address, size, number, site) for action in actions]
-    blocks = [
-        {"address": address, "size": size, "requested_size": size, "state": "active_allocated", "frames": []}
-        for address, size in alive.items()
-    ]
-    segments = [_segment(block) for block in blocks]
-    return {"segments": segments, "device_traces": [trace], "allocator_settings": {}}, peak
+    allocated = peak = count = 0
+    with path.open("wb") as file:
+        to = Writer(file)
+        to.raw(b"\x80\x04" + to.new(b"}") + b"(" + to.text("device_traces") + to.new(b"]") + to.new(b"]"))
+        while file.tell() < total_bytes:
+            to.raw(b"(")
+            for _ in range(200):
+                count += 1
+                if len(alive) < 2000 or random_.random() < 0.4:
+                    size, address = 512 * random_.randint(1, 40_000), (1 << 45) + count * 33_554_432
+                    alive[address] = size
+                    allocated += size
+                    actions: tuple[str, ...] = ("segment_alloc", "alloc")
+                else:
+                    address = next(iter(alive))
+                    allocated -= (size := alive.pop(address))
+                    actions = ("free_requested", "free_completed", "segment_free")
+                site = random_.choice(sites)
+                for action in actions:
+                    to.raw(_entry(to, action, address, size, count, site))
+                peak = max(peak, allocated)
+            to.raw(b"e")
+        to.raw(b"a" + to.text("segments") + to.new(b"]") + b"(")
+        for address, size in alive.items():
+            to.raw(_segment(to, address, size))
+        to.raw(b"eu.")
+    return peak
 
 
 def _file(number: int) -> str:
@@ -91,36 +137,22 @@ def _file(number: int) -> str:
     return f"{place}/file_{number % 300}.py"
 
 
-def _entry(action: str, address: int, size: int, number: int, site: list[dict[str, object]]) -> dict[str, object]:
-    return {
-        "action": action,
-        "addr": address,
-        "size": size,
-        "stream": 0,
-        "time_us": 1_700_000_000_000_000 + number,
-        "compile_context": "N/A",
-        "user_metadata": "",
-        "pool_id": (0, 0),
-        "frames": list(site),
-    }
+def _entry(to: Writer, action: str, address: int, size: int, number: int, site: Sequence[int]) -> bytes:
+    parts = [to.new(b"}"), b"(", to.text("action"), to.text(action), to.text("addr"), to.number(address)]
+    parts += [to.text("size"), to.number(size), to.text("stream"), b"K\x00"]
+    parts += [to.text("time_us"), to.number(1_700_000_000_000_000 + number)]
+    parts += [to.text("compile_context"), to.text("N/A"), to.text("user_metadata"), to.text("", shared=False)]
+    parts += [to.text("pool_id"), to.new(b"K\x00K\x00\x86"), to.text("frames"), to.site(site), b"u"]
+    return b"".join(parts)
 
 
-def _segment(block: dict[str, object]) -> dict[str, object]:
-    size = block["size"]
-    return {
-        "device": 0,
-        "address": block["address"],
-        "total_size": size,
-        "allocated_size": size,
-        "active_size": size,
-        "requested_size": size,
-        "stream": 0,
-        "segment_type": "large",
-        "segment_pool_id": (0, 0),
-        "is_expandable": False,
-        "frames": [],
-        "blocks": [block],
-    }
+def _segment(to: Writer, address: int, size: int) -> bytes:
+    parts = [to.new(b"}"), b"(", to.text("device"), b"K\x00", to.text("address"), to.number(address)]
+    parts += [to.text("total_size"), to.number(size), to.text("stream"), b"K\x00"]
+    parts += [to.text("segment_type"), to.text("large"), to.text("segment_pool_id"), to.new(b"K\x00K\x00\x86")]
+    parts += [to.text("blocks"), to.new(b"]"), to.new(b"}"), b"(", to.text("size"), to.number(size)]
+    parts += [to.text("state"), to.text("active_allocated"), to.text("frames"), to.new(b"]"), b"uau"]
+    return b"".join(parts)
 
 
 def main() -> None:
@@ -130,21 +162,13 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        path, peak = _write(Path(folder) / "large.pickle", int(given.gigabytes * 3_300_000), given.seed)
+        path = Path(folder) / "large.pickle"
+        peak = write_snapshot(path, int(given.gigabytes * 1e9), given.seed)
         _show("togi", path, _child(_READ, path))
-        print(f"the generator's peak: {peak:,} bytes")
+        print(f"  the generator's peak: {peak:,} bytes")
         if given.others:
-            part, _ = _write(Path(folder) / "part.pickle", 100_000, given.seed)
-            _show("togi, part", part, _child(_READ, part))
-            _show("pickle.load, part", part, _child(_LOAD, part))
-            _show("pickletools.genops, part", part, _genops(part))
-
-
-def _write(path: Path, events: int, seed: int) -> tuple[Path, int]:
-    value, peak = snapshot(events, seed)
-    with path.open("wb") as file:
-        pickle.dump(value, file, protocol=4)
-    return path, peak
+            _show("pickle.load", path, _child(_LOAD, path))
+            _show("pickletools.genops", path, _genops(path))
 
 
 def _child(code: str, path: Path) -> dict[str, float]:
