@@ -176,9 +176,13 @@ class Regions:
         return tuple((key, *values) for key, values in found.items())
 
     def _may_be_kept(self, operation: Operation) -> bool:
-        """A result that is written into later is not what a repetition needs; random draws must all be repeated."""
+        """A result that is written into later is not what a repetition needs; random draws must all be repeated.
+
+        Casts are not told apart by their number: autocast remembers those of weights, and casts fewer the second time.
+        """
         written = any(self._last_writes.get(piece, 0) > operation.number for piece in operation.made)
-        return bool(operation.made) and not written and not operation.seeded
+        cast = operation.name.startswith("aten._to_copy")
+        return bool(operation.made) and not written and not operation.seeded and not cast
 
     def _between(self, call: Call) -> Sequence[Operation]:
         return self._trace.forward[call.start : call.stop]
