@@ -6,8 +6,8 @@ import threading
 from types import TracebackType
 from typing import Self
 
-import torch
 from torch import nn
+from torch._C._autograd import _profiler_enabled
 
 from togi.budget.account.make import close_account
 from togi.budget.account.record import Account
@@ -41,7 +41,7 @@ class Watched:
 
     def __enter__(self) -> Self:
         """Raises TogiError where the process is being profiled already, by another ``togi.memory()`` for instance."""
-        if torch.autograd._profiler_enabled() or not _ONE_AT_A_TIME.acquire(blocking=False):
+        if _profiler_enabled() or not _ONE_AT_A_TIME.acquire(blocking=False):
             raise TogiError(
                 "a profiler is running already (another togi.memory() or torch.profiler), and PyTorch allows one at a "
                 "time: nothing of this block would be seen. Put the blocks one after the other"
