@@ -20,8 +20,10 @@ _PUBLIC = {
     "lean": "togi.streaming.lean",
     "load": "togi.api",
     "memory": "togi.api",
+    "no_hidden_hooks": "togi.budget.guard.hooks",
     "predict_memory": "togi.api",
     "tune": "togi.api",
+    "within": "togi.budget.guard.within",
 }
 
 __all__ = [
@@ -35,9 +37,11 @@ __all__ = [
     "lean",
     "load",
     "memory",
+    "no_hidden_hooks",
     "ops",
     "predict_memory",
     "tune",
+    "within",
 ]
 
 _SUBPACKAGES = ("ops",)
