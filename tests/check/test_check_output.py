@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from made_up_findings import made_up_result
 
-from togi.check.finding import Finding, Place
+from togi.check.finding import Finding, Fix, Place
 from togi.check.output import excerpt as excerpts
 from togi.check.output.excerpt import excerpt
 from togi.check.output.github import workflow_commands
@@ -138,3 +138,10 @@ def test_tables(result: CheckResult) -> None:
         "a      1.235",
         "b          -",
     ]
+
+
+def test_summary_says_how_unsafe_fixes_are_applied() -> None:
+    fix = Fix(title="t", edits=(), safe=False)
+    found = Finding(rule="unsafe-load", message="m", remedy="r", fix=fix)
+    text = plain(summary(CheckResult(findings=(found,), files=1, fixed=2)))
+    assert text == "1 finding in 1 file; 2 fixed; 1 can be fixed with --fix --unsafe-fixes."

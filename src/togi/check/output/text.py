@@ -57,7 +57,7 @@ def summary(result: CheckResult) -> Line:
     if safe:
         text += f"; {safe} can be fixed with --fix"
     if unsafe:
-        text += f"; {unsafe} with --unsafe-fixes"
+        text += f"; {unsafe} {'' if safe else 'can be fixed '}with --fix --unsafe-fixes"
     if result.suppressed:
         text += f"; {len(result.suppressed)} ignored"
     if result.problems:
