@@ -191,7 +191,7 @@ def test_a_file_cut_off_is_told(training: dict[str, Any], share: float) -> None:
         parse(data[: max(3, int(len(data) * share))])
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(seed=st.integers(0, 2**32), changes=st.integers(1, 4))
 def test_damage_raises_nothing_else(seed: int, changes: int) -> None:
     rng = random.Random(seed)
@@ -221,6 +221,8 @@ def test_damage_raises_nothing_else(seed: int, changes: int) -> None:
         (b"\x80\x04\x8e" + b"\xff" * 8, "cut off"),
         (b"\x80\x04}r\xff\xff\xff\xff.", "damaged"),
         (b"\x80\x04a.", "damaged"),
+        (b"\x80\x04.", "damaged"),
+        (b"\x80\x04NN.", "damaged"),
     ],
 )
 def test_foreign_files(content: bytes, said: str, tmp_path: Path) -> None:

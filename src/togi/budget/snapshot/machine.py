@@ -10,7 +10,6 @@ Source of the format: ``pickletools`` of the standard library, protocols 2 to 5.
 from __future__ import annotations
 
 import pickle
-import pickletools
 import re
 import struct
 from collections.abc import Callable
@@ -18,6 +17,7 @@ from functools import partial
 from typing import Any, Final, Protocol
 
 from togi.budget.snapshot.file import AHEAD_BYTES, SnapshotError, Window, truncated
+from togi.budget.snapshot.refusal import damaged, refused, second_time, too_much
 from togi.budget.snapshot.values import HANDED_OVER, Frame, Items, Mapping
 
 _STOPPED: Final = 2**62
@@ -31,7 +31,6 @@ _KNOWN_RUNS: Final = 20_000
 _REFERENCES = re.compile(rb"\](?:\x94|q(.)|r(.{4}))\(((?:h.|j.{4})+)e", re.DOTALL)
 """A list that holds nothing but references: how the frames of a traceback are written."""
 _REFERENCE = re.compile(rb"h(.)|j(.{4})", re.DOTALL)
-_OPCODES = {ord(known.code): known for known in pickletools.opcodes}
 
 Handler = Callable[[bytes, int], int]
 
@@ -81,7 +80,7 @@ class Machine:
                 position = 0
                 continue
             except (IndexError, KeyError, ValueError, TypeError, AttributeError, struct.error) as error:
-                raise self._damaged(position, error) from error
+                raise damaged(window, position, error) from error
             if position < _STOPPED:
                 if window.ended:
                     raise truncated(window.total_bytes)
@@ -90,37 +89,12 @@ class Machine:
                 position = 0
         return self._stack.pop()
 
-    def _damaged(self, position: int, error: Exception) -> SnapshotError:
-        window = self._window
-        at = window.begins + position
-        known = _OPCODES.get(window.data[position])
-        argument_bytes = max(1, known.arg.n) if known is not None and known.arg is not None else 0
-        if window.ended and position + 1 + argument_bytes > len(window.data):
-            return truncated(window.total_bytes)
-        name = known.name if known is not None else "no opcode of pickle"
-        return SnapshotError(
-            f"the file is damaged at byte {at:,} of {window.total_bytes:,} ({name}: {type(error).__name__}), or it is "
-            "no CUDA memory snapshot: write it with torch.cuda.memory._dump_snapshot(FILE) and copy it in binary mode"
-        )
-
     def _keep_within_limits(self) -> None:
         if len(self._stack) > _STACK_LIMIT or len(self._memo) > _MEMO_LIMIT or len(self._below) > _PLAIN_LIMIT:
-            raise _too_much()
+            raise too_much(_PLAIN_LIMIT)
 
     def _refuse(self, data: bytes, position: int) -> int:
-        at = self._window.begins + position - 1
-        code = data[position - 1]
-        known = _OPCODES.get(code)
-        if at == 0 or known is None:
-            raise SnapshotError(
-                f"byte {at:,} is {code:#04x}, which no pickle of plain values has there: this is no CUDA memory "
-                "snapshot, or it is damaged. torch.cuda.memory._dump_snapshot(FILE) writes one"
-            )
-        raise SnapshotError(
-            f"the pickle asks for {known.name} at byte {at:,}: that imports, calls or builds something, which a CUDA "
-            "memory snapshot never needs and a file from elsewhere must not do. Nothing of it was run. If it is a "
-            "snapshot to which something was added, write it again with torch.cuda.memory._dump_snapshot(FILE)"
-        )
+        raise refused(self._window, position - 1)
 
     def _table(self) -> list[Handler]:
         table: list[Handler] = [self._refuse] * 256
@@ -178,6 +152,8 @@ class Machine:
         return position + 8
 
     def _stop(self, data: bytes, position: int) -> int:
+        if len(self._stack) != 1 or self._below:
+            raise ValueError("a pickle is one value")
         return _STOPPED
 
     def _constant(self, value: object, data: bytes, position: int) -> int:
@@ -241,22 +217,16 @@ class Machine:
     def _get1(self, data: bytes, position: int) -> int:
         value = self._memo[data[position]]
         if value is HANDED_OVER:
-            raise self._second_time(position)
+            raise second_time(self._window.begins + position)
         self._stack.append(value)
         return position + 1
 
     def _get4(self, data: bytes, position: int) -> int:
         value = self._memo[int.from_bytes(data[position : position + 4], "little")]
         if value is HANDED_OVER:
-            raise self._second_time(position)
+            raise second_time(self._window.begins + position)
         self._stack.append(value)
         return position + 4
-
-    def _second_time(self, position: int) -> SnapshotError:
-        return SnapshotError(
-            f"byte {self._window.begins + position:,} refers a second time to a trace entry or a segment. torch "
-            "writes each once, and they are not kept while reading: this is no snapshot as torch writes it"
-        )
 
     # Containers -----------------------------------------------------------------------------------------------------
 
@@ -374,11 +344,4 @@ class Machine:
     def _count_plain(self) -> None:
         self._plain += 1
         if self._plain > _PLAIN_LIMIT:
-            raise _too_much()
-
-
-def _too_much() -> SnapshotError:
-    return SnapshotError(
-        f"the pickle holds more than {_PLAIN_LIMIT:,} values that no CUDA memory snapshot has: it is something else, "
-        "and reading on would fill the memory. torch.cuda.memory._dump_snapshot(FILE) writes a snapshot"
-    )
+            raise too_much(_PLAIN_LIMIT)
