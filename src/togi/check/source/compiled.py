@@ -53,6 +53,7 @@ def _compiled_in_place(source: Source, callee: ast.expr) -> ast.Call | None:
         return None
     name = ast.unparse(callee)
     for call in source.nodes(ast.Call):
+        assert isinstance(call, ast.Call)
         func = call.func
         compiles = isinstance(func, ast.Attribute) and func.attr == "compile"
         if compiles and isinstance(func, ast.Attribute) and ast.unparse(func.value) == name:

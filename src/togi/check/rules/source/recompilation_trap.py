@@ -70,6 +70,8 @@ class RecompilationTrap(SourceRule):
         "        self.n = 0\n\n    def forward(self, x):\n        self.n += 1  # here\n        return x * self.n\n\n\n"
         "model = torch.compile(A())\n",
         "import torch\n\nfor i in range(9):\n    f = torch.compile(lambda x: x * i)  # here\n    f(x)\n",
+        "import torch\n\nmodel = torch.nn.Linear(3, 3)\nmodel.compile()\nfor i in range(9):\n"
+        "    x = model(x, i)  # here\n",
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
@@ -177,6 +179,8 @@ def _compiled_forwards(source: Source) -> Iterator[ast.FunctionDef]:
 
 def _counted(node: ast.AST) -> ast.Attribute | None:
     """``self.n`` of ``self.n += 1`` and ``self.n = self.n + 1``."""
+    target: ast.expr
+    step: ast.expr
     if isinstance(node, ast.AugAssign):
         target, step = node.target, node.value
     elif isinstance(node, ast.Assign) and isinstance(node.value, ast.BinOp):

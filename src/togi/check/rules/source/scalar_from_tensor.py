@@ -83,6 +83,12 @@ class ScalarFromTensor(SourceRule):
         "        for i in range(lengths.max()):  # here\n            h = h + float(h.mean())  # here\n"
         "        return self.crop(h, lengths)\n\n    def crop(self, h, lengths):\n"
         "        return h[:, : lengths.min()], lengths.tolist()  # here\n",
+        "import torch\nfrom metrics import accuracy\nfrom torch.distributions import Categorical\n\n"
+        "def train(policy, loader, optimizer):\n    for x, y in loader:\n        draw = Categorical(logits=policy(x))\n"
+        "        action = draw.sample()\n        loss, acc = -draw.log_prob(action).mean(), accuracy(action, y)\n"
+        "        loss.backward()\n"
+        "        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)\n        optimizer.step()\n"
+        "        print(norm.item())  # here\n        print(action[0].item(), acc.item())  # here\n",
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
