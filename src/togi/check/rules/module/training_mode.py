@@ -23,7 +23,7 @@ class TrainingMode(ModuleRule):
     Why it costs: batch norms compute statistics and write their buffers, dropout draws random numbers and multiplies,
     fast paths of attention are off; and the results depend on the batch.
 
-    When it stays silent: no layer inside behaves differently in training mode.
+    When it stays silent: no layer inside behaves differently in training mode, or the subject has a training step.
 
     Example: ``return models.resnet50(), sample``
 
