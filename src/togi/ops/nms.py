@@ -66,15 +66,16 @@ def batched_nms(
     """
     _check(boxes, scores, idxs, format, check)
     order = scores.detach().sort(stable=True, descending=True).indices
-    classes, by_class = idxs[order].sort(stable=True)
+    classes, by_class = idxs.index_select(0, order).sort(stable=True)
     ends = torch.unique_consecutive(classes, return_counts=True)[1].cumsum(0)
     kept = torch.empty_like(order, dtype=torch.bool)
-    kept[by_class] = _kept(boxes, order[by_class], ends, iou_threshold, format)
+    kept[by_class] = _kept(boxes, order.index_select(0, by_class), ends, iou_threshold, format)
     return order[kept]
 
 
 def _kept(boxes: Tensor, order: Tensor, ends: Tensor, threshold: float, format: str) -> Tensor:
-    planes = torch.stack(corners(boxes.detach()[order], format))
+    in_order = boxes.detach().index_select(0, order)  # unlike boxes[order] it does not wake torch's thread pool
+    planes = torch.stack(corners(in_order, format))
     found: Tensor = nms_kept(planes, ends, _rounded_down(threshold, planes.dtype))
     return found
 

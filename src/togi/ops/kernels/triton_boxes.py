@@ -1,4 +1,4 @@
-# mypy: allow-untyped-defs, allow-untyped-decorators, allow-untyped-calls
+# mypy: allow-untyped-defs, allow-incomplete-defs, allow-untyped-decorators, allow-untyped-calls
 """The operators on CUDA devices: Triton kernels whose decisions are those of the CPU kernel.
 
 ``best_kernel`` streams the candidates past a block of queries and keeps the best of each: run over anchors and boxes it
