@@ -102,7 +102,8 @@ class IntermediateKeptAlive(SourceRule):
         for function in source.nodes(ast.FunctionDef):
             if not _TABLES.search(function.name.lower()) and not _is_compiled(function):
                 for block in _blocks(function.body):
-                    yield from self._in_block(source, block)
+                    if not source.records_grad(block[0]) or source.hot(block[0]) is None:
+                        yield from self._in_block(source, block)
 
     def _in_block(self, source: Source, block: Sequence[ast.stmt]) -> Iterable[Finding]:
         done = steps(source, block)
