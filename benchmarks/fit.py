@@ -53,7 +53,7 @@ def gpt2_small() -> Subject:
 def vit_b16() -> Subject:
     import torchvision
 
-    return Subject(torchvision.models.vit_b_16().train(), torch.randn(2, 3, 224, 224))
+    return Subject(torchvision.models.vit_b_16().train(), torch.randn(8, 3, 224, 224))
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ MODELS = {
     "gpt2_small": Model(
         "GPT-2 small (transformers), batch 1, sequence 512", gpt2_small, lambda m: list(m.transformer.h)
     ),
-    "vit_b16": Model("ViT-B/16 (torchvision), batch 2 at 224 x 224", vit_b16, lambda m: list(m.encoder.layers)),
+    "vit_b16": Model("ViT-B/16 (torchvision), batch 8 at 224 x 224", vit_b16, lambda m: list(m.encoder.layers)),
 }
 
 
