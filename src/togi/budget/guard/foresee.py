@@ -31,7 +31,7 @@ class Foreseen(NamedTuple):
 
 
 @dataclass
-class _Watching(Recording):
+class _Watching(Recording):  # type: ignore[no-untyped-call]
     """Also sees what is written from outside, and lets no operation reach a real tensor: small ones would change."""
 
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)

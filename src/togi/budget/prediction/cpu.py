@@ -1,7 +1,7 @@
 """The peak of torch's CPU allocator, kernels' own needs included.
 
 The ledger's peak is a lower bound. Operations are asked in the order of how high they could reach, until none that is
-left could be higher: of thousands, a few dozen are run at all (best-first branch and bound).
+left could be higher: only those near the peak are run (best-first branch and bound).
 """
 
 from __future__ import annotations

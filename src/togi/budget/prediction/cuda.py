@@ -22,7 +22,7 @@ from togi.budget.whereabouts import BACKWARD
 
 MIB = 1 << 20
 CONTEXT_BYTES = (250 * MIB, 700 * MIB)
-"""CUDA context with the kernels loaded: differs with device, driver and lazy loading."""
+"""CUDA context with the kernels loaded: differs with device, driver and lazy loading. Assumed, and wide on purpose."""
 _MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv", "aten::dot")
 _CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
 _UNKNOWN_SHARE = 0.03

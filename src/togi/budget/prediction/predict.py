@@ -116,7 +116,7 @@ def _run_recorded(step: Step, recording: Recording, whereabouts: Whereabouts, st
     recording.backward_at = None
     for parameter in step.module.parameters():
         if parameter.requires_grad:
-            handle = parameter.register_post_accumulate_grad_hook(
+            handle = parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
                 lambda p: _categorise([p.grad] if p.grad is not None else [], recording)
             )
             stack.callback(handle.remove)

@@ -62,7 +62,7 @@ class Call:
 
 
 @dataclass
-class Recording(Ledger):
+class Recording(Ledger):  # type: ignore[no-untyped-call]
     """A ledger that also keeps the calls and the order of births (+1) and deaths (-1)."""
 
     calls: list[Call] = field(default_factory=list)
