@@ -12,8 +12,8 @@ that must come are marked on their line:
     # allow: RULE             may come, need not
 
 Every finding of every rule counts, whatever folder the snippet lies in: one that is not expected is a false positive.
-Two findings of one rule on one line count once. Rules were written with `tests/check/corpus` in sight and without
-`tests/check/corpus_held_out`, so the second half tells more.
+Two findings of one rule on one line count once. Rules were written with `tests/lint/corpus` in sight and without
+`tests/lint/corpus_held_out`, so the second half tells more.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from togi.check.check_file import check_text
+from togi.lint.check_file import check_text
 
 CORPUS = Path(__file__).parents[1] / "tests" / "check"
 HALVES = {"development": CORPUS / "corpus", "held out": CORPUS / "corpus_held_out"}

@@ -23,11 +23,11 @@ from typing import Any
 
 import torch
 
-from togi.check.module.forward_pass import ForwardPass
-from togi.check.module.watch import time_calls
-from togi.check.roofline.figures import Figures
-from togi.check.roofline.table import Costs
-from togi.check.roofline.this_machine import measure
+from togi.lint.module.forward_pass import ForwardPass
+from togi.lint.module.watch import time_calls
+from togi.lint.roofline.figures import Figures
+from togi.lint.roofline.table import Costs
+from togi.lint.roofline.this_machine import measure
 from togi.subject.inputs import Inputs
 from togi.subject.machine import machine
 

@@ -25,8 +25,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from togi.check.check_source import check_paths
-from togi.check.finding import Finding
+from togi.lint.check_source import check_paths
+from togi.lint.finding import Finding
 
 PACKAGES = ("timm", "transformers", "torchvision")
 VERDICTS = Path(__file__).parent / "data" / "check_sample.json"

@@ -27,8 +27,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from togi.check.check_file import may_concern
-from togi.check.check_source import check_paths
+from togi.lint.check_file import may_concern
+from togi.lint.check_source import check_paths
 from togi.subject.machine import machine
 
 PACKAGES = ("timm", "transformers")

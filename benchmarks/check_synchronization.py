@@ -4,7 +4,7 @@
     python benchmarks/check_synchronization.py --only "training"    programs whose name contains it
     python benchmarks/check_synchronization.py --misses     also every line that was missed or wrongly reported
 
-The programs are those of tests/check/trace/programs, whose lines are marked where the host waits for the GPU. Two ways
+The programs are those of tests/lint/trace/programs, whose lines are marked where the host waits for the GPU. Two ways
 are compared: *substitution* (what togi does: real CPU tensors that say they are CUDA tensors) and *fake tensors*
 (``FakeTensorMode`` with fake CUDA tensors; a value that is read is answered with 1, so that the run goes on). On a
 machine with a GPU PyTorch's own debug mode is a third row. Each program runs in a forked child of its own, since fake
@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "tests/check/trace"))
+sys.path.insert(0, str(Path(__file__).parent.parent / "tests/lint/trace"))
 
 import torch
 from synchronization_programs import Program, programs
@@ -38,10 +38,10 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from togi.check.trace.debug_mode import debug_mode_events
-from togi.check.trace.recorder import Recorder
-from togi.check.trace.run import trace_subject
-from togi.check.trace.watching import mark_subject, watching
+from togi.lint.trace.debug_mode import debug_mode_events
+from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.run import trace_subject
+from togi.lint.trace.watching import mark_subject, watching
 from togi.subject.prepare import Prepared, prepare
 
 TIMEOUT_S = 60

@@ -18,8 +18,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from togi.check.rule import SourceRule, all_rules
-from togi.check.source.model import Source
+from togi.lint.rule import SourceRule, all_rules
+from togi.lint.source.model import Source
 
 
 @dataclass(frozen=True)

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from togi.budget.account.round_code import Watched
     from togi.budget.fit.record import FitResult
     from togi.budget.prediction.record import Prediction
-    from togi.check.result import CheckResult
+    from togi.lint.result import CheckResult
     from togi.report.comparison import Comparison
     from togi.subject.inputs import Dynamic
 
@@ -418,9 +418,9 @@ def check(
     Raises:
         TogiError: a path or subject that does not exist, an unknown rule, a pyproject.toml that cannot be used.
     """
-    from togi.check.check_any import check_any
-    from togi.check.check_subject import SubjectOptions
-    from togi.check.settings import overrides
+    from togi.lint.check_any import check_any
+    from togi.lint.check_subject import SubjectOptions
+    from togi.lint.settings import overrides
 
     given = overrides(select, ignore, exclude)
     options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
@@ -430,7 +430,7 @@ def check(
         raise SubjectError(f"inputs=... belong to one live module, and {len(live)} were given")
     result = check_any(names if subjects else ["."], given, options, cache=cache)
     for subject in live:
-        from togi.check.check_subject import check_reference
+        from togi.lint.check_subject import check_reference
 
         with _reference(subject, inputs, {}) as (ref, name):
             result = result.joined(check_reference(ref, name, ("module", "trace"), given, options))

@@ -130,7 +130,7 @@ def test_a_subject(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_kinds_that_are_not_selected_do_not_run(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    from togi.check import check_subject
+    from togi.lint import check_subject
 
     called: list[str] = []
 
@@ -143,12 +143,12 @@ def test_kinds_that_are_not_selected_do_not_run(monkeypatch: pytest.MonkeyPatch,
     assert run(["check", "s.py:subject", "--select", "source"]) == 1
     assert called == []
     assert run(["check", "s.py:subject", "--select", "module"]) == 0
-    assert called == ["togi.check.module.errand:examine"]
+    assert called == ["togi.lint.module.errand:examine"]
 
 
 def test_comments_in_the_source_silence_what_was_seen_in_a_run(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    from togi.check import check_subject
-    from togi.check.finding import Finding, Place
+    from togi.lint import check_subject
+    from togi.lint.finding import Finding, Place
 
     (folder / "s.py").write_text(SUBJECT.format(failing="pass  # togi: ignore[bias-before-norm]"))
     line = SUBJECT[: SUBJECT.index("{failing}")].count("\n") + 1

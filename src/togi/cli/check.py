@@ -15,11 +15,11 @@ import typer
 from togi.cli.options import Json, Seed, complete_rule, names, without_effect
 
 if TYPE_CHECKING:
-    from togi.check.fix_paths import FixResult
-    from togi.check.output.lines import Line
-    from togi.check.result import CheckResult
-    from togi.check.settings import Overrides
-    from togi.check.subject_options import SubjectOptions
+    from togi.lint.fix_paths import FixResult
+    from togi.lint.output.lines import Line
+    from togi.lint.result import CheckResult
+    from togi.lint.settings import Overrides
+    from togi.lint.subject_options import SubjectOptions
 
 _PIPE_WIDTH = 120
 """Columns where there is no terminal and COLUMNS is not set."""
@@ -90,8 +90,8 @@ def check(
 
     Exit code 1 when something was found, 2 when something could not be checked.
     """
-    from togi.check.check_any import sorted_out
-    from togi.check.settings import overrides
+    from togi.lint.check_any import sorted_out
+    from togi.lint.settings import overrides
 
     form = Form.JSON if json else output_format
     given = overrides(names(select), names(ignore), names(exclude))
@@ -101,7 +101,7 @@ def check(
     checked = _check_paths(paths, given, fix=fix, unsafe=unsafe_fixes, diff=diff, cache=cache)
     result = checked.result
     for subject in subjects:
-        from togi.check.check_subject import check_subject
+        from togi.lint.check_subject import check_subject
 
         result = result.joined(check_subject(subject, given, options, cache=cache))
     if diff:
@@ -114,7 +114,7 @@ def check(
 def _subject_options(
     subjects: list[str], *, device: str, dtype: str | None, measure: bool, train: bool, seed: int
 ) -> SubjectOptions:
-    from togi.check.subject_options import SubjectOptions
+    from togi.lint.subject_options import SubjectOptions
 
     if not subjects:
         given = {"device": device != "cpu", "dtype": dtype, "measure": measure, "train": train}
@@ -123,8 +123,8 @@ def _subject_options(
 
 
 def _check_paths(paths: list[str], given: Overrides, *, fix: bool, unsafe: bool, diff: bool, cache: bool) -> FixResult:
-    from togi.check.check_source import check_paths
-    from togi.check.fix_paths import FixResult, fix_paths
+    from togi.lint.check_source import check_paths
+    from togi.lint.fix_paths import FixResult, fix_paths
 
     if fix or diff:
         return fix_paths(paths, given, unsafe=unsafe, dry=diff, cache=cache)
@@ -135,17 +135,17 @@ def _check_paths(paths: list[str], given: Overrides, *, fix: bool, unsafe: bool,
 def _show(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
     match form:
         case Form.JSON:
-            from togi.check.output.json import findings_json
+            from togi.lint.output.json import findings_json
             from togi.report.json import dumps
 
             _write(dumps(findings_json(result)), file)
         case Form.SARIF:
-            from togi.check.output.sarif import sarif
+            from togi.lint.output.sarif import sarif
             from togi.report.json import dumps
 
             _write(dumps(sarif(result)), file)
         case Form.GITHUB:
-            from togi.check.output.github import workflow_commands
+            from togi.lint.output.github import workflow_commands
 
             _write("".join(f"{line}\n" for line in workflow_commands(result)), file)
         case Form.TEXT | Form.CONCISE:
@@ -155,8 +155,8 @@ def _show(result: CheckResult, form: Form, statistics: bool, file: Path | None) 
 
 
 def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
-    from togi.check.output import text
-    from togi.check.output.statistics import statistics as counted
+    from togi.lint.output import text
+    from togi.lint.output.statistics import statistics as counted
 
     width = shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
     if statistics:
@@ -172,16 +172,16 @@ def _show_report(result: CheckResult, file: Path | None) -> None:
         return
     from rich.console import Console
 
-    from togi.check.output.tables import tables
+    from togi.lint.output.tables import tables
     from togi.cli.output import print_text
 
     print_text(Console(highlight=False, width=_TABLE_WIDTH), tables(result))
 
 
 def _show_diff(checked: FixResult, file: Path | None) -> None:
-    from togi.check.output.diff import diff
-    from togi.check.output.lines import plain
-    from togi.check.output.text import summary
+    from togi.lint.output.diff import diff
+    from togi.lint.output.lines import plain
+    from togi.lint.output.text import summary
 
     _write_lines(diff(checked.mended), file)
     typer.echo(plain(summary(checked.result)), err=True)
@@ -190,7 +190,7 @@ def _show_diff(checked: FixResult, file: Path | None) -> None:
 
 
 def _write_lines(lines: Iterator[Line], file: Path | None) -> None:
-    from togi.check.output.lines import plain_text, print_lines
+    from togi.lint.output.lines import plain_text, print_lines
 
     if file is not None or not _coloured():
         _write(plain_text(lines), file)

@@ -56,7 +56,7 @@ def _technique_ids() -> tuple[str, ...]:
 
 
 def _rule_ids() -> tuple[str, ...]:
-    from togi.check.names import rule_kinds
+    from togi.lint.names import rule_kinds
 
     return tuple(rule_kinds())
 
@@ -84,7 +84,7 @@ def _print_all(json: bool, device: str) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from togi.check.pages import all_rule_pages
+    from togi.lint.pages import all_rule_pages
     from togi.claims import all_claims
     from togi.report.claim_page import claim_page, claims_text
     from togi.report.rule_page import rules_text
@@ -131,8 +131,8 @@ def _technique(id: str, device: str) -> tuple[Record, RenderableType]:
 
 
 def _rule(id: str) -> tuple[Record, RenderableType]:
-    from togi.check.pages import rule_page
-    from togi.check.rule import all_rules
+    from togi.lint.pages import rule_page
+    from togi.lint.rule import all_rules
     from togi.report.rule_page import rule_text
 
     page = rule_page(all_rules()[id])

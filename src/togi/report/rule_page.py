@@ -11,7 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from togi.check.pages import KIND_MEANING, RulePage
+from togi.lint.pages import KIND_MEANING, RulePage
 from togi.report.docstring import prose
 
 

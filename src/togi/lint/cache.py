@@ -1,0 +1,119 @@
+"""What earlier runs found, by content: one SQLite file per user.
+
+A key is the hash of a file's path and bytes, of the settings that rules see, and of the version of the rules (the hash
+of togi.lint's own source, so that a developer of rules never sees stale findings). A cache that is damaged is made
+anew; one that cannot be used (read-only, locked, disk full) is done without, and said.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import os
+import sqlite3
+import sys
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing, suppress
+from pathlib import Path
+
+import togi
+from togi.lint.data.torch_names import behind_installed
+from togi.lint.result import FileReport
+
+KEPT_DAYS = 30
+_SCHEMA = "CREATE TABLE IF NOT EXISTS reports (key BLOB PRIMARY KEY, report TEXT NOT NULL, day INTEGER NOT NULL)"
+_TIMEOUT_S = 2.0
+_BATCH = 500
+
+
+def cache_folder() -> Path:
+    """``$TOGI_CACHE``, else ``$XDG_CACHE_HOME/togi``, else ``~/.cache/togi``."""
+    if "TOGI_CACHE" in os.environ:
+        return Path(os.environ["TOGI_CACHE"])
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "togi"
+
+
+@functools.cache
+def rules_version() -> bytes:
+    """Changes with togi, any byte of togi.lint, Python (its parser decides what can be checked), and a later torch."""
+    digest = hashlib.blake2b(f"{togi.__version__} {sys.version} {behind_installed()}".encode())
+    folder = Path(__file__).parent
+    for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    return digest.digest()
+
+
+def cache_key(path: str, data: bytes, hot: Sequence[str]) -> bytes:
+    digest = hashlib.blake2b(digest_size=20, key=rules_version())
+    digest.update("\0".join((path, *hot)).encode(errors="surrogateescape") + b"\0\0")
+    digest.update(data)
+    return digest.digest()
+
+
+class Cache:
+    """Reports by key. Never raises: what went wrong stands in ``problem``."""
+
+    def __init__(self, path: Path | None) -> None:
+        self._path = path
+        self.problem = ""
+        """Why it could not be used, if so."""
+
+    def read(self, keys: Sequence[bytes]) -> dict[bytes, FileReport]:
+        """Those of ``keys`` that are known."""
+        found: dict[bytes, str] = {}
+        if self._path is None or not self._path.exists():
+            return {}
+        try:
+            with closing(self._open()) as database:
+                for start in range(0, len(keys), _BATCH):
+                    part = keys[start : start + _BATCH]
+                    marks = ",".join("?" * len(part))
+                    found.update(database.execute(f"SELECT key, report FROM reports WHERE key IN ({marks})", part))
+        except (sqlite3.Error, OSError) as error:
+            self._failed(error)
+        return {key: report for key, text in found.items() if (report := _report(text)) is not None}
+
+    def write(self, reports: Mapping[bytes, FileReport]) -> None:
+        if self._path is None or not reports:
+            return
+        today = int(time.time() // 86400)
+        rows = [(key, report.model_dump_json(exclude_defaults=True), today) for key, report in reports.items()]
+        try:
+            self._write(rows, today)
+        except sqlite3.OperationalError as error:
+            self._failed(error)
+        except (sqlite3.Error, OSError) as error:
+            self._failed(error)
+            with suppress(sqlite3.Error, OSError):  # a second failure says nothing that the first did not
+                self._write(rows, today)
+
+    def _write(self, rows: Iterable[tuple[bytes, str, int]], today: int) -> None:
+        assert self._path is not None
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        with closing(self._open()) as database, database:
+            database.execute(_SCHEMA)
+            database.execute("DELETE FROM reports WHERE day < ?", (today - KEPT_DAYS,))
+            database.executemany("INSERT OR REPLACE INTO reports VALUES (?, ?, ?)", rows)
+
+    def _open(self) -> sqlite3.Connection:
+        database = sqlite3.connect(str(self._path), timeout=_TIMEOUT_S)
+        database.execute("PRAGMA synchronous = OFF")  # it can be lost: it is made anew
+        return database
+
+    def _failed(self, error: Exception) -> None:
+        """A damaged file is removed; the next writing makes a new one."""
+        damaged = isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)
+        if damaged or "no such" in str(error) or "has no column" in str(error):
+            with suppress(OSError):
+                assert self._path is not None
+                self._path.unlink()
+                return
+        self.problem = f"the cache {self._path} could not be used ({error}): every file was checked anew"
+
+
+def _report(text: str) -> FileReport | None:
+    try:
+        return FileReport.model_validate_json(text)
+    except ValueError:
+        return None

@@ -1,0 +1,56 @@
+"""What the user names, told apart: paths, and subjects."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from togi.lint.check_source import check_paths
+from togi.lint.result import CheckResult
+from togi.lint.settings import Overrides
+from togi.errors import TogiError, nearest
+
+if TYPE_CHECKING:
+    from togi.lint.check_subject import SubjectOptions
+
+_LOCATOR = re.compile(r"[^:]{2,}:[^\\/].*", re.DOTALL)
+"""``name:name``, and not a drive's letter with a path."""
+_MODEL = re.compile(r".*\.(?:togi|pt2|ts|pt|pth)(?:\?.*)?", re.DOTALL)
+
+
+def check_any(
+    targets: Sequence[str | Path], given: Overrides, options: SubjectOptions, *, cache: bool = True
+) -> CheckResult:
+    """Source rules on paths, module and trace rules on subjects. Raises TogiError for what does not exist."""
+    paths, subjects = sorted_out([str(target) for target in targets])
+    result = check_paths(paths, given, cache=cache)
+    for subject in subjects:
+        from togi.lint.check_subject import check_subject
+
+        result = result.joined(check_subject(subject, given, options, cache=cache))
+    return result
+
+
+def sorted_out(targets: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Paths and subjects. What exists is a path unless it holds a model; a mistyped path is said to be missing."""
+    paths: list[str] = []
+    subjects: list[str] = []
+    for target in targets:
+        is_model = _MODEL.fullmatch(target) is not None
+        is_subject = is_model or (_LOCATOR.fullmatch(target) is not None and not Path(target).exists())
+        (subjects if is_subject else paths).append(target)
+    for path in paths:
+        if not Path(path).exists() and not Path(path).is_symlink():
+            raise TogiError(_missing(path))
+    return paths, subjects
+
+
+def _missing(path: str) -> str:
+    folder = Path(path).absolute().parent
+    near = nearest(Path(path).name, (entry.name for entry in folder.iterdir())) if folder.is_dir() else ""
+    return (
+        f"there is no file or folder {path}{near or '.'} Nothing was checked. "
+        "A subject is named file.py:factory, package.module:factory, timm:NAME, ..."
+    )

@@ -1,0 +1,117 @@
+"""One file through all source rules, before any selection. Nothing of it is executed or imported."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Sequence
+
+from togi.lint.decode import UndecodableError, decode
+from togi.lint.finding import Finding
+from togi.lint.notebooks import SUFFIX, Cell, Notebook, NotebookError, read_notebook
+from togi.lint.parsing import parser_warnings_hidden
+from togi.lint.result import FileReport, Ignore, Problem
+from togi.lint.rule import SourceRule, all_rules
+from togi.lint.source.model import FRAMEWORKS, Source
+from togi.lint.suppression import ignores
+
+_FRAMEWORKS = tuple(name.encode() for name in FRAMEWORKS)
+
+
+def may_concern(data: bytes) -> bool:
+    """Whether any rule could find anything in a file of these bytes; False where no framework is ever mentioned."""
+    return any(name in data for name in _FRAMEWORKS)
+
+
+def check_bytes(data: bytes, path: str, hot: Sequence[str] = ()) -> FileReport:
+    """The findings in a Python file or a notebook; ``path`` stands in their places."""
+    try:
+        text = decode(data).text
+        if path.endswith(SUFFIX):
+            return _check_notebook(read_notebook(text), path, hot)
+        return check_text(text, path, hot)
+    except (UndecodableError, NotebookError) as error:
+        return FileReport(problems=(Problem(path=path, message=str(error)),))
+
+
+def check_text(text: str, path: str, hot: Sequence[str] = ()) -> FileReport:
+    """The findings in Python source with ``\\n`` line ends."""
+    lines = text.count("\n") + 1
+    try:
+        with parser_warnings_hidden():
+            source = Source.parse(text, path, hot=hot)
+    except SyntaxError as error:
+        return FileReport(problems=(_syntax_problem(error, path),))
+    except (ValueError, RecursionError, MemoryError) as error:
+        message = f"is nested too deeply for Python's parser ({type(error).__name__}: {error}): exclude generated files"
+        return FileReport(problems=(Problem(path=path, message=message),))
+    findings, problems = _run(source, source_rules())
+    return FileReport(findings=findings, ignores=ignores(text), problems=problems, lines=lines)
+
+
+@functools.cache
+def source_rules() -> tuple[SourceRule, ...]:
+    return tuple(rule for rule in all_rules().values() if isinstance(rule, SourceRule))
+
+
+def _run(source: Source, rules: Iterable[SourceRule]) -> tuple[tuple[Finding, ...], tuple[Problem, ...]]:
+    findings: list[Finding] = []
+    problems: list[Problem] = []
+    for rule in rules:
+        try:
+            findings += rule.check(source)
+        except Exception as error:  # one rule that stumbles over one file must not take the others with it
+            where = _innermost(error)
+            message = f"the rule {rule.id} failed ({type(error).__name__}: {error}, {where}): a defect of togi"
+            problems.append(Problem(path=source.path, message=message))
+    return tuple(findings), tuple(problems)
+
+
+def _innermost(error: BaseException) -> str:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return "" if trace is None else f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}"
+
+
+def _check_notebook(notebook: Notebook, path: str, hot: Sequence[str]) -> FileReport:
+    report = check_text(notebook.text, path, hot)
+    broken = [_cell_problem(cell, path) for cell in notebook.cells if cell.error is not None]
+    return FileReport(
+        findings=tuple(notebook.placed(finding) for finding in report.findings),
+        ignores=tuple(_placed_ignore(ignore, notebook) for ignore in report.ignores),
+        problems=(*broken, *report.problems),
+        lines=report.lines,
+    )
+
+
+def _placed_ignore(ignore: Ignore, notebook: Notebook) -> Ignore:
+    cell = notebook.cell_at(ignore.line)
+    if cell is None:
+        return ignore
+    shift = cell.first - 1
+    lines = {"line": ignore.line - shift, "first": ignore.first - shift, "last": ignore.last - shift}
+    return ignore.model_copy(update={**lines, "cell": cell.number})
+
+
+def _cell_problem(cell: Cell, path: str) -> Problem:
+    assert cell.error is not None
+    return _syntax_problem(cell.error, path).model_copy(update={"cell": cell.number})
+
+
+def _syntax_problem(error: SyntaxError, path: str) -> Problem:
+    shown = (error.text or "").strip()[:80]
+    old = " (Python 2?)" if shown.startswith(("print ", "exec ")) or "Missing parentheses" in (error.msg or "") else ""
+    message = f"is no Python that this version can parse{old}: {error.msg}" + (f": {shown}" if shown else "")
+    return Problem(path=path, message=message, line=error.lineno)
+
+
+def at_path(report: FileReport, path: str) -> FileReport:
+    """The same report with ``path`` in its places: the user may stand in another folder than last time."""
+    if all(f.place is None or f.place.path == path for f in report.findings) and not report.problems:
+        return report
+    findings = tuple(
+        f if f.place is None else f.model_copy(update={"place": f.place.model_copy(update={"path": path})})
+        for f in report.findings
+    )
+    problems = tuple(problem.model_copy(update={"path": path}) for problem in report.problems)
+    return report.model_copy(update={"findings": findings, "problems": problems})

@@ -1,0 +1,119 @@
+"""``togi check SUBJECT``: module rules, and for a factory in a file also its source and one watched run.
+
+Both run in children of their own (``togi.trial.errand``): a subject that cannot be imported, crashes or hangs is a
+problem in the result, and what else can be checked is.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from togi.lint.check_source import check_paths
+from togi.lint.decode import UndecodableError, decode
+from togi.lint.finding import Finding
+from togi.lint.names import rule_kinds
+from togi.lint.once import said_once
+from togi.lint.result import CheckResult, FileReport, Ignore, Note, Problem, Table, in_order
+from togi.lint.rule import Kind
+from togi.lint.selection import Selected, select, selected_rules
+from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
+from togi.lint.subject_options import SubjectOptions as SubjectOptions
+from togi.lint.suppression import ignores
+from togi.errors import TogiError
+from togi.subject.spec import Spec, check_spec, parse
+from togi.trial.errand import run_errand
+from togi.trial.protocol import SubjectRef
+
+ERRANDS: dict[Kind, tuple[str, str]] = {
+    "module": ("togi.lint.module.errand:examine", "examined"),
+    "trace": ("togi.lint.trace.errand:watch", "watched"),
+}
+
+
+def check_subject(spec: str, given: Overrides, options: SubjectOptions, *, cache: bool = True) -> CheckResult:
+    """Check what a locator names. Raises TogiError when it names nothing, or for settings that cannot be used."""
+    check_spec(spec)
+    parsed = parse(spec)
+    kinds: Sequence[Kind] = ("module", "trace") if parsed.form == "file" else ("module",)
+    return check_reference(SubjectRef.here("locator", spec), spec, kinds, given, options, source=parsed, cache=cache)
+
+
+def check_reference(
+    ref: SubjectRef,
+    name: str,
+    kinds: Sequence[Kind],
+    given: Overrides,
+    options: SubjectOptions,
+    *,
+    source: Spec | None = None,
+    cache: bool = True,
+) -> CheckResult:
+    """Module and trace rules on a subject; source rules too where ``source`` names a factory in a file."""
+    finder = SettingsFinder(given)
+    file = source.path.absolute() if source is not None and source.form == "file" else None
+    settings = finder.of(file.parent if file is not None else Path.cwd())
+    result = CheckResult()
+    if file is not None and _rules("source", settings):
+        result = check_paths([file], given, cache=cache)
+    for kind in kinds:
+        if rules := _rules(kind, settings):
+            result = result.joined(_errand(ref, name, kind, rules, options, settings))
+    return said_once(result)
+
+
+def _rules(kind: Kind, settings: CheckSettings) -> list[str]:
+    """The selected rules of a kind; a kind of which none is selected does not run at all."""
+    selected = selected_rules(settings.select, settings.ignore)
+    return [id for id, its_kind in rule_kinds().items() if its_kind == kind and id in selected]
+
+
+def _errand(
+    ref: SubjectRef, name: str, kind: Kind, rules: list[str], options: SubjectOptions, settings: CheckSettings
+) -> CheckResult:
+    function, purpose = ERRANDS[kind]
+    payload = _payload(kind, rules, options)
+    try:
+        answer = run_errand(ref, function, payload, purpose=purpose, device=options.runs_on, seed=options.seed)
+    except TogiError as error:
+        return CheckResult(problems=(Problem(path=name, message=str(error)),))
+    findings = [Finding.model_validate(one) for one in answer["findings"]]
+    chosen = _selected([finding for finding in findings if finding.rule in rules], settings)
+    report: dict[str, Any] = answer.get("report") or {}
+    return CheckResult(
+        findings=in_order([finding for one in chosen for finding in one.findings]),
+        suppressed=in_order([finding for one in chosen for finding in one.suppressed]),
+        tables=tuple(Table.model_validate(table) for table in report.get("tables", ())),
+        notes=tuple(Note(path=name, message=text) for text in (*report.get("text", ()), *report.get("notes", ()))),
+    )
+
+
+def _payload(kind: Kind, rules: list[str], options: SubjectOptions) -> dict[str, Any]:
+    if kind == "trace":
+        return {"device": options.runs_on, "train": options.train, "rules": rules}
+    asked = {"device": options.device, "dtype": options.dtype, "measure": options.measure, "seed": options.seed}
+    return {**asked, "select": rules}
+
+
+def _selected(findings: Sequence[Finding], settings: CheckSettings) -> list[Selected]:
+    """Comments in the user's source silence what was seen in a run, too."""
+    by_file: dict[str, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        by_file[finding.place.path if finding.place is not None else ""].append(finding)
+    chosen: list[Selected] = []
+    for path, found in by_file.items():
+        report = FileReport(findings=tuple(found), ignores=_ignores(path))
+        chosen.append(replace(select(report, Path(path).absolute(), path, settings), notes=[]))
+    return chosen
+
+
+def _ignores(path: str) -> tuple[Ignore, ...]:
+    if not path.endswith(".py"):
+        return ()
+    try:
+        return ignores(decode(Path(path).read_bytes()).text)
+    except (OSError, UndecodableError, SyntaxError):  # not there, or no Python: then nothing in it silences anything
+        return ()

@@ -1,0 +1,90 @@
+"""What module rules look at: the module, one forward pass, what it costs, and the captured graph where there is one."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from togi.lint.module.flow import Flow
+from togi.lint.module.forward_pass import Call, ForwardPass
+from togi.lint.roofline.table import Costs
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from togi.subject.inputs import Inputs
+    from togi.techniques.candidate import Candidate
+    from togi.techniques.graph import EditableGraph
+
+
+class Seen:
+    """Gathered by ``look``; read by rules."""
+
+    def __init__(
+        self,
+        *,
+        module: nn.Module,
+        given: nn.Module,
+        samples: Sequence[Inputs],
+        forward: ForwardPass,
+        costs: Costs,
+        device: str,
+        training: Mapping[str, str],
+        captured: Candidate | str,
+        notes: Sequence[str] = (),
+    ) -> None:
+        self.module = module
+        """A copy in eval mode, on the device."""
+        self.given = given
+        """The user's own, to look at: a copy no longer shows which tensors share memory."""
+        self.samples = samples
+        self.forward = forward
+        self.costs = costs
+        """Of the forward pass, on the device that times are predicted for."""
+        self.device = device
+        """``cpu`` or ``cuda``: where it ran. Times may be predicted for another."""
+        self.training = training
+        """Class of each part that was handed over in training mode, by name; the module itself has the name ''."""
+        self.notes = tuple(notes)
+        self._captured = captured
+
+    @functools.cached_property
+    def flow(self) -> Flow:
+        return Flow(self.forward)
+
+    @functools.cached_property
+    def kinds(self) -> dict[str, str]:
+        """Class of each part by name."""
+        return {name: type(part).__name__ for name, part in self.module.named_modules()}
+
+    def calls(self, *names: str) -> list[Call]:
+        """The operations of the pass with one of these names (``convolution``)."""
+        return [call for call in self.forward.calls if call.name in names]
+
+    def share(self, calls: Sequence[Call]) -> float:
+        """The part of the predicted time that these calls take, from 0 to 1."""
+        return self.costs.share(calls)
+
+    @property
+    def captured(self) -> Candidate | None:
+        """The subject as an ATen graph, to apply techniques to; None where it cannot be captured."""
+        return None if isinstance(self._captured, str) else self._captured
+
+    @property
+    def capture_error(self) -> str:
+        """Why there is no graph; empty where there is one."""
+        return self._captured if isinstance(self._captured, str) else ""
+
+    def graph(self) -> EditableGraph | None:
+        """A graph to try edits on, a new one at each call; None where the module cannot be captured."""
+        from togi.techniques.graph import EditableGraph
+
+        return EditableGraph.of(self.captured) if self.captured is not None else None
+
+
+def layer_of(node: Any) -> str:
+    """Qualified name of the module that made a node of the captured graph; empty for the module itself."""
+    stack = list(node.meta.get("nn_module_stack", {}).values())
+    path = str(stack[-1][0]) if stack else ""
+    return path.removeprefix("module").removeprefix(".")

@@ -1,0 +1,129 @@
+"""What mending brings: a technique applied alone, taking turns with the module as it is, in this process.
+
+The result is verified roughly only (no output may be further off than rounding explains); ``togi tune`` proves it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from togi.lint.module.seen import Seen
+from togi.measure import PLACEMENT, Turn, compare, take_turn, warm
+from togi.records import Interval, Record, Scalar
+from togi.techniques import Refused, technique
+
+if TYPE_CHECKING:
+    from togi.subject.inputs import Inputs
+
+FARTHEST = 1e-3
+"""Largest difference, relative to the outputs' root mean square, of a technique that is exact up to rounding."""
+BUDGET_S = 4.0
+
+
+class Attempt(Record):
+    """One technique, tried alone."""
+
+    technique: str
+    options: dict[str, Scalar] = {}
+    speedup_x: Interval | None = None
+    """Time of the module as it is over that of the mended one; None where it was not measured."""
+    why_not: str = ""
+    """Why it was not measured."""
+
+    @property
+    def faster(self) -> bool:
+        """Beyond noise, and beyond where the two lie in memory."""
+        return self.speedup_x is not None and self.speedup_x.low > 1.0 + PLACEMENT
+
+    @property
+    def useless(self) -> bool:
+        """Surely not faster."""
+        return self.speedup_x is not None and self.speedup_x.high < 1.0 + PLACEMENT
+
+    @property
+    def sentence(self) -> str:
+        """``1.31x as fast with fold_batch_norm (1.27 to 1.35)``."""
+        if self.speedup_x is None:
+            return f"{self.technique} could not be tried: {self.why_not}"
+        found = self.speedup_x
+        interval = f"{found.low:.2f} to {found.high:.2f}"
+        if self.faster:
+            return f"{found.median:.2f}x as fast with {self.technique} ({interval}), measured here"
+        if found.high < 1.0 - PLACEMENT:
+            return f"slower with {self.technique} alone ({found.median:.2f}x as fast, {interval}), measured here"
+        return (
+            f"no difference beyond noise with {self.technique} alone ({found.median:.2f}x, {interval}), measured here"
+        )
+
+
+def attempt(seen: Seen, name: str, options: dict[str, Scalar], *, seed: int = 0, budget_s: float = BUDGET_S) -> Attempt:
+    """Apply the technique ``name`` to what was captured and race it against the original, both under ``no_grad``.
+
+    The technique gets the captured graph, so the graph without it is what it is compared with: what capturing changes
+    is not credited to it. Never raises for what the technique does.
+    """
+    start = seen.captured
+    if start is None:
+        return Attempt(technique=name, options=options, why_not=f"there is no graph ({seen.capture_error})")
+    try:
+        mended = technique(name).apply(start, dict(options))
+    except Refused as refused:
+        return Attempt(technique=name, options=options, why_not=str(refused))
+    except Exception as error:  # foreign code: a technique and what it calls
+        return Attempt(technique=name, options=options, why_not=f"{type(error).__name__}: {error}")
+    with torch.no_grad():
+        if (off := _difference(start.module, mended.module, start.samples[0])) > FARTHEST:
+            return Attempt(technique=name, options=options, why_not=f"its output is off by {off:.1e}")
+        found = _race(start.module, mended.module, start.samples, seen.device, seed, budget_s)
+    return Attempt(technique=name, options=options, speedup_x=found)
+
+
+@dataclass(frozen=True)
+class _Here:
+    """A runner of this process."""
+
+    name: str
+    call: Callable[..., Any]
+    samples: Sequence[Inputs]
+    device: str
+
+    def turn(self, passes: int) -> Turn:
+        return take_turn(self.call, self.samples, passes, device=self.device)
+
+
+def _race(
+    original: Callable[..., Any],
+    mended: Callable[..., Any],
+    samples: Sequence[Inputs],
+    device: str,
+    seed: int,
+    budget_s: float,
+) -> Interval | None:
+    lanes = [_Here("original", original, samples, device), _Here("mended", mended, samples, device)]
+    for lane in lanes:
+        warm(lane.call, samples, limit_s=budget_s / 4, device=device)
+    return compare(lanes[0], lanes[1], budget_s=budget_s, seed=seed).lane("mended").speedup_x
+
+
+def _difference(original: Callable[..., Any], mended: Callable[..., Any], sample: Inputs) -> float:
+    """Largest root-mean-square difference of an output, relative to the original's; infinite where forms differ."""
+    from togi.subject.behaviour import tensors
+
+    one = sample.clone()
+    other = sample.clone()
+    pairs = [tensors(original(*one.args, **one.kwargs)), tensors(mended(*other.args, **other.kwargs))]
+    if len(pairs[0]) != len(pairs[1]):
+        return math.inf
+    worst = 0.0
+    for truth, found in zip(*pairs, strict=True):
+        if truth.shape != found.shape or truth.dtype != found.dtype:
+            return math.inf
+        if truth.is_floating_point() and truth.numel():
+            scale = truth.double().square().nanmean().sqrt().clamp_min(1e-30)
+            worst = max(worst, float((truth.double() - found.double()).square().nanmean().sqrt() / scale))
+    return worst

@@ -1,0 +1,298 @@
+"""Watch one forward pass: every ATen operation below autograd, by the layer that ran it.
+
+``TorchDispatchMode`` sees operations after composite functions have come apart, so an attention that torch fuses is one
+operation and one written by hand is several. Functions are watched in a second pass: ``TorchFunctionMode`` switches the
+fast paths of ``nn.MultiheadAttention`` off, and would change what the first pass is to see.
+"""
+
+from __future__ import annotations
+
+import inspect
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules import module as hooks
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from togi.lint.module.forward_pass import Call, ForwardPass, FunctionCall, Line, Value
+from togi.subject.behaviour import seed_all
+from togi.subject.inputs import Inputs
+
+_TORCH, _TOGI, _PYTHON = (
+    f"{folder}{os.sep}"
+    for folder in (Path(torch.__file__).parent, Path(__file__).parents[2], Path(inspect.__file__).parent)
+)
+_NO_WORK = frozenset(
+    {"_unsafe_view", "_reshape_alias", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty"}
+)
+"""Operations that move nothing although their schema does not say so."""
+
+
+def watch(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
+    """Run ``module`` on ``sample`` twice under ``no_grad`` and record it. The sample stays as it was.
+
+    Never raises for what the module does under watch: ``error`` then says why there are no calls.
+    """
+    layers = _Layers(module)
+    watched = _Operations(layers, _constants(module))
+    try:
+        output = _run(module, sample, watched, layers, seed)
+        functions = _Functions(layers)
+        runs = dict(layers.runs)
+        _run(module, sample, functions, layers, seed)
+    except Exception as error:  # foreign code: modules that the modes of torch do not get along with
+        first = next(iter(str(error).splitlines()), "")
+        return ForwardPass(error=f"{type(error).__name__}: {first}")
+    return ForwardPass(
+        calls=tuple(watched.calls),
+        functions=tuple(functions.calls),
+        runs=runs,
+        outputs=frozenset(watched.number(tensor) for tensor in _tensors(output)),
+    )
+
+
+def time_calls(module: nn.Module, sample: Inputs, passes: int, *, seed: int = 0) -> ForwardPass:
+    """The same with the fastest time of each operation over ``passes`` passes, for comparing predictions with.
+
+    On the CPU only. Raises ValueError when passes differ in their operations.
+    """
+    layers = _Layers(module)
+    best: list[float] = []
+    calls: list[Call] = []
+    for _ in range(passes):
+        watched = _Operations(layers, _constants(module), timed=True)
+        _run(module, sample, watched, layers, seed)
+        if best and len(best) != len(watched.seconds):
+            raise ValueError(f"one pass had {len(best)} operations, another {len(watched.seconds)}: not comparable")
+        best = [min(pair) for pair in zip(best or watched.seconds, watched.seconds, strict=True)]
+        calls = watched.calls
+    return ForwardPass(calls=tuple(calls), runs=dict(layers.runs), seconds=tuple(best))
+
+
+def _run(module: nn.Module, sample: Inputs, mode: Any, layers: _Layers, seed: int) -> Any:
+    given = sample.clone()
+    seed_all(seed)
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), layers.followed(), mode:
+        return module(*given.args, **given.kwargs)
+
+
+def _constants(module: nn.Module) -> list[Tensor]:
+    return [*module.parameters(), *module.buffers()]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    from togi.subject.behaviour import tensors
+
+    return tensors(value)
+
+
+class _Layers:
+    """Which module is running. Hooks for all modules at once, so that none of them is touched."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.names = {id(part): name for name, part in module.named_modules()}
+        self.running: list[str] = []
+        self.runs: dict[str, int] = {}
+
+    @property
+    def innermost(self) -> str:
+        return self.running[-1] if self.running else ""
+
+    @contextmanager
+    def followed(self) -> Iterator[None]:
+        self.running.clear()
+        self.runs.clear()
+        before = hooks.register_module_forward_pre_hook(self._enter)
+        after = hooks.register_module_forward_hook(self._leave, always_call=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, part: nn.Module, _args: Any) -> None:
+        name = self.names.get(id(part))
+        self.running.append(self.innermost if name is None else name)
+        if name is not None:
+            self.runs[name] = self.runs.get(name, 0) + 1
+
+    def _leave(self, _part: nn.Module, _args: Any, _output: Any) -> None:
+        self.running.pop()
+
+
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    supports_higher_order_operators = True  # torch.cond and its kin would raise under the mode otherwise
+
+    def __init__(self, layers: _Layers, constants: Sequence[Tensor], *, timed: bool = False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.layers = layers
+        self.calls: list[Call] = []
+        self.seconds: list[float] = []
+        self._timed = timed
+        self._numbers = WeakTensorKeyDictionary()
+        self._next = 0
+        self._constant = {self.number(tensor) for tensor in constants}
+
+    def number(self, tensor: Tensor) -> int:
+        if tensor not in self._numbers:
+            self._renumber(tensor)
+        return int(self._numbers[tensor])
+
+    def _renumber(self, tensor: Tensor) -> None:
+        self._numbers[tensor] = self._next
+        self._next += 1
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if not isinstance(func, torch._ops.OpOverload):
+            return func(*args, **kwargs)
+        bound = _bound(func, args, kwargs)
+        given = {name: self._described(value) for name, value in bound.items()}
+        began = time.perf_counter()
+        result = func(*args, **kwargs)
+        took_s = time.perf_counter() - began
+        self._record(func, bound, given, result, args, kwargs)
+        if self._timed:
+            self.seconds.append(took_s)
+        return result
+
+    def _record(
+        self, func: Any, bound: Mapping[str, Any], given: Mapping[str, Any], result: Any, args: Any, kwargs: Any
+    ) -> None:
+        schema = func._schema
+        written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+        for name in written:
+            for tensor in _flat(bound.get(name)):
+                self._renumber(tensor)
+        view = not written and any(r.alias_info is not None for r in schema.returns)
+        view = view or func.overloadpacket.__name__ in _NO_WORK
+        made = [t for t in _flat(result) if isinstance(t, Tensor)]
+        tensors = list(_flat(list(bound.values())))
+        if tensors and not written and view and all(self.number(t) in self._constant for t in tensors):
+            self._constant.update(self.number(t) for t in made)
+        self.calls.append(
+            Call(
+                index=len(self.calls),
+                op=str(func).removeprefix("aten."),
+                layer=self.layers.innermost,
+                given=given,
+                outputs=tuple(self._value(tensor) for tensor in made),
+                view=view,
+                written=written,
+                flops=_flops(func, args, kwargs, result),
+                line=_line(sys._getframe(2)),
+            )
+        )
+
+    def _described(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            return self._value(value)
+        if isinstance(value, list | tuple):
+            return tuple(self._described(item) for item in value)
+        return value if isinstance(value, int | float | str | None) else str(value)
+
+    def _value(self, tensor: Tensor) -> Value:
+        number = self.number(tensor)
+        return Value(
+            number=number,
+            shape=tuple(int(size) for size in tensor.shape),
+            dtype=str(tensor.dtype).removeprefix("torch."),
+            itemsize=tensor.element_size(),
+            elements=_elements(tensor),
+            floating=tensor.is_floating_point() or tensor.is_complex(),
+            constant=number in self._constant,
+        )
+
+
+class _Functions(TorchFunctionMode):
+    """Dropout and attention as Python code calls them: only there one can see that a dropout is on."""
+
+    def __init__(self, layers: _Layers) -> None:
+        super().__init__()
+        self.layers = layers
+        self.calls: list[FunctionCall] = []
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        name = getattr(func, "__name__", "").rstrip("_")
+        if "dropout" in name or name == "scaled_dot_product_attention":
+            numbers = {k: v for k, v in _numbers(func, args, kwargs or {}).items() if not isinstance(v, Tensor)}
+            line = _line(sys._getframe(1))
+            self.calls.append(FunctionCall(name=name, layer=self.layers.innermost, numbers=numbers, line=line))
+        return func(*args, **(kwargs or {}))
+
+
+_BUILTIN = {"scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")}
+_DROPOUT = ("input", "p", "training")
+
+
+def _numbers(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Arguments by name. Functions written in C have no signature to ask."""
+    try:
+        bound = inspect.signature(func).bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+    except (TypeError, ValueError):
+        names = _BUILTIN.get(getattr(func, "__name__", ""), _DROPOUT)
+        named = dict(zip(names, args, strict=False)) | dict(kwargs)
+        return {"training" if key == "train" else key: value for key, value in named.items()}
+
+
+def _bound(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for index, argument in enumerate(func._schema.arguments):
+        if index < len(args):
+            found[argument.name] = args[index]
+        else:
+            found[argument.name] = kwargs.get(argument.name, argument.default_value)
+    return found
+
+
+def _flat(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _flat(item)
+
+
+def _elements(tensor: Tensor) -> int:
+    """Elements that lie in memory. Sparse and other tensors without strides: what their shape says."""
+    if tensor.layout is not torch.strided:
+        return tensor.numel()
+    count = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        count *= int(size) if stride or not size else 1
+    return count
+
+
+def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int | None:
+    """Source: torch.utils.flop_counter; it knows matrix products, convolutions and attention."""
+    formula = flop_registry.get(func.overloadpacket)
+    return int(formula(*args, **kwargs, out_val=result)) if formula is not None else None
+
+
+def _line(frame: FrameType | None) -> Line | None:
+    while frame is not None and _is_foreign(frame.f_code.co_filename):
+        frame = frame.f_back
+    return Line(path=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_name) if frame else None
+
+
+def _is_foreign(path: str) -> bool:
+    """Torch, togi, Python itself, generated code. Installed packages lie below Python's own folder and are not."""
+    installed = "site-packages" in path or "dist-packages" in path
+    return path.startswith((_TORCH, _TOGI, "<")) or (path.startswith(_PYTHON) and not installed)

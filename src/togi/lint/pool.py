@@ -1,0 +1,135 @@
+"""Many files over a few processes. A process that dies takes one file with it, which is reported; the rest goes on."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from togi.lint.cache import cache_key
+from togi.lint.check_file import check_bytes
+from togi.lint.result import FileReport, Problem
+
+BYTES_PER_PROCESS = 250_000
+"""Fewer bytes than this are checked sooner than a process starts."""
+MAX_PROCESSES = 16
+
+
+@dataclass(frozen=True)
+class Task:
+    path: str
+    shown: str
+    data: bytes
+    hot: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Done:
+    key: bytes | None
+    """Of what was really read; None where nothing was."""
+    report: FileReport
+
+
+def check_all(tasks: Sequence[Task]) -> list[Done]:
+    """One answer per task, in order."""
+    count = processes(sum(len(task.data) for task in tasks), len(tasks))
+    if count < 2:
+        return [_here(task) for task in tasks]
+    return _Pool(tasks).run(count)
+
+
+def processes(total_bytes: int, files: int) -> int:
+    """How many processes are worth starting for so much source."""
+    return min(_cores(), MAX_PROCESSES, total_bytes // BYTES_PER_PROCESS, files)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _here(task: Task) -> Done:
+    report = check_bytes(task.data, task.shown, task.hot)
+    return Done(cache_key(task.path, task.data, task.hot), report)
+
+
+class _Pool:
+    def __init__(self, tasks: Sequence[Task]) -> None:
+        self._tasks = tasks
+        self._done: list[Done | None] = [None] * len(tasks)
+        self._waiting: queue.SimpleQueue[int] = queue.SimpleQueue()
+        # The largest first, so that no process is left alone with one at the end.
+        for number in sorted(range(len(tasks)), key=lambda number: -len(tasks[number].data)):
+            self._waiting.put(number)
+
+    def run(self, count: int) -> list[Done]:
+        threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(count)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        # What is left when no process could be started at all is done here.
+        return [done or _here(task) for done, task in zip(self._done, self._tasks, strict=True)]
+
+    def _serve(self) -> None:
+        """One thread per process: hand over a file, wait for its answer, take the next."""
+        process: subprocess.Popen[bytes] | None = None
+        try:
+            while True:
+                number = self._waiting.get_nowait()
+                process = process or _start()
+                done = _ask(process, self._tasks[number])
+                self._done[number] = done or _died(process, self._tasks[number])
+                process = process if done is not None else None
+        except (queue.Empty, OSError):  # nothing left, or no process can be started: the caller's own does the rest
+            return
+        finally:
+            if process is not None:
+                _stop(process)
+
+
+def _start() -> subprocess.Popen[bytes]:
+    # The caller's import path, so that the same togi is found.
+    code = f"import sys; sys.path[:] = {sys.path!r}; from togi.lint.worker import main; main()"
+    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(OSError):  # of a dead process; what it did not read does not matter
+        process.stdin.close()
+    process.stdout.close()
+    process.wait()
+
+
+def _ask(process: subprocess.Popen[bytes], task: Task) -> Done | None:
+    """None when the process is gone."""
+    assert process.stdin is not None
+    assert process.stdout is not None
+    request = {"path": task.path, "shown": task.shown, "hot": task.hot}
+    try:
+        process.stdin.write(json.dumps(request).encode() + b"\n")
+        process.stdin.flush()
+        answer = process.stdout.readline()
+    except OSError:
+        return None
+    return _read(json.loads(answer), task) if answer.endswith(b"\n") else None
+
+
+def _read(answer: dict[str, Any], task: Task) -> Done:
+    if "error" in answer:
+        return Done(None, FileReport(problems=(Problem(path=task.shown, message=answer["error"]),)))
+    return Done(bytes.fromhex(answer["key"]), FileReport.model_validate_json(answer["report"]))
+
+
+def _died(process: subprocess.Popen[bytes], task: Task) -> Done:
+    _stop(process)
+    message = f"the process that checked it died (exit code {process.returncode}): exclude it if it was generated"
+    return Done(None, FileReport(problems=(Problem(path=task.shown, message=message),)))

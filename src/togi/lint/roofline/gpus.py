@@ -1,0 +1,100 @@
+"""Figures of GPUs from their makers' data sheets, for predicting without having one.
+
+Dense rates (sheets often print those with sparsity, which are twice as high), matrix units with float32 accumulation
+where the sheet tells them apart, boost clocks. ``float32`` is the rate of the ordinary cores; ``tf32``, where the card
+has it, is what convolutions in float32 use by default (``torch.backends.cudnn.allow_tf32``).
+"""
+
+from __future__ import annotations
+
+import re
+
+from togi.lint.roofline.figures import Bandwidth, Figures
+from togi.errors import UnknownNameError, nearest
+
+_NVIDIA = "https://www.nvidia.com"
+_A100 = f"{_NVIDIA}/en-us/data-center/a100/"
+_H100 = f"{_NVIDIA}/en-us/data-center/h100/"
+_H200 = f"{_NVIDIA}/en-us/data-center/h200/"
+_AMPERE = f"{_NVIDIA}/content/PDF/nvidia-ampere-ga-102-gpu-architecture-whitepaper-v2.1.pdf"
+_ADA = "https://images.nvidia.com/aem-dam/Solutions/geforce/ada/nvidia-ada-gpu-architecture.pdf"
+_BLACKWELL = "https://images.nvidia.com/aem-dam/Solutions/geforce/blackwell/nvidia-rtx-blackwell-gpu-architecture.pdf"
+_VOLTA = "https://images.nvidia.com/content/volta-architecture/pdf/volta-architecture-whitepaper.pdf"
+
+# name: (GB/s, {dtype: TFLOP/s, dense}, source). "half" stands for float16 and bfloat16.
+_TABLE: dict[str, tuple[float, dict[str, float], str]] = {
+    "B200": (
+        8000,
+        {"float64": 37, "float32": 75, "tf32": 1125, "half": 2250, "int8": 4500},
+        f"{_NVIDIA}/en-us/data-center/dgx-b200/",
+    ),
+    "H200": (4800, {"float64": 34, "float32": 67, "tf32": 494, "half": 989, "int8": 1979}, _H200),
+    "H100": (3350, {"float64": 34, "float32": 67, "tf32": 494, "half": 989, "int8": 1979}, _H100),
+    "H100-PCIe": (2000, {"float64": 26, "float32": 51, "tf32": 378, "half": 756, "int8": 1513}, _H100),
+    "A100": (2039, {"float64": 9.7, "float32": 19.5, "tf32": 156, "half": 312, "int8": 624}, _A100),
+    "A100-40GB": (1555, {"float64": 9.7, "float32": 19.5, "tf32": 156, "half": 312, "int8": 624}, _A100),
+    "A100-PCIe": (1935, {"float64": 9.7, "float32": 19.5, "tf32": 156, "half": 312, "int8": 624}, _A100),
+    "A30": (
+        933,
+        {"float64": 5.2, "float32": 10.3, "tf32": 82, "half": 165, "int8": 330},
+        f"{_NVIDIA}/en-us/data-center/products/a30-gpu/",
+    ),
+    "A40": (696, {"float32": 37.4, "tf32": 74.8, "half": 149.7, "int8": 299.3}, f"{_NVIDIA}/en-us/data-center/a40/"),
+    "A10": (
+        600,
+        {"float32": 31.2, "tf32": 62.5, "half": 125, "int8": 250},
+        f"{_NVIDIA}/en-us/data-center/products/a10-gpu/",
+    ),
+    "L40S": (864, {"float32": 91.6, "tf32": 183, "half": 362, "int8": 733}, f"{_NVIDIA}/en-us/data-center/l40s/"),
+    "L4": (300, {"float32": 30.3, "tf32": 60, "half": 121, "int8": 242}, f"{_NVIDIA}/en-us/data-center/l4/"),
+    "T4": (320, {"float32": 8.1, "float16": 65, "int8": 130}, f"{_NVIDIA}/en-us/data-center/tesla-t4/"),
+    "V100": (900, {"float64": 7.8, "float32": 15.7, "float16": 125}, _VOLTA),
+    "V100-PCIe": (900, {"float64": 7.0, "float32": 14.0, "float16": 112}, _VOLTA),
+    "RTX-A6000": (768, {"float32": 38.7, "tf32": 77.4, "half": 154.8, "int8": 309.7}, _AMPERE),
+    "RTX-3090": (936, {"float32": 35.6, "tf32": 35.6, "half": 71, "int8": 284}, _AMPERE),
+    "RTX-4090": (1008, {"float32": 82.6, "tf32": 82.6, "half": 165.2, "int8": 660.6}, _ADA),
+    "RTX-5090": (1792, {"float32": 104.8, "tf32": 104.8, "half": 209.5, "int8": 838}, _BLACKWELL),
+}
+
+
+def gpu_names() -> tuple[str, ...]:
+    return tuple(_TABLE)
+
+
+def gpu(name: str) -> Figures:
+    """The figures of a GPU by name: ``A100``, ``rtx 4090``, ``NVIDIA H100 PCIe``. The most specific known name counts.
+
+    Raises UnknownNameError with the known names.
+    """
+    words = _words(name)
+    found = [known for known in _TABLE if _plain(known) == _plain(name)]
+    if "laptop" not in words:  # the same name, another chip
+        fitting = [known for known in _TABLE if _words(known) <= words]
+        found += sorted(fitting, key=lambda known: -len(_words(known)))
+    if not found:
+        raise UnknownNameError(
+            f"there are no figures of a device '{name}'{nearest(name, _TABLE) or '.'} "
+            f"Known are cpu (measured here), {', '.join(_TABLE)}."
+        )
+    bandwidth, rates, source = _TABLE[found[0]]
+    return Figures(
+        name=found[0],
+        source=source,
+        flops_per_s={dtype: rate * 1e12 for dtype, rate in _by_dtype(rates)},
+        bandwidths=(Bandwidth(working_set_bytes=1, bytes_per_s=bandwidth * 1e9),),
+    )
+
+
+def _words(name: str) -> set[str]:
+    return set(re.findall("[a-z0-9]+", name.lower()))
+
+
+def _plain(name: str) -> str:
+    return "".join(letter for letter in name.lower() if letter.isalnum())
+
+
+def _by_dtype(rates: dict[str, float]) -> list[tuple[str, float]]:
+    found: list[tuple[str, float]] = []
+    for kind, rate in rates.items():
+        found += [(dtype, rate) for dtype in (("float16", "bfloat16") if kind == "half" else (kind,))]
+    return found

@@ -1,0 +1,73 @@
+"""The rule ``checkpoint-without-use-reentrant``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding, Fix
+from togi.lint.rule import SourceRule
+from togi.lint.source.arguments import argument
+from togi.lint.source.edits import add_argument
+from togi.lint.source.uses import uses
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_NAMES = {f"torch.utils.checkpoint.{name}" for name in ("checkpoint", "checkpoint_sequential")}
+
+
+class CheckpointWithoutUseReentrant(SourceRule):
+    """Activation checkpointing that does not choose its variant.
+
+    What it reports: ``torch.utils.checkpoint.checkpoint`` and ``checkpoint_sequential`` without ``use_reentrant``.
+
+    Why it costs: left open, it is the reentrant variant, which needs an input that requires gradients (else the
+    gradients are silently None), recomputes the whole region even where less is needed, and breaks with
+    ``torch.autograd.grad`` and some compiled code. PyTorch warns, and will raise in a later release.
+
+    When it stays silent: ``use_reentrant`` is given, or ``**kwargs`` may hold it.
+
+    Example::
+
+        x = checkpoint(self.block, x)
+
+    Use instead::
+
+        x = checkpoint(self.block, x, use_reentrant=False)
+
+    Source: https://docs.pytorch.org/docs/stable/checkpoint.html (``use_reentrant``)
+    """
+
+    id = "checkpoint-without-use-reentrant"
+    valid = (
+        "from torch.utils.checkpoint import checkpoint\n\ny = checkpoint(f, x, use_reentrant=False)\n",
+        "from torch.utils.checkpoint import checkpoint\n\ny = checkpoint(f, x, use_reentrant=True)\n",
+        "from torch.utils.checkpoint import checkpoint\n\ny = checkpoint(f, x, **options)\n",
+        "from mine import checkpoint\n\ny = checkpoint(f, x)\n",
+        "import torch.utils.checkpoint as cp\n\nrun = cp.checkpoint\n",
+    )
+    invalid = (
+        "from torch.utils.checkpoint import checkpoint\n\ny = checkpoint(f, x)  # here\n",
+        "import torch\n\ny = torch.utils.checkpoint.checkpoint(f, *args)  # here\n",
+        "import torch.utils.checkpoint as cp\n\n\ndef forward(x):\n    return cp.checkpoint_sequential(  # here\n"
+        "        layers,\n        2,\n        x,\n    )\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        for node, name in uses(source, _NAMES):
+            call = source.parent(node)
+            if not isinstance(call, ast.Call) or call.func is not node or any(k.arg is None for k in call.keywords):
+                continue
+            if argument(call, "use_reentrant") is None:
+                edit = add_argument(source, call, "use_reentrant=False")
+                fix = Fix(title="Use the non-reentrant variant", edits=(edit,), safe=False) if edit else None
+                yield source.finding(
+                    self,
+                    call,
+                    f"{name.rpartition('.')[2]} without use_reentrant takes the reentrant variant, and a later release "
+                    "raises here",
+                    "add use_reentrant=False (use_reentrant=True keeps what it does now)",
+                    fix=fix,
+                )

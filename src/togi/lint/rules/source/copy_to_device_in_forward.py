@@ -1,0 +1,102 @@
+"""The rule ``copy-to-device-in-forward``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source import torch_api
+from togi.lint.source.grounds import grounds
+from togi.lint.source.value import Kind, excerpt
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_MOVES = ("to", "cuda", "type", "type_as", "xpu")
+
+
+class CopyToDeviceInForward(SourceRule):
+    """What was made on the CPU is moved to the device in ``forward``.
+
+    What it reports: ``.to(device)``, ``.cuda()``, ``.type(...)`` and ``.type_as(x)``, in ``forward`` or what it calls,
+    of a tensor that was made on the CPU: by ``torch.zeros``, ``torch.arange``, ... without ``device=``, or once in
+    ``__init__`` and kept as a plain attribute.
+
+    Why it costs: a copy from pageable memory waits for the device, in every pass, for values that the device could have
+    filled in itself, or that could have moved once with the module.
+
+    When it stays silent: inputs and everything whose place is not known, changes of dtype only, tensors made on the
+    device, and what ``tensor-made-in-forward`` reports where it is made (``torch.tensor(...)``).
+
+    Example::
+
+        def forward(self, x):
+            mask = torch.ones(x.shape[1]).to(x.device)
+            return self.layers(x) * mask * self.scale.to(x.device)
+
+    Use instead::
+
+        def __init__(self):
+            self.register_buffer("scale", torch.tensor([0.2, 0.3]))
+
+        def forward(self, x):
+            mask = torch.ones(x.shape[1], device=x.device)
+            return self.layers(x) * mask * self.scale
+
+    Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device
+    """
+
+    id = "copy-to-device-in-forward"
+    valid = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x, mask):\n"
+        "        mask = mask.to(x.device)\n        y = torch.ones(3, device=x.device).to(torch.float16)\n"
+        "        return x.to(torch.float32) * mask.to(x.dtype) * y\n",
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('scale', torch.ones(3))\n        self.table = torch.zeros(3).cuda()\n\n"
+        "    def forward(self, x):\n        return x * self.scale.to(x.device)\n",
+        "import torch\n\ntable = torch.arange(10).cuda()\n",
+    )
+    invalid = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.scale = torch.ones(3)\n\n    def forward(self, x):\n"
+        "        position = torch.arange(x.shape[1]).to(x.device)  # here\n"
+        "        mask = torch.zeros(3, dtype=torch.bool)\n        mask = mask.cuda()  # here\n"
+        "        return x * self.scale.to(x.device) * position * mask  # here\n",
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        return self.shift(x)\n\n"
+        "    def shift(self, x):\n        return x + torch.eye(3).type_as(x)  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        for call in source.nodes(ast.Call):
+            func = call.func
+            if not isinstance(func, ast.Attribute) or func.attr not in _MOVES:
+                continue
+            hot = source.hot(call)
+            if hot is None or hot.function is None:
+                continue
+            before, after = source.value(func.value), source.value(call)
+            if before.kind is not Kind.TENSOR or before.device != "cpu" or before.call is None or after.device == "cpu":
+                continue
+            here = source.function(before.call) is source.function(call)
+            if here and _from_data(before.call):
+                continue
+            message = f"{excerpt(call, 40)} copies what was made on the CPU to the device in every pass"
+            yield source.finding(self, call, message, _remedy(before.call, func, here), evidence=grounds(before, hot))
+
+
+def _from_data(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in torch_api.FROM_DATA
+
+
+def _remedy(made: ast.Call, func: ast.Attribute, here: bool) -> str:
+    text = excerpt(func.value, 40)
+    if here:
+        return f"make it there: {excerpt(made.func)}(..., device=x.device) in line {made.lineno}, x being an input"
+    name = func.value.attr if isinstance(func.value, ast.Attribute) else text
+    return f'keep it as a buffer, which moves with the module: self.register_buffer("{name}", ..., persistent=False)'

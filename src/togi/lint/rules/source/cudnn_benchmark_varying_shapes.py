@@ -1,0 +1,217 @@
+"""The rule ``cudnn-benchmark-varying-shapes``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.arguments import is_constant
+from togi.lint.source.compiled import names_in
+from togi.lint.source.value import Kind
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_SETTING = "torch.backends.cudnn.benchmark"
+_RANDOM = ("random.", "numpy.random.", "torch.randint", "secrets.")
+_RESIZES = {
+    "interpolate",
+    "upsample",
+    "resize",
+    "imresize",
+    "Resize",
+    "RandomCrop",
+    "CenterCrop",
+    "adaptive_avg_pool2d",
+}
+_VARYING = {
+    "RandomShortestSize",
+    "ScaleJitter",
+    "RandomResize",
+    "MultiScaleResize",
+    "ResizeShortestEdge",
+}
+_FIXING = {"RandomCrop", "CenterCrop", "FixedSizeCrop", "RandomResizedCrop", "RandomCropOrPad"}
+_PADDING = {"torch.nn.utils.rnn.pad_sequence", "torch.nn.utils.rnn.pad_packed_sequence"}
+_READS = {
+    "PIL.Image.open",
+    "cv2.imread",
+    "torchvision.io.read_image",
+    "torchvision.io.decode_image",
+    "torchaudio.load",
+    "soundfile.read",
+    "librosa.load",
+}
+_SIZING = ("resize", "crop", "pad", "interpolate", "thumbnail", "processor", "extractor", "preset")
+_CONVOLVES = ("conv1d", "conv2d", "conv3d", "resnet", "unet", "cnn")
+
+
+class CudnnBenchmarkVaryingShapes(SourceRule):
+    """``cudnn.benchmark`` where the sizes of inputs vary.
+
+    What it reports: ``torch.backends.cudnn.benchmark = True`` in a file that evidently feeds convolutions inputs of
+    varying size: a random size in ``interpolate`` or ``Resize``, transforms that draw a size, detection models of
+    torchvision (whose batches take the size of their largest picture), batches padded to
+    their longest sequence, files that are run through a model each in its own size.
+
+    Why it costs: for each size that it has not seen, cuDNN tries every algorithm of every convolution before it goes
+    on. That pays where sizes repeat, and costs in each step where they do not.
+
+    When it stays silent: nothing in the file shows varying sizes; a crop to a fixed size follows; the setting is not
+    the literal True.
+
+    Example::
+
+        torch.backends.cudnn.benchmark = True
+        for x, y in loader:
+            size = random.choice(range(320, 640, 8))
+            x = F.interpolate(x, size=(size, size))
+
+    Use instead::
+
+        torch.backends.cudnn.benchmark = False
+
+    or a few sizes only, so that each is searched once (``random.choice([320, 480, 640])``), or padding to such sizes.
+
+    Source: https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark
+    """
+
+    id = "cudnn-benchmark-varying-shapes"
+    valid = (
+        "import torch\n\ntorch.backends.cudnn.benchmark = True\n",
+        "import torch, random\nimport torch.nn.functional as F\n\ntorch.backends.cudnn.benchmark = False\n"
+        "s = random.choice(sizes)\nx = F.interpolate(x, size=s)\n",
+        "import torch\nfrom torchvision import transforms as T\n\ntorch.backends.cudnn.benchmark = True\n"
+        "t = T.Compose([T.RandomResizedCrop(224), T.ToTensor()])\n",
+        "import torch\nfrom torchvision.transforms import v2\n\ntorch.backends.cudnn.benchmark = True\n"
+        "t = v2.Compose([v2.RandomResize(256, 512), v2.RandomCrop(224)])\n",
+        "import torch, random\nimport torch.nn.functional as F\n\ntorch.backends.cudnn.benchmark = True\n"
+        "random.seed(0)\nx = F.interpolate(x, size=(224, 224))\n",
+        "import torch\nfrom torch.nn.utils.rnn import pad_sequence\n\ntorch.backends.cudnn.benchmark = True\n\n\n"
+        "def collate(batch):\n    return pad_sequence(batch)\n\n\nnet = torch.nn.TransformerEncoder(layer, 6)\n",
+    )
+    invalid = (
+        "import torch, random\nimport torch.nn.functional as F\n\ntorch.backends.cudnn.benchmark = True  # here\n\n"
+        "for x in loader:\n    s = random.randint(10, 20) * 32\n    x = F.interpolate(x, size=(s, s))\n",
+        "import torch.backends.cudnn as cudnn\nimport torchvision\n\n"
+        "cudnn.benchmark = True  # here\nnet = torchvision.models.detection.fasterrcnn_resnet50_fpn()\n",
+        "import torch\nfrom torchvision.transforms import v2\n\ntorch.backends.cudnn.benchmark = True  # here\n"
+        "t = v2.Compose([v2.RandomShortestSize(range(480, 800, 32)), v2.ToImage()])\n",
+        "import torch\nfrom torch.nn.utils.rnn import pad_sequence\n\n"
+        "torch.backends.cudnn.benchmark = True  # here\n\n\n"
+        "def collate(batch):\n    return pad_sequence(batch)\n\n\nnet = torch.nn.Conv1d(80, 256, 5)\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        settings = [node for node in source.nodes(ast.Assign) if _switches_on(source, node)]
+        evidence = next(_varying(source), "") if settings else ""
+        for node in settings if evidence else ():
+            yield source.finding(
+                self,
+                node,
+                "cuDNN searches its algorithms anew for each size it has not seen, and sizes vary here",
+                "set it to False, or draw from a few sizes only so that each is searched once",
+                evidence=evidence,
+            )
+
+
+def _switches_on(source: Source, node: ast.Assign) -> bool:
+    return is_constant(node.value, True) and any(source.qualified(target) == _SETTING for target in node.targets)
+
+
+def _varying(source: Source) -> Iterator[str]:
+    yield from _random_sizes(source)
+    yield from _random_transforms(source)
+    yield from _padded_collate(source)
+    yield from _pictures_as_they_are(source)
+    for node in source.nodes(ast.Attribute, ast.Name):
+        name = source.names.qualified(node, source.scope(node)) or ""
+        if name.startswith("torchvision.models.detection."):
+            yield f"line {node.lineno}: torchvision's detection models make batches of their largest picture's size"
+        elif name in _PADDING and any(word in source.text.lower() for word in _CONVOLVES):
+            yield f"line {node.lineno}: batches are padded to their longest sequence"
+
+
+def _random_sizes(source: Source) -> Iterator[str]:
+    """Resizing to a size that was drawn in the same scope."""
+    drawn: dict[tuple[object, str], int] = {}
+    for node in source.nodes(ast.Assign):
+        if _draws(source, node.value):
+            drawn |= {(source.scope(node), name): node.lineno for target in node.targets for name in _bound(target)}
+    for call in source.nodes(ast.Call):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name not in _RESIZES:
+            continue
+        sizes = (
+            [*call.args[1:], *(keyword.value for keyword in call.keywords)]
+            if len(call.args) > 1
+            else [
+                *call.args,
+                *(keyword.value for keyword in call.keywords),
+            ]
+        )
+        for size in sizes:
+            known = any((source.scope(call), name) in drawn for name in names_in(size))
+            if known or _draws(source, size):
+                yield f"line {call.lineno} resizes to a random size: {ast.unparse(call)}"
+
+
+def _bound(target: ast.expr) -> set[str]:
+    return {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
+
+
+def _draws(source: Source, node: ast.expr) -> bool:
+    """Whether a number is drawn in an expression, or in a function of this file that it calls."""
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    made = [source.value(call.func).definition for call in calls]
+    results = [
+        part.value
+        for one in made
+        if isinstance(one, ast.FunctionDef)
+        for part in ast.walk(one)
+        if isinstance(part, ast.Return) and part.value is not None
+    ]
+    return any(_draws_here(source, one) for one in (node, *results))
+
+
+def _draws_here(source: Source, node: ast.expr) -> bool:
+    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    return any((source.names.qualified(call.func, source.scope(call)) or "").startswith(_RANDOM) for call in calls)
+
+
+def _padded_collate(source: Source) -> Iterator[str]:
+    given = {ast.unparse(one.value) for one in source.nodes(ast.keyword) if one.arg == "collate_fn"}
+    for function in source.nodes(ast.FunctionDef):
+        text = ast.unparse(function) if "collate" in function.name or function.name in given else ""
+        if "max(" in text and any(word in text for word in ("pad(", "zeros(", "full(", "empty(")):
+            yield f"line {function.lineno}: {function.name} pads a batch to its largest sample"
+
+
+def _pictures_as_they_are(source: Source) -> Iterator[str]:
+    """A loop that reads files and runs a model on each, where nothing in the file resizes, crops or pads."""
+    if any(word in source.text.lower() for word in _SIZING):
+        return
+    for call in source.nodes(ast.Call):
+        loops = source.loops(call)
+        if loops and source.names.qualified(call.func, source.scope(call)) in _READS and _runs_module(source, loops[0]):
+            yield f"line {call.lineno}: files are read as they are, and each has its own size"
+
+
+def _runs_module(source: Source, loop: ast.AST) -> bool:
+    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
+    return any(source.value(call.func).kind is Kind.MODULE for call in calls)
+
+
+def _random_transforms(source: Source) -> Iterator[str]:
+    calls = {
+        call: call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        for call in source.nodes(ast.Call)
+    }
+    if _FIXING & set(calls.values()):
+        return
+    for call, name in calls.items():
+        if name in _VARYING:
+            yield f"line {call.lineno}: {name} draws a size for each sample"

@@ -1,0 +1,158 @@
+"""The rule ``data-dependent-shape``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.grounds import grounds
+from togi.lint.source.value import UNKNOWN, Kind, Value, excerpt
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_REMEDIES = {
+    "nonzero": "keep a mask of fixed size (torch.where, masked_fill), or bound it: torch.nonzero_static(..., size=n)",
+    "argwhere": "keep a mask of fixed size (torch.where, masked_fill), or bound it: torch.nonzero_static(..., size=n)",
+    "where": "keep the mask and use torch.where(mask, a, b), or bound the count: torch.nonzero_static(..., size=n)",
+    "masked_select": "keep the full size: multiply by the mask, masked_fill, or torch.where(mask, x, 0)",
+    "unique": "sort or scatter_add with fixed sizes, or find the distinct values once, before the data is moved",
+    "unique_consecutive": "mark the changes with a mask (x[1:] != x[:-1]) instead of collecting them",
+    "bincount": "use torch.zeros(n, device=...).scatter_add_(0, x, ones) with a number of bins that Python knows",
+    "repeat_interleave": "pass output_size= (the total that Python knows), so that it need not be read from the device",
+    "one_hot": "pass num_classes=, so that the largest class need not be read from the device",
+    "index": "keep the full size: torch.where(mask, x, 0), masked_fill, or weights of zero and one in the reduction",
+}
+
+
+class DataDependentShape(SourceRule):
+    """An operation whose result's size depends on the values of a device tensor.
+
+    What it reports: ``nonzero``, ``argwhere``, one-argument ``where``, ``masked_select``, indexing with a boolean mask,
+    ``unique``, ``bincount``, ``one_hot`` without ``num_classes`` and ``repeat_interleave`` by a tensor without
+    ``output_size``, in ``forward``, in a training step, or in a loop over batches.
+
+    Why it costs: to allocate the result, Python needs to know its size, so it waits for the device to count. CUDA
+    graphs cannot record it, and ``torch.compile`` breaks the graph or recompiles.
+
+    When it stays silent: tensors on the CPU, NumPy arrays, integer and slice indices, writing a number through a mask
+    (``x[mask] = 0``), ``nonzero_static``, and code outside of hot places.
+
+    Example::
+
+        def forward(self, x, valid: torch.BoolTensor):
+            return self.head(x[valid]).mean()
+
+    Use instead::
+
+        def forward(self, x, valid: torch.BoolTensor):
+            y = self.head(x).squeeze(-1)
+            return torch.where(valid, y, 0).sum() / valid.sum()
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nonzero.html
+    """
+
+    id = "data-dependent-shape"
+    valid = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n"
+        "    def forward(self, x, index: torch.LongTensor):\n"
+        "        x[x < 0] = 0\n        y = torch.where(x > 1, x, 0)\n"
+        "        return y[index], y[:, 0], y[None, ..., 1:]\n",
+        "import torch\n\nx = torch.rand(9)\nprint(x[x > 0.5], x.nonzero(), torch.unique(x))\n",
+        "import numpy as np\nimport torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        keep = np.unique(np.arange(3))\n        mask = np.ones(3, dtype=bool)\n"
+        "        return torch.relu(x), keep[mask], np.where(mask)\n",
+        "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\nclass Net(nn.Module):\n"
+        "    def forward(self, x, n):\n"
+        "        return F.one_hot(x, 5), x.repeat_interleave(2, dim=0), torch.where(x > 0, 1, 2)\n",
+    )
+    invalid = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n        mask = x > 0\n"
+        "        a = x[mask]  # here\n        b = torch.nonzero(mask)  # here\n"
+        "        c = torch.masked_select(x, mask)  # here\n"
+        "        d = torch.where(mask)  # here\n        e = x.unique()  # here\n"
+        "        f = x[~mask & (x < 3)]  # here\n"
+        "        return a, b, c, d, e, f\n",
+        "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\nclass Net(nn.Module):\n"
+        "    def forward(self, x, lengths: torch.Tensor):\n"
+        "        y = torch.repeat_interleave(x, lengths, dim=0)  # here\n"
+        "        z = F.one_hot(lengths)  # here\n        n = torch.bincount(lengths)  # here\n        return y, z, n\n",
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x, y: torch.Tensor):\n"
+        "        keep = torch.isfinite(x).all(dim=-1)\n        x[keep] = y[keep]  # here\n        return x\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        for node, operation, value in _operations(source):
+            hot = source.hot(node)
+            if hot is None:
+                continue
+            what = "indexing with a mask" if operation == "index" else f"{operation}"
+            message = f"{what} waits for the device: the size of {excerpt(node, 40)} depends on its values"
+            yield source.finding(self, node, message, _REMEDIES[operation], evidence=grounds(value, hot))
+
+
+def _operations(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
+    """Operations on device tensors that are among ``_REMEDIES``, with the tensor's value."""
+    for call in source.nodes(ast.Call):
+        func = call.func
+        name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+        if name not in _REMEDIES or source.hot(call) is None:
+            continue
+        qualified = source.names.qualified(func, source.scope(call)) or ""
+        if qualified in (f"torch.{name}", "torch.nn.functional.one_hot") and call.args:
+            tensor, rest = source.value(call.args[0]), call.args[1:]
+        elif isinstance(func, ast.Attribute) and not qualified and source.value(func.value).kind is Kind.TENSOR:
+            tensor, rest = source.value(func.value), call.args
+        else:
+            continue
+        if tensor.device != "cpu" and _depends(source, call, name, rest):
+            yield call, name, tensor
+    for node in source.nodes(ast.Subscript):
+        if not isinstance(node.slice, ast.Constant | ast.Slice):
+            value = _indexed(source, node)
+            if value is not None:
+                yield node, "index", value
+
+
+def _depends(source: Source, call: ast.Call, name: str, rest: list[ast.expr]) -> bool:
+    keywords = {keyword.arg: keyword.value for keyword in call.keywords}
+    if name == "where":
+        return not rest and not keywords.keys() - {"condition"}
+    if name == "one_hot":
+        return not rest and "num_classes" not in keywords
+    if name == "repeat_interleave":
+        repeats = rest[0] if rest else keywords.get("repeats")
+        return repeats is not None and source.value(repeats).on_device and "output_size" not in keywords
+    return True
+
+
+def _indexed(source: Source, node: ast.Subscript) -> Value | None:
+    """The value of a device tensor indexed by a mask; None for every other subscript."""
+    parts = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
+    candidates = [part for part in parts if not isinstance(part, ast.Constant | ast.Slice)]
+    if not candidates or source.hot(node) is None:
+        return None
+    base = source.value(node.value)
+    if not base.on_device or not any(_is_mask(source, part) for part in candidates):
+        return None
+    if isinstance(node.ctx, ast.Load):
+        return base
+    return base if isinstance(node.ctx, ast.Store) and _stored(source, node).on_device else None
+
+
+def _is_mask(source: Source, node: ast.expr) -> bool:
+    value = source.value(node)
+    if value.kind is not Kind.TENSOR or (value.device == "cpu" and not value.cause_is_batch):
+        return False
+    named = isinstance(node, ast.Name) and (node.id == "mask" or node.id.endswith("_mask"))
+    return value.dtype == "bool" or (named and value.dtype is None)
+
+
+def _stored(source: Source, node: ast.Subscript) -> Value:
+    """What is written through the mask: a number, or a tensor without dimensions, fills and does not wait."""
+    statement = source.parent(node)
+    value = source.value(statement.value) if isinstance(statement, ast.Assign) else UNKNOWN
+    return UNKNOWN if value.scalar else value

@@ -1,0 +1,118 @@
+"""The rule ``dataloader-without-persistent-workers``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding, Fix
+from togi.lint.rule import SourceRule
+from togi.lint.source.arguments import argument, is_constant
+from togi.lint.source.edits import add_argument, replace
+from togi.lint.source.loaders import loader_calls, made_by, passes
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_POSITION = 14
+
+
+class DataloaderWithoutPersistentWorkers(SourceRule):
+    """A DataLoader that starts its workers anew in each epoch.
+
+    What it reports: ``DataLoader`` with workers and without ``persistent_workers``, made once and iterated over again
+    in each pass of a loop.
+
+    Why it costs: at the end of each epoch the workers end, and at the start of the next they are started, import what
+    they need, open the dataset again and fill their queues, while the device waits.
+
+    When it stays silent: the loader is made inside that loop or used once, the number of workers may be 0
+    (``persistent_workers=True`` raises then), ``**kwargs`` may hold it, and files of tests.
+
+    Example::
+
+        loader = DataLoader(dataset, num_workers=4)
+        for epoch in range(epochs):
+            for batch in loader:
+                step(batch)
+
+    Use instead::
+
+        loader = DataLoader(dataset, num_workers=4, persistent_workers=True)
+
+    The fix is not applied without being asked: workers that live on keep their copy of the dataset, so what the main
+    process changes in it between epochs no longer reaches them.
+
+    Source: https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.DataLoader
+    """
+
+    id = "dataloader-without-persistent-workers"
+    valid = (
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4)\nfor x in l:\n    f(x)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d)\nfor e in range(9):\n    for x in l: f(x)\n",
+        "from torch.utils.data import DataLoader\n\nfor e in range(9):\n    l = DataLoader(d, num_workers=4)\n"
+        "    for x in l:\n        f(x)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4, persistent_workers=True)\n"
+        "for e in range(9):\n    for x in l:\n        f(x)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=n)\nfor e in range(9):\n"
+        "    for x in l:\n        f(x)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4)\nfor e in range(9):\n"
+        "    print(len(l))\n",
+    )
+    invalid = (
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4)  # here\nfor e in range(9):\n"
+        "    for i, x in enumerate(l):\n        f(x)\n",
+        "from torch.utils.data import DataLoader\n\n\ndef main(d):\n"
+        "    l = DataLoader(d, num_workers=4, persistent_workers=False)  # here\n    for epoch in range(9):\n"
+        "        train(model, l, epoch)\n",
+        "import os\nfrom torch.utils.data import DataLoader\n\n\nclass A:\n    def __init__(self, d):\n"
+        "        self.l = DataLoader(d, num_workers=os.cpu_count())  # here\n\n    def fit(self):\n"
+        "        while not self.done:\n            for x in self.l:\n                f(x)\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        calls = [call for call in loader_calls(source) if _has_workers(source, call) and _not_persistent(call)]
+        again = _passes_in_loops(source, calls) if calls else {}
+        for call, node in again.items():
+            yield source.finding(
+                self,
+                call,
+                "the workers of this DataLoader end and start anew in each pass of the loop over epochs",
+                "add persistent_workers=True",
+                evidence=f"line {node.lineno} goes through it again in each pass of a loop",  # type: ignore[attr-defined]
+                fix=_fix(source, call),
+            )
+
+
+def _has_workers(source: Source, call: ast.Call) -> bool:
+    workers = argument(call, "num_workers", 5)
+    if workers is None:
+        return False
+    if isinstance(workers, ast.Call):
+        return source.qualified(workers.func) in ("os.cpu_count", "multiprocessing.cpu_count")
+    count = workers.value if isinstance(workers, ast.Constant) else source.value(workers).constant
+    return isinstance(count, int) and count > 0
+
+
+def _not_persistent(call: ast.Call) -> bool:
+    persistent = argument(call, "persistent_workers", _POSITION)
+    return persistent is None or is_constant(persistent, False)
+
+
+def _passes_in_loops(source: Source, calls: list[ast.Call]) -> dict[ast.Call, ast.AST]:
+    """Of loaders that are gone through in each pass of a loop outside of which they were made: where."""
+    found: dict[ast.Call, ast.AST] = {}
+    for loader, node in passes(source):
+        loops = source.loops(node)
+        for call in made_by(source, loader) if loops else ():
+            if call in calls and isinstance(call, ast.Call) and loops[-1] not in source.ancestors(call):
+                found.setdefault(call, node)
+    return found
+
+
+def _fix(source: Source, call: ast.Call) -> Fix | None:
+    persistent = argument(call, "persistent_workers", _POSITION)
+    added = None if persistent else add_argument(source, call, "persistent_workers=True")
+    edit = replace(source, persistent, "True") if persistent else added
+    return Fix(title="Keep the workers", edits=(edit,), safe=False) if edit else None

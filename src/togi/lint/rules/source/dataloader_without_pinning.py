@@ -1,0 +1,92 @@
+"""The rule ``dataloader-without-pinning``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding, Fix
+from togi.lint.rule import SourceRule
+from togi.lint.source.arguments import argument, is_constant
+from togi.lint.source.edits import add_argument, replace
+from togi.lint.source.loaders import batch_to_cuda, loader_calls
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_POSITION = 7
+
+
+class DataloaderWithoutPinning(SourceRule):
+    """A DataLoader of pageable batches that go to a GPU.
+
+    What it reports: ``DataLoader`` without ``pin_memory`` (or with False) in a file that moves batches to CUDA.
+
+    Why it costs: from pageable memory the driver copies a batch twice, and the host waits. From pinned memory the copy
+    is direct, and with ``non_blocking=True`` it overlaps with the step before.
+
+    When it stays silent: nothing in the file moves a batch out of a loader to CUDA (a trainer may do it elsewhere, and
+    may set this), ``pin_memory`` is set from something, ``**kwargs`` may hold it, and files of tests.
+
+    Example::
+
+        loader = DataLoader(dataset, batch_size=64, num_workers=4)
+        for x, y in loader:
+            x, y = x.cuda(), y.cuda()
+
+    Use instead::
+
+        loader = DataLoader(dataset, batch_size=64, num_workers=4, pin_memory=True)
+        for x, y in loader:
+            x, y = x.cuda(non_blocking=True), y.cuda(non_blocking=True)
+
+    Source: https://docs.pytorch.org/docs/stable/data.html#memory-pinning
+    """
+
+    id = "dataloader-without-pinning"
+    valid = (
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, pin_memory=True)\nfor x in l:\n    x.cuda()\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d)\nfor x in l:\n    y = model(x)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d)\nmodel.cuda()\nfor x in l:\n    print(x)\n",
+        "import torch\nfrom torch.utils.data import DataLoader\n\ndevice = torch.device('mps')\nl = DataLoader(d)\n"
+        "for x in l:\n    x = x.to(device)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, **kwargs)\nfor x in l:\n    x.cuda()\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d)\nfor x in l:\n    x = x.to(torch.float16)\n",
+    )
+    invalid = (
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, 64)  # here\nfor x in l:\n    x = x.cuda()\n",
+        "import torch\nfrom torch.utils.data import DataLoader\n\n"
+        "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n"
+        "train_loader = DataLoader(d, pin_memory=False)  # here\n\n\ndef train(train_loader):\n"
+        "    for i, (x, y) in enumerate(train_loader):\n        x, y = x.to(device), y.to(device)\n",
+        "from torch.utils.data import DataLoader\n\n\nclass A:\n    def __init__(self, d):\n"
+        "        self.l = DataLoader(d)  # here\n\n    def run(self):\n        for batch in self.l:\n"
+        "            y = self.net(batch['x'].to('cuda:0'))\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        calls = [call for call in loader_calls(source) if _unpinned(call)]
+        moved = batch_to_cuda(source) if calls else None
+        if moved is None:
+            return
+        for call in calls:
+            yield source.finding(
+                self,
+                call,
+                "batches of this DataLoader lie in pageable memory, from which a copy to the GPU makes the host wait",
+                "add pin_memory=True, and non_blocking=True where the batch is moved",
+                evidence=f"line {moved.lineno} moves a batch to the GPU: {ast.unparse(moved)}",
+                fix=_fix(source, call),
+            )
+
+
+def _unpinned(call: ast.Call) -> bool:
+    pinned = argument(call, "pin_memory", _POSITION)
+    return pinned is None or is_constant(pinned, False)
+
+
+def _fix(source: Source, call: ast.Call) -> Fix | None:
+    pinned = argument(call, "pin_memory", _POSITION)
+    edit = replace(source, pinned, "True") if pinned else add_argument(source, call, "pin_memory=True")
+    return Fix(title="Pin the batches", edits=(edit,), safe=pinned is None) if edit else None

@@ -1,0 +1,82 @@
+"""The rule ``dataloader-without-workers``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding, Fix
+from togi.lint.rule import SourceRule
+from togi.lint.source.arguments import argument, is_constant
+from togi.lint.source.edits import add_argument, replace
+from togi.lint.source.loaders import in_memory, loader_calls
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_POSITION = 5
+_ADVICE = "num_workers=4 (a few less than the cores; start with 4 and measure)"
+
+
+class DataloaderWithoutWorkers(SourceRule):
+    """A DataLoader that loads in the training process.
+
+    What it reports: ``torch.utils.data.DataLoader`` without ``num_workers``, or with 0.
+
+    Why it costs: reading, decoding and augmenting a batch then happens between two steps, and the device waits for it.
+    With workers it happens beside the step before.
+
+    When it stays silent: the samples lie in memory (``TensorDataset``, a list), ``num_workers`` is set from something,
+    ``**kwargs`` may hold it, and files of tests (``test_*.py``).
+
+    Example::
+
+        loader = DataLoader(ImageFolder(root, transform), batch_size=64)
+
+    Use instead::
+
+        loader = DataLoader(ImageFolder(root, transform), batch_size=64, num_workers=4, persistent_workers=True)
+
+    The fix is not applied without being asked: where workers are spawned (Windows, macOS), a script needs its
+    ``if __name__ == "__main__"``, and the dataset must be picklable.
+
+    Source: https://docs.pytorch.org/docs/stable/data.html#multi-process-data-loading
+    """
+
+    id = "dataloader-without-workers"
+    valid = (
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, 8, True, None, None, n)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=args.workers)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, **options)\n",
+        "from torch.utils.data import DataLoader, TensorDataset\n\nd = TensorDataset(x, y)\nl = DataLoader(d, 64)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader([1, 2, 3], batch_size=2)\n",
+        "from torch_geometric.loader import DataLoader\n\nl = DataLoader(graphs, batch_size=2)\n",
+        "from torch.utils.data import DataLoader\n\n\ndef f(l: DataLoader):\n    return isinstance(l, DataLoader)\n",
+    )
+    invalid = (
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, batch_size=64)  # here\n",
+        "import torch\n\nl = torch.utils.data.DataLoader(  # here\n    d,\n    batch_size=64,\n    num_workers=0,\n)\n",
+        "from torch.utils import data\n\nl = data.DataLoader(  # here\n    d,\n    shuffle=True,\n)\n",
+        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, 8, True, None, None, 0)  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        for call in loader_calls(source):
+            workers = argument(call, "num_workers", _POSITION)
+            if (workers is None or is_constant(workers, 0)) and not in_memory(source, call):
+                how = "no num_workers is given, and 0 is its default" if workers is None else "num_workers is 0"
+                yield source.finding(
+                    self,
+                    call,
+                    "this DataLoader loads each batch in the training process, between two steps",
+                    f"{'add' if workers is None else 'write'} {_ADVICE}",
+                    evidence=how,
+                    fix=_fix(source, call, workers),
+                )
+
+
+def _fix(source: Source, call: ast.Call, workers: ast.expr | None) -> Fix | None:
+    edit = replace(source, workers, "4") if workers else add_argument(source, call, "num_workers=4")
+    return Fix(title="Load with four workers", edits=(edit,), safe=False) if edit else None

@@ -1,0 +1,222 @@
+"""The rule ``float64-by-accident``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding, Fix
+from togi.lint.rule import SourceRule
+from togi.lint.source import torch_api
+from togi.lint.source.arguments import argument, unpacks
+from togi.lint.source.edits import add_argument, end, insert
+from togi.lint.source.loaders import is_test
+from togi.lint.source.numpy_types import is_float64, tensor_cast_later
+from togi.lint.source.uses import uses
+from togi.lint.source.value import Kind
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_FROM_NUMPY = {"torch.from_numpy": None, "torch.tensor": 1, "torch.as_tensor": 1}
+"""Position of ``dtype``."""
+_DEFAULTS = {"torch.set_default_dtype", "torch.set_default_tensor_type"}
+_DOUBLES = {"torch.float64", "torch.double", "torch.DoubleTensor"}
+_DELIBERATE = (
+    "freq",
+    "theta",
+    "rope",
+    "rotary",
+    "position",
+    "angle",
+    "phase",
+    "timestep",
+    "precis",
+    "grid",
+    "coord",
+    "stat",
+)
+
+
+class Float64ByAccident(SourceRule):
+    """Tensors in double precision that nobody asked for.
+
+    What it reports: ``dtype=float``, which is float64, tensors made of NumPy arrays whose float64 is NumPy's
+    default (``np.random.randn``, ``np.zeros``, ``np.linspace``, an image divided by 255); ``.double()`` of an
+    activation in ``forward``; ``set_default_dtype(torch.float64)``.
+
+    Why it costs: twice the bytes everywhere it reaches, since float32 and float64 give float64; and a GPU computes
+    double precision at a 32nd to a 64th of its speed (consumer cards), without tensor cores.
+
+    When it stays silent: a dtype is given on either side, the tensor is cast where it is made or under its name later,
+    arrays whose type the file does not show, ``.double()`` of what is cast back, of sums, positions, frequencies and
+    angles (deliberate), and files that call ``gradcheck``, which needs it, or hold tests.
+
+    Example::
+
+        z = torch.from_numpy(np.random.randn(batch, dim))
+
+    Use instead::
+
+        z = torch.randn(batch, dim)
+
+    or ``torch.from_numpy(array.astype(np.float32))``.
+
+    Source: https://docs.pytorch.org/docs/stable/tensor_attributes.html#type-promotion-doc
+    """
+
+    id = "float64-by-accident"
+    valid = (
+        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.random.randn(3)).float()\n",
+        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.random.randn(3).astype(np.float32))\n",
+        "import numpy as np\nimport torch\n\nx = torch.tensor(np.zeros(3), dtype=torch.float32)\n",
+        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.zeros(3, dtype=np.int64))\n",
+        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.zeros(3))\ny = model(x.to(torch.float32))\n",
+        "import torch\n\nx = torch.tensor([0.5, 1.5])\n",
+        "import numpy as np\nimport torch\n\n\ndef f(a):\n    return torch.from_numpy(a)\n",
+        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n"
+        "        freqs = torch.outer(self.position.double(), self.inv_freq)\n        y = x.double().sum().float()\n"
+        "        return y\n",
+        "import torch\n\ntorch.set_default_dtype(torch.bfloat16)\n",
+        "import torch\n\ntorch.set_default_dtype(torch.float64)\ntorch.autograd.gradcheck(f, x)\n",
+        "import numpy as np\nimport torch\n\nlr = torch.tensor(np.random.uniform(0.1, 0.2))\n",
+    )
+    invalid = (
+        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.random.rand(3, 4))  # here\n",
+        "import numpy as np\nimport torch\n\na = np.linspace(0, 1, 9)\nx = torch.tensor(a, device='cuda')  # here\n",
+        "import cv2\nimport torch\n\nimage = cv2.imread(path)\nx = torch.from_numpy(image / 255.0)  # here\n",
+        "import torch\n\ntorch.set_default_dtype(torch.float64)  # here\n",
+        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n        x = torch.relu(x)\n"
+        "        return self.body(x.double())  # here\n",
+        "import numpy as np\nimport torch\n\nx = torch.as_tensor(np.array([0.5, 1.5]))  # here\n",
+        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n"
+        "        weight = torch.ones(3, dtype=torch.float64, device=x.device)  # here\n        return x * weight\n",
+        "import torch\n\ny = torch.zeros(3, dtype=float)  # here\n",
+        "import numpy as np\nimport torch\nfrom PIL import Image\n\n"
+        "picture = np.array(Image.open(path).convert('RGB')) / 255.0\nx = torch.from_numpy(picture)  # here\n",
+        "import numpy as np\nimport torch\n\n\nclass Points:\n    def __init__(self, n):\n"
+        "        self.points = np.random.normal(size=(n, 3))\n\n    def __getitem__(self, i):\n"
+        "        return torch.from_numpy(np.stack([self.points[i], -self.points[i]]))  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        if "torch" in source.text and not is_test(source.path):
+            yield from self._arrays(source)
+            yield from self._defaults(source)
+            yield from self._doubled(source)
+            yield from self._made(source)
+
+    def _arrays(self, source: Source) -> Iterator[Finding]:
+        for node, name in uses(source, _FROM_NUMPY):
+            call = source.parent(node)
+            if not isinstance(call, ast.Call) or call.func is not node or not call.args or unpacks(call):
+                continue
+            position = _FROM_NUMPY[name]
+            typed = position is not None and argument(call, "dtype", position) is not None
+            if not typed and is_float64(source, call.args[0]) and not tensor_cast_later(source, call):
+                yield source.finding(
+                    self,
+                    call,
+                    f"{ast.unparse(call.args[0])} is float64 by NumPy's default, and so is this tensor and what it "
+                    "meets",
+                    "give dtype=torch.float32, or make it in PyTorch (torch.randn, torch.zeros, torch.linspace)",
+                    fix=_fix(source, call, name),
+                )
+
+    def _defaults(self, source: Source) -> Iterator[Finding]:
+        if "gradcheck" in source.text or "get_default_dtype" in source.text:
+            return
+        for node, name in uses(source, _DEFAULTS):
+            call = source.parent(node)
+            if isinstance(call, ast.Call) and call.func is node and call.args and _is_double(source, call.args[0]):
+                yield source.finding(
+                    self,
+                    call,
+                    f"{name.rpartition('.')[2]} makes every new tensor and parameter float64",
+                    "leave the default, and use float64 where it is needed: x.double() there",
+                )
+
+    def _made(self, source: Source) -> Iterator[Finding]:
+        for node in source.nodes(ast.keyword):
+            call = source.parent(node)
+            given = source.qualified(node.value) if node.arg == "dtype" else None
+            if given not in (*_DOUBLES, "float") or not isinstance(call, ast.Call):
+                continue
+            name = source.names.qualified(call.func, source.scope(call)) or ""
+            factory = name.rpartition(".")[2] in (*torch_api.FACTORIES, *torch_api.FROM_DATA, *torch_api.LIKE)
+            if (
+                name.startswith("torch.")
+                and factory
+                and (given == "float" or source.hot(call))
+                and not _deliberate(source, call)
+            ):
+                yield source.finding(
+                    self,
+                    call,
+                    f"{ast.unparse(call)} is float64, and so is what it meets",
+                    "give it the dtype of what it meets (dtype=x.dtype)",
+                )
+
+    def _doubled(self, source: Source) -> Iterator[Finding]:
+        for call in source.nodes(ast.Call):
+            if not _doubles(source, call):
+                continue
+            if source.value(call.func.value).kind is Kind.MODULE and "gradcheck" not in source.text:
+                yield source.finding(
+                    self,
+                    call,
+                    f"{ast.unparse(call)} makes all parameters float64, and so all that is computed with them",
+                    "keep the model in float32 and cast its inputs: x.float()",
+                )
+            elif _is_activation(source, call) and not _deliberate(source, call):
+                yield source.finding(
+                    self,
+                    call,
+                    f"{ast.unparse(call)} doubles the bytes of an activation, and what follows is computed in float64",
+                    "leave its type; where a sum needs it, give that one dtype=torch.float64",
+                    evidence=source.value(call.func.value).why,
+                )
+
+
+def _fix(source: Source, call: ast.Call, name: str) -> Fix | None:
+    edit = insert(*end(source, call), ".float()")
+    if name != "torch.from_numpy":
+        edit = add_argument(source, call, "dtype=torch.float32") or edit
+    return Fix(title="Make it float32", edits=(edit,), safe=False)
+
+
+def _is_double(source: Source, node: ast.expr) -> bool:
+    text = isinstance(node, ast.Constant) and str(node.value).endswith("DoubleTensor")
+    return text or source.qualified(node) in _DOUBLES
+
+
+def _doubles(source: Source, call: ast.Call) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "double":
+        return not call.args and not call.keywords
+    given = argument(call, "dtype") or (call.args[0] if len(call.args) == 1 else None)
+    return call.func.attr == "to" and given is not None and source.qualified(given) in _DOUBLES
+
+
+def _is_activation(source: Source, call: ast.Call) -> bool:
+    """A tensor of floating point inside ``forward`` or a loop over batches."""
+    if not isinstance(call.func, ast.Attribute) or source.hot(call) is None:
+        return False
+    value = source.value(call.func.value)
+    return value.kind is Kind.TENSOR and not value.scalar and value.dtype in (None, "float32", "float16", "bfloat16")
+
+
+def _deliberate(source: Source, call: ast.Call) -> bool:
+    """Cast back in the same statement or function, or known to need it."""
+    statement = source.index.statement(call)
+    function = source.function(call)
+    name = getattr(function, "name", "")
+    text = ast.unparse(statement).lower() if statement is not None and not hasattr(statement, "body") else ""
+    if any(word in f"{name} {text}" for word in (*_DELIBERATE, "linalg", "cumsum", "logsumexp", ".inverse", "det(")):
+        return True
+    above = source.parent(call)
+    reduced = isinstance(above, ast.Attribute) and above.attr in ("sum", "mean", "norm", "var", "std", "pow", "item")
+    body = ast.unparse(function).replace(ast.unparse(call), "") if function is not None else ""
+    return reduced or any(back in body for back in (".float()", ".to(dtype", "dtype)", ".type_as(", ".to(x)", "_dtype"))

@@ -1,0 +1,129 @@
+"""The rule ``inference-records-graph``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.hotness import gives_batches, iterated_by
+from togi.lint.source.inference import INFERENCE_NAMES, Use, set_to_eval, trains, uses_of_models
+from togi.lint.source.value import excerpt
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_FROZEN = ("requires_grad_(False)", "requires_grad = False", "requires_grad=False")
+
+
+class InferenceRecordsGraph(SourceRule):
+    """A loop of inference records autograd's graph.
+
+    What it reports: a model called in a loop that computes no gradients, over batches, in a function named after
+    inference, or with a model that was put into ``eval`` mode or is made there and trained nowhere, without
+    ``torch.no_grad()`` or ``torch.inference_mode()`` around it, on its function, or around every call of its function
+    in the file.
+
+    Why it costs: every activation that a backward pass would need stays alive until the output dies, which multiplies
+    peak memory, and each operation does bookkeeping. What is kept across batches keeps its whole graph.
+
+    When it stays silent: loops that call ``backward`` or step an optimizer, loops whose outputs are trained on
+    afterwards, methods of modules and steps of trainers (whose caller decides), files that freeze the parameters,
+    ``generate`` and other methods that switch it off themselves.
+
+    Example::
+
+        def evaluate(model, loader):
+            model.eval()
+            for images, labels in loader:
+                correct += (model(images).argmax(1) == labels).sum()
+
+    Use instead::
+
+        @torch.inference_mode()
+        def evaluate(model, loader):
+            model.eval()
+            for images, labels in loader:
+                correct += (model(images).argmax(1) == labels).sum()
+
+    Source: https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation
+    """
+
+    id = "inference-records-graph"
+    technique = "inference_mode"
+    valid = (
+        "import torch\n\ndef evaluate(model, loader):\n    model.eval()\n    with torch.no_grad():\n"
+        "        for x, y in loader:\n            out = model(x)\n",
+        "import torch\n\n@torch.inference_mode()\ndef evaluate(model, loader):\n"
+        "    return [model(x) for x in loader]\n",
+        "import torch\n\ndef train(model, loader, criterion, optimizer):\n    for x, y in loader:\n"
+        "        loss = criterion(model(x), y)\n        loss.backward()\n        optimizer.step()\n",
+        "import torch\n\ndef step(model, loader, criterion):\n    losses = []\n    for x, y in loader:\n"
+        "        losses.append(criterion(model(x), y))\n    torch.stack(losses).sum().backward()\n",
+        "import torch\n\ndef _run(model, loader):\n    for x in loader:\n        model(x)\n\n"
+        "def evaluate(model, loader):\n    with torch.no_grad():\n        _run(model, loader)\n",
+        "import torch\n\ntorch.set_grad_enabled(False)\nfor x in loader:\n    y = model(x)\n",
+        "import torch\nimport torchvision\n\nmodel = torchvision.models.resnet18().eval()\nfor image in images:\n"
+        "    image.requires_grad_()\n    (slope,) = torch.autograd.grad(model(image).sum(), image)\n",
+        "import torch\n\nclass Decoding:\n    def generate(self, ids):\n        for _ in range(9):\n"
+        "            ids = self.model(ids)\n        return ids\n",
+        "import torch\n\ndef run(layers, x):\n    for layer in layers:\n        x = layer(x)\n    return x\n",
+    )
+    invalid = (
+        "import torch\n\ndef evaluate(model, loader):\n    model.eval()\n    for x, y in loader:\n"
+        "        out = model(x)  # here\n        print(len(out))\n",
+        "import torch\n\nmodel.eval()\nfor batch in loader:\n    out = model(**batch)  # here\n",
+        "import torch\n\ndef run(model, train_loader, val_loader, criterion, optimizer):\n    for epoch in range(3):\n"
+        "        for x, y in train_loader:\n            criterion(model(x), y).backward()\n"
+        "            optimizer.step()\n"
+        "        for x, y in val_loader:\n            out = model(x)  # here\n",
+        "import torch\nimport timm\n\nclass Worker:\n    def __init__(self, queue):\n        self.queue = queue\n"
+        "        self.model = timm.create_model('resnet50').eval()\n\n    def run(self):\n        while True:\n"
+        "            x, reply = self.queue.get()\n            reply.put(self.model(x))  # here\n",
+        "import torch\nimport torchvision\n\nmodel = torchvision.models.resnet18().cuda()\nfor path in paths:\n"
+        "    out = model(read(path).cuda())  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        if any(mark in source.text for mark in _FROZEN):
+            return
+        reported: set[ast.AST] = set()
+        for use in uses_of_models(source):
+            if use.loop is None or use.loop in reported or not _is_inference(source, use):
+                continue
+            if source.records_grad(use.call):
+                reported.add(use.loop)
+                yield source.finding(
+                    self,
+                    use.call,
+                    f"{excerpt(use.call, 40)} records autograd's graph for every batch, and nothing here uses it",
+                    f"put the loop in line {use.loop.lineno} under `with torch.inference_mode():` (torch.no_grad() "
+                    "where outputs enter autograd later)",
+                    evidence=f"no backward() and no optimizer in the loop in line {use.loop.lineno}",
+                )
+
+
+def _is_inference(source: Source, use: Use) -> bool:
+    loop = use.loop
+    assert loop is not None
+    iterated = iterated_by(loop)
+    if iterated is not None and "train" in ast.unparse(iterated).lower():
+        return False
+    if iterated is not None and gives_batches(source.value(iterated)):
+        return True
+    if "requires_grad" in ast.unparse(loop):
+        return False
+    if set_to_eval(source, use):
+        return True
+    if isinstance(use.model, ast.Attribute):
+        return False  # its caller, in another file, may have switched autograd off
+    return bool(INFERENCE_NAMES.search(getattr(use.function, "name", ""))) or _made_and_only_used(source, use)
+
+
+def _made_and_only_used(source: Source, use: Use) -> bool:
+    """A model that the same function or script makes, in a file that trains nothing."""
+    origin = use.value.origin
+    made = use.value.certain and isinstance(origin, ast.Call) and source.function(origin) is use.function
+    return made and not trains(source, source.tree)

@@ -1,0 +1,218 @@
+"""The rule ``intermediate-kept-alive``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.inference import is_layer
+from togi.lint.source.peak import PAIRS_OF_NUMBERS, Step, allocates, peak, steps
+from togi.lint.source.value import Kind, excerpt
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_PAIRING = re.compile(r"None\b|unsqueeze|cdist|outer|pairwise_distances|\.T\b|\.t\(|transpose")
+_INDICES = re.compile(r"((ind|idx|index|indices|mask|ids|position_embeddings)$|coords)")
+_TABLES = re.compile(r"(__init__|rel|index|coord|anchor|grid|table|mask|embed|freq|rope|init_weight|reset)")
+
+_WORTHWHILE = 0.9
+"""What is left of the peak without the dead names, at most, to be worth a line."""
+_PEAK = "computes others, where the function holds most"
+_MODEL = "runs a model"
+
+
+class IntermediateKeptAlive(SourceRule):
+    """A large intermediate stays alive past its last use.
+
+    What it reports: a name bound to a broadcast over pairs (N x M elements out of N and M) whose last use comes before
+    the statement at which the function holds most, where deleting it lowers that peak by a tenth or more; or before a
+    model runs.
+
+    Why it costs: the name keeps the tensor's memory until the function returns, so the peak holds all of them at once.
+    One line, ``del lt, rb``, took torchvision's ``box_iou`` from nine times the result's size to six.
+
+    When it stays silent: names deleted or bound anew, results that are in use where the peak is, comparisons and
+    masks, tables built once (relative positions, masks, anchors), functions under ``torch.compile``, code of a
+    training step (what autograd saves stays alive anyway), and everything that is not visibly a broadcast over
+    pairs.
+
+    Example::
+
+        lt = torch.max(boxes1[:, None, :2], boxes2[:, :2])
+        rb = torch.min(boxes1[:, None, 2:], boxes2[:, 2:])
+        wh = (rb - lt).clamp(min=0)
+        inter = wh[..., 0] * wh[..., 1]
+        return inter / (area1[:, None] + area2 - inter)
+
+    Use instead::
+
+        lt = torch.max(boxes1[:, None, :2], boxes2[:, :2])
+        rb = torch.min(boxes1[:, None, 2:], boxes2[:, 2:])
+        wh = (rb - lt).clamp(min=0)
+        del lt, rb
+        inter = wh[..., 0] * wh[..., 1]
+        del wh
+        return inter / (area1[:, None] + area2 - inter)
+
+    Or one function under ``torch.compile``, which never stores them, or ``togi.ops``, which works in tiles.
+
+    Source: https://github.com/pytorch/vision/issues/7959
+    """
+
+    id = "intermediate-kept-alive"
+    valid = (
+        "import torch\n\ndef iou(a, b):\n    lt = torch.max(a[:, None, :2], b[:, :2])\n"
+        "    rb = torch.min(a[:, None, 2:], b[:, 2:])\n    wh = (rb - lt).clamp(min=0)\n    del lt, rb\n"
+        "    return wh[..., 0] * wh[..., 1]\n",
+        "import torch\n\ndef distance(a, b):\n    difference = torch.relu(a)[:, None] - b[None, :]\n"
+        "    return difference.pow(2).sum(-1)\n",
+        "import torch\n\ndef small(a, b):\n    s = torch.relu(a)\n    t = torch.max(s, b)\n"
+        "    u = (t - s).clamp(min=0)\n"
+        "    return u * u\n",
+        "import torch\nfrom torch import nn\n\nclass Attention(nn.Module):\n    def __init__(self, n):\n"
+        "        coords = torch.arange(n)\n        relative = coords[:, None] - coords[None, :]\n"
+        "        shifted = relative + n\n        self.index = shifted * 2 + shifted\n",
+        "import torch\n\ndef iou(a, b, union):\n    lt = torch.max(a[:, None, :2], b[:, :2])\n"
+        "    rb = torch.min(a[:, None, 2:], b[:, 2:])\n    wh = (rb - lt).clamp(min=0)\n"
+        "    inter = wh[..., 0] * wh[..., 1]\n    return inter / union\n",
+        "import torch\n\ndef same(a, b, model):\n    equal = a[:, None] == b[None, :]\n    n = equal.sum(1)\n"
+        "    return model(n)\n",
+    )
+    invalid = (
+        "import torch\n\ndef iou(a, b, area1, area2):\n    lt = torch.max(a[:, None, :2], b[:, :2])  # here\n"
+        "    rb = torch.min(a[:, None, 2:], b[:, 2:])  # here\n    wh = (rb - lt).clamp(min=0)  # here\n"
+        "    inter = wh[:, :, 0] * wh[:, :, 1]\n    return inter / (area1[:, None] + area2 - inter)\n",
+        "import torch\n\ndef kernel_matrix(x: torch.Tensor, y: torch.Tensor):\n"
+        "    difference = x[:, None] - y[None, :]  # here\n    square = difference ** 2  # here\n"
+        "    scaled = square / 3\n"
+        "    return torch.exp(-scaled)\n",
+        "import torch\n\n@torch.no_grad()\ndef refine(x, y, network):\n"
+        "    d = x.unsqueeze(1) - y.unsqueeze(0)  # here\n"
+        "    near = d.square().sum(-1).argmin(1)\n    return network(y[near])\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        if not _PAIRING.search(source.text):
+            return
+        for function in source.nodes(ast.FunctionDef):
+            if not _TABLES.search(function.name.lower()) and not _is_compiled(function):
+                for block in _blocks(function.body):
+                    if not source.records_grad(block[0]) or source.hot(block[0]) is None:
+                        yield from self._in_block(source, block)
+
+    def _in_block(self, source: Source, block: Sequence[ast.stmt]) -> Iterable[Finding]:
+        done = steps(source, block)
+        if not any(size for step in done for size in step.binds.values()):
+            return
+        kept = list(_at_peak(done))
+        if source.records_grad(block[0]):  # what is multiplied stays alive for the backward pass, whatever is deleted
+            kept = [one for one in kept if _helps_while_recording(source, one[1])]
+        else:
+            kept += _beside_models(source, done)
+        for name, binding, last, later in kept:
+            yield source.finding(
+                self,
+                binding.statement,
+                f"{name}, a broadcast over pairs, is last used in line {last.statement.lineno} and stays alive while "
+                f"line {later.statement.lineno} {_PEAK if later.temporary else _MODEL}",
+                f"write `del {name}` after line {last.statement.end_lineno}, or compute in one expression, in tiles "
+                "(togi.ops) or in one function under torch.compile, so that it is never stored",
+                evidence=f"{excerpt(_expression(binding.statement), 60)} pairs every row of one operand with every row "
+                "of the other",
+            )
+
+
+def _helps_while_recording(source: Source, binding: Step) -> bool:
+    """Outside of what runs in training, a broadcast over pairs that can be seen."""
+    return source.value(_expression(binding.statement)).large and source.hot(binding.statement) is None
+
+
+_Kept = tuple[str, Step, Step, Step]
+"""A name, where it is bound, where it is used last, and what runs later and needs memory."""
+
+
+def _at_peak(done: Sequence[Step]) -> Iterator[_Kept]:
+    """Names that are dead where the block holds most, if deleting them lowers what it holds at most."""
+    kept = peak(done)
+    if kept.step is None or peak(done, freed=True).units > _WORTHWHILE * kept.units:
+        return
+    for name, size in kept.alive.items():
+        if _INDICES.search(name):
+            continue
+        binding, last = _bound(done, name), _last(done, name)
+        if size and binding is not None and last is not None and _before(last, kept.step):
+            yield name, binding, last, kept.step
+
+
+def _beside_models(source: Source, done: Sequence[Step]) -> Iterator[_Kept]:
+    """Names that are dead while a model runs."""
+    kept = peak(done)
+    at_peak = {name for name, *_ in _at_peak(done)} if kept.step is not None else set()
+    for step in done:
+        for name, size in step.binds.items():
+            binding, last = _bound(done, name), _last(done, name)
+            if size < PAIRS_OF_NUMBERS or name in at_peak or binding is not step or last is None or last is step:
+                continue
+            running = next((one for one in done if _before(last, one) and _runs_model(source, one.statement)), None)
+            if running is not None:
+                yield name, binding, last, running
+
+
+def _runs_model(source: Source, statement: ast.stmt) -> bool:
+    for node in ast.walk(statement):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+            value = source.value(node.func)
+            if value.kind is Kind.MODULE and not is_layer(value):
+                return True
+    return False
+
+
+def _is_compiled(function: ast.FunctionDef) -> bool:
+    return any("compile" in ast.unparse(one) or "jit" in ast.unparse(one) for one in function.decorator_list)
+
+
+def _blocks(body: list[ast.stmt]) -> Iterator[list[ast.stmt]]:
+    """The block and those inside it."""
+    yield body
+    for statement in body:
+        if isinstance(statement, ast.With | ast.For | ast.While | ast.If):
+            yield from _blocks(statement.body)
+
+
+def _expression(statement: ast.stmt) -> ast.expr:
+    value = getattr(statement, "value", None)
+    assert isinstance(value, ast.expr)
+    return value
+
+
+def _bound(done: Sequence[Step], name: str) -> Step | None:
+    """The statement that binds ``name`` to something large; None where another binds or deletes it."""
+    stored = [step for step in done if name in _stored(step.statement)]
+    return stored[0] if len(stored) == 1 and stored[0].binds.get(name) else None
+
+
+def _stored(statement: ast.stmt) -> set[str]:
+    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+
+
+def _last(done: Sequence[Step], name: str) -> Step | None:
+    """The last statement that uses ``name``, or what is a view of it."""
+    names = {name}
+    for step in done:
+        if names & step.reads and isinstance(step.statement, ast.Assign) and not any(step.binds.values()):
+            names |= _stored(step.statement) if _is_view(step.statement) else set()
+    using = [step for step in done if names & step.reads]
+    return using[-1] if using else None
+
+
+def _is_view(statement: ast.Assign) -> bool:
+    return not any(allocates(node) for node in ast.walk(statement.value))
+
+
+def _before(one: Step, other: Step) -> bool:
+    return one.statement.lineno < other.statement.lineno

@@ -1,0 +1,195 @@
+"""The rule ``loss-kept-with-graph``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Edit, Finding, Fix
+from togi.lint.rule import SourceRule
+from togi.lint.source.accumulation import accumulations
+from togi.lint.source.grounds import grounds
+from togi.lint.source.hotness import STEPS, gives_batches, iterated_by
+from togi.lint.source.inference import INFERENCE_NAMES, backward_calls
+from togi.lint.source.tree import LOOPS
+from togi.lint.source.value import Hot, Kind, Value, excerpt
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+
+class LossKeptWithGraph(SourceRule):
+    """A loss is kept across steps together with its graph.
+
+    What it reports: ``total += loss``, ``total = 0.9 * total + loss``, ``losses.append(loss)``,
+    ``losses[step] = loss``, ``meter.update(loss)`` of a meter that adds up what it is given, in a training loop, an
+    evaluation loop or a training step, where autograd's graph hangs on the loss and what it is added to lives longer
+    than the step.
+
+    Why it costs: every step's graph stays reachable from the sum, so memory grows with each step until it is full. What
+    ``backward`` frees are the saved tensors; the nodes, the inputs' gradients and everything not yet backwarded remain.
+
+    When it stays silent: ``loss.item()``, ``loss.detach()``, ``float(loss)``, sums on which ``backward`` is called,
+    sums that start anew in each step, code under ``no_grad``, ``forward``.
+
+    Example::
+
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            total += loss
+
+    Use instead::
+
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            total += loss.detach()
+
+    Source: https://docs.pytorch.org/docs/stable/notes/faq.html#my-model-reports-cuda-runtime-error-2-out-of-memory
+    """
+
+    id = "loss-kept-with-graph"
+    valid = (
+        "import torch\n\ndef train(model, loader, criterion):\n    total = 0\n    for x, y in loader:\n"
+        "        loss = criterion(model(x), y)\n        loss.backward()\n        total += loss.detach()\n"
+        "        total += loss.item() + float(loss)\n    return total\n",
+        "import torch\n\ndef train(model, batches, criterion, optimizer):\n    for xs in batches:\n        total = 0\n"
+        "        for x, y in xs:\n            total += criterion(model(x), y)\n        total.backward()\n"
+        "        optimizer.step()\n",
+        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader, criterion):\n    total = 0\n"
+        "    for x, y in loader:\n"
+        "        total += criterion(model(x), y)\n    return total\n",
+        "import torch\nfrom torch import nn\n\nclass Loss(nn.Module):\n    def forward(self, outputs, y):\n"
+        "        loss = 0\n"
+        "        for x in outputs:\n            loss += nn.functional.mse_loss(x, y)\n        return loss\n",
+        "import torch\n\ndef objective(model, loader, criterion):\n    total = 0\n    for x, y in loader:\n"
+        "        total = total + criterion(model(x), y)\n    return total\n",
+        "import torch\n\nclass Meter:\n    def update(self, value):\n        value = float(value)\n"
+        "        self.sum += value\n\n"
+        "def train(model, loader, criterion):\n    meter = Meter()\n    last = {}\n    for x, y in loader:\n"
+        "        loss = criterion(model(x), y)\n        loss.backward()\n        meter.update(loss)\n"
+        "        last['loss'] = loss\n",
+    )
+    invalid = (
+        "import torch\n\ndef train(model, loader, criterion, optimizer):\n    total, losses = 0, []\n"
+        "    for x, y in loader:\n"
+        "        loss = criterion(model(x), y)\n        loss.backward()\n        optimizer.step()\n"
+        "        total += loss  # here\n        losses.append(loss)  # here\n    return total / len(loader)\n",
+        "import torch\n\ndef evaluate(model, loader, criterion):\n    total = 0\n    for x, y in loader:\n"
+        "        total = total + criterion(model(x), y)  # here\n    return total\n",
+        "import torch.nn.functional as F\nimport lightning as L\n\nclass Net(L.LightningModule):\n"
+        "    def training_step(self, batch, batch_idx):\n        x, y = batch\n"
+        "        loss = F.mse_loss(self.net(x), y)\n"
+        "        self.losses.append(loss)  # here\n        return loss\n",
+        "import torch\n\nclass Meter:\n    def __init__(self):\n        self.sum = 0\n\n"
+        "    def update(self, value, n=1):\n        self.sum += value * n\n\n"
+        "def train(model, loader, criterion):\n    meter = Meter()\n    average, sums = None, {}\n"
+        "    for step, (x, y) in enumerate(loader):\n"
+        "        loss = criterion(model(x), y)\n        loss.backward()\n        meter.update(loss, len(x))  # here\n"
+        "        average = loss if average is None else 0.9 * average + 0.1 * loss  # here\n"
+        "        sums['loss'] = sums.get('loss', 0) + loss  # here\n        sums[step] = loss  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        reported: set[ast.AST] = set()
+        for one in accumulations(source):
+            node, target, kept = one.node, one.target, one.kept
+            hot = source.hot(node) if node not in reported else None
+            if hot is None:
+                continue
+            value = source.value(kept)
+            if value.kind is not Kind.TENSOR or value.graph is not True or value.dtype == "int64":
+                continue
+            if (
+                source.records_grad(node)
+                and _outlives(source, node, target, hot)
+                and _of_a_step(source, value, kept, hot)
+            ):
+                text = excerpt(kept, 40)
+                message = f"{excerpt(target, 40)} keeps the graph of {text} of every step alive"
+                fix = _fix(source, kept)
+                reported.add(node)
+                yield source.finding(
+                    self, node, message, f"keep {text}.detach()", evidence=grounds(value, hot), fix=fix
+                )
+
+
+def _of_a_step(source: Source, value: Value, kept: ast.expr, hot: Hot) -> bool:
+    """A loss, or any output where each turn is a step: not the partial sums of one computation."""
+    if value.scalar or "loss" in ast.unparse(kept).lower():
+        return True
+    iterated = iterated_by(hot.loop) if isinstance(hot.loop, LOOPS) else None
+    return iterated is not None and gives_batches(source.value(iterated))
+
+
+def _outlives(source: Source, node: ast.AST, target: ast.expr, hot: Hot) -> bool:
+    """Whether ``target`` lives longer than one step, and is not what gradients are computed of."""
+    function = source.function(node)
+    region = function or source.tree
+    if _is_differentiated(region, target):
+        return False
+    owner = source.index.class_of(function) if function is not None else None
+    name = getattr(function, "name", "")
+    if owner is not None and name not in STEPS:
+        module = source.classes.is_module(owner)
+        if module or (source.classes.foreign_bases(owner) and not any(True for _ in backward_calls(region))):
+            return False
+    if hot.loop is None:
+        held = isinstance(target, ast.Attribute) and _root(target) == "self"
+        return (
+            held and name in STEPS and name != "compute_loss" and not name.startswith(("val", "test", "pred", "eval"))
+        )
+    if _starts_anew(hot.loop, target):
+        return False
+    if any(True for _ in backward_calls(hot.loop)):
+        return True
+    return not any(True for _ in backward_calls(region)) and bool(INFERENCE_NAMES.search(name))
+
+
+def _is_differentiated(region: ast.AST, target: ast.expr) -> bool:
+    """``backward`` on the target itself, or on what is computed from it."""
+    text = ast.unparse(target)
+    reached = {text, _root(target)} if not isinstance(target, ast.Attribute) else {text}
+    for statement in ast.walk(region):
+        if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and _mentions(statement.value, text):
+            reached.add(ast.unparse(statement.targets[0]))
+    return any(names & reached for _, names in backward_calls(region))
+
+
+def _starts_anew(loop: ast.AST, target: ast.expr) -> bool:
+    """Whether ``target`` is bound anew in each turn of ``loop``."""
+    root = _root(target)
+    text = ast.unparse(target)
+    return any(_binds(node, root, text) for node in ast.walk(loop))
+
+
+def _binds(node: ast.AST, root: str, text: str) -> bool:
+    if isinstance(node, ast.Assign):
+        bound = any(ast.unparse(one) in (root, text) for one in node.targets)
+        return bound and not (_mentions(node.value, text) or _mentions(node.value, root))
+    if isinstance(node, ast.For):
+        return any(isinstance(one, ast.Name) and one.id == root for one in ast.walk(node.target))
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return node.func.attr in ("clear", "zero_") and ast.unparse(node.func.value) == text
+    return False
+
+
+def _mentions(node: ast.AST, text: str) -> bool:
+    return any(isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) == text for one in ast.walk(node))
+
+
+def _root(node: ast.expr) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _fix(source: Source, kept: ast.expr) -> Fix | None:
+    if not isinstance(kept, ast.Name | ast.Attribute):
+        return None
+    place = source.place(kept)
+    line, column = place.end_line or place.line, place.end_column or place.column
+    edit = Edit(line=line, column=column, end_line=line, end_column=column, text=".detach()")
+    return Fix(title="Keep it without its graph", edits=(edit,), safe=False)

@@ -1,0 +1,73 @@
+"""The rule ``misspelled-requires-grad``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Edit, Finding, Fix
+from togi.lint.rule import SourceRule
+from togi.lint.source.edits import end
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_WRONG = ("require_grad", "requires_grads", "require_grads", "requires_gradient", "requiers_grad", "requires_gard")
+
+
+class MisspelledRequiresGrad(SourceRule):
+    """``require_grad`` set in place of ``requires_grad``.
+
+    What it reports: an assignment to an attribute ``require_grad`` (``requires_grads``, ...).
+
+    Why it costs: it makes a new attribute and raises nothing, so layers that were meant to be frozen go on recording
+    activations, computing gradients and being trained.
+
+    When it stays silent: classes of this file define an attribute of that name; names that are not attributes; files
+    that show no trace of PyTorch.
+
+    Example::
+
+        for p in backbone.parameters():
+            p.require_grad = False
+
+    Use instead::
+
+        backbone.requires_grad_(False)
+
+    Source: https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad
+    """
+
+    id = "misspelled-requires-grad"
+    valid = (
+        "import torch\n\np.requires_grad = False\n",
+        "import torch\n\nrequire_grad = False\nf(require_grad=True)\nif p.require_grad:\n    pass\n",
+        "import torch\n\n\nclass A:\n    def __init__(self, require_grad):\n        self.require_grad = require_grad\n",
+        "p.require_grad = False\n",
+    )
+    invalid = (
+        "import torch\n\nfor p in model.parameters():\n    p.require_grad = False  # here\n",
+        "import torch\n\nmodel.fc.weight.require_grad, x = True, 1  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        if not any(word in source.text for word in ("torch", "requires_grad", "parameters()")):
+            return
+        for node in source.nodes(ast.Attribute):
+            if node.attr in _WRONG and isinstance(node.ctx, ast.Store) and not _own(node):
+                line, column = end(source, node)
+                edit = Edit(
+                    line=line, column=column - len(node.attr), end_line=line, end_column=column, text="requires_grad"
+                )
+                yield source.finding(
+                    self,
+                    node,
+                    f"{ast.unparse(node)} makes a new attribute: autograd asks for requires_grad",
+                    f"write {ast.unparse(node.value)}.requires_grad",
+                    fix=Fix(title="Spell requires_grad", edits=(edit,), safe=False),
+                )
+
+
+def _own(node: ast.Attribute) -> bool:
+    return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")

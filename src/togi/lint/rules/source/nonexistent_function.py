@@ -1,0 +1,215 @@
+"""The rule ``nonexistent-function``."""
+
+from __future__ import annotations
+
+import ast
+import difflib
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from togi.lint.data.gone_names import GONE
+from togi.lint.data.torch_names import behind_installed, torch_names
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.guards import guarded, probed
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_PLUGINS = {"npu", "mlu", "hpu", "musa", "ipu", "xla", "dml", "maia", "sdaa", "gcu", "ptpu", "privateuseone", "vacc"}
+"""Packages of other devices that add themselves to ``torch``."""
+_ELSEWHERE = ("torch", "torch.nn", "torch.nn.functional", "torch.linalg", "torch.fft", "torch.special", "torch.optim")
+
+
+class NonexistentFunction(SourceRule):
+    """A name that PyTorch does not have.
+
+    What it reports: attributes of PyTorch's public modules, and names imported from them, that torch 2.15 does not
+    have: removed ones (``torch.rfft``, ``torch.onnx.dynamo_export``), invented ones (``torch.compiler.optimize``),
+    misspelled ones (``torch.cuda.synchronise``), and settings of ``torch.backends`` that do not exist, whose assignment
+    has no effect.
+
+    Why it costs: the line raises AttributeError when it is reached, or, as an assignment, silently sets nothing.
+
+    When it stays silent: under ``try``, ``hasattr`` or a test of the version; where the file sets the name itself or
+    asks for it by ``getattr``; private names; annotations; ``torch.ops`` and other modules that make up attributes when
+    asked; devices of plugins (``torch.npu``); and what follows a class or function (``torch.Tensor.foo``). Where a
+    later torch than 2.15 is installed, only names known to be gone, or never to have existed, are reported.
+
+    Example::
+
+        model = torch.compiler.optimize(model)
+        torch.backends.cudnn.benchmrk = True
+
+    Use instead::
+
+        model = torch.compile(model, mode="reduce-overhead")
+        torch.backends.cudnn.benchmark = True
+
+    Source: the names of the installed torch 2.15, read by ``togi.lint.data.torch_names``;
+    https://docs.pytorch.org/docs/stable/torch.compiler_api.html
+    """
+
+    id = "nonexistent-function"
+    valid = (
+        "import torch\n\ntorch.compile(f)\ntorch.compiler.disable(f)\ntorch.backends.cudnn.benchmark = True\n",
+        "import torch\n\nif hasattr(torch, 'rfft'):\n    torch.rfft(x)\n",
+        "import torch\n\nHAS = hasattr(torch.compiler, 'optimize')\n\n\ndef f(m):\n"
+        "    return torch.compiler.optimize(m) if HAS else m\n",
+        "try:\n    from torch._six import inf\nexcept ImportError:\n    from torch import inf\n",
+        "import torch\nimport torch_npu\n\ntorch.npu.synchronize()\n",
+        "import torch\n\ntorch.ops.mylib.scale(x)\ntorch.classes.mylib.Stack()\ntorch.Tensor.scale = f\n",
+        "import torch\n\ntorch.scale_all = f\ntorch.scale_all(x)\n",
+        "from .torch import compiler\n\ncompiler.optimize(m)\n",
+        "import torch.nn.functional as F\n\nF.relu(x)\nF.scaled_dot_product_attention(q, k, v)\n",
+        "import torch\n\nx = torch.ones(3)\nx.optimize()\ntorch.onnx.export(m, a)\ntorch.utils.data.DataLoader(d)\n",
+        "from torch.utils.tensorboard import SummaryWriter\nfrom torch.utils import tensorboard, data\n",
+    )
+    invalid = (
+        "import torch\n\nmodel = torch.compiler.optimize(model)  # here\n",
+        "from torch.compiler import optimize  # here\n\noptimize(model)\n",
+        "import torch\n\ntorch.cuda.synchronise()  # here\n",
+        "import torch\n\ntorch.backends.cudnn.benchmrk = True  # here\n",
+        "import torch.nn.functional as F\n\ny = F.sofmax(x, dim=1)  # here\n",
+        "from torch._six import string_classes  # here\n",
+        "import torch.distributed.pipeline.sync  # here\n",
+        "import torch as t\n\ny = t.rfft(x, 1)  # here\n",
+        "from torch.onnx import (\n    export,\n    dynamo_export,  # here\n)\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        assigned = {name for node, name in _absent(source) if _stored(node) and not _is_setting(name)}
+        for node, name in _absent(source):
+            last = name.rpartition(".")[2]
+            silent = name in assigned or _annotates(source, node) or probed(source, last)
+            if not silent and not guarded(source, node):
+                yield source.finding(self, node, _message(node, name), _remedy(name))
+
+
+def _annotates(source: Source, node: ast.AST) -> bool:
+    """Whether a name stands in an annotation, which most files never evaluate."""
+    child = node
+    for above in source.ancestors(node):
+        if isinstance(above, ast.stmt | ast.arg):
+            places = (getattr(above, "annotation", None), getattr(above, "returns", None))
+            return any(place is child for place in places)
+        child = above
+    return False
+
+
+def _message(node: ast.AST, name: str) -> str:
+    version = torch_names().version
+    if _stored(node):
+        return f"torch {version} has no setting {name}: the assignment raises nothing and changes nothing"
+    return f"torch {version} has no {name}"
+
+
+def _remedy(name: str) -> str:
+    if name in GONE:
+        return f"use {GONE[name]}"
+    module, _, last = name.rpartition(".")
+    near = difflib.get_close_matches(last, torch_names().modules.get(module, frozenset()), n=1, cutoff=0.75)
+    if near:
+        return f"did you mean {module}.{near[0]}?"
+    other = next((place for place in _ELSEWHERE if last in torch_names().modules[place]), None)
+    return f"did you mean {other}.{last}?" if other else f"look for its successor in the documentation of {module}"
+
+
+def _absent(source: Source) -> Iterator[tuple[ast.AST, str]]:
+    if "torch" in source.text:
+        yield from _absent_attributes(source)
+        yield from _absent_imports(source)
+
+
+def _absent_attributes(source: Source) -> Iterator[tuple[ast.Attribute, str]]:
+    roots = _roots(source)
+    for node in source.nodes(ast.Attribute):
+        if type(node.value) is ast.Name and node.value.id in roots and (base := source.qualified(node.value)):
+            yield from _absent_in_chain(source, node, base)
+
+
+def _roots(source: Source) -> set[str]:
+    """Local names under which ``torch`` or something in it was imported."""
+    aliases = [alias for node in source.nodes(ast.Import) for alias in node.names if alias.name.startswith("torch")]
+    members = [
+        alias
+        for node in source.nodes(ast.ImportFrom)
+        if not node.level and (node.module or "").partition(".")[0] == "torch"
+        for alias in node.names
+    ]
+    return {alias.asname or alias.name.partition(".")[0] for alias in (*aliases, *members)}
+
+
+def _absent_in_chain(source: Source, node: ast.Attribute, module: str) -> Iterator[tuple[ast.Attribute, str]]:
+    """The first attribute of a chain that its module lacks, as long as what came before are modules."""
+    modules = torch_names().modules
+    while module in modules:
+        name = f"{module}.{node.attr}"
+        if name not in modules:
+            if _lacks(module, node.attr):
+                yield node, name
+            return
+        above = source.parent(node)
+        if not isinstance(above, ast.Attribute):
+            return
+        node, module = above, name
+
+
+def _lacks(module: str, attribute: str) -> bool:
+    if f"{module}.{attribute}" in GONE:
+        return True
+    return (
+        not behind_installed()
+        and not attribute.startswith("_")
+        and attribute not in torch_names().modules[module]
+        and (module != "torch" or attribute not in _PLUGINS)
+    )
+
+
+def _absent_imports(source: Source) -> Iterator[tuple[ast.AST, str]]:
+    for node in source.nodes(ast.ImportFrom):
+        if node.level or not node.module or not node.module.startswith("torch"):
+            continue
+        if gone := _absent_module(node.module):
+            yield node, gone
+        elif node.module in torch_names().modules or node.module == "torch._export":
+            yield from (
+                (alias, f"{node.module}.{alias.name}") for alias in node.names if _not_in(node.module, alias.name)
+            )
+    for node in source.nodes(ast.Import):
+        for alias in node.names:
+            if gone := _absent_module(alias.name):
+                yield alias, gone
+
+
+def _not_in(module: str, name: str) -> bool:
+    if f"{module}.{name}" in GONE:
+        return True
+    return (
+        name != "*"
+        and module in torch_names().modules
+        and f"{module}.{name}" not in torch_names().modules
+        and _lacks(module, name)
+    )
+
+
+def _absent_module(path: str) -> str | None:
+    """The part of a module's path that does not exist, or None where all of it may."""
+    parts = path.split(".")
+    for count in range(2, len(parts) + 1):
+        module, name = ".".join(parts[: count - 1]), ".".join(parts[:count])
+        if name in GONE:
+            return name
+        if module not in torch_names().modules:
+            return None
+        if name not in torch_names().modules and _lacks(module, parts[count - 1]):
+            return name
+    return None
+
+
+def _stored(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and not isinstance(node.ctx, ast.Load)
+
+
+def _is_setting(name: str) -> bool:
+    return name.startswith("torch.backends.")

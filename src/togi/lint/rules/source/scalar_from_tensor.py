@@ -1,0 +1,138 @@
+"""The rule ``scalar-from-tensor``."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.grounds import grounds
+from togi.lint.source.inference import backward_calls
+from togi.lint.source.value import Hot, Kind, Value, excerpt
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_MEASURES = re.compile(r"(^|_)(loss\w*|losses|acc\d?|accuracy|err[GD]?|kl|norm|iou|dice|psnr)($|_)")
+_CONVERSIONS = ("float", "int", "bool", "complex")
+
+
+class ScalarFromTensor(SourceRule):
+    """A Python number is read out of a device tensor in hot code.
+
+    What it reports: ``.item()``, ``.tolist()``, ``float(x)``, ``int(x)``, ``bool(x)``, ``complex(x)``, ``range(x)`` and
+    slice bounds on a tensor that may lie on an accelerator, in ``forward``, in a training step, or in a loop over
+    batches; ``.item()`` of something unknown that is named like a loss or a measure in a loop that trains.
+
+    Why it costs: Python has to wait until the device has computed everything queued so far and has copied the number
+    back. Until then it queues nothing, so the device runs dry after every such line. Under ``torch.compile`` each one
+    breaks the graph or adds a guard.
+
+    When it stays silent: NumPy arrays, Python numbers, sizes, tensors known to lie on the CPU (batches as a DataLoader
+    gives them, results of ``.cpu()``), code outside of hot places, and branches that run every so many steps.
+
+    Example::
+
+        for images, labels in loader:
+            loss = criterion(model(images.to(device)), labels.to(device))
+            loss.backward()
+            total += loss.item()
+
+    Use instead::
+
+        total = torch.zeros((), device=device)
+        for images, labels in loader:
+            loss = criterion(model(images.to(device)), labels.to(device))
+            loss.backward()
+            total += loss.detach()
+        total = total.item()
+
+    Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization
+    """
+
+    id = "scalar-from-tensor"
+    valid = (
+        "import numpy as np\nimport torch\n\nfor x in np.zeros(3):\n    print(x.item())\n",
+        "import torch\n\nx = torch.ones(3).sum()\nprint(x.item())\n",
+        "import torch\n\ndef train(model, loader, criterion, device):\n    for step, (x, y) in enumerate(loader):\n"
+        "        loss = criterion(model(x.to(device)), y.to(device))\n        loss.backward()\n"
+        "        if step % 100 == 0:\n            print(loss.item())\n",
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        n = int(x.shape[0])\n        return x.view(n, float(x.size(1)), len(x))\n",
+        "import torch\n\ndef count(loader):\n    seen = 0\n    for images, labels in loader:\n"
+        "        seen += labels.sum().item()\n    return seen\n",
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self, depth):\n"
+        "        super().__init__()\n        self.rates = [r.item() for r in torch.linspace(0, 0.1, depth)]\n",
+        "import torch\n\ndef train(model, loader):\n    total = torch.zeros((), device='cuda')\n    for x in loader:\n"
+        "        loss = model(x.cuda(non_blocking=True)).sum()\n        loss.backward()\n"
+        "        total += loss.detach()\n    return total.item()\n",
+    )
+    invalid = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        return x * x.max().item()  # here\n",
+        "import torch\n\ndef train(model, loader, criterion, optimizer):\n    total = 0.0\n    for x, y in loader:\n"
+        "        loss = criterion(model(x), y)\n        loss.backward()\n        optimizer.step()\n"
+        "        total += loss.item()  # here\n    return total\n",
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.fc = nn.Linear(3, 3)\n\n    def forward(self, x, lengths: torch.Tensor):\n"
+        "        h = self.fc(x)\n"
+        "        for i in range(lengths.max()):  # here\n            h = h + float(h.mean())  # here\n"
+        "        return self.crop(h, lengths)\n\n    def crop(self, h, lengths):\n"
+        "        return h[:, : lengths.min()], lengths.tolist()  # here\n",
+        "import torch\nfrom metrics import accuracy\nfrom torch.distributions import Categorical\n\n"
+        "def train(policy, loader, optimizer):\n    for x, y in loader:\n        draw = Categorical(logits=policy(x))\n"
+        "        action = draw.sample()\n        loss, acc = -draw.log_prob(action).mean(), accuracy(action, y)\n"
+        "        loss.backward()\n"
+        "        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)\n        optimizer.step()\n"
+        "        print(norm.item())  # here\n        print(action[0].item(), acc.item())  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        for node, tensor, what in _readings(source):
+            hot = source.hot(node)
+            if hot is None:
+                continue
+            value = source.value(tensor)
+            if value.on_device or _is_result_of_training(node, tensor, value, hot):
+                message = f"{what} waits for the device to compute {excerpt(tensor, 40)}"
+                yield source.finding(self, node, message, _remedy(hot, tensor), evidence=grounds(value, hot))
+
+
+def _is_result_of_training(node: ast.AST, tensor: ast.expr, value: Value, hot: Hot) -> bool:
+    """``.item()`` of something unknown that is named like a loss or a measure, in a loop that trains."""
+    if value.kind is not Kind.UNKNOWN or not ast.unparse(node).endswith(".item()") or hot.loop is None:
+        return False
+    while isinstance(tensor, ast.Subscript):
+        tensor = tensor.value
+    name = tensor.attr if isinstance(tensor, ast.Attribute) else tensor.id if isinstance(tensor, ast.Name) else ""
+    return bool(_MEASURES.search(name)) and any(True for _ in backward_calls(hot.loop))
+
+
+def _readings(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:
+    """What reads a number: the node, what it is read from, and how to call it."""
+    for call in source.nodes(ast.Call):
+        func = call.func
+        if isinstance(func, ast.Attribute) and func.attr in ("item", "tolist") and not call.args:
+            yield call, func.value, f"{excerpt(call)}"
+        elif isinstance(func, ast.Name) and len(call.args) == 1 and func.id in _CONVERSIONS and not call.keywords:
+            yield call, call.args[0], f"{func.id}() of a tensor"
+        elif isinstance(func, ast.Name) and func.id == "range":
+            yield from ((call, one, "range() of a tensor") for one in call.args)
+    for node in source.nodes(ast.Slice):
+        for bound in (node.lower, node.upper):
+            if bound is not None and not isinstance(bound, ast.Constant):
+                yield bound, bound, "a slice bound out of a tensor"
+
+
+def _remedy(hot: Hot, tensor: ast.expr) -> str:
+    text = excerpt(tensor, 40)
+    if hot.loop is not None:
+        return (
+            f"keep it on the device (accumulate {text}.detach() in a tensor) and read the number once after the loop, "
+            "or only every so many steps"
+        )
+    return f"go on computing with the tensor {text} (torch.where, clamp, masks, broadcasting) instead of a number"

@@ -1,0 +1,152 @@
+"""The rule ``tensor-in-print``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.grounds import grounds
+from togi.lint.source.join import element_of
+from togi.lint.source.value import Kind, Value, excerpt
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_BUILTINS = ("print", "str", "repr", "format")
+_LOG_METHODS = ("info", "warning", "warn", "error", "critical", "exception", "log")
+_LOGGERS = ("log", "logger", "logging", "_logger", "_log", "LOGGER", "LOG")
+_PROGRESS = ("set_postfix", "set_description", "set_description_str", "set_postfix_str")
+_WRITERS = ("add_scalar", "add_scalars", "add_histogram")
+
+
+class TensorInPrint(SourceRule):
+    """A device tensor becomes text in hot code.
+
+    What it reports: ``print``, f-strings, ``str``, ``repr``, ``format``, ``%``, logging, progress bars and metric
+    writers that are given a tensor which may lie on an accelerator, in ``forward``, in a training step, or in a loop
+    over batches.
+
+    Why it costs: to write the tensor's numbers, Python waits for the device and copies them. It is easily overlooked,
+    because nothing in the line says so.
+
+    When it stays silent: shapes, dtypes, devices, Python numbers, tensors on the CPU, ``logger.debug`` (it formats only
+    when enabled), messages of exceptions and failed assertions, branches that run every so many steps or for debugging.
+
+    Example::
+
+        for step, batch in enumerate(loader):
+            loss = train_step(batch)
+            print(f"{step}: {loss}")
+
+    Use instead::
+
+        for step, batch in enumerate(loader):
+            loss = train_step(batch)
+            if step % 100 == 0:
+                print(f"{step}: {loss}")
+
+    Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#avoid-unnecessary-cpu-gpu-synchronization
+    """
+
+    id = "tensor-in-print"
+    valid = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        print(x.shape, x.dtype, f'{x.device} {x.size(0)} {len(x)}')\n        return torch.relu(x)\n",
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x: torch.Tensor):\n"
+        "        if x.dim() != 4:\n            raise ValueError(f'four dimensions expected, not {x}')\n"
+        "        return x\n",
+        "import torch\n\ndef train(model, loader):\n    for i, x in enumerate(loader):\n        loss = model(x).sum()\n"
+        "        loss.backward()\n        if (i + 1) % 50 == 0:\n            print(f'loss {loss}')\n    print(loss)\n",
+        "import torch\nimport logging\n\nlogger = logging.getLogger()\n\ndef train(model, loader):\n"
+        "    for x in loader:\n"
+        "        loss = model(x).sum()\n        loss.backward()\n        logger.debug('loss %s', loss)\n",
+    )
+    invalid = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        y = torch.relu(x)\n"
+        "        print('mean', y.mean())  # here\n        return y\n",
+        "import torch\nimport logging\n\nlogger = logging.getLogger()\n\ndef train(model, loader, criterion):\n"
+        "    for x, y in loader:\n        loss = criterion(model(x), y)\n        loss.backward()\n"
+        "        logger.info('loss %s', loss)  # here\n        text = f'{loss:.3f}'  # here\n"
+        "        print('loss: {}'.format(loss))  # here\n        print('%f' % loss)  # here\n",
+        "import torch\nfrom tqdm import tqdm\n\ndef train(model, loader, writer):\n    bar = tqdm(loader)\n"
+        "    for step, x in enumerate(bar):\n        loss = model(x).mean()\n        loss.backward()\n"
+        "        bar.set_postfix(loss=loss)  # here\n        writer.add_scalar('loss', loss, step)  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        reported: set[ast.AST] = set()
+        for node, parts, what in _texts(source):
+            hot = source.hot(node)
+            if hot is None or not reported.isdisjoint(source.ancestors(node)):
+                continue
+            value, part = next(((v, p) for p in parts if (v := _tensor(source.value(p))) is not None), (None, node))
+            if value is None:
+                continue
+            reported.add(node)
+            message = f"{what} waits for the device and copies {excerpt(part, 40)} to write its numbers"
+            remedy = (
+                f"write it every so many steps only, or collect {excerpt(part, 40)}.detach() and write after the loop"
+            )
+            yield source.finding(self, node, message, remedy, evidence=grounds(value, hot))
+
+
+def _tensor(value: Value) -> Value | None:
+    """``value``, or what it holds, if that is a device tensor."""
+    if value.kind in (Kind.LIST, Kind.TUPLE, Kind.DICT):
+        value = element_of(value)
+        return value if value.on_device and value.certain else None
+    return value if value.on_device else None
+
+
+def _texts(source: Source) -> Iterator[tuple[ast.expr, list[ast.expr], str]]:
+    """What makes text: the node, what goes into it, and how to call it. Calls first, they hold f-strings."""
+    for call in source.nodes(ast.Call):
+        what = _writes(source, call)
+        if what:
+            parts = [*call.args, *(keyword.value for keyword in call.keywords)]
+            yield call, [inner for part in parts for inner in _inner(part)], what
+    for node in source.nodes(ast.JoinedStr):
+        if not isinstance(source.parent(node), ast.FormattedValue):
+            yield node, _inner(node), "the f-string"
+    for node in source.nodes(ast.BinOp):
+        if isinstance(node.op, ast.Mod) and _is_text(node.left):
+            right = node.right.elts if isinstance(node.right, ast.Tuple) else [node.right]
+            yield node, list(right), "the formatted string"
+
+
+def _inner(part: ast.expr) -> list[ast.expr]:
+    if isinstance(part, ast.JoinedStr):
+        return [one.value for one in part.values if isinstance(one, ast.FormattedValue)]
+    if isinstance(part, ast.BinOp) and isinstance(part.op, ast.Mod) and _is_text(part.left):
+        return list(part.right.elts) if isinstance(part.right, ast.Tuple) else [part.right]
+    if isinstance(part, ast.Dict):
+        return [one for one in part.values if one is not None]
+    if isinstance(part, ast.Call) and isinstance(part.func, ast.Attribute) and _is_text(part.func.value):
+        return [*part.args, *(keyword.value for keyword in part.keywords)]
+    return [part]
+
+
+def _writes(source: Source, call: ast.Call) -> str:
+    func = call.func
+    if isinstance(func, ast.Name):
+        return f"{func.id}()" if func.id in _BUILTINS and source.qualified(func) == func.id else ""
+    if not isinstance(func, ast.Attribute):
+        return ""
+    base = func.value
+    name = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
+    if func.attr in _LOG_METHODS and (name in _LOGGERS or (func.attr == "log" and name == "wandb")):
+        level = call.args[:1] if func.attr == "log" else []
+        return "" if any("DEBUG" in ast.unparse(one) for one in level) else f"{excerpt(func)}()"
+    if func.attr == "format" and _is_text(base):
+        return "format()"
+    if func.attr in _WRITERS or func.attr in _PROGRESS or source.qualified(func) == "tqdm.tqdm.write":
+        return f"{excerpt(func)}()"
+    return ""
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.JoinedStr) or (isinstance(node, ast.Constant) and isinstance(node.value, str))

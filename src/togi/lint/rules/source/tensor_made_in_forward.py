@@ -1,0 +1,193 @@
+"""The rule ``tensor-made-in-forward``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source import torch_api
+from togi.lint.source.value import Kind, Value, excerpt
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_FILLED = frozenset(["arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "tril_indices", "triu_indices"])
+_DEFAULTS = ("torch.set_default_device", "torch.set_default_tensor_type")
+
+
+class TensorMadeInForward(SourceRule):
+    """A tensor is made from Python's data, or on the CPU, in ``forward``.
+
+    What it reports: ``torch.tensor``, ``torch.as_tensor``, ``torch.from_numpy``, and ``torch.arange``, ``torch.zeros``,
+    ``torch.ones``, ... without ``device=``, in ``forward`` or what it calls.
+
+    Why it costs: data that Python holds is copied to the device from pageable memory in every pass, and the copy waits
+    for the device, also with ``device=``. What is made without ``device=`` lies on the CPU and has to follow. CUDA
+    graphs and ``torch.export`` freeze such values into constants.
+
+    When it stays silent: factories with ``device=``, ``zeros_like`` and ``x.new_zeros``, random draws on the CPU,
+    ``as_tensor`` of a tensor, a number without ``device=`` (kernels take it as an argument), cached functions,
+    files that set a default device, results that are moved later (``copy-to-device-in-forward`` reports the move),
+    code outside of ``forward``.
+
+    Example::
+
+        def forward(self, x):
+            mean = torch.tensor([0.485, 0.456, 0.406], device=x.device)
+            return (x - mean) * torch.arange(x.shape[1])
+
+    Use instead::
+
+        def __init__(self):
+            self.register_buffer("mean", torch.tensor([0.485, 0.456, 0.406]))
+
+        def forward(self, x):
+            return (x - self.mean) * torch.arange(x.shape[1], device=x.device)
+
+    Source: https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html#create-tensors-directly-on-the-target-device
+    """
+
+    id = "tensor-made-in-forward"
+    valid = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.register_buffer('mean', torch.tensor([0.5, 0.5]))\n\n    def forward(self, x):\n"
+        "        a = torch.arange(x.shape[1], device=x.device)\n        b = torch.zeros_like(x) + x.new_zeros(3)\n"
+        "        return x - self.mean + a + b + torch.as_tensor(x)\n",
+        "import torch\n\nmean = torch.tensor([0.5])\n\ndef prepare(n):\n    return torch.arange(n)\n",
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        if torch.rand(1) < 0.5:\n            return x\n        mask = torch.ones(3)\n"
+        "        return torch.relu(x) * mask.to(x.device)\n",
+        "import functools\nimport torch\nfrom torch import nn\n\n@functools.lru_cache\ndef window(n):\n"
+        "    return torch.arange(n)\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        return torch.where(x > 0, x, torch.tensor(0.5)) + window(3) + torch.cat([torch.tensor([]), x])\n",
+    )
+    invalid = (
+        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        mean = torch.tensor([0.5, 0.5], device=x.device)  # here\n"
+        "        step = torch.arange(x.shape[1])  # here\n        return x - mean + step\n",
+        "import numpy as np\nimport torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
+        "        return x * self.window(x.shape[0])\n\n    def window(self, n):\n"
+        "        return torch.from_numpy(np.hanning(n))  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        if any(name in source.text for name in _DEFAULTS):
+            return
+        moved: set[ast.AST] | None = None
+        for call in source.nodes(ast.Call):
+            name = source.names.qualified(call.func, source.scope(call)) if _candidate(call) else None
+            if name is None or not name.startswith("torch.") or not _counts(source, call, name):
+                continue
+            hot = source.hot(call)
+            if hot is None or hot.function is None or _read_back(source, call) or _is_cached(source, call):
+                continue
+            last = name.rpartition(".")[2]
+            if last in _FILLED:
+                moved = _moved(source) if moved is None else moved
+                if call in moved:
+                    continue
+            yield source.finding(self, call, _message(call, last), _remedy(call, last), evidence=hot.reason)
+
+
+def _candidate(call: ast.Call) -> bool:
+    func = call.func
+    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    return name in _FILLED or name in torch_api.FROM_DATA
+
+
+def _counts(source: Source, call: ast.Call, name: str) -> bool:
+    package, _, last = name.rpartition(".")
+    if package != "torch":
+        return False
+    if last in _FILLED:
+        return all(keyword.arg not in ("device", "out", None) for keyword in call.keywords)
+    first = source.value(call.args[0]).kind if call.args else Kind.UNKNOWN
+    if first is Kind.TENSOR or _stays_on_cpu(source, call, last):
+        return False
+    return (
+        last in ("tensor", "from_numpy", "frombuffer")
+        or first in (Kind.NUMBER, Kind.NDARRAY)
+        or (bool(call.args) and isinstance(call.args[0], ast.List | ast.Tuple | ast.ListComp))
+        or (first is Kind.LIST and _of_numbers(source.value(call.args[0])))
+    )
+
+
+def _of_numbers(value: Value) -> bool:
+    """A list of numbers, or of tuples of numbers."""
+    inner = value.element
+    if inner is None:
+        return False
+    items = inner.items if inner.items else (inner,)
+    return all(one.kind is Kind.NUMBER for one in items)
+
+
+def _stays_on_cpu(source: Source, call: ast.Call, last: str) -> bool:
+    """A number without ``device=``, which kernels take as an argument, and ``torch.tensor([])``: nothing is copied."""
+    if last != "tensor" or not call.args:
+        return False
+    data = call.args[0]
+    if isinstance(data, ast.List | ast.Tuple) and not data.elts:
+        return True
+    placed = any(keyword.arg in ("device", None) for keyword in call.keywords)
+    return not placed and source.value(data).kind is Kind.NUMBER
+
+
+def _is_cached(source: Source, call: ast.Call) -> bool:
+    """In a function under ``lru_cache`` or a decorator named after caching."""
+    function = source.function(call)
+    return any("cache" in ast.unparse(one) for one in getattr(function, "decorator_list", ()))
+
+
+def _read_back(source: Source, call: ast.Call) -> bool:
+    """Whether the same statement turns the result into Python numbers: arithmetic on the CPU, nothing is copied."""
+    for above in source.ancestors(call):
+        if isinstance(above, ast.stmt):
+            return False
+        if isinstance(above, ast.Call):
+            func = above.func
+            if isinstance(func, ast.Attribute) and func.attr in ("item", "tolist", "numpy"):
+                return True
+            if isinstance(func, ast.Name) and func.id in ("int", "float", "bool", "len", "range"):
+                return True
+    return False
+
+
+def _moved(source: Source) -> set[ast.AST]:
+    """Factories whose result is moved somewhere later in this file."""
+    found: set[ast.AST] = set()
+    for call in source.nodes(ast.Call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("to", "cuda", "type_as", "type", "xpu"):
+            made = source.value(call.func.value).call
+            if made is not None:
+                found.add(made)
+    return found
+
+
+def _message(call: ast.Call, last: str) -> str:
+    if last in _FILLED:
+        return f"{excerpt(call, 40)} makes a tensor on the CPU in every pass"
+    return f"{excerpt(call, 40)} copies Python's data to the device in every pass"
+
+
+def _is_fixed(node: ast.expr) -> bool:
+    """Literals and settings of the module: the same in each pass."""
+    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+    return all(name.id in ("self", "math", "torch", "np", "range", "float", "int", "list") for name in names)
+
+
+def _remedy(call: ast.Call, last: str) -> str:
+    if last in _FILLED:
+        return f"torch.{last}(..., device=x.device) with an input x; what never changes belongs into a buffer"
+    if not all(_is_fixed(one) for one in call.args):
+        return (
+            "data that changes with each pass: compute it on the device from tensors that lie there; else make it in "
+            "the DataLoader's workers, or pinned (pin_memory=True) and moved with non_blocking=True"
+        )
+    return (
+        "make it once in __init__ and keep it with self.register_buffer(name, ..., persistent=False); fill numbers "
+        "that change with torch.full((), value, device=x.device)"
+    )

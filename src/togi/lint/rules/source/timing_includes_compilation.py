@@ -1,0 +1,128 @@
+"""The rule ``timing-includes-compilation``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.clocks import Interval, event_intervals, intervals
+from togi.lint.source.compiled import compilation
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_MEANT = ("compil", "warm", "first", "cold", "startup", "trace")
+_PASSIVE = {"print", "compile", "len", "isinstance", "type", "id", "repr"}
+
+
+class TimingIncludesCompilation(SourceRule):
+    """A measurement whose first call compiles.
+
+    What it reports: the first call of a function or module that this file compiles with ``torch.compile``, between two
+    readings of a clock.
+
+    Why it costs: ``torch.compile`` compiles at the first call (seconds to minutes), so the time says nothing about the
+    steady state, and the compiled model looks slower than it is.
+
+    When it stays silent: it was called, or given to another function (a warm-up), before the first reading; what is
+    measured is named after compilation, warm-up or the first call; and measurements of each pass of a loop, of which
+    the first may be dropped.
+
+    Example::
+
+        fast = torch.compile(model)
+        start = time.perf_counter()
+        fast(x)
+        print(time.perf_counter() - start)
+
+    Use instead::
+
+        fast = torch.compile(model)
+        for _ in range(3):
+            fast(x)
+        start = time.perf_counter()
+        fast(x)
+        print(time.perf_counter() - start)
+
+    Source: https://docs.pytorch.org/tutorials/intermediate/torch_compile_tutorial.html
+    """
+
+    id = "timing-includes-compilation"
+    valid = (
+        "import time\nimport torch\n\nf = torch.compile(g)\nf(x)\nt = time.time()\nf(x)\nprint(time.time() - t)\n",
+        "import time\nimport torch\n\nf = torch.compile(g)\nwarm(f, x)\nt = time.time()\nf(x)\nd = time.time() - t\n",
+        "import time\n\nt = time.time()\nf(x)\nprint(time.time() - t)\n",
+        "import time\nimport torch\n\nf = torch.compile(g)\nt = time.time()\nf(x)\ncompile_s = time.time() - t\n",
+        "import time\nimport torch\n\nf = torch.compile(g)\nfor i in range(9):\n    t = time.time()\n    f(x)\n"
+        "    times.append(time.time() - t)\n",
+        "import time\nimport torch\n\nt = time.time()\nf = torch.compile(g)\nprint(time.time() - t)\n",
+        "import re\nimport time\n\nt = time.time()\nf = re.compile(p)\nf(x)\nd = time.time() - t\n",
+    )
+    invalid = (
+        "import time\nimport torch\n\nf = torch.compile(g)\nt = time.time()\nf(x)  # here\nprint(time.time() - t)\n",
+        "import time\nimport torch\n\n\n@torch.compile\ndef f(x):\n    return x\n\n\ndef bench(x):\n"
+        "    t0 = time.perf_counter()\n    for _ in range(100):\n        f(x)  # here\n    t1 = time.perf_counter()\n"
+        "    return t1 - t0\n",
+        "from time import monotonic\nimport torch\n\nt = monotonic()\nm = torch.compile(m, mode='max-autotune')\n"
+        "y = m(x)  # here\ny = m(x)\nd = monotonic() - t\n",
+        "import torch\n\nm = torch.compile(m)\nstart, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
+        "start.record()\nfor _ in range(9):\n    m(x)  # here\nend.record()\ntorch.cuda.synchronize()\n"
+        "print(start.elapsed_time(end))\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        if "compile" not in source.text:
+            return
+        found: dict[ast.Call, Interval] = {}
+        for interval in (*intervals(source), *event_intervals(source)):
+            call = None if _meant(source, interval) else _first_compiled(source, interval)
+            if call is not None:
+                found.setdefault(call, interval)
+        for call, interval in found.items():
+            what = ast.unparse(call.func)
+            yield source.finding(
+                self,
+                call,
+                f"the first call of {what} compiles it, between two readings of the clock",
+                f"call {what} a few times before the reading in line {interval.start.lineno}",
+                evidence=f"measured from line {interval.start.lineno} to line {interval.reading.lineno}",
+            )
+
+
+def _first_compiled(source: Source, interval: Interval) -> ast.Call | None:
+    for call in interval.calls:
+        if isinstance(call.func, ast.Name | ast.Attribute) and compilation(source, call.func) is not None:
+            return None if _called_before(source, call, interval) else call
+    return None
+
+
+def _called_before(source: Source, call: ast.Call, interval: Interval) -> bool:
+    """Whether the same was called, or given to a function, above the first reading."""
+    what, scope = ast.unparse(call.func), source.scope(call)
+    for other in source.nodes(ast.Call):
+        if other.lineno >= interval.start.lineno or source.scope(other) is not scope:
+            continue
+        name = other.func.attr if isinstance(other.func, ast.Attribute) else getattr(other.func, "id", "")
+        given = name not in _PASSIVE and any(ast.unparse(arg) == what for arg in other.args)
+        if given or ast.unparse(other.func) == what:
+            return True
+    return False
+
+
+def _compiled_in(source: Source, interval: Interval, loop: ast.AST) -> bool:
+    """Whether what is measured is compiled anew in each pass of the loop."""
+    made = (compilation(source, call.func) for call in interval.calls if isinstance(call.func, ast.Name))
+    return any(one is not None and loop in source.ancestors(one) for one in made)
+
+
+def _meant(source: Source, interval: Interval) -> bool:
+    statement = source.index.statement(interval.difference)
+    loops = [loop for loop in source.loops(interval.start) if isinstance(loop, ast.For | ast.While)]
+    if loops and not isinstance(statement, ast.AugAssign) and not _compiled_in(source, interval, loops[0]):
+        return True
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    names = " ".join(ast.unparse(target) for target in (*targets, *getattr(interval.start, "targets", ()))).lower()
+    return any(word in names for word in _MEANT)

@@ -1,0 +1,86 @@
+"""The rule ``timing-without-synchronization``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.clocks import Interval, intervals
+from togi.lint.source.device_work import device_work, may_wait, on_cuda
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+
+class TimingWithoutSynchronization(SourceRule):
+    """A measurement of GPU work that does not wait for it.
+
+    What it reports: two readings of a clock (``time.time``, ``perf_counter``, ``timeit.default_timer``, ...) with work
+    of a CUDA device between them and nothing that waits for the device.
+
+    Why it costs: kernels are only queued when a call returns, so what is measured is the time to queue them. Decisions
+    that rest on it are about the wrong thing.
+
+    When it stays silent: something between the readings waits (``synchronize``, ``.item()``, ``.cpu()``, an event), or
+    may do so (a function that the file does not show), and where nothing shows that the work is on a GPU.
+
+    Example::
+
+        start = time.perf_counter()
+        model(x)
+        elapsed = time.perf_counter() - start
+
+    Use instead::
+
+        torch.cuda.synchronize()
+        start = time.perf_counter()
+        model(x)
+        torch.cuda.synchronize()
+        elapsed = time.perf_counter() - start
+
+    or ``torch.utils.benchmark.Timer``, which does this and warms up.
+
+    Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
+    """
+
+    id = "timing-without-synchronization"
+    valid = (
+        "import time\nimport torch\n\nmodel = model.cuda()\nt = time.time()\nmodel(x)\ntorch.cuda.synchronize()\n"
+        "d = time.time() - t\n",
+        "import time\nimport torch\n\nmodel = model.cuda()\nt = time.time()\nloss = model(x).sum().item()\n"
+        "d = time.time() - t\n",
+        "import time\nimport torch\n\nmodel = torch.nn.Linear(3, 3)\nt = time.time()\nmodel(x)\nd = time.time() - t\n",
+        "import time\nimport torch\n\nmodel = model.cuda()\nt = time.time()\ntrain(model)\nd = time.time() - t\n",
+        "import time\nimport torch\n\nx = torch.ones(3, device='cuda')\nt = time.time()\nprint(x + 1)\n"
+        "d = time.time() - t\n",
+        "import time\nimport torch\n\nx = torch.ones(3, device='cuda')\nt = time.time()\nread(path)\n"
+        "d = time.time() - t\n",
+    )
+    invalid = (
+        "import time\nimport torch\n\nmodel = torch.nn.Linear(3, 3).cuda()\nx = torch.ones(3, device='cuda')\n"
+        "t = time.time()\ny = model(x)\nd = time.time() - t  # here\n",
+        "import time\nimport torch\n\na = torch.ones(9, 9, device='cuda')\nt0 = time.perf_counter()\nb = a @ a\n"
+        "t1 = time.perf_counter()  # here\nprint(t1 - t0)\n",
+        "from timeit import default_timer\nimport torch\n\n\ndef bench(model, x, device='cuda'):\n"
+        "    model.to(device)\n    s = default_timer()\n    for _ in range(10):\n        loss = model(x).sum()\n"
+        "        loss.backward()\n    return default_timer() - s  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        found: dict[ast.Call, tuple[Interval, ast.expr]] = {}
+        for interval in intervals(source):
+            if not any(may_wait(source, call) for call in interval.calls):
+                work = device_work(source, interval)
+                if work is not None and on_cuda(source, work, interval):
+                    found.setdefault(interval.reading, (interval, work))
+        for reading, (interval, queued) in found.items():
+            yield source.finding(
+                self,
+                reading,
+                "the clock is read when the work is queued, not when the GPU has done it",
+                f"call torch.cuda.synchronize() before this reading and before the one in line {interval.start.lineno}",
+                evidence=f"{ast.unparse(queued)} in line {queued.lineno} only queues kernels",
+            )

@@ -1,0 +1,104 @@
+"""The rule ``torchscript``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.guards import guarded
+from togi.lint.source.uses import called, uses
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_COMPILE = "torch.compile for speed; torch.export and AOTInductor (.pt2) for running without Python"
+_INSTEAD = {
+    "script": _COMPILE,
+    "trace": _COMPILE,
+    "trace_module": _COMPILE,
+    "script_method": _COMPILE,
+    "ScriptModule": "a plain torch.nn.Module with torch.compile or torch.export",
+    "freeze": "torch.compile (Inductor freezes with torch._inductor.config.freezing), or torch.export and AOTInductor",
+    "optimize_for_inference": "torch.compile, or torch.export and AOTInductor",
+    "fork": "torch.cuda.Stream on a GPU, or concurrent.futures",
+    "load": "torch.export.load or torch._inductor.aoti_load_package, once the model is exported as .pt2",
+    "save": "torch.export.save or torch._inductor.aoti_compile_and_package",
+}
+_NAMES = {f"torch.jit.{name}": name for name in _INSTEAD}
+
+
+class Torchscript(SourceRule):
+    """TorchScript, which is deprecated.
+
+    What it reports: ``torch.jit.script``, ``trace``, ``trace_module``, ``freeze``, ``optimize_for_inference``,
+    ``fork``, ``save``, ``load`` and classes derived from ``torch.jit.ScriptModule``. Of calls inside each other, the
+    outermost.
+
+    Why it costs: TorchScript is deprecated since torch 2.5, warns in 2.15 and is not supported on Python 3.14; no new
+    operator, dtype or kernel is optimised for it. Measured here for resnet50, traced and frozen models are still faster
+    than eager on a CPU, so measure before changing (``togi tune`` tries both).
+
+    When it stays silent: what library code does to *remain* scriptable (``is_scripting``, ``is_tracing``, ``ignore``,
+    ``unused``, ``export``, ``Final``, ``annotate``, ``isinstance``, ``script_if_tracing``), which costs nothing and
+    warns of nothing, and code under a test of the version.
+
+    Example::
+
+        scripted = torch.jit.script(model)
+        scripted.save("model.pt")
+
+    Use instead::
+
+        program = torch.export.export(model, (x,))
+        torch._inductor.aoti_compile_and_package(program, package_path="model.pt2")
+
+    or ``torch.compile(model)`` where it stays in Python.
+
+    Source: https://docs.pytorch.org/docs/stable/jit.html, https://docs.pytorch.org/docs/stable/export.html
+    """
+
+    id = "torchscript"
+    valid = (
+        "import torch\n\nif not torch.jit.is_scripting():\n    f(x)\n",
+        "import torch\n\n\nclass A(torch.nn.Module):\n    scale: torch.jit.Final[int]\n\n    @torch.jit.ignore\n"
+        "    def f(self):\n        pass\n\n    @torch.jit.unused\n    def g(self):\n        pass\n",
+        "import torch\n\n\ndef f(x):\n    if torch.jit.is_tracing():\n        return x\n"
+        "    return torch.jit.annotate(int, x)\n",
+        "import torch\n\nmodel = torch.compile(model)\nprogram = torch.export.load(path)\n",
+        "import jax\n\nf = jax.jit(f)\nscript(f)\ntrace(f)\n",
+        "import torch\n\ny = isinstance(m, torch.jit.ScriptModule)\n\n\n"
+        "def run(m: torch.jit.ScriptModule):\n    return m\n",
+        "import torch\n\nx.trace()\ntorch.trace(x)\n",
+    )
+    invalid = (
+        "import torch\n\nm = torch.jit.script(model)  # here\n",
+        "import torch\n\n\n@torch.jit.script  # here\ndef f(x):\n    return x\n",
+        "from torch import jit\n\nm = jit.freeze(jit.trace(model, x))  # here\n",
+        "import torch\n\nm = torch.jit.load('model.pt', map_location='cpu')  # here\n",
+        "from torch.jit import script as compile_\n\nm = compile_(model)  # here\n",
+        "import torch\n\n\nclass A(torch.jit.ScriptModule):  # here\n    pass\n",
+        "import torch\n\ntorch.jit.save(m, 'model.pt')  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        found = [(node, name) for node, name in uses(source, _NAMES) if _counts(source, node, _NAMES[name])]
+        calls = {source.parent(node) for node, _ in found}
+        for node, name in found:
+            if not any(above in calls and above is not source.parent(node) for above in source.ancestors(node)):
+                yield source.finding(self, node, _message(_NAMES[name]), f"use {_INSTEAD[_NAMES[name]]}")
+
+
+def _counts(source: Source, node: ast.expr, function: str) -> bool:
+    above = source.parent(node)
+    if function == "ScriptModule":
+        return isinstance(above, ast.ClassDef) and node in above.bases
+    return called(source, node) and not guarded(source, node)
+
+
+def _message(function: str) -> str:
+    if function == "load":
+        return "this reads a TorchScript file: the format is deprecated, warns, and is not supported on Python 3.14"
+    return f"torch.jit.{function} is TorchScript: deprecated, no longer developed, not supported on Python 3.14"

@@ -1,0 +1,85 @@
+"""The rule ``unsafe-load``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding, Fix
+from togi.lint.rule import SourceRule
+from togi.lint.source.arguments import argument
+from togi.lint.source.edits import add_argument
+from togi.lint.source.guards import guarded
+from togi.lint.source.uses import uses
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+
+class UnsafeLoad(SourceRule):
+    """``torch.load`` that leaves open whether it may run code of the file.
+
+    What it reports: ``torch.load`` without ``weights_only``.
+
+    Why it costs: before torch 2.6 this unpickles whatever the file holds, which runs code; since then it refuses files
+    that hold more than tensors and plain containers. So the same line is unsafe on one version and may fail on the
+    next. Said outright, it is the same everywhere.
+
+    When it stays silent: ``weights_only`` is given (False is a decision, and stands where a reader sees it),
+    ``**kwargs`` may hold it, or the call is made under a test of the version or in the handler of an error.
+
+    Example::
+
+        state = torch.load(path)
+
+    Use instead::
+
+        state = torch.load(path, weights_only=True)
+
+    or ``safetensors.torch.load_file(path)``, which maps the file instead of copying it.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.load.html
+    """
+
+    id = "unsafe-load"
+    valid = (
+        "import torch\n\ntorch.load(path, weights_only=True)\n",
+        "import torch\n\ntorch.load(path, map_location='cpu', weights_only=False)\n",
+        "import torch\n\ntorch.load(path, **options)\n",
+        "import json\n\njson.load(file)\n",
+        "import torch\n\nif TORCH_VERSION >= (2, 6):\n    torch.load(path)\n",
+        "import numpy as np\n\nnp.load(path)\nmodel.load(path)\n",
+    )
+    invalid = (
+        "import torch\n\nstate = torch.load('x.pt')  # here\n",
+        "import torch\n\nmodel.load_state_dict(torch.load(path, map_location='cpu')['model'])  # here\n",
+        "from torch import load\n\nload(path)  # here\n",
+        "import torch, pickle\n\ntorch.load(path, 'cpu', pickle)  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        for node, _ in uses(source, {"torch.load"}):
+            call = source.parent(node)
+            if not isinstance(call, ast.Call) or call.func is not node or any(k.arg is None for k in call.keywords):
+                continue
+            if argument(call, "weights_only") is None and not guarded(source, call) and not _fallback(source, call):
+                yield source.finding(
+                    self,
+                    call,
+                    "without weights_only, torch.load runs code of the file before torch 2.6 and refuses it since",
+                    "add weights_only=True (False only for files you trust), or keep weights as safetensors",
+                    fix=_fix(source, call),
+                )
+
+
+def _fallback(source: Source, call: ast.Call) -> bool:
+    """In the handler of an error: what is done where ``weights_only`` is not known."""
+    return any(isinstance(above, ast.ExceptHandler) for above in source.ancestors(call))
+
+
+def _fix(source: Source, call: ast.Call) -> Fix | None:
+    if argument(call, "pickle_module", 2) is not None:
+        return None
+    edit = add_argument(source, call, "weights_only=True")
+    return Fix(title="Load tensors only", edits=(edit,), safe=False) if edit else None

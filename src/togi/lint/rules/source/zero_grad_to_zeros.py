@@ -1,0 +1,109 @@
+"""The rule ``zero-grad-to-zeros``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Edit, Finding, Fix
+from togi.lint.rule import SourceRule
+from togi.lint.source.arguments import argument, is_constant
+from togi.lint.source.edits import end
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+
+class ZeroGradToZeros(SourceRule):
+    """Gradients that are filled with zeros where they could be let go.
+
+    What it reports: ``zero_grad(set_to_none=False)``, and ``p.grad.zero_()`` in a loop.
+
+    Why it costs: every gradient is written once per step only to be added to, one kernel a parameter, and its memory
+    stays taken through the forward pass, when activations need it. Set to None, the first backward writes it.
+
+    When it stays silent: ``zero_grad()`` (None is its default since torch 2.0), ``zero_()`` of something that is not a
+    gradient, a gradient that is zeroed in part (``p.grad[mask].zero_()``), one ``zero_()`` outside of a loop, and
+    functions that are called ``zero_grad`` themselves.
+
+    Example::
+
+        optimizer.zero_grad(set_to_none=False)
+
+        for p in model.parameters():
+            p.grad.zero_()
+
+    Use instead::
+
+        optimizer.zero_grad()
+
+        for p in model.parameters():
+            p.grad = None
+
+    The fix is not applied without being asked: an optimizer skips a parameter whose gradient is None, but still
+    applies momentum and weight decay to one whose gradient is zero, and ``p.grad`` may be read elsewhere.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
+    """
+
+    id = "zero-grad-to-zeros"
+    valid = (
+        "optimizer.zero_grad()\n",
+        "optimizer.zero_grad(set_to_none=True)\n",
+        "optimizer.zero_grad(set_to_none=flag)\n",
+        "for buffer in buffers:\n    buffer.zero_()\n",
+        "for p in model.parameters():\n    p.grad[mask].zero_()\n",
+        "x.grad.zero_()\n",
+        "for p in model.parameters():\n    p.grad = None\n",
+    )
+    invalid = (
+        "optimizer.zero_grad(set_to_none=False)  # here\n",
+        "model.zero_grad(False)  # here\n",
+        "for p in model.parameters():\n    if p.grad is not None:\n        p.grad.zero_()  # here\n",
+        "for group in optimizer.param_groups:\n    for p in group['params']:\n        p.grad.data.zero_()  # here\n",
+        "while True:\n    step()\n    with torch.no_grad():\n        w.grad.zero_()  # here\n",
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        for call in source.nodes(ast.Call):
+            if not isinstance(call.func, ast.Attribute):
+                continue
+            if call.func.attr == "zero_grad" and is_constant(argument(call, "set_to_none", 0), False):
+                yield source.finding(
+                    self,
+                    call,
+                    "gradients are filled with zeros each step, and keep their memory through the forward pass",
+                    f"write {ast.unparse(call.func)}(), which lets them go",
+                    fix=_without_arguments(source, call),
+                )
+            elif call.func.attr == "zero_" and (gradient := _gradient(call.func.value)) and _repeats(source, call):
+                yield source.finding(
+                    self,
+                    call,
+                    f"{ast.unparse(gradient)} is filled with zeros in each pass of the loop, one kernel a parameter",
+                    f"write {ast.unparse(gradient)} = None, or optimizer.zero_grad()",
+                )
+
+
+def _repeats(source: Source, call: ast.Call) -> bool:
+    """In a loop, but not in what a class offers as its own ``zero_grad``."""
+    name = getattr(source.function(call), "name", "")
+    return bool(source.loops(call)) and "zero_grad" not in name
+
+
+def _gradient(node: ast.expr) -> ast.Attribute | None:
+    """``p.grad`` of ``p.grad``, ``p.grad.data`` and ``p.grad.detach_()``."""
+    if isinstance(node, ast.Call):
+        node = node.func
+    if isinstance(node, ast.Attribute) and node.attr in ("data", "detach_", "detach"):
+        node = node.value
+    return node if isinstance(node, ast.Attribute) and node.attr == "grad" else None
+
+
+def _without_arguments(source: Source, call: ast.Call) -> Fix | None:
+    if len(call.args) + len(call.keywords) != 1:
+        return None
+    (line, column), (end_line, end_column) = end(source, call.func), end(source, call)
+    edit = Edit(line=line, column=column, end_line=end_line, end_column=end_column, text="()")
+    return Fix(title="Set gradients to None", edits=(edit,), safe=False)

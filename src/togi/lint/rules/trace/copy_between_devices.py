@@ -1,0 +1,77 @@
+"""The rule ``copy-between-devices``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from togi.lint.finding import Cost, Finding
+from togi.lint.rule import TraceRule
+from togi.lint.trace.findings import by_line, evidence, per_step, place_of, size, times, total, total_bytes
+from togi.lint.trace.record import Event, Trace
+
+_STAGED = "not asynchronous"
+
+
+class CopyBetweenDevices(TraceRule):
+    """Something is copied between host and GPU inside a step, or would have to be.
+
+    What it reports: copies in the step that do not make the host wait (those are ``synchronization``) and yet are not
+    what ``non_blocking=True`` promises, because the memory is pageable; and operations that are given a tensor that was
+    left on the CPU together with one on the GPU, or a GPU tensor to NumPy, which fail on a GPU.
+
+    Why it costs: a bus is an order of magnitude slower than the GPU's memory. From pageable memory the driver first
+    copies to a buffer of its own, and nothing overlaps. What fails, fails on the day that a GPU is rented.
+
+    When it stays silent: pinned memory with ``non_blocking=True``; copies within a device; single values on the CPU in
+    arithmetic, which travel with the kernel.
+
+    Example::
+
+        def forward(self, x):
+            return x + self.table        # a plain attribute: model.to("cuda") does not move it
+
+    Use instead::
+
+        self.register_buffer("table", table, persistent=False)   # in __init__
+
+    Source: https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html;
+    https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html
+    """
+
+    id = "copy-between-devices"
+
+    def check(self, trace: Trace) -> Iterable[Finding]:
+        copies = [event for event in trace.of("copy") if not event.waits and _STAGED in event.why]
+        for events in by_line(copies):
+            yield _copied(self.id, events, trace)
+        for events in by_line(trace.of("mixed-devices")):
+            yield _mixed(self.id, events, trace)
+
+
+def _copied(rule: str, events: list[Event], trace: Trace) -> Finding:
+    first, moved = events[0], total_bytes(events)
+    return Finding(
+        rule=rule,
+        message=f"{first.op} moves {size(moved)} {per_step(trace)} between host and GPU: {first.why}.",
+        remedy="Pin the memory first (DataLoader(pin_memory=True) or tensor.pin_memory() once), or make it on the GPU.",
+        place=place_of(first),
+        layer=first.layer,
+        evidence=evidence(events, trace),
+        count=total(events),
+        cost=Cost(text=f"{size(moved)} {per_step(trace)}, counted", measured=False, bytes=moved),
+    )
+
+
+def _mixed(rule: str, events: list[Event], trace: Trace) -> Finding:
+    first = events[0]
+    return Finding(
+        rule=rule,
+        message=f"In {first.op} {first.why} ({times(total(events))} {per_step(trace)}).",
+        remedy="Call .cpu() first, once and outside of the step."
+        if first.op.endswith(("numpy", "__array__"))
+        else "Register it as a buffer, so that it moves with the module, or make it with device=x.device.",
+        place=place_of(first),
+        layer=first.layer,
+        evidence=evidence(events, trace),
+        count=total(events),
+    )

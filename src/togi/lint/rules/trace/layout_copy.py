@@ -1,0 +1,72 @@
+"""The rule ``layout-copy``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from togi.lint.finding import Cost, Finding
+from togi.lint.rule import TraceRule
+from togi.lint.trace.findings import by_line, evidence, per_step, place_of, size, total, total_bytes
+from togi.lint.trace.record import Event, Trace
+
+LEAST_BYTES = 64 * 1024
+"""Lines that move less than this per step are not worth a change."""
+
+
+class LayoutCopy(TraceRule):
+    """A tensor is copied only to change the order of its elements in memory.
+
+    What it reports: ``contiguous``, ``reshape``, ``flatten`` and ``to(memory_format=...)`` that had to copy, with the
+    bytes read and written (64 KiB per step and more); among them turns from ``channels_last`` to contiguous memory and
+    back.
+
+    Why it costs: a pass over the memory that computes nothing, and a second tensor beside the first. A network in
+    ``channels_last`` loses what it gained with every such turn.
+
+    When it stays silent: nothing was copied (the memory was in that order), ``clone`` that keeps the order, and copies
+    in the backward pass, which follow from those of the forward pass.
+
+    Example::
+
+        x = x.permute(0, 2, 3, 1).contiguous()      # to have channels last for a norm or a linear layer
+
+    Use instead::
+
+        x = x.to(memory_format=torch.channels_last)  # once, at the input: the permuted view is then contiguous
+
+    Source: https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+    """
+
+    id = "layout-copy"
+    technique = "channels_last"
+
+    def check(self, trace: Trace) -> Iterable[Finding]:
+        for events in by_line(event for event in trace.of("layout") if not event.backward):
+            moved = total_bytes(events)
+            if moved >= LEAST_BYTES:
+                yield _finding(self.id, events, moved, trace)
+
+
+def _finding(rule: str, events: list[Event], moved: int, trace: Trace) -> Finding:
+    first = events[0]
+    return Finding(
+        rule=rule,
+        message=f"{first.op} copies {size(moved)} {per_step(trace)} (read and written): {first.why}.",
+        remedy=_remedy(first),
+        place=place_of(first),
+        layer=first.layer,
+        evidence=evidence(events, trace),
+        count=total(events),
+        cost=Cost(text=f"{size(moved)} of memory traffic {per_step(trace)}, counted", measured=False, bytes=moved),
+    )
+
+
+def _remedy(event: Event) -> str:
+    if "channels_last" in event.why:
+        return (
+            "Keep one format from input to output: convert model and input with memory_format=torch.channels_last, and "
+            "leave out what asks for contiguous memory (reshape instead of contiguous().view())."
+        )
+    if "expanded" in event.why:
+        return "Let the operation broadcast the expanded tensor: most need no copy of it."
+    return "Order the dimensions where the tensor is made, or use what accepts strides (einsum, matmul, unflatten)."

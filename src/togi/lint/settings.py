@@ -1,0 +1,176 @@
+"""What a project says about checks: ``[tool.togi.check]`` of the nearest pyproject.toml, and what the call adds.
+
+As in ruff, each file obeys the nearest pyproject.toml above it that has the table; tables are not merged. ``select`` of
+the call replaces that of the file, ``ignore`` and ``exclude`` of the call are added to it.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from togi.lint.names import check_names
+from togi.lint.patterns import compiled
+from togi.errors import TogiError, nearest
+
+MAX_FILE_BYTES = 2_000_000
+"""Generated files beyond this are refused with a message: a person does not write 50,000 lines in one file."""
+
+
+class SettingsError(TogiError):
+    """A pyproject.toml that cannot be used; the message names the file and the key."""
+
+
+class CheckTable(BaseModel):
+    """``[tool.togi.check]`` as it is written."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    select: list[str] | None = None
+    ignore: list[str] = Field(default_factory=list)
+    per_file_ignores: dict[str, list[str]] = Field(default_factory=dict, alias="per-file-ignores")
+    exclude: list[str] = Field(default_factory=list)
+    hot: list[str] = Field(default_factory=list)
+    max_file_bytes: Annotated[int, Field(gt=0)] = Field(MAX_FILE_BYTES, alias="max-file-bytes")
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckSettings:
+    """How one file is checked. Names of rules are canonical."""
+
+    select: tuple[str, ...] | None = None
+    """None: every rule that is on by default."""
+    ignore: tuple[str, ...] = ()
+    per_file_ignores: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    exclude: tuple[str, ...] = ()
+    hot: tuple[str, ...] = ()
+    """Names of functions that run often: ``step`` or ``Trainer.step``, with ``*``."""
+    max_file_bytes: int = MAX_FILE_BYTES
+    folder: Path = field(default_factory=Path.cwd)
+    """Where it was written: patterns are relative to it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Overrides:
+    """What the call adds to every file's settings; ``exclude`` is relative to the working folder."""
+
+    select: tuple[str, ...] | None = None
+    ignore: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+
+
+def overrides(
+    select: Sequence[str] | None = None, ignore: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> Overrides:
+    """Checked. Raises UnknownNameError with the nearest name of a rule, SettingsError for a bad pattern."""
+    _check_patterns("--exclude", exclude)
+    return Overrides(
+        select=check_names("--select", select) if select else None,
+        ignore=check_names("--ignore", ignore),
+        exclude=tuple(exclude),
+    )
+
+
+class SettingsFinder:
+    """The settings of each folder, read once. Folders are absolute."""
+
+    def __init__(self, given: Overrides) -> None:
+        self._given = given
+        self._by_folder: dict[Path, CheckSettings] = {}
+
+    def of(self, folder: Path) -> CheckSettings:
+        """Raises SettingsError or UnknownNameError for a pyproject.toml that cannot be used."""
+        if folder not in self._by_folder:
+            read = read_table(folder / "pyproject.toml")
+            if read is not None:
+                self._by_folder[folder] = self._merged(read)
+            elif folder.parent == folder:
+                self._by_folder[folder] = self._merged(CheckSettings())
+            else:
+                self._by_folder[folder] = self.of(folder.parent)
+        return self._by_folder[folder]
+
+    def _merged(self, read: CheckSettings) -> CheckSettings:
+        return CheckSettings(
+            select=self._given.select if self._given.select is not None else read.select,
+            ignore=(*read.ignore, *self._given.ignore),
+            per_file_ignores=read.per_file_ignores,
+            exclude=read.exclude,
+            hot=read.hot,
+            max_file_bytes=read.max_file_bytes,
+            folder=read.folder,
+        )
+
+
+def read_table(path: Path) -> CheckSettings | None:
+    """The settings in a pyproject.toml; None where there is no such file, or no such table in it."""
+    try:
+        text = path.read_bytes().decode()
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
+        return None
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}), so it is no TOML") from None
+    if "togi" not in text:
+        return None
+    try:
+        document = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SettingsError(f"{path} is no valid TOML: {error}. Mend it, then run the same command again") from None
+    table = _table(path, document)
+    return None if table is None else _settings(path, table)
+
+
+def _table(path: Path, document: dict[str, Any]) -> Any:
+    here: Any = document
+    for depth, key in enumerate(("tool", "togi", "check"), start=1):
+        if not isinstance(here, dict):
+            name = ".".join(("tool", "togi", "check")[: depth - 1])
+            raise SettingsError(f"{path}: [{name}] must be a table, not {here!r}")
+        if key not in here:
+            return None
+        here = here[key]
+    return here
+
+
+def _settings(path: Path, table: Any) -> CheckSettings:
+    try:
+        read = CheckTable.model_validate(table)
+    except ValidationError as error:
+        raise SettingsError(_explain(path, error)) from None
+    ignores = {p: check_names(f'{path}: per-file-ignores."{p}"', names) for p, names in read.per_file_ignores.items()}
+    _check_patterns(f"{path}: exclude", read.exclude)
+    _check_patterns(f"{path}: per-file-ignores", ignores)
+    return CheckSettings(
+        select=None if read.select is None else check_names(f"{path}: select", read.select),
+        ignore=check_names(f"{path}: ignore", read.ignore),
+        per_file_ignores=ignores,
+        exclude=tuple(read.exclude),
+        hot=tuple(read.hot),
+        max_file_bytes=read.max_file_bytes,
+        folder=path.parent,
+    )
+
+
+def _explain(path: Path, error: ValidationError) -> str:
+    known = [info.alias or name for name, info in CheckTable.model_fields.items()]
+    lines = []
+    for one in error.errors():
+        key = ".".join(map(str, one["loc"])) or "the table"
+        if one["type"] == "extra_forbidden":
+            lines.append(f"there is no key '{key}'{nearest(key, known)} It takes {', '.join(known)}")
+        else:
+            lines.append(f"{key}: {one['msg']}, got {one['input']!r}")
+    return f"{path}: [tool.togi.check]: " + "; ".join(lines)
+
+
+def _check_patterns(where: str, patterns: Sequence[str] | Mapping[str, Any]) -> None:
+    for pattern in patterns:
+        try:
+            compiled(pattern)
+        except Exception as error:
+            raise SettingsError(f"{where}: '{pattern}' is no pattern ({error}): write as in .gitignore") from None

@@ -1,0 +1,115 @@
+"""Type annotations as abstract values."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable
+
+from togi.lint.source import torch_api
+from togi.lint.source.value import UNKNOWN, Kind, Value
+from togi.lint.source.words import words
+
+_SEQUENCES = words(
+    """list set List Set Sequence Iterable Iterator Collection MutableSequence Generator frozenset FrozenSet"""
+)
+_MAPPINGS = words("""dict Dict Mapping MutableMapping OrderedDict defaultdict""")
+_NUMBERS = frozenset(["int", "float", "bool", "complex", "Number"])
+
+
+def annotated(node: ast.expr | None, qualified: Callable[[ast.AST], str | None]) -> Value:
+    """The value that the annotation ``node`` promises; UNKNOWN where it promises nothing of interest."""
+    if node is None:
+        return UNKNOWN
+    if isinstance(node, ast.Constant):
+        return _constant(node, qualified)
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.BitOr):
+        return _union([node.left, node.right], qualified)
+    if isinstance(node, ast.Subscript):
+        return _generic(node, qualified)
+    return _plain(node, qualified)
+
+
+def _constant(node: ast.Constant, qualified: Callable[[ast.AST], str | None]) -> Value:
+    if node.value is None:
+        return Value(Kind.NONE)
+    if not isinstance(node.value, str):
+        return UNKNOWN
+    try:
+        inner = ast.parse(node.value, mode="eval").body
+    except (SyntaxError, ValueError):
+        return UNKNOWN
+    return annotated(inner, lambda one: qualified(one) or _text(one))
+
+
+def _text(node: ast.AST) -> str | None:
+    return ast.unparse(node) if isinstance(node, ast.Name | ast.Attribute) else None
+
+
+def _generic(node: ast.Subscript, qualified: Callable[[ast.AST], str | None]) -> Value:
+    name = (qualified(node.value) or _text(node.value) or "").rpartition(".")[2]
+    arguments = list(node.slice.elts) if isinstance(node.slice, ast.Tuple) else [node.slice]
+    if name == "Optional":
+        return annotated(arguments[0], qualified).but(optional=True)
+    if name == "Union":
+        return _union(arguments, qualified)
+    if name in ("Annotated", "Final", "ClassVar", "Required", "NotRequired"):
+        return annotated(arguments[0], qualified)
+    if name in ("tuple", "Tuple"):
+        if len(arguments) == 2 and isinstance(arguments[1], ast.Constant) and arguments[1].value is ...:
+            return Value(Kind.LIST, element=annotated(arguments[0], qualified))
+        return Value(Kind.TUPLE, items=tuple(annotated(one, qualified) for one in arguments))
+    if name in _SEQUENCES:
+        return Value(Kind.LIST, element=annotated(arguments[0], qualified))
+    if name in _MAPPINGS:
+        return Value(Kind.DICT, element=annotated(arguments[-1], qualified))
+    if name == "Literal":
+        strings = all(isinstance(one, ast.Constant) and isinstance(one.value, str) for one in arguments)
+        return Value(Kind.STRING if strings else Kind.NUMBER)
+    return _plain(node.value, qualified)
+
+
+def _union(parts: list[ast.expr], qualified: Callable[[ast.AST], str | None]) -> Value:
+    values = [annotated(part, qualified) for part in parts]
+    some = [value for value in values if value.kind is not Kind.NONE]
+    if not some:
+        return Value(Kind.NONE)
+    optional = len(some) < len(values) or any(value.optional for value in some)
+    if len({value.kind for value in some}) == 1:
+        return some[0].but(optional=optional)
+    return Value(optional=optional, note="is annotated as a union")
+
+
+def _plain(node: ast.AST, qualified: Callable[[ast.AST], str | None]) -> Value:
+    name = qualified(node) or _text(node)
+    if name is None:
+        return UNKNOWN
+    last = name.rpartition(".")[2]
+    if name in torch_api.TENSOR_CLASSES:
+        return Value(Kind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES[name])
+    if last in ("Tensor", "FloatTensor", "LongTensor", "BoolTensor") and "tf" not in name:
+        return Value(Kind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES.get(f"torch.{last}"))
+    if last in _NUMBERS:
+        return Value(Kind.NUMBER)
+    if name in ("str", "bytes") or last in ("Path", "PathLike"):
+        return Value(Kind.STRING)
+    if last in ("ndarray", "ArrayLike", "NDArray"):
+        return Value(Kind.NDARRAY)
+    if name == "torch.device":
+        return Value(Kind.DEVICE)
+    if name == "torch.dtype":
+        return Value(Kind.DTYPE)
+    if name == "torch.Size":
+        return Value(Kind.SHAPE)
+    if last == "DataLoader":
+        return Value(Kind.DATALOADER, qualified=name)
+    if name == "torch.nn.Module" or last in ("PreTrainedModel", "LightningModule", "ScriptModule"):
+        return Value(Kind.MODULE, qualified=name)
+    if name.startswith("torch.nn.") and last[:1].isupper():
+        return Value(Kind.MODULE, qualified=name)
+    if last == "Optimizer" or name.startswith("torch.optim."):
+        return Value(Kind.OPTIMIZER, qualified=name)
+    if last in _SEQUENCES or last in ("tuple", "Tuple"):
+        return Value(Kind.LIST)
+    if last in _MAPPINGS:
+        return Value(Kind.DICT)
+    return Value(note="is annotated", origin=node) if last[:1].isupper() else UNKNOWN

@@ -1,0 +1,134 @@
+"""Classes of the file: which are modules, which methods and bases they have, what ``self`` holds."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from functools import cached_property
+
+from togi.lint.source.names import Names
+from togi.lint.source.tree import Tree
+from togi.lint.source.words import words
+
+_MODULE_BASES = words(
+    """torch.nn.Module lightning.LightningModule pytorch_lightning.LightningModule lightning.pytorch.LightningModule
+    torch.jit.ScriptModule transformers.PreTrainedModel diffusers.ModelMixin"""
+)
+_MODULE_SUFFIXES = ("Module", "PreTrainedModel", "ModelMixin")
+_DATASET_SUFFIXES = ("Dataset", "IterableDataset", "Sampler", "BatchSampler")
+
+
+_PLAIN_BASES = frozenset(["object", "abc.ABC", "typing.Generic", "Generic", "typing.Protocol", "enum.Enum"])
+
+
+class Classes:
+    """The classes of one file."""
+
+    def __init__(self, tree: Tree, names: Names) -> None:
+        self._tree = tree
+        self._names = names
+        self._modules: dict[ast.ClassDef, bool] = {}
+        self._bases: dict[ast.ClassDef, list[ast.ClassDef]] = {}
+        self._methods: dict[ast.ClassDef, dict[str, ast.FunctionDef | ast.AsyncFunctionDef]] = {}
+
+    @cached_property
+    def _by_name(self) -> dict[str, ast.ClassDef]:
+        return {node.name: node for node in self._tree.nodes(ast.ClassDef) if isinstance(node, ast.ClassDef)}
+
+    @cached_property
+    def assigned(self) -> dict[ast.ClassDef, dict[str, list[ast.AST]]]:
+        """Functions that store each ``self.NAME``, by class and name."""
+        found: dict[ast.ClassDef, dict[str, list[ast.AST]]] = defaultdict(lambda: defaultdict(list))
+        for node in self._tree.nodes(ast.Attribute):
+            if isinstance(node, ast.Attribute) and type(node.ctx) is ast.Store and isinstance(node.value, ast.Name):
+                function = self._tree.function(node) if node.value.id == "self" else None
+                owner = self._tree.class_of(function) if function else None
+                if owner is not None and function is not None and function not in found[owner][node.attr]:
+                    found[owner][node.attr].append(function)
+        return found
+
+    def base_names(self, node: ast.ClassDef) -> list[str]:
+        """Qualified names of the direct bases; for those of this file their bare name."""
+        scope = self._tree.scope(node)
+        names: list[str] = []
+        for base in node.bases:
+            base = base.value if isinstance(base, ast.Subscript) else base
+            names.append(self._names.qualified(base, scope) or (base.id if isinstance(base, ast.Name) else ""))
+        return names
+
+    def bases(self, node: ast.ClassDef) -> list[ast.ClassDef]:
+        """Direct bases defined in this file."""
+        if node not in self._bases:
+            found = [self._by_name.get(name) for name in self.base_names(node)]
+            self._bases[node] = [base for base in found if base is not None and base is not node]
+        return self._bases[node]
+
+    def foreign_bases(self, node: ast.ClassDef) -> list[str]:
+        """Bases, direct or not, that this file does not define."""
+        names = [name for one in self.lineage(node) for name in self.base_names(one)]
+        return [name for name in names if name not in self._by_name and name not in _PLAIN_BASES]
+
+    def lineage(self, node: ast.ClassDef) -> list[ast.ClassDef]:
+        """``node`` and its bases in this file, nearest first."""
+        found = [node]
+        for one in found:
+            found += [base for base in self.bases(one) if base not in found]
+        return found
+
+    def is_module(self, node: ast.ClassDef) -> bool:
+        """It derives from ``nn.Module``: directly, through a class of this file, or through an imported class whose
+        name says so; or from some imported class while it defines ``forward``."""
+        if node not in self._modules:
+            self._modules[node] = False  # for classes that name themselves as base
+            self._modules[node] = self._derives_from_module(node)
+        return self._modules[node]
+
+    def _derives_from_module(self, node: ast.ClassDef) -> bool:
+        names = [name for name in self.base_names(node) if name]
+        if any(name in _MODULE_BASES or name.startswith("torch.nn.") for name in names):
+            return True
+        if any(self.is_module(base) for base in self.bases(node)):
+            return True
+        foreign = [name for name in names if name not in self._by_name and name != "object"]
+        if any(name.endswith(_MODULE_SUFFIXES) and not name.startswith("torch.autograd") for name in foreign):
+            return True
+        forward = self.methods(node).get("forward")
+        unknown = [name for name in foreign if not name.startswith(("torch.", "abc.", "typing."))]
+        return bool(unknown) and forward is not None and bool(forward.args.args) and forward.args.args[0].arg == "self"
+
+    def is_dataset(self, node: ast.ClassDef) -> bool:
+        names = self.base_names(node)
+        own = "__getitem__" in self.methods(node) and "forward" not in self.methods(node)
+        return any(name.endswith(_DATASET_SUFFIXES) for name in names) or (own and not self.is_module(node))
+
+    def is_autograd_function(self, node: ast.ClassDef) -> bool:
+        return any(
+            name in ("torch.autograd.Function", "torch.autograd.function.Function") for name in self.base_names(node)
+        )
+
+    def methods(self, node: ast.ClassDef) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
+        if node not in self._methods:
+            found: dict[str, ast.FunctionDef | ast.AsyncFunctionDef] = {}
+            for statement in node.body:
+                inner = (
+                    [statement, *statement.body, *statement.orelse] if isinstance(statement, ast.If) else [statement]
+                )
+                found.update({m.name: m for m in inner if isinstance(m, ast.FunctionDef | ast.AsyncFunctionDef)})
+            self._methods[node] = found
+        return self._methods[node]
+
+    def method(self, node: ast.ClassDef, name: str) -> ast.FunctionDef | ast.AsyncFunctionDef | None:
+        """The method called ``name``, own or inherited within this file."""
+        for one in self.lineage(node):
+            if name in self.methods(one):
+                return self.methods(one)[name]
+        return None
+
+    @cached_property
+    def heirs(self) -> dict[ast.ClassDef, list[ast.ClassDef]]:
+        """Classes of this file that derive from each, directly or not."""
+        found: dict[ast.ClassDef, list[ast.ClassDef]] = defaultdict(list)
+        for node in self._by_name.values():
+            for base in self.lineage(node)[1:]:
+                found[base].append(node)
+        return found

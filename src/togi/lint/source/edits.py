@@ -1,0 +1,120 @@
+"""Edits of a source that keep its formatting: replace an expression, add an argument, add an import.
+
+Columns of the syntax tree count UTF-8 bytes from 0; those of an ``Edit`` count characters from 1.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import tokenize
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Edit
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_LAYOUT = (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
+
+
+def replace(source: Source, node: ast.AST, text: str) -> Edit:
+    """``text`` in place of a node."""
+    line, column = start(source, node)
+    end_line, end_column = end(source, node)
+    return Edit(line=line, column=column, end_line=end_line, end_column=end_column, text=text)
+
+
+def insert(line: int, column: int, text: str) -> Edit:
+    """``text`` before the character at a place."""
+    return Edit(line=line, column=column, end_line=line, end_column=column, text=text)
+
+
+def add_argument(source: Source, call: ast.Call, text: str) -> Edit | None:
+    """An argument after the last one, in the call's own style: on its own line where the others are.
+
+    None where a bare generator expression is the only argument, which takes no second one without parentheses.
+    """
+    given: list[ast.expr] = [*call.args, *(keyword.value for keyword in call.keywords)]
+    tokens = [token for token in _tokens(source, call) if token.type not in _LAYOUT]
+    last, closing = tokens[-2], tokens[-1]
+    if len(given) == 1 and isinstance(given[0], ast.GeneratorExp) and end(source, given[0]) == end(source, call):
+        return None
+    if not given:
+        return insert(*_place(closing.start), text)
+    separator = _separator(source, last if last.string != "," else tokens[-3], call)
+    if last.string == ",":
+        if separator == " ":
+            return insert(*_place(last.end), f" {text}")
+        line = last.end[0]
+        return insert(line, len(_lines(source)[line - 1]) + 1, f"{separator}{text},")
+    return insert(*_place(last.end), f",{separator}{text}")
+
+
+def add_import(source: Source, module: str) -> Edit | None:
+    """``import module`` before the first import, or None where the module is imported so at the top already."""
+    body = source.tree.body
+    imports = [node for node in body if isinstance(node, (ast.Import, ast.ImportFrom))]
+    if any(_imports(node, module) for node in imports):
+        return None
+    first = next((node for node in imports if getattr(node, "module", None) != "__future__"), None)
+    line = first.lineno if first is not None else (imports[-1].lineno + 1 if imports else 1)
+    return insert(line, 1, f"import {module}\n")
+
+
+def start(source: Source, node: ast.AST) -> tuple[int, int]:
+    """Line and column, both from 1, of a node's first character."""
+    place = source.place(node)
+    return place.line, place.column
+
+
+def end(source: Source, node: ast.AST) -> tuple[int, int]:
+    """Line and column, both from 1, of the character after a node."""
+    place = source.place(node)
+    return place.end_line or place.line, place.end_column or place.column
+
+
+def text_of(source: Source, node: ast.expr) -> str:
+    """The source text of an expression, as it stands."""
+    return ast.get_source_segment(source.text, node) or ast.unparse(node)
+
+
+def _lines(source: Source) -> list[str]:
+    return source.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
+
+
+def _tokens(source: Source, call: ast.Call) -> Iterator[tokenize.TokenInfo]:
+    """Tokens of a call, with lines and columns (from 0) of the file."""
+    (line, column), (end_line, end_column) = start(source, call), end(source, call)
+    lines = _lines(source)[line - 1 : end_line]
+    lines[-1] = lines[-1][: end_column - 1]
+    lines[0] = " " * (column - 1) + lines[0][column - 1 :]
+    # Parentheses keep the blanks before the call from being read as indentation.
+    reader = io.StringIO("(\n" + "\n".join(lines) + "\n)")
+    inner = list(tokenize.generate_tokens(reader.readline))[1:]
+    closing = max(index for index, token in enumerate(inner) if token.string == ")")
+    for token in inner[:closing]:
+        shift = line - 2
+        yield token._replace(start=(token.start[0] + shift, token.start[1]), end=(token.end[0] + shift, token.end[1]))
+
+
+def _separator(source: Source, last: tokenize.TokenInfo, call: ast.Call) -> str:
+    """What stands between two arguments here: a blank, or a line break with the last argument's indentation."""
+    values: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
+    latest = max(values, key=lambda value: (value.lineno, value.col_offset))
+    text = _lines(source)[latest.lineno - 1]
+    indentation = text[: len(text) - len(text.lstrip())]
+    owns_line = len(indentation.encode()) == latest.col_offset and latest.lineno != call.lineno
+    return f"\n{indentation}" if owns_line and last.end[0] != call.end_lineno else " "
+
+
+def _place(position: tuple[int, int]) -> tuple[int, int]:
+    return position[0], position[1] + 1
+
+
+def _imports(node: ast.stmt, module: str) -> bool:
+    return isinstance(node, ast.Import) and any(
+        (name.name == module and name.asname is None) or (name.asname is None and name.name.startswith(f"{module}."))
+        for name in node.names
+    )

@@ -1,0 +1,157 @@
+"""Values of expressions: each scope is interpreted abstractly, once, when a rule first asks for something in it.
+
+Interpretation follows the statements in order: assignments rebind, branches are joined, loops run until nothing changes
+(at most three times). Functions of the file are entered where they are called: what they return is the join of their
+``return`` statements, what they are passed is the join over their calls.
+"""
+
+from __future__ import annotations
+
+import ast
+
+from togi.lint.source.callers import Callers
+from togi.lint.source.classes import Classes
+from togi.lint.source.guess import guessed
+from togi.lint.source.join import join
+from togi.lint.source.names import Names
+from togi.lint.source.tree import FUNCTIONS, Function, Scope, Tree
+from togi.lint.source.value import UNKNOWN, Kind, Value
+from togi.lint.source.words import words
+
+_DEPTH = 12
+"""How many scopes may wait for each other. Chains of calls beyond this are left unknown."""
+TENSOR_METHODS = words(
+    """forward training_step validation_step test_step predict_step compute_loss loss criterion forward_features
+    forward_head encode decode sample"""
+)
+
+
+class Flow:
+    """Values of one file."""
+
+    def __init__(self, tree: Tree, names: Names, classes: Classes, callers: Callers) -> None:
+        self.tree = tree
+        self.names = names
+        self.classes = classes
+        self.callers = callers
+        self.values: dict[ast.AST, Value] = {}
+        self.bound: dict[tuple[Scope, str], Value] = {}
+        self.attributes: dict[tuple[ast.ClassDef, str], Value] = {}
+        self.returns: dict[Scope, Value] = {}
+        self._state: dict[Scope, str] = {}
+        self._depth = 0
+
+    def value(self, node: ast.AST) -> Value:
+        """The value of the expression ``node``."""
+        if node not in self.values:
+            self.ensure(self.tree.scope(node))
+        return self.values.get(node, UNKNOWN)
+
+    def ensure(self, scope: Scope) -> None:
+        """Interpret ``scope``, its callers first (they know what it is passed)."""
+        state = self._state.get(scope)
+        if state in ("running", "done") or self._depth > _DEPTH:
+            return
+        self._depth += 1
+        try:
+            if state is None:
+                self._state[scope] = "waiting"
+                self._ensure_callers(scope)
+            if self._state[scope] == "waiting":
+                self._state[scope] = "running"
+                self._interpret(scope)
+                self._state[scope] = "done"
+        finally:
+            self._depth -= 1
+
+    def _ensure_callers(self, scope: Scope) -> None:
+        if isinstance(scope.node, FUNCTIONS):
+            for call in self.callers.sites(scope.node)[:8]:
+                self.ensure(self.tree.scope(call))
+
+    def _interpret(self, scope: Scope) -> None:
+        from togi.lint.source.statements import Run
+
+        try:
+            Run(self, scope).run()
+        except RecursionError:  # an expression nested deeper than Python's stack: the rest of the scope is unknown
+            self.returns.setdefault(scope, UNKNOWN)
+
+    def result(self, function: ast.AST) -> Value:
+        """What calling ``function`` (of this file) returns."""
+        scope = self.tree.scopes[function]
+        self.ensure(scope)
+        return self.returns.get(scope, UNKNOWN)
+
+    def outer(self, holder: Scope, name: str) -> Value:
+        """The value of ``name`` as seen from inside a function below ``holder``."""
+        for node in holder.bindings[name]:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                return Value(Kind.FUNCTION, definition=node)
+            if isinstance(node, ast.ClassDef):
+                return Value(Kind.CLASS, definition=node)
+        self.ensure(holder)
+        found = self.bound.get((holder, name), UNKNOWN)
+        return found if found.kind is not Kind.UNKNOWN else guessed(name)
+
+    def bind(self, scope: Scope, name: str, value: Value) -> None:
+        key = (scope, name)
+        known = self.bound.get(key)
+        self.bound[key] = value if known is None else join(known, value)
+
+    def keep(self, owner: ast.ClassDef, name: str, value: Value) -> None:
+        """Note that ``self.NAME`` of ``owner`` was given ``value``."""
+        key = (owner, name)
+        known = self.attributes.get(key)
+        self.attributes[key] = value if known is None else join(known, value)
+
+    def attribute(self, owner: ast.ClassDef, name: str) -> Value:
+        """``self.NAME`` in methods of ``owner``: a method, or the join of what is assigned to it anywhere."""
+        for one in self.classes.lineage(owner):
+            found = self._own_attribute(one, name)
+            if found is not None:
+                return found
+        method = self.classes.method(owner, name)
+        if method is not None:
+            return self._method(method)
+        return UNKNOWN
+
+    def _method(self, method: ast.FunctionDef | ast.AsyncFunctionDef) -> Value:
+        if any(isinstance(one, ast.Name) and one.id == "property" for one in method.decorator_list):
+            return self.result(method)
+        return Value(Kind.FUNCTION, definition=method)
+
+    def _own_attribute(self, owner: ast.ClassDef, name: str) -> Value | None:
+        init = self.classes.methods(owner).get("__init__")
+        if init is not None:
+            self.ensure(self.tree.scopes[init])
+        for function in self.classes.assigned.get(owner, {}).get(name, ()):
+            self.ensure(self.tree.scopes[function])
+        found = self.attributes.get((owner, name))
+        scope = self.tree.scopes[owner]
+        if found is None and name in scope.bindings and name not in self.classes.methods(owner):
+            self.ensure(scope)
+            found = self.bound.get((scope, name))
+        return found
+
+    def instance(self, owner: ast.ClassDef) -> Value:
+        """An instance of a class of this file (``self``)."""
+        kind = Kind.MODULE if self.classes.is_module(owner) else Kind.UNKNOWN
+        return Value(kind, qualified=owner.name, definition=owner)
+
+    def is_submodule(self, scope: Scope, name: str) -> bool:
+        """``self.NAME`` in the method ``scope`` is one of PyTorch's own modules."""
+        owner = self.tree.class_of(scope.node)
+        if owner is None:
+            return False
+        value = self.attribute(owner, name)
+        return value.kind is Kind.MODULE and (value.qualified or "").startswith("torch.nn.")
+
+    def takes_tensors(self, function: Function) -> bool:
+        """Whether parameters of ``function`` that look like tensors are: methods of modules, functions of autograd."""
+        owner = self.tree.class_of(function)
+        if owner is None or isinstance(function, ast.Lambda):
+            return False
+        if self.classes.is_autograd_function(owner):
+            return True
+        return self.classes.is_module(owner) and function.name in TENSOR_METHODS

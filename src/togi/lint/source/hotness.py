@@ -1,0 +1,339 @@
+"""Which places run often: once per forward pass, batch or step.
+
+Hot are ``forward`` of modules, steps of trainers (``training_step``), configured functions, loops over DataLoaders,
+loops that call a module, ``backward()`` or an optimizer's ``step()`` in every turn, and the functions of the file that
+are called from any of these. Not hot are constructors, representations, data preparation, tests, and branches that run
+rarely (``rarity``).
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+
+from togi.lint.source.callers import Callers
+from togi.lint.source.classes import Classes
+from togi.lint.source.flow import Flow
+from togi.lint.source.names import Names
+from togi.lint.source.rarity import fills_cache, rare_branch, returns_cached
+from togi.lint.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, Tree
+from togi.lint.source.value import Hot, Kind, Value
+from togi.lint.source.words import words
+
+STEPS = words(
+    "training_step validation_step test_step predict_step compute_loss train_step eval_step val_step training_substep"
+)
+_NEVER = re.compile(
+    r"^(__init__|__new__|__repr__|__str__|extra_repr|__getitem__|__getitems__|__len__|__post_init__|__setstate__|setup|"
+    r"reset_parameters|_?init_weights|_?reset_parameters|\w*collate\w*|configure_\w+|load_\w+|save_\w+|state_dict|"
+    r"_load_from_state_dict|test_\w+|on_\w+_end|on_\w+_start|on_fit\w*|prepare_data|post_?process\w*|from_pretrained|"
+    r"main|build_\w+|\w*warm_?up\w*|switch_to_deploy|fuse|export\w*|visuali[sz]e\w*|plot\w*|draw\w*)$"
+)
+_PREPARATION = re.compile(
+    r"(^|/)(v2/)?(transforms?|\w*transforms|augment\w*|autoaugment|auto_augment|random_erasing|mixup|datasets?|image_processing\w*|"
+    r"video_processing\w*|feature_extraction_\w*|tokenization_\w*|processing_\w*|collat\w*)(/|\.py$|_)"
+)
+"""Files that prepare data, on the CPU by nature."""
+_PREPARING = re.compile(r"(Transform|Augment\w*|Processor|FeatureExtractor|Tokenizer|Collator)$")
+_CHECKS = re.compile(r"(check|assert|raise)")
+_BEFORE_AND_AFTER = re.compile(r"warm_?up", re.IGNORECASE)
+
+
+class Hotness:
+    """Hot places of one file."""
+
+    def __init__(
+        self,
+        tree: Tree,
+        names: Names,
+        classes: Classes,
+        callers: Callers,
+        flow: Flow,
+        configured: frozenset[str],
+        path: str,
+    ) -> None:
+        self._tree = tree
+        self._names = names
+        self._classes = classes
+        self._callers = callers
+        self._flow = flow
+        self._configured = configured
+        self._prepares_data = bool(_PREPARATION.search(path))
+        self._functions: dict[ast.AST, str | None] = {}
+        self._loops: dict[ast.AST, str | None] = {}
+
+    def hot(self, node: ast.AST) -> Hot | None:
+        """Why ``node`` runs often."""
+        if self._prepares_data and not self._configured:
+            return None
+        loops, function, rare = self._climb(node)
+        if rare:
+            return None
+        for loop in loops:
+            reason = self.loop(loop)
+            if reason is not None and self._may_be_hot(function):
+                return Hot(reason, loop=loop)
+        if function is not None:
+            reason = self.function(function)
+            if reason is not None:
+                return Hot(reason, function=function)
+        return None
+
+    def _climb(self, node: ast.AST) -> tuple[list[Loop], Function | None, bool]:
+        """The loops that repeat ``node``, its function, and whether something on the way makes it rare."""
+        loops: list[Loop] = []
+        once = False
+        child = node
+        for above in self._tree.ancestors(node):
+            if isinstance(above, FUNCTIONS) and (isinstance(child, ast.stmt) or isinstance(above, ast.Lambda)):
+                return loops, above, False
+            if self._is_rare(above, child):
+                return [], None, True
+            if isinstance(child, ast.stmt):
+                block = _block(above, child)
+                if self._passed_over(block, child):
+                    return [], None, True
+                if isinstance(above, ast.If | ast.ExceptHandler) and _leaves(block):
+                    once = True
+            if isinstance(above, LOOPS):
+                if not once and self._repeats(above, child):
+                    loops.append(above)
+                once = False
+            child = above
+        return loops, None, False
+
+    def _repeats(self, loop: Loop, child: ast.AST) -> bool:
+        if isinstance(loop, ast.For | ast.AsyncFor | ast.While):
+            return child in loop.body or (isinstance(loop, ast.While) and child is loop.test)
+        return True
+
+    def _is_rare(self, above: ast.AST, child: ast.AST) -> bool:
+        if isinstance(above, ast.Raise):
+            return True
+        if isinstance(above, ast.Assert):
+            return child is above.msg
+        if isinstance(above, ast.ExceptHandler):
+            return True
+        if isinstance(above, ast.If | ast.IfExp) and child is not above.test:
+            rare = self._rare(above.test, above)
+            body = above.body if isinstance(above.body, list) else [above.body]
+            if rare is not None:
+                return rare is (child in body)
+            if not isinstance(above, ast.If):
+                return False
+            return _fails(_block(above, child)) or (child in above.body and fills_cache(above))
+        if isinstance(above, ast.BoolOp) and isinstance(above.op, ast.And):
+            before = above.values[: above.values.index(child)] if child in above.values else []
+            return any(self._rare(one, above) is True for one in before)
+        return False
+
+    def _rare(self, test: ast.expr, at: ast.AST) -> bool | None:
+        scope = self._tree.scope(at)
+        targets: set[str] = set()
+        for loop in self._tree.loops(at):
+            if isinstance(loop, ast.For | ast.AsyncFor):
+                targets |= _counters(loop)
+        return rare_branch(test, lambda node: self._names.qualified(node, scope), frozenset(targets))
+
+    def _passed_over(self, block: Sequence[ast.stmt], child: ast.stmt) -> bool:
+        """Whether an earlier statement of the block skips the rest most of the time: ``if step % n: continue``."""
+        for statement in block:
+            if statement is child:
+                return False
+            if (
+                isinstance(statement, ast.If)
+                and isinstance(statement.body[-1], ast.Continue | ast.Return)
+                and not statement.orelse
+                and self._rare(statement.test, statement) is False
+            ):
+                return True
+            if isinstance(statement, ast.If) and returns_cached(statement, block):
+                return True
+        return False
+
+    def _may_be_hot(self, function: Function | None) -> bool:
+        if function is None or isinstance(function, ast.Lambda):
+            return True
+        owner = self._tree.class_of(function)
+        if function.name in ("main", "test") or function.name.startswith("load_"):
+            return True
+        return not _NEVER.match(function.name) and not (owner is not None and self._classes.is_dataset(owner))
+
+    # Functions
+
+    def function(self, function: Function) -> str | None:
+        """Why ``function`` is called often."""
+        if function not in self._functions:
+            self._functions[function] = None  # for functions that call themselves
+            self._functions[function] = self._function(function)
+        return self._functions[function]
+
+    def _function(self, function: Function) -> str | None:
+        if isinstance(function, ast.Lambda):
+            return self._through_outer(function)
+        owner = self._tree.class_of(function)
+        if self._is_configured(function, owner):
+            return f"{function.name} is configured as hot"
+        if _NEVER.match(function.name) or (owner is not None and self._classes.is_dataset(owner)):
+            return None
+        if owner is not None:
+            reason = self._method(function, owner)
+            if reason is not None:
+                return reason
+        elif self._tree.function(function) is not None:
+            return self._through_outer(function)
+        return self._through_calls(function)
+
+    def _is_configured(self, function: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef | None) -> bool:
+        if not self._configured:
+            return False
+        full = f"{owner.name}.{function.name}" if owner is not None else function.name
+        return any(name in (function.name, full) or name.endswith("." + full) for name in self._configured)
+
+    def _method(self, function: ast.FunctionDef | ast.AsyncFunctionDef, owner: ast.ClassDef) -> str | None:
+        name = f"{owner.name}.{function.name}"
+        prepares = any(_PREPARING.search(base) for base in (owner.name, *self._classes.base_names(owner)))
+        if prepares or "get_params" in self._classes.methods(owner):
+            return None
+        if self._classes.is_module(owner) and function.name in ("forward", "__call__"):
+            return f"it runs in every call of {name}"
+        if self._classes.is_autograd_function(owner) and function.name in ("forward", "backward"):
+            return f"it runs in every call of {name}"
+        if function.name in STEPS:
+            return f"it runs in every {name}"
+        return None
+
+    def _through_outer(self, function: Function) -> str | None:
+        above = self._tree.parents[function]
+        if isinstance(function, ast.Lambda) and isinstance(above, ast.Call) and _CHECKS.search(ast.unparse(above.func)):
+            return None  # the text of a check, made only where it fails
+        hot = self.hot(function)
+        return hot.reason if hot is not None else None
+
+    def _through_calls(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> str | None:
+        for call in self._callers.sites(function):
+            hot = self.hot(call)
+            if hot is not None:
+                return f"{function.name} is called in line {call.lineno}, and {hot.reason}"
+        return None
+
+    # Loops
+
+    def loop(self, loop: Loop) -> str | None:
+        """Why ``loop`` is one over batches or steps."""
+        if loop not in self._loops:
+            self._loops[loop] = self._loop(loop)
+        return self._loops[loop]
+
+    def _loop(self, loop: Loop) -> str | None:
+        iterated = iterated_by(loop)
+        if iterated is not None:
+            if any(
+                isinstance(one, ast.Name | ast.Attribute) and _BEFORE_AND_AFTER.search(_last_name(one))
+                for one in ast.walk(iterated)
+            ):
+                return None
+            if gives_batches(self._flow.value(iterated)):
+                return f"it runs for every batch of {_short(iterated)} (loop in line {loop.lineno})"
+        trigger = next(filter(None, map(self._trigger, direct_calls(loop))), None)
+        return f"it runs in every turn of the loop in line {loop.lineno}, which calls {trigger}" if trigger else None
+
+    def _trigger(self, call: ast.Call) -> str | None:
+        func = call.func
+        if isinstance(func, ast.Attribute):
+            if func.attr == "backward":
+                return "backward()"
+            if func.attr == "step" and self._flow.value(func.value).kind is Kind.OPTIMIZER:
+                return f"{_short(func)}()"
+        definition = self._flow.value(func).definition
+        if isinstance(definition, ast.FunctionDef) and self._runs_module(definition):
+            return f"{_short(func)}(...), which runs a model"
+        called = isinstance(func, ast.Name | ast.Attribute | ast.Subscript) and bool(call.args or call.keywords)
+        return f"{_short(func)}(...)" if called and self._flow.value(func).kind is Kind.MODULE else None
+
+    def _runs_module(self, function: ast.FunctionDef) -> bool:
+        """Whether a plain function calls a module once: not in a loop of its own, and not as its training."""
+        if self._tree.class_of(function) is not None or not self._may_be_hot(function):
+            return False
+        calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
+        if any(isinstance(one, ast.For | ast.While) for one in ast.walk(function)):
+            return False
+        return any(
+            isinstance(call.func, ast.Name) and call.args and self._flow.value(call.func).kind is Kind.MODULE
+            for call in calls
+        )
+
+
+def direct_calls(loop: Loop) -> Iterator[ast.Call]:
+    """Calls in every turn of ``loop``: not those in loops and functions inside it."""
+    stack: list[ast.AST] = list(loop.body) if isinstance(loop, ast.For | ast.AsyncFor | ast.While) else _results(loop)
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.For | ast.AsyncFor | ast.While | ast.FunctionDef | ast.Lambda | ast.ClassDef):
+            continue
+        if isinstance(node, ast.Call):
+            yield node
+        stack.extend(ast.iter_child_nodes(node))
+
+
+def _results(loop: Loop) -> list[ast.AST]:
+    if isinstance(loop, ast.DictComp):
+        return [loop.key, loop.value]
+    assert isinstance(loop, ast.ListComp | ast.SetComp | ast.GeneratorExp)
+    return [loop.elt]
+
+
+def iterated_by(loop: Loop) -> ast.expr | None:
+    """What ``loop`` goes through; None for ``while``."""
+    if isinstance(loop, ast.While):
+        return None
+    return loop.generators[0].iter if isinstance(loop, COMPREHENSIONS) else loop.iter
+
+
+def gives_batches(value: Value) -> bool:
+    """Whether iterating over ``value`` gives batches of a DataLoader, alone or beside a counter."""
+    if value.kind is Kind.DATALOADER:
+        return True
+    element = value.element
+    if element is None or value.kind is not Kind.LIST:
+        return False
+    return element.batch or any(item.batch for item in element.items or ())
+
+
+def _counters(loop: ast.For | ast.AsyncFor) -> set[str]:
+    """Names that count the turns of ``loop``."""
+    target = loop.target
+    if isinstance(target, ast.Tuple) and isinstance(loop.iter, ast.Call) and target.elts:
+        target = target.elts[0]
+    return {target.id} if isinstance(target, ast.Name) else set()
+
+
+def _block(above: ast.AST, child: ast.AST) -> Sequence[ast.stmt]:
+    for name in ("body", "orelse", "finalbody"):
+        block = getattr(above, name, None)
+        if isinstance(block, list) and child in block:
+            return block
+    return ()
+
+
+def _fails(block: Sequence[ast.stmt]) -> bool:
+    """Whether ``block`` ends with an exception or ``torch._assert(False, ...)``."""
+    last = block[-1]
+    if isinstance(last, ast.Expr) and isinstance(last.value, ast.Call) and last.value.args:
+        first = last.value.args[0]
+        return isinstance(first, ast.Constant) and first.value is False and "assert" in ast.unparse(last.value.func)
+    return isinstance(last, ast.Raise)
+
+
+def _leaves(block: Sequence[ast.stmt]) -> bool:
+    return bool(block) and isinstance(block[-1], ast.Break | ast.Return | ast.Raise)
+
+
+def _last_name(node: ast.Name | ast.Attribute) -> str:
+    return node.id if isinstance(node, ast.Name) else node.attr
+
+
+def _short(node: ast.AST) -> str:
+    text = ast.unparse(node)
+    return text if len(text) <= 40 else text[:37] + "..."

@@ -1,0 +1,183 @@
+"""Where a model is used without training it: calls of modules, and what surrounds them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from togi.lint.source.guess import guessed
+from togi.lint.source.hotness import STEPS
+from togi.lint.source.loaders import assigned
+from togi.lint.source.torch_api import SAME_MODULE
+from togi.lint.source.tree import COMPREHENSIONS, Function, Loop
+from togi.lint.source.value import Kind, Value
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+INFERENCE_NAMES = re.compile(
+    r"(^|_)(eval\w*|valid\w*|val|test|predict\w*|infer\w*|generate|sample|extract\w*|embed\w*|score|benchmark|accuracy|"
+    r"measure\w*)($|_)",
+    re.IGNORECASE,
+)
+_TRAINING_CALLS = frozenset(["backward", "zero_grad", "manual_backward", "autograd_grad"])
+_SETTERS = re.compile(r"(eval_mode|set_eval|to_eval|switch_to_eval|inference_mode_on|for_inference)")
+_TRAINS = re.compile(r"(^|_)(train\w*|fit|optimi[sz]e\w*|update\w*|learn)($|_)", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One call of a model outside of modules and training."""
+
+    call: ast.Call
+    model: ast.expr
+    value: Value
+    loop: Loop | None
+    """The innermost hot loop around it."""
+    function: Function | None
+
+
+def uses_of_models(source: Source) -> Iterator[Use]:
+    """Calls of models (not of layers inside of a module, not of losses) in places that do not train."""
+    for call in source.nodes(ast.Call):
+        func = call.func
+        if not isinstance(func, ast.Name | ast.Attribute) or not (call.args or call.keywords):
+            continue
+        value = source.value(func)
+        if value.kind is not Kind.MODULE or is_layer(value) or _is_function(func, value):
+            continue
+        function = source.function(call)
+        if _belongs_to_module(source, function):
+            continue
+        hot = source.hot(call)
+        loop = hot.loop if hot is not None else None
+        if loop is not None and _root(func) in _targets(loop):
+            continue
+        around = _region(source, loop, function)
+        if not trains(source, around) and not _trained_later(source, loop, function):
+            yield Use(call, func, value, loop, function)  # type: ignore[arg-type]
+
+
+def is_layer(value: Value) -> bool:
+    """A single layer, a loss or a metric, not a model."""
+    name = value.qualified or ""
+    if name.startswith("torchmetrics."):
+        return True
+    return name.startswith("torch.nn.") and value.definition is None and not name.endswith("Sequential")
+
+
+def _is_function(func: ast.Name | ast.Attribute, value: Value) -> bool:
+    """``f = torch.compile(g)`` of something unknown that is not named like a model."""
+    name = func.id if isinstance(func, ast.Name) else func.attr
+    return value.qualified == "torch.compile" and guessed(name).kind is not Kind.MODULE
+
+
+def mode_calls(region: ast.AST) -> Iterator[ast.Call]:
+    """``eval()``, ``train()`` and functions named after setting the mode."""
+    for node in ast.walk(region):
+        if isinstance(node, ast.Call):
+            func = node.func
+            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            if (name in ("eval", "train") and isinstance(func, ast.Attribute)) or _SETTERS.search(name):
+                yield node
+
+
+def sets_training(call: ast.Call) -> bool:
+    """``model.train()``; not ``model.train(False)``, ``model.train(mode)``, ``trainer.train(data)``."""
+    if not isinstance(call.func, ast.Attribute) or call.func.attr != "train":
+        return False
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    return not given or (isinstance(given[0], ast.Constant) and given[0].value is True)
+
+
+def set_to_eval(source: Source, use: Use) -> bool:
+    """Whether the model was put into ``eval`` mode, or comes so, where its name or attribute is bound or before."""
+    if "from_pretrained" in (use.value.qualified or ""):
+        return True
+    owner = source.index.class_of(use.function) if use.function is not None else None
+    region = owner or use.function or source.tree
+    name = ast.unparse(use.model)
+    for call in mode_calls(region):
+        if sets_training(call) or not isinstance(call.func, ast.Attribute):
+            continue
+        if ast.unparse(_moved_from(call.func.value)) == name:
+            return True
+    return any(not sets_training(call) for made in assigned(source, use.model) for call in mode_calls(made))
+
+
+def _moved_from(node: ast.expr) -> ast.expr:
+    """``model`` of ``model.to(device).half()``."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in SAME_MODULE:
+        node = node.func.value
+    return node
+
+
+def _belongs_to_module(source: Source, function: Function | None) -> bool:
+    """In a method of a module or of a class with foreign bases, in a step that a trainer calls, or nested in one."""
+    while function is not None:
+        owner = source.index.class_of(function)
+        name = getattr(function, "name", "")
+        if owner is not None and (source.classes.is_module(owner) or name in STEPS or source.classes.is_dataset(owner)):
+            return True
+        if owner is not None and source.classes.foreign_bases(owner):
+            return True  # the base decides when it is called, and under what
+        function = source.function(function)
+    return False
+
+
+def _region(source: Source, loop: ast.AST | None, function: Function | None) -> ast.AST:
+    return loop or function or source.tree
+
+
+def trains(source: Source, region: ast.AST) -> bool:
+    """Whether something in ``region`` computes gradients or steps an optimizer."""
+    for node in ast.walk(region):
+        if isinstance(node, ast.Call):
+            func = node.func
+            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+            if name in _TRAINING_CALLS or (isinstance(func, ast.Name) and _TRAINS.search(name)):
+                return True
+            if name == "grad" and "autograd" in ast.unparse(func):
+                return True
+            if name == "step" and isinstance(func, ast.Attribute) and source.value(func.value).kind is Kind.OPTIMIZER:
+                return True
+    return False
+
+
+def _trained_later(source: Source, loop: ast.AST | None, function: Function | None) -> bool:
+    """Whether ``backward()`` after the loop reaches what the loop collects."""
+    if loop is None:
+        return False
+    bound = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)}
+    return any(
+        bound & names
+        for call, names in backward_calls(function or source.tree)
+        if call.lineno > (loop.end_lineno or 0)  # type: ignore[attr-defined]
+    )
+
+
+def backward_calls(region: ast.AST) -> Iterator[tuple[ast.Call, set[str]]]:
+    """Calls of ``backward`` with the names from which they start."""
+    for node in ast.walk(region):
+        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
+            continue
+        if node.func.attr in ("backward", "manual_backward"):
+            names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
+            yield node, names | {ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+
+
+def _root(node: ast.AST) -> str:
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _targets(loop: ast.AST) -> set[str]:
+    generators = loop.generators if isinstance(loop, COMPREHENSIONS) else [loop]
+    targets = [getattr(one, "target", None) for one in generators]
+    return {
+        node.id for target in targets if target is not None for node in ast.walk(target) if isinstance(node, ast.Name)
+    }

@@ -1,0 +1,176 @@
+"""DataLoaders that a file builds, where it iterates over them, and where their batches go."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from togi.lint.source.arguments import argument, unpacks
+from togi.lint.source.uses import uses
+from togi.lint.source.value import Kind
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_NAME = "torch.utils.data.DataLoader"
+_WRAPPERS = {"enumerate", "tqdm", "trange", "progress_bar", "track", "islice", "zip", "cycle", "iter"}
+_IN_MEMORY = {"torch.utils.data.TensorDataset", "torch.utils.data.dataset.TensorDataset"}
+_LOOK = {"len", "isinstance", "print", "str", "repr", "id", "type", "next", "prepare"}
+_ForLoop = ast.For | ast.AsyncFor | ast.comprehension
+
+
+def loader_calls(source: Source) -> Iterator[ast.Call]:
+    """Calls of DataLoader whose arguments are all to be seen. None in a file of tests, whose data are tiny."""
+    if is_test(source.path):
+        return
+    for node, _ in uses(source, {_NAME, "torch.utils.data.dataloader.DataLoader"}):
+        call = source.parent(node)
+        if isinstance(call, ast.Call) and call.func is node and not unpacks(call):
+            yield call
+
+
+def in_memory(source: Source, call: ast.Call) -> bool:
+    """Whether the samples lie in memory, ready to be stacked: a TensorDataset, a list, tensors."""
+    dataset = argument(call, "dataset", 0)
+    if dataset is None:
+        return False
+    if isinstance(dataset, ast.List | ast.ListComp | ast.Tuple):
+        return True
+    return any(_holds_samples(source, value) for value in (dataset, *assigned(source, dataset)))
+
+
+def assigned(source: Source, node: ast.expr) -> tuple[ast.expr, ...]:
+    """What is assigned to this name in the scope that binds it, or to this attribute anywhere in the file."""
+    if isinstance(node, ast.Attribute):
+        targets: list[ast.AST] = [
+            other
+            for other in source.nodes(ast.Attribute)
+            if other.attr == node.attr and isinstance(other.ctx, ast.Store)
+        ]
+    elif isinstance(node, ast.Name):
+        holder = source.names.holder(node.id, source.scope(node))
+        targets = [*holder.bindings[node.id]] if holder is not None else []
+    else:
+        return ()
+    found = (source.parent(target) for target in targets)
+    return tuple(
+        one.value for one in found if isinstance(one, ast.Assign | ast.AnnAssign | ast.NamedExpr) and one.value
+    )
+
+
+def made_by(source: Source, node: ast.expr) -> tuple[ast.expr, ...]:
+    """The calls that may have made the value of ``node``."""
+    call = source.value(node).call
+    return (node, *((call,) if call is not None else ()), *assigned(source, node))
+
+
+def passes(source: Source) -> Iterator[tuple[ast.expr, ast.AST]]:
+    """Expressions that are iterated over, or given to a function that may do so, and where that happens."""
+    for loop in source.nodes(ast.For, ast.AsyncFor, ast.comprehension):
+        where = source.parent(loop) if isinstance(loop, ast.comprehension) else loop
+        if where is not None:
+            yield unwrapped(loop.iter), where
+    for call in source.nodes(ast.Call):
+        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        if name not in _LOOK | _WRAPPERS:
+            for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
+                if isinstance(arg, ast.Name | ast.Attribute):
+                    yield arg, call
+
+
+def unwrapped(node: ast.expr) -> ast.expr:
+    """``loader`` of ``enumerate(tqdm(loader), 1)``."""
+    while isinstance(node, ast.Call) and node.args:
+        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        if name not in _WRAPPERS:
+            break
+        node = node.args[0]
+    return node
+
+
+def batch_to_cuda(source: Source) -> ast.Call | None:
+    """A call by which a batch out of a loader goes to a CUDA device in this file, or None."""
+    devices = cuda_names(source)
+    call: ast.Call
+    for call in source.nodes(ast.Call):
+        if isinstance(call.func, ast.Attribute) and _to_cuda(call, devices) and _of_batch(source, call.func.value):
+            return call
+    return None
+
+
+def mentions_cuda(node: ast.AST) -> bool:
+    """Whether a string in the expression names a CUDA device: ``"cuda"``, ``"cuda:0"``, ``f"cuda:{rank}"``."""
+    return any(
+        isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.startswith("cuda")
+        for part in ast.walk(node)
+    )
+
+
+def _to_cuda(call: ast.Call, devices: set[str]) -> bool:
+    if not isinstance(call.func, ast.Attribute):
+        return False
+    if call.func.attr == "cuda":
+        return True
+    target = argument(call, "device", 0)
+    if call.func.attr != "to" or target is None:
+        return False
+    name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", None)
+    return mentions_cuda(target) or name in devices
+
+
+def _of_batch(source: Source, node: ast.expr) -> bool:
+    if source.value(node).batch:
+        return True
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return False
+    return any(
+        isinstance(loop, ast.For | ast.AsyncFor) and _binds(loop, node.id) and _over_loader(source, loop)
+        for loop in source.loops(node)
+    )
+
+
+def _binds(loop: ast.For | ast.AsyncFor, name: str) -> bool:
+    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(loop.target))
+
+
+def _over_loader(source: Source, loop: ast.For | ast.AsyncFor) -> bool:
+    loader = unwrapped(loop.iter)
+    if source.value(loader).kind is Kind.DATALOADER:
+        return True
+    name = loader.attr if isinstance(loader, ast.Attribute) else getattr(loader, "id", "")
+    made = any(isinstance(call, ast.Call) and source.qualified(call.func) == _NAME for call in made_by(source, loader))
+    return made or "loader" in name.lower()
+
+
+def cuda_names(source: Source) -> set[str]:
+    """Names and attributes that a string with ``cuda`` is assigned to, also as a default or by argparse."""
+    found: set[str] = set()
+    for node in source.nodes(ast.Assign, ast.AnnAssign):
+        if node.value is not None and mentions_cuda(node.value):
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            found |= {t.attr if isinstance(t, ast.Attribute) else getattr(t, "id", "") for t in targets}
+    for call in source.nodes(ast.Call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and mentions_cuda(call):
+            found |= {
+                str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)
+            }
+    for function in source.nodes(ast.FunctionDef):
+        given = [*zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)]
+        found |= {arg.arg for arg, default in given if mentions_cuda(default)}
+    return found - {""}
+
+
+def _holds_samples(source: Source, node: ast.expr) -> bool:
+    value = source.value(node)
+    if value.qualified in _IN_MEMORY or value.kind is Kind.TENSOR:
+        return True
+    return isinstance(node, ast.Call) and source.qualified(node.func) in _IN_MEMORY
+
+
+def is_test(path: str) -> bool:
+    name = PurePath(path).name
+    return name.startswith("test_") or name.endswith("_test.py") or name == "conftest.py"

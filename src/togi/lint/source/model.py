@@ -1,0 +1,167 @@
+"""The semantic model of one source file: what source rules ask.
+
+One walk over the tree builds the indexes; names, values and hot places are worked out when a rule asks for them and
+remembered. Nothing is executed or imported. What cannot be decided is ``UNKNOWN``, ``None``, and rules stay silent.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from togi.lint.finding import Finding, Fix, Place
+from togi.lint.source.callers import Callers
+from togi.lint.source.classes import Classes
+from togi.lint.source.flow import Flow
+from togi.lint.source.grad import Grad
+from togi.lint.source.hotness import Hotness
+from togi.lint.source.names import Names
+from togi.lint.source.tree import Function, Loop, Scope, Tree
+from togi.lint.source.value import UNKNOWN, Hot, Kind, Value
+
+if TYPE_CHECKING:
+    from togi.lint.rule import Rule
+
+__all__ = ["UNKNOWN", "Hot", "Kind", "Source", "Value"]
+
+_OWNERS = {
+    Kind.TENSOR: "torch.Tensor",
+    Kind.MODULE: "torch.nn.Module",
+    Kind.OPTIMIZER: "torch.optim.Optimizer",
+    Kind.DATALOADER: "torch.utils.data.DataLoader",
+    Kind.NDARRAY: "numpy.ndarray",
+}
+FRAMEWORKS = ("torch", "lightning", "transformers", "timm", "diffusers", "accelerat")
+_TRAINING = (".backward(", ".zero_grad(", ".eval()")
+"""What a file that is given its models and batches does with them, without a word of torch."""
+
+
+class Source:
+    """One parsed file. Make one with ``Source.parse``."""
+
+    def __init__(self, path: str, text: str, tree: ast.Module, *, hot: Iterable[str] = ()) -> None:
+        self.path = path
+        self.text = text
+        self.tree = tree
+        self.hot_functions = frozenset(hot)
+        self.uses_torch = any(name in text for name in (*FRAMEWORKS, *_TRAINING))
+        """Whether anything of PyTorch is mentioned at all. Where not, every value is unknown and nothing is hot."""
+
+    @classmethod
+    def parse(cls, text: str, path: str = "<unknown>", *, hot: Iterable[str] = ()) -> Source:
+        """Parse ``text``. ``hot`` names functions that run often (``decode``, ``Model.decode``, ``package.decode``).
+
+        Raises SyntaxError (also ValueError for null bytes, RecursionError and MemoryError for absurd nesting).
+        """
+        return cls(path, text, ast.parse(text, filename=path), hot=hot)
+
+    @cached_property
+    def lines(self) -> Sequence[str]:
+        return self.text.splitlines()
+
+    @cached_property
+    def index(self) -> Tree:
+        return Tree(self.tree)
+
+    @cached_property
+    def names(self) -> Names:
+        return Names(self.index)
+
+    @cached_property
+    def classes(self) -> Classes:
+        return Classes(self.index, self.names)
+
+    @cached_property
+    def callers(self) -> Callers:
+        return Callers(self.index, self.names, self.classes)
+
+    @cached_property
+    def flow(self) -> Flow:
+        return Flow(self.index, self.names, self.classes, self.callers)
+
+    @cached_property
+    def hotness(self) -> Hotness:
+        return Hotness(self.index, self.names, self.classes, self.callers, self.flow, self.hot_functions, self.path)
+
+    @cached_property
+    def grad(self) -> Grad:
+        return Grad(self.index, self.names, self.callers)
+
+    def nodes(self, *kinds: type[ast.AST]) -> Iterator[Any]:
+        """All nodes of exactly these types, from an index."""
+        return self.index.nodes(*kinds)
+
+    def parent(self, node: ast.AST) -> ast.AST | None:
+        return self.index.parents.get(node)
+
+    def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
+        """Parent, grandparent, ... up to the module."""
+        return self.index.ancestors(node)
+
+    def scope(self, node: ast.AST) -> Scope:
+        """The module, class or function scope in which ``node`` is evaluated."""
+        return self.index.scope(node)
+
+    def function(self, node: ast.AST) -> Function | None:
+        """The function (or lambda) whose body holds ``node``; None at module and class level."""
+        return self.index.function(node)
+
+    def loops(self, node: ast.AST) -> tuple[Loop, ...]:
+        """Loops and comprehensions of the same function that repeat ``node``, innermost first."""
+        return self.index.loops(node)
+
+    def qualified(self, node: ast.AST) -> str | None:
+        """Canonical dotted name of an expression.
+
+        Through imports and aliases: ``torch.utils.data.DataLoader``, ``torch.nn.functional.relu``. Of a method on a
+        known value, under its base class: ``torch.Tensor.item``, ``torch.nn.Module.eval``,
+        ``torch.optim.Optimizer.zero_grad``, ``torch.utils.data.DataLoader.__iter__``. Builtins by their bare name
+        (``print``) where nothing hides them. Names of relative imports start with a dot. None where it is not known.
+        """
+        name = self.names.qualified(node, self.scope(node))
+        if name is not None or not isinstance(node, ast.Attribute) or not self.uses_torch:
+            return name
+        owner = _OWNERS.get(self.value(node.value).kind)
+        return f"{owner}.{node.attr}" if owner else None
+
+    def value(self, node: ast.AST) -> Value:
+        """The abstract value of an expression at the place where it stands; UNKNOWN where undecidable."""
+        return self.flow.value(node) if self.uses_torch else UNKNOWN
+
+    def hot(self, node: ast.AST) -> Hot | None:
+        """Why ``node`` runs often (per forward pass, batch or step), or None."""
+        return self.hotness.hot(node) if self.uses_torch else None
+
+    def records_grad(self, node: ast.AST) -> bool:
+        """Whether autograd records at ``node``, as far as the file tells: no ``no_grad`` or ``inference_mode`` around
+        it, on its function, or around every call of its function in this file."""
+        return self.grad.records(node)
+
+    def finding(
+        self, rule: Rule, node: ast.AST, message: str, remedy: str, *, evidence: str = "", fix: Fix | None = None
+    ) -> Finding:
+        """A finding of ``rule`` at ``node``."""
+        return Finding(rule=rule.id, message=message, remedy=remedy, place=self.place(node), evidence=evidence, fix=fix)
+
+    def place(self, node: ast.AST) -> Place:
+        """The range of ``node`` with columns in characters, counted from 1."""
+        line, end_line = node.lineno, node.end_lineno  # type: ignore[attr-defined]
+        return Place(
+            path=self.path,
+            line=line,
+            column=self.column(line, node.col_offset),  # type: ignore[attr-defined]
+            end_line=end_line,
+            end_column=self.column(end_line, node.end_col_offset),  # type: ignore[attr-defined]
+        )
+
+    def column(self, line: int, offset: int) -> int:
+        """Characters, counted from 1, for a byte offset of the syntax tree."""
+        if self.text.isascii():
+            return offset + 1
+        return len(self._lines[line - 1].encode()[:offset].decode(errors="replace")) + 1
+
+    @cached_property
+    def _lines(self) -> list[str]:
+        return self.text.replace("\r\n", "\n").replace("\r", "\n").split("\n")

@@ -1,0 +1,100 @@
+"""What names stand for: imports, aliases, builtins."""
+
+from __future__ import annotations
+
+import ast
+import builtins
+
+from togi.lint.source.tree import Scope, Tree
+
+BUILTINS = frozenset(dir(builtins))
+_ALIASES = {
+    "torch.autograd.grad_mode.no_grad": "torch.no_grad",
+    "torch.autograd.no_grad": "torch.no_grad",
+    "torch.autograd.inference_mode": "torch.inference_mode",
+    "torch.autograd.grad_mode.inference_mode": "torch.inference_mode",
+    "torch.autograd.set_grad_enabled": "torch.set_grad_enabled",
+    "torch.autograd.grad_mode.set_grad_enabled": "torch.set_grad_enabled",
+    "torch.nn.modules.Module": "torch.nn.Module",
+    "torch.nn.modules.module.Module": "torch.nn.Module",
+    "torch.nn.parameter.Parameter": "torch.nn.Parameter",
+    "torch.utils.data.dataloader.DataLoader": "torch.utils.data.DataLoader",
+    "torch.utils.data.dataset.Dataset": "torch.utils.data.Dataset",
+    "torch.tensor.Tensor": "torch.Tensor",
+    "torch._tensor.Tensor": "torch.Tensor",
+}
+
+
+class Names:
+    """Resolves names of one file through imports. Relative imports resolve to names that start with dots."""
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self.stars = tuple(
+            node.module
+            for node in tree.nodes(ast.ImportFrom)
+            if isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*"
+        )
+        self._found: dict[tuple[Scope, str], tuple[Scope | None, str | None]] = {}
+
+    def holder(self, name: str, scope: Scope) -> Scope | None:
+        """The scope that binds ``name`` as seen from ``scope``; None for builtins and unknown names."""
+        return self._look_up(name, scope)[0]
+
+    def imported(self, name: str, scope: Scope) -> str | None:
+        """Where ``name`` was imported from, as a dotted name; None where it is bound in another way too."""
+        return self._look_up(name, scope)[1]
+
+    def qualified(self, node: ast.AST, scope: Scope) -> str | None:
+        """Dotted name of a Name or Attribute chain that starts at an import or a builtin."""
+        attributes: list[str] = []
+        while isinstance(node, ast.Attribute):
+            attributes.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name):
+            return None
+        holder, base = self._look_up(node.id, scope)
+        if base is None:
+            if holder is not None or attributes or node.id not in BUILTINS:
+                return None
+            return node.id
+        name = ".".join((base, *reversed(attributes)))
+        return _ALIASES.get(name, name)
+
+    def _look_up(self, name: str, scope: Scope) -> tuple[Scope | None, str | None]:
+        key = (scope, name)
+        if key not in self._found:
+            holder = self._holder(name, scope)
+            self._found[key] = holder, self._import(name, holder) if holder else None
+        return self._found[key]
+
+    def _holder(self, name: str, scope: Scope) -> Scope | None:
+        at: Scope | None = scope
+        while at is not None:
+            visible = at is scope or not isinstance(at.node, ast.ClassDef)
+            if visible and name in at.bindings and name not in at.foreign:
+                return at
+            at = at.outer
+        return None
+
+    def _import(self, name: str, holder: Scope) -> str | None:
+        bindings = holder.bindings[name]
+        aliases = [node for node in bindings if isinstance(node, ast.alias)]
+        if not aliases:
+            return None
+        others = [node for node in bindings if not isinstance(node, ast.alias)]
+        if any(not self._stands_in(node) for node in others):
+            return None
+        found = [self._origin(alias) for alias in aliases]
+        return next((name for name in found if name.startswith("torch")), found[0])
+
+    def _stands_in(self, node: ast.AST) -> bool:
+        """``try: import x / except ImportError: x = None`` (or a class or function of the same name)."""
+        above = self._tree.ancestors(node)
+        return any(isinstance(one, ast.ExceptHandler | ast.If | ast.Try) for one in above)
+
+    def _origin(self, alias: ast.alias) -> str:
+        statement = self._tree.parents[alias]
+        if isinstance(statement, ast.ImportFrom):
+            return "." * statement.level + ".".join(filter(None, (statement.module, alias.name)))
+        return alias.name if alias.asname else alias.name.partition(".")[0]

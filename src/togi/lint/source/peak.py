@@ -1,0 +1,186 @@
+"""How much memory a block of statements holds at once, counted in results of broadcasts over pairs.
+
+A result that pairs N rows with M rows is counted as two units, one without its last axis (summed, or one coordinate of
+it) as one. Everything else is small beside them and counts nothing. Temporaries within an expression live until their
+operation is done, names until they are deleted, bound anew, or the block ends.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from togi.lint.source import torch_api
+from togi.lint.source.pairwise import inserts_axis, is_pairwise
+from togi.lint.source.value import Kind
+from togi.lint.source.words import words
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+PAIRS, PAIRS_OF_NUMBERS = 2.0, 1.0
+_VIEWS = words(
+    """view reshape permute transpose squeeze unsqueeze expand expand_as t T mT flatten unflatten detach unbind chunk
+    split narrow movedim swapaxes view_as broadcast_to diagonal select size dim to float contiguous type_as"""
+)
+"""Methods that allocate nothing, or nothing if all is well."""
+_PICKING = words(
+    "gather index_select take_along_dim nonzero unique masked_select diagonal multinomial argwhere bincount"
+)
+"""Functions that take a part of their operand."""
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One statement: what it needs beside the names that live before it, and what it binds."""
+
+    statement: ast.stmt
+    temporary: float
+    binds: Mapping[str, float]
+    """Size of each name that is bound; 0 for one that no longer holds anything large."""
+    reads: frozenset[str]
+
+
+@dataclass(slots=True)
+class Peak:
+    """The highest sum over a block, and where."""
+
+    units: float = 0.0
+    step: Step | None = None
+    alive: dict[str, float] = field(default_factory=dict)
+
+
+def steps(source: Source, block: Sequence[ast.stmt]) -> list[Step]:
+    sizes: dict[str, float] = {}
+    return [_step(source, statement, sizes) for statement in block]
+
+
+def peak(block: Sequence[Step], *, freed: bool = False) -> Peak:
+    """``freed`` deletes every name after its last use."""
+    highest, alive = Peak(), dict[str, float]()
+    last = {name: at for at, step in enumerate(block) for name in step.reads}
+    for at, step in enumerate(block):
+        units = sum(alive.values()) + step.temporary
+        if units > highest.units:
+            highest = Peak(units, step, dict(alive))
+        alive |= step.binds
+        if freed:
+            alive = {name: size for name, size in alive.items() if last.get(name, -1) > at}
+    return highest
+
+
+def _step(source: Source, statement: ast.stmt, sizes: dict[str, float]) -> Step:
+    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    reads = frozenset(node.id for node in names if isinstance(node.ctx, ast.Load))
+    stored = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
+    value = getattr(statement, "value", None)
+    if isinstance(statement, ast.Assign | ast.Return | ast.AugAssign | ast.AnnAssign) and isinstance(value, ast.expr):
+        temporary, held = _expression(source, value, sizes)
+        binds = dict.fromkeys(stored, 0.0)
+        if isinstance(statement, ast.Assign) and isinstance(statement.targets[0], ast.Name):
+            binds[statement.targets[0].id] = held
+            sizes[statement.targets[0].id] = size(source, value, sizes)
+        return Step(statement, temporary, binds if not isinstance(statement, ast.AugAssign) else {}, reads)
+    inner = [one for one in ast.walk(statement) if isinstance(one, ast.BinOp | ast.Call)]
+    return Step(statement, max((size(source, one, sizes) for one in inner), default=0.0), {}, reads)
+
+
+def _expression(source: Source, node: ast.expr, sizes: Mapping[str, float]) -> tuple[float, float]:
+    """What evaluating ``node`` needs at most, and what its result holds that was not there before."""
+    highest = held = 0.0
+    own = size(source, node, sizes)
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.keyword):
+            child = child.value
+        if isinstance(child, ast.expr):
+            needed, kept = _expression(source, child, sizes)
+            if (
+                own
+                and not kept
+                and isinstance(child, ast.BinOp)
+                and (inserts_axis(child.left) or inserts_axis(child.right))
+            ):
+                needed = kept = PAIRS_OF_NUMBERS  # area1[:, None] + area2, beside a result over pairs
+            highest, held = max(highest, held + needed), held + kept
+    if not allocates(node):
+        return highest, held
+    return max(highest, held + own), own
+
+
+def allocates(node: ast.AST) -> bool:
+    """Whether ``node`` itself computes something new, not a view."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        name = node.func.attr
+        return name not in _VIEWS and not name.endswith("_")
+    return isinstance(node, ast.BinOp | ast.UnaryOp | ast.Call | ast.Compare)
+
+
+def size(source: Source, node: ast.expr, sizes: Mapping[str, float]) -> float:
+    """Units of the value of ``node``."""
+    if isinstance(node, ast.Name):
+        return sizes.get(node.id, 0.0)
+    if isinstance(node, ast.Subscript):
+        base = size(source, node.value, sizes)
+        index = node.slice.elts[-1] if isinstance(node.slice, ast.Tuple) else node.slice
+        return _narrower(base) if isinstance(index, ast.Constant) and isinstance(index.value, int) else base
+    if isinstance(node, ast.Attribute):
+        return size(source, node.value, sizes) if node.attr in ("T", "mT") else 0.0
+    if isinstance(node, ast.UnaryOp):
+        return size(source, node.operand, sizes)
+    if isinstance(node, ast.Compare):
+        return max(size(source, one, sizes) for one in (node.left, *node.comparators)) / 4  # a byte for each float
+    if isinstance(node, ast.BinOp):
+        if isinstance(node.op, ast.MatMult):
+            return PAIRS_OF_NUMBERS if _is_transposed(node.right) else 0.0
+        pairs = PAIRS if _pairs(source, node, node.left, node.right) else 0.0
+        return max(pairs, size(source, node.left, sizes), size(source, node.right, sizes))
+    return _of_call(source, node, sizes) if isinstance(node, ast.Call) else 0.0
+
+
+def _of_call(source: Source, node: ast.Call, sizes: Mapping[str, float]) -> float:
+    func = node.func
+    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    if name in ("cdist", "outer", "ger", "pairwise_distances"):
+        return PAIRS_OF_NUMBERS
+    value = source.value(node)
+    if value.kind is not Kind.TENSOR:
+        return 0.0
+    given = [*node.args]
+    if isinstance(func, ast.Attribute) and source.value(func.value).kind is Kind.TENSOR:
+        given.insert(0, func.value)
+    given = [part for one in given for part in (one.elts if isinstance(one, ast.List | ast.Tuple) else [one])]
+    largest = max((size(source, one, sizes) for one in given), default=0.0)
+    if name in ("expand", "repeat", "tile") and given and inserts_axis(given[0]):
+        return PAIRS
+    if name in ("mm", "bmm", "matmul") and len(given) == 2 and _is_transposed(given[1]):
+        return PAIRS_OF_NUMBERS
+    pairs = len(given) >= 2 and _pairs(source, node, given[0], given[1])
+    if pairs and name in ("max", "min", "maximum", "minimum", "sub", "add", "mul", "div", "pow", "where", "logaddexp"):
+        return PAIRS
+    if name in torch_api.REDUCTIONS and len(given) + len(node.keywords) > 1 and not _two_tensors(source, given):
+        return _narrower(largest)
+    changes = name.rstrip("_") in torch_api.CONTRACTING or name in _PICKING
+    return largest if name in _VIEWS or (torch_api.returns_tensor(f"torch.{name}") and not changes) else 0.0
+
+
+def _is_transposed(node: ast.expr) -> bool:
+    """``y.T``, ``y.transpose(-1, -2)``: with it a product pairs rows with rows."""
+    if isinstance(node, ast.Attribute):
+        return node.attr in ("T", "mT")
+    func = node.func if isinstance(node, ast.Call) else None
+    return isinstance(func, ast.Attribute) and func.attr in ("t", "transpose", "mT")
+
+
+def _two_tensors(source: Source, given: Sequence[ast.expr]) -> bool:
+    return len(given) > 1 and source.value(given[1]).kind is Kind.TENSOR
+
+
+def _pairs(source: Source, node: ast.expr, left: ast.expr, right: ast.expr) -> bool:
+    value = source.value(node)
+    return value.kind is Kind.TENSOR and value.dtype not in ("bool", "int64") and is_pairwise(left, right)
+
+
+def _narrower(units: float) -> float:
+    return PAIRS_OF_NUMBERS if units == PAIRS else 0.0

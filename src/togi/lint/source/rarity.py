@@ -1,0 +1,133 @@
+"""Which branches run rarely: every so many steps, for debugging, at the first step, on the way to an exception."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterator, Sequence
+
+from togi.lint.source import torch_api
+
+Qualified = Callable[[ast.AST], str | None]
+_COUNTERS = re.compile(
+    r"^(i|j|k|n|it|idx|t|\w*(step|iter|epoch|count|batch_idx|batch_index|batch_num|batch_i|num_updates|_idx|niter)\w*)$"
+)
+_SWITCHES = re.compile(
+    r"(^|_)(verbose|debug|log|logging|print|dump|plot|visuali[sz]e|viz|profile|dry_run|should_log|display|offload\w*)($|_)|^__debug__$"
+)
+_LISTENERS = re.compile(r"(^|_)(streamer|callback|writer|logger|recorder)$")
+_CLOCKS = ("time.time", "time.perf_counter", "time.monotonic")
+
+
+def rare_branch(test: ast.expr, qualified: Qualified, loop_targets: frozenset[str]) -> bool | None:
+    """Which branch of ``if test`` runs rarely: True for the body, False for the ``else``, None for neither."""
+    if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
+        inner = rare_branch(test.operand, qualified, loop_targets)
+        return None if inner is None else not inner
+    if isinstance(test, ast.BoolOp):
+        found = [rare_branch(one, qualified, loop_targets) for one in test.values]
+        if isinstance(test.op, ast.And):
+            return True if True in found else None
+        return True if all(found) else False if False in found else None
+    if isinstance(test, ast.Compare) and len(test.ops) == 1:
+        return _comparison(test, test.ops[0], qualified, loop_targets)
+    if isinstance(test, ast.BinOp) and _is_periodic(test, loop_targets):
+        return False
+    return True if _is_switch(test, qualified) else None
+
+
+def _comparison(test: ast.Compare, op: ast.cmpop, qualified: Qualified, loop_targets: frozenset[str]) -> bool | None:
+    sides = (test.left, test.comparators[0])
+    if any(_is_periodic(side, loop_targets) for side in sides):
+        return True if isinstance(op, ast.Eq) else False if isinstance(op, ast.NotEq | ast.Gt) else None
+    if any(_mentions_clock(side, qualified) for side in sides):
+        return True
+    if isinstance(op, ast.IsNot | ast.Is) and any(_is_listener(side) for side in sides):
+        return isinstance(op, ast.IsNot)
+    counter = any(isinstance(side, ast.Name) and side.id in loop_targets for side in sides)
+    if counter and isinstance(op, ast.Eq) and not any(_is_text(side) for side in sides):
+        return True
+    return None
+
+
+def _is_listener(node: ast.expr) -> bool:
+    """``streamer``, ``callback``, ``self.writer``: what somebody may hand in who wants to watch."""
+    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    return bool(_LISTENERS.search(name))
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
+
+
+def _is_periodic(node: ast.expr, loop_targets: frozenset[str]) -> bool:
+    """``step % interval``, ``(i + 1) % args.log_every``."""
+    if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)):
+        return False
+    names = [
+        one.attr if isinstance(one, ast.Attribute) else one.id
+        for one in ast.walk(node.left)
+        if isinstance(one, ast.Name | ast.Attribute)
+    ]
+    return any(name in loop_targets or (_COUNTERS.match(name) and len(name) > 2) for name in names)
+
+
+def _mentions_clock(node: ast.expr, qualified: Qualified) -> bool:
+    return any(isinstance(one, ast.Call) and qualified(one.func) in _CLOCKS for one in ast.walk(node))
+
+
+def _is_switch(test: ast.expr, qualified: Qualified) -> bool:
+    """A flag for debugging, or a test that is true only during export."""
+    if isinstance(test, ast.Call):
+        name = qualified(test.func) or ""
+        last = test.func.attr if isinstance(test.func, ast.Attribute) else name
+        if last == "isEnabledFor":
+            return True
+        return name in torch_api.GUARDS or name.rpartition(".")[2] in torch_api.GUARDS or last in torch_api.GUARDS
+    if isinstance(test, ast.Attribute):
+        return bool(_SWITCHES.search(test.attr)) or test.attr in torch_api.GUARDS
+    return isinstance(test, ast.Name) and bool(_SWITCHES.search(test.id))
+
+
+def fills_cache(node: ast.If) -> bool:
+    """``if self.x is None or ...: self.x = ...``: what runs once, or when a size changes."""
+    tested = {ast.unparse(one) for one in _cache_tests(node.test)}
+    return bool(tested) and bool(tested & _stored([node]))
+
+
+def returns_cached(node: ast.If, block: Sequence[ast.stmt]) -> bool:
+    """``if self.x is not None: return``, and further down ``self.x = ...``: the rest runs once."""
+    if not any(isinstance(one, ast.Return) for one in ast.walk(node)):
+        return False
+    tested = {ast.unparse(one) for one in ast.walk(node.test) if _is_own(one)}
+    return bool(tested) and bool(tested & _stored(block))
+
+
+def _is_own(node: ast.AST) -> bool:
+    """``self.NAME``."""
+    return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
+
+
+def _stored(block: Sequence[ast.stmt]) -> set[str]:
+    """Attributes that ``block`` assigns, or assigns items of."""
+    assigned = [one for statement in block for one in ast.walk(statement) if isinstance(one, ast.Assign)]
+    targets = [target for one in assigned for target in one.targets]
+    parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
+    stored = [part.value if isinstance(part, ast.Subscript) else part for part in parts]
+    return {ast.unparse(one) for one in stored if isinstance(one, ast.Attribute)}
+
+
+def _cache_tests(test: ast.expr) -> Iterator[ast.expr]:
+    """Attributes that ``test`` finds empty: ``self.x is None``, ``key not in self.cache``."""
+    for one in ast.walk(test):
+        if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Is | ast.NotIn | ast.NotEq | ast.Gt | ast.Lt):
+            yield from (side for side in (one.left, one.comparators[0]) if isinstance(side, ast.Attribute))
+        elif isinstance(one, ast.Call):
+            yield from _asked_for(one)
+
+
+def _asked_for(call: ast.Call) -> Iterator[ast.expr]:
+    """``hasattr(self, "x")``: ``self.x``."""
+    match call:
+        case ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(value=str(name))]):
+            yield ast.Attribute(owner, name)

@@ -1,0 +1,128 @@
+"""What ``torch.compile`` makes of the subject: where its graph breaks, and what makes it compile again.
+
+Only the front end runs (the backend ``eager`` executes the captured graphs as they are), so no kernel is generated and
+nothing is measured. The samples are run twice: a second pass shows what changes from call to call, samples of several
+sizes what depends on size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+import torch._dynamo
+from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics, graph_break_reasons
+
+from togi.lint.trace.record import Event, Frame
+from togi.lint.trace.stack import is_users
+from togi.subject.inputs import Subject
+from togi.subject.prepare import prepare
+from togi.subject.user_place import user_place
+
+PASSES = 2
+_PLACE = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>[^\n]*)')
+_RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+")
+
+
+def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event, ...], tuple[str, ...]]:
+    """``(events, notes)`` of running the subject compiled. A subject that cannot be run so gives a note."""
+    prepared = prepare(subject, device=device)
+    notes: list[str] = []
+    with _fresh_dynamo():
+        compiled = torch.compile(prepared.module, backend="eager")
+        try:
+            for _ in range(PASSES):
+                _run(subject, compiled, prepared.samples)
+        except Exception as failure:  # the subject's code under a compiler
+            notes.append(
+                f"Compiled, it failed ({user_place(failure)}): graph breaks and recompilations are known up to there."
+            )
+        events = (*_breaks(graph_break_reasons), *_recompilations(get_compilation_metrics()))
+    return events, tuple(notes)
+
+
+def _run(subject: Subject, compiled: Any, samples: Iterable[Any]) -> None:
+    for sample in samples:
+        if subject.step is not None:
+            subject.step(compiled, sample.args[0] if len(sample.args) == 1 and not sample.kwargs else sample.args)
+        else:
+            with torch.no_grad():
+                compiled(*sample.args, **sample.kwargs)
+
+
+@contextlib.contextmanager
+def _fresh_dynamo() -> Iterator[None]:
+    """Without what was compiled before, and without its warnings: they are what is reported."""
+    before = logging.root.manager.disable
+    torch._dynamo.reset()
+    graph_break_reasons.clear()
+    clear_compilation_metrics()
+    logging.disable(logging.WARNING)
+    try:
+        yield
+    finally:
+        logging.disable(before)
+        torch._dynamo.reset()
+
+
+def _breaks(reasons: Iterable[Any]) -> Iterator[Event]:
+    """One event per line and reason: a break in a function that was inlined is told for its callers too."""
+    found: dict[tuple[str, int, str], Event] = {}
+    for reason in reasons:
+        stack = tuple(_frame(summary) for summary in reversed(reason.user_stack) if is_users(summary.filename))
+        if not getattr(reason, "graph_break", True) or not stack:
+            continue
+        what, hints = _read_reason(reason.reason)
+        key = (stack[0].path, stack[0].line, what)
+        if key not in found or len(stack) > len(found[key].stack):
+            found[key] = Event(kind="graph-break", op="torch.compile", why=what, stack=stack, detail=hints)
+    yield from found.values()
+
+
+def _read_reason(text: str) -> tuple[str, str]:
+    """``(what, explanation and hints)`` of a reason of dynamo's."""
+    if text.startswith("generic_jump"):
+        return "the branch depends on values of a tensor", ""
+    lines = [line.strip() for line in text.splitlines()]
+    told = [line for line in lines[1:] if line.startswith(("Explanation:", "Hint:")) and "report an issue" not in line]
+    return lines[0], "\n".join(told)
+
+
+def _recompilations(metrics: Iterable[Any]) -> Iterator[Event]:
+    found: dict[tuple[str, int, str], Event] = {}
+    for metric in metrics:
+        if not metric.recompile_reason:
+            continue
+        guard = _guard(metric.recompile_reason)
+        frame = _guarded_line(metric)
+        if not is_users(frame.path):
+            continue
+        key = (frame.path, frame.line, re.sub(r"\d+", "N", guard))
+        event = Event(kind="recompilation", op="torch.compile", why=guard, stack=(frame,))
+        known = found.get(key)
+        found[key] = event if known is None else known.model_copy(update={"count": known.count + 1})
+    yield from found.values()
+
+
+def _guard(reason: str) -> str:
+    """The condition that failed, without dynamo's numbering and comments: ``n == 1``."""
+    first = reason.splitlines()[0]
+    return re.sub(r"^\d+/\d+:\s*", "", first).split("  # ")[0].strip()
+
+
+def _guarded_line(metric: Any) -> Frame:
+    """The line that the guard protects, else the function's first."""
+    told = _PLACE.search(metric.recompile_reason)
+    resumed = _RESUMED.match(metric.co_name or "")
+    function = resumed["function"] if resumed else metric.co_name or ""
+    if told is not None:
+        return Frame(path=told["path"], line=int(told["line"]), function=function, code=told["code"].strip())
+    return Frame(path=metric.co_filename or "", line=metric.co_firstlineno or 1, function=function)
+
+
+def _frame(summary: Any) -> Frame:
+    return Frame(path=summary.filename, line=summary.lineno or 1, function=summary.name, code=summary.line or "")

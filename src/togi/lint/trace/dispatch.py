@@ -1,0 +1,267 @@
+"""The mode that sees every operator: in forward, in backward, in hooks, below TorchScript.
+
+It says where results lie (where their operands lie, or where they were asked for), and records what makes the host
+wait, what copies between devices, converts dtypes or memory layouts.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._library.custom_ops import OPDEFS
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+
+from togi.lint.trace import calls
+from togi.lint.trace.memory_traffic import record_layout, record_promotion
+from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, pin, place, real_device
+from togi.lint.trace.recorder import Recorder, in_backward
+from togi.lint.trace.transfers import record_transfer
+from togi.lint.trace.waits import DYNAMIC, HOST_CHECKS, SIZE, wait_of
+
+_ELEMENTWISE = torch.Tag.pointwise
+_ONE_DEVICE = frozenset(
+    {"mm", "addmm", "bmm", "baddbmm", "convolution", "cat", "stack", "embedding", "gather", "scatter", "index_select"}
+)
+"""Operators besides elementwise ones that fail on a GPU when an operand with dimensions is left on the CPU."""
+
+
+class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Runs every operator as it is, and keeps the books. ``simulated``: a CUDA device that is asked for is the CPU."""
+
+    def __init__(self, recorder: Recorder, *, simulated: bool = True) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.recorder = recorder
+        self.simulated = simulated
+
+    def __torch_dispatch__(
+        self,
+        func: Any,
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        with torch._C.DisableTorchFunction():
+            return self._run(func, args, dict(kwargs or {}))
+
+    def _run(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+        if _is_composite(func):
+            with self:
+                return func.decompose(*args, **options)
+        op = str(func)
+        packet = op.rpartition(".")[0]
+        if packet in _HANDLED:
+            return _HANDLED[packet](self, func, args, options)
+        operands = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
+        device = self._device(func, packet, operands, options)
+        self._note_wait(op, args, options, operands)
+        self._note_mixture(func, packet, operands)
+        pinned = self.simulated and _substituted(options)
+        result = self._inside(func, args, options) if _is_python(func) else self._computed(func, args, options)
+        self._settle(packet, result, operands, device, pinned)
+        self._note_size(op, packet, args, options, result, operands)
+        record_promotion(self.recorder, func, operands, result)
+        record_layout(self.recorder, packet, operands, options, result)
+        return result
+
+    def _device(self, func: Any, packet: str, operands: Sequence[Tensor], options: Mapping[str, Any]) -> torch.device:
+        """Where the results lie. Call before the operator runs."""
+        asked = options.get("device")
+        if asked is not None and torch.device(asked).type == "cuda":
+            return torch.device("cuda", torch.device(asked).index or 0)
+        placed = next((device_of(t) for t in operands if on_cuda(t)), None)
+        if not operands:
+            return CUDA if _is_interior() else CPU
+        if placed is None:
+            return CPU
+        return CPU if asked is not None and _cpu_was_asked() else placed
+
+    def _settle(self, packet: str, result: Any, operands: Sequence[Tensor], device: torch.device, pinned: bool) -> None:
+        """Mark the results. What shares memory with an operand keeps its mark."""
+        known = {memory_of(t) for t in operands}
+        for position, leaf in enumerate(tree_leaves(result)):
+            if not isinstance(leaf, Tensor) or (memory_of(leaf) in known and memory_of(leaf) is not None):
+                continue
+            place(leaf, CPU if (packet, position) in _ON_HOST else device)
+            if pinned:
+                pin(leaf)
+
+    def _computed(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+        """What the CPU has no kernel for in this dtype, as CUDA may have, is computed in a wider one."""
+        try:
+            return func(*args, **options)
+        except NotImplementedError as missing:
+            if not self.simulated or "not implemented for" not in str(missing) or func._schema.is_mutable:
+                raise
+            return _in_wider_dtype(func, args, options)
+
+    def _inside(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+        """A custom operator written in Python: what it calls is watched too."""
+        definition = OPDEFS[func._schema.name]
+        kinds = [real_device(a).type for a in args if isinstance(a, Tensor)]
+        kernel = definition._backend_fns.get(kinds[0] if kinds else None, definition._init_fn)
+        with self:
+            return kernel(*args, **options)
+
+    def _note_wait(self, op: str, args: Sequence[Any], options: Mapping[str, Any], operands: Sequence[Tensor]) -> None:
+        why = wait_of(op, args, options)
+        if why is None or any(call.short in HOST_CHECKS for call in calls.stack()):
+            return
+        self.recorder.record("wait", calls.name(op), why, tensors=operands[:2], waits=True)
+
+    def _note_size(
+        self,
+        op: str,
+        packet: str,
+        args: Sequence[Any],
+        options: Mapping[str, Any],
+        result: Any,
+        operands: Sequence[Tensor],
+    ) -> None:
+        if (op in DYNAMIC or packet in DYNAMIC) and wait_of(op, args, options) == SIZE:
+            sizes = [tuple(leaf.shape) for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+            self.recorder.record(
+                "dynamic-shape", calls.name(op), SIZE, tensors=operands[:2], detail=f"{sizes[0]}" if sizes else ""
+            )
+
+    def _note_mixture(self, func: Any, packet: str, operands: Sequence[Tensor]) -> None:
+        """An operand that the user left on the CPU: fails on a GPU. Only what the user's own call was given counts."""
+        if not self.simulated or len(operands) < 2 or in_backward() or not self.recorder.armed:
+            return
+        if _ELEMENTWISE not in func.tags and packet.removeprefix("aten.").rstrip("_") not in _ONE_DEVICE:
+            return
+        left = [t for t in operands if t.dim() > 0 and not on_cuda(t)]
+        if not left or not any(on_cuda(t) for t in operands):
+            return
+        call = calls.current()
+        given = {id(leaf) for leaf in tree_leaves((call.args, call.kwargs))} if call else set()
+        if any(id(t) in given for t in left):
+            why = "a tensor on the CPU meets one on the GPU, which fails there"
+            self.recorder.record("mixed-devices", calls.name(str(func)), why, tensors=operands[:2])
+
+
+def _in_wider_dtype(func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+    """``func`` with half-precision operands as float32 and integer ones as float64; results in the dtype they had."""
+    narrow: list[torch.dtype] = []
+
+    def widened(leaf: Any) -> Any:
+        if not isinstance(leaf, Tensor) or leaf.dtype in (torch.float32, torch.float64, torch.bool):
+            return leaf
+        narrow.append(leaf.dtype)
+        return leaf.to(torch.float32 if leaf.is_floating_point() else torch.float64)
+
+    wide_args, wide_options = tree_map(widened, (tuple(args), options))
+    result = func(*wide_args, **wide_options)
+    return tree_map(lambda leaf: leaf.to(narrow[0]) if isinstance(leaf, Tensor) and narrow else leaf, result)
+
+
+def _substituted(options: dict[str, Any]) -> bool:
+    """Replace a CUDA device and pinned memory in the options by what is here; whether memory was to be pinned."""
+    if options.get("device") is not None and torch.device(options["device"]).type == "cuda":
+        options["device"] = CPU
+    return bool(options.pop("pin_memory", False))
+
+
+@functools.cache
+def _is_composite(func: Any) -> bool:
+    """Made of other operators, and not taken apart yet: so it comes under inference mode and below autograd."""
+    composite = torch._C.DispatchKey.CompositeImplicitAutograd
+    return isinstance(func, torch._ops.OpOverload) and bool(func.has_kernel_for_dispatch_key(composite))
+
+
+def _is_python(func: Any) -> bool:
+    return getattr(getattr(func, "_schema", None), "name", None) in OPDEFS
+
+
+def _cpu_was_asked() -> bool:
+    """Whether the open call names the CPU: autograd's formulas and C++ pass the real device along, users name it."""
+    call = calls.current()
+    asked = call.kwargs.get("device") if call else None
+    return asked is not None and torch.device(asked).type == "cpu"
+
+
+def _is_interior() -> bool:
+    """Whether a tensor is made inside of a function that works on device tensors, not by the user."""
+    call = calls.current()
+    if call is None:
+        return in_backward()
+    return any(isinstance(leaf, Tensor) and on_cuda(leaf) for leaf in tree_leaves((call.args, call.kwargs)))
+
+
+def _copy_into(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+    into, source = args[0], args[1]
+    non_blocking = bool(args[2] if len(args) > 2 else options.get("non_blocking", False))
+    if on_cuda(into) != on_cuda(source):
+        record_transfer(
+            watch.recorder, calls.name(str(func)), source, device_of(into), non_blocking=non_blocking, into=into
+        )
+    return func(*args, **options)
+
+
+def _converted(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+    """``_to_copy``: another dtype, layout or device. (``Tensor.to`` to another device is ``tensor_methods``.)"""
+    source = args[0]
+    asked = options.pop("device", None)
+    target = device_of(source)
+    if asked is not None and not watch.simulated:
+        target = options["device"] = torch.device(asked)
+    elif asked is not None and (torch.device(asked).type == "cuda" or (on_cuda(source) and _cpu_was_asked())):
+        target = CUDA if torch.device(asked).type == "cuda" else CPU
+    if target.type != device_of(source).type:
+        non_blocking = bool(options.get("non_blocking", False))
+        record_transfer(watch.recorder, calls.name(str(func)), source, target, non_blocking=non_blocking)
+    if watch.simulated:
+        options.pop("pin_memory", None)
+    result = place(func(*args, **options), target)
+    record_layout(watch.recorder, "aten._to_copy", [source], options, result)
+    return result
+
+
+def _indexed(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+    """Indexing: indices left on the host are copied to the device, and the host waits."""
+    base, indices = args[0], args[1] or ()
+    if on_cuda(base) and watch.simulated:
+        for index in indices:
+            if isinstance(index, Tensor) and not on_cuda(index) and index.dtype not in (torch.bool, torch.uint8):
+                record_transfer(watch.recorder, calls.name(str(func)), index, CUDA, non_blocking=False)
+        _note_value(watch, func, args)
+    op = str(func)
+    watch._note_wait(op, args, options, [base])
+    result = func(*args, **options)
+    if isinstance(result, Tensor) and result is not base:
+        place(result, device_of(base))
+    watch._note_size(op, op.rpartition(".")[0], args, options, result, [base])
+    return result
+
+
+def _note_value(watch: OperatorWatch, func: Any, args: Sequence[Any]) -> None:
+    """A single value that the user holds in a CPU tensor is copied too, unless it is filled in by a mask."""
+    call = calls.current()
+    value = args[2] if len(args) > 2 else None
+    if not isinstance(value, Tensor) or on_cuda(value) or call is None:
+        return
+    masked = all(i is None or i.dtype in (torch.bool, torch.uint8) for i in args[1])
+    if not masked and any(leaf is value for leaf in tree_leaves((call.args, call.kwargs))):
+        record_transfer(watch.recorder, calls.name(str(func)), value, CUDA, non_blocking=False)
+
+
+def _pinned(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
+    return pin(args[0].clone()) if watch.simulated else func(*args, **options)
+
+
+_HANDLED: Mapping[str, Callable[[OperatorWatch, Any, Sequence[Any], dict[str, Any]], Any]] = {
+    "aten.copy_": _copy_into,
+    "aten._to_copy": _converted,
+    "aten._pin_memory": _pinned,
+    "aten.index": _indexed,
+    "aten._unsafe_index": _indexed,
+    "aten.index_put": _indexed,
+    "aten.index_put_": _indexed,
+    "aten._index_put_impl_": _indexed,
+}
+_ON_HOST = frozenset({("aten._pack_padded_sequence", 1)})
+"""Results that lie on the host though their operands do not: ``(operator, position)``."""

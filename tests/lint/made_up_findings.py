@@ -1,0 +1,46 @@
+"""A result with every kind of finding, for the tests of output."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from togi.lint.finding import Cost, Edit, Finding, Fix, Place
+from togi.lint.result import CheckResult, Note, Problem, Table
+
+SOURCE = "import torch\nfor x in loader:\n\ttotal += loss.item()  # \x1b[2J\n"
+
+
+def made_up_result(folder: Path) -> CheckResult:
+    """Its files are written into ``folder``, which must be the working folder."""
+    (folder / "src, a").mkdir(exist_ok=True)
+    (folder / "src, a" / "träin:1.py").write_text(SOURCE, encoding="utf-8")
+    path = "src, a/träin:1.py"
+    edit = Edit(line=3, column=11, end_line=3, end_column=22, text="loss.detach()")
+    finding = Finding(
+        rule="torchscript",
+        message="100% of\nsteps wait: here",
+        remedy="write total += loss.detach()\nand read it once",
+        place=Place(path=path, line=3, column=11, end_line=3, end_column=22),
+        evidence="loss comes from \x1b[31mmodel(x)",
+        cost=Cost(text="1.3 x slower", measured=True),
+        fix=Fix(title="Keep it on the device", edits=(edit,)),
+    )
+    layer = Finding(rule="bias-before-norm", message="has a bias.", remedy="bias=False", layer="layer1.0.conv", count=8)
+    cell = Place(path="n.ipynb", line=2, column=1, end_line=2, end_column=3, cell=4)
+    return CheckResult(
+        findings=(
+            finding,
+            finding.model_copy(update={"place": finding.place and finding.place.model_copy(update={"end_line": 9})}),
+            Finding(rule="unsafe-load", message="m", remedy="r", place=cell, fix=finding.fix),
+            Finding(rule="unsafe-load", message="m", remedy="r", place=Place(path="/else where/b.py", line=1)),
+            layer,
+        ),
+        suppressed=(finding.model_copy(update={"suppressed": "ignore comment"}),),
+        problems=(
+            Problem(path="bad.py", message="is no Python: x", line=3),
+            Problem(path="n.ipynb", message="m", cell=2),
+        ),
+        notes=(Note(path=path, message="unused", line=1),),
+        tables=(Table(title="Cost", columns=("layer", "ms"), rows=(("a", 1.23456), ("b", None))),),
+        files=3,
+    )

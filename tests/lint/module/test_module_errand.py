@@ -1,0 +1,225 @@
+"""The errand: its answer, bad input, modules that cannot be captured or watched, and what measuring says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from togi.lint.finding import Cost, Finding
+from togi.lint.module import errand
+from togi.lint.module.errand import examine
+from togi.lint.module.tried import Attempt
+from togi.errors import SubjectError, UnknownNameError
+from togi.records import Interval
+from togi.subject.inputs import Subject
+from togi.trial.errand import run_errand
+from togi.trial.protocol import SubjectRef
+
+IMAGE = torch.randn(1, 3, 16, 16)
+SUBJECT = """
+import torch
+from torch import nn
+def subject():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8)), torch.zeros(1, 3, 16, 16)
+"""
+
+
+def norms() -> nn.Module:
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU())
+
+
+def rules(module: nn.Module, sample: Any, **order: Any) -> set[str]:
+    return {found["rule"] for found in examine(Subject(module, sample), {"device": "A100", **order})["findings"]}
+
+
+def notes(module: nn.Module, sample: Any, **order: Any) -> str:
+    return " ".join(examine(Subject(module, sample), {"device": "A100", **order})["report"]["notes"])
+
+
+def test_in_a_child(tmp_path: Path) -> None:
+    (tmp_path / "folded_subject.py").write_text(SUBJECT)
+    ref = SubjectRef.here("locator", f"{tmp_path / 'folded_subject.py'}:subject")
+    answer = run_errand(ref, "togi.lint.module.errand:examine", {"device": "A100"}, purpose="examined")
+    found = [Finding.model_validate(finding) for finding in answer["findings"]]
+    assert {one.rule for one in found} == {"bias-before-norm", "conv-batchnorm-unfolded", "training-mode"}
+    (table,) = answer["report"]["tables"]
+    assert all(len(row) == len(table["columns"]) for row in table["rows"])
+    json.dumps(answer)
+
+
+def test_selection() -> None:
+    assert rules(norms().eval(), IMAGE, select=["bias-before-norm", "scalar-from-tensor"]) == {"bias-before-norm"}
+    assert rules(norms().eval(), IMAGE, ignore=["bias-before-norm"]) == {"conv-batchnorm-unfolded"}
+    assert rules(norms().eval(), IMAGE, select=[]) == set()
+
+
+def test_the_users_module_stays_as_it_was() -> None:
+    module = norms().train()
+    before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
+    rules(module, IMAGE)
+    assert module.training
+    assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
+    assert not any(part._forward_hooks or part._forward_pre_hooks for part in module.modules())
+    assert not torch.nn.modules.module._global_forward_pre_hooks
+
+
+@pytest.mark.parametrize(
+    ("order", "said"),
+    [({"device": "A10O"}, "did you mean 'A1"), ({"device": "A100", "dtype": "float17"}, "float17")],
+)
+def test_unknown_names(order: dict[str, str], said: str) -> None:
+    with pytest.raises(UnknownNameError, match=said):
+        examine(Subject(norms(), IMAGE), order)
+
+
+def test_modules_without_values_are_refused_clearly() -> None:
+    with pytest.raises(SubjectError, match="meta device"):
+        rules(nn.Linear(3, 3, device="meta"), torch.zeros(1, 3))
+    with pytest.raises(SubjectError, match="lazy parameter"):
+        rules(nn.LazyLinear(3), torch.zeros(1, 3))
+    with pytest.raises(SubjectError, match="does not run on sample 1"):
+        rules(nn.Linear(3, 3), torch.zeros(1, 4))
+
+
+class Branching(nn.Module):
+    """Python control flow on values: torch.export gives up, eager does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = norms()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.body(x) if x.sum().item() > -1e9 else x
+
+
+def test_what_cannot_be_captured_is_still_watched() -> None:
+    assert {"bias-before-norm", "conv-batchnorm-unfolded"} <= rules(Branching().eval(), IMAGE)
+    assert "could not be captured" in notes(Branching().eval(), IMAGE)
+    assert "could not be captured" not in notes(Branching().eval(), IMAGE, select=["bias-before-norm"])
+
+
+class Options(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = norms()
+
+    def forward(self, x: dict[str, Any], scale: float, mode: str = "a") -> dict[str, Any]:
+        return {"y": [self.body(x["image"]) * scale, None, mode]}
+
+
+def test_inputs_and_outputs_that_are_no_tensors() -> None:
+    sample = ({"image": IMAGE, "none": None}, 2.0)
+    assert "conv-batchnorm-unfolded" in rules(Options().eval(), sample)
+
+
+class Recursive(nn.Module):
+    """The same block at several names and several times in a pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        block = nn.Sequential(nn.Conv2d(3, 3, 3, padding=1), nn.BatchNorm2d(3))
+        self.one, self.other = block, block
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.other(self.one(self.one(x)))
+
+
+def test_shared_blocks_count_once() -> None:
+    (found,) = examine(Subject(Recursive().eval(), IMAGE), {"device": "A100", "select": ["conv-batchnorm-unfolded"]})[
+        "findings"
+    ]
+    assert found["count"] == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "sample"),
+    [
+        (nn.Identity(), torch.zeros(0, 3)),
+        (nn.Linear(3, 3), torch.zeros(0, 3)),
+        (nn.Linear(3, 3), torch.full((2, 3), float("nan"))),
+        (nn.Embedding(5, 3), torch.zeros(2, dtype=torch.long)),
+        (nn.LSTM(3, 4), torch.zeros(2, 1, 3)),
+        (torch.jit.trace(norms().eval(), IMAGE), IMAGE),
+        (torch.compile(norms().eval()), IMAGE),
+        (nn.Linear(3, 3).to(torch.complex64), torch.zeros(1, 3, dtype=torch.complex64)),
+        (torch.ao.nn.quantized.dynamic.Linear(3, 3), torch.zeros(1, 3)),
+    ],
+    ids=["nothing", "empty", "nan", "embedding", "lstm", "scripted", "compiled", "complex", "quantized"],
+)
+def test_unusual_modules(module: nn.Module, sample: torch.Tensor) -> None:
+    answer = examine(Subject(module, sample), {"device": "A100"})
+    json.dumps(answer, allow_nan=False)
+
+
+class Closed(nn.Module):
+    """Refuses to run under a mode of torch, as some extensions do."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+        if _get_current_dispatch_mode() is not None:
+            raise RuntimeError("not under a mode")
+        return x * 2
+
+
+def test_what_cannot_be_watched_is_said() -> None:
+    answer = examine(Subject(Closed(), IMAGE), {"device": "A100"})
+    assert answer["report"]["tables"] == []
+    assert "not under a mode" in " ".join(answer["report"]["notes"])
+
+
+def tried(median: float, low: float, high: float, technique: str = "fold_batch_norm") -> Attempt:
+    return Attempt(technique=technique, speedup_x=Interval(median=median, low=low, high=high))
+
+
+def test_a_speedup_is_claimed_only_beyond_noise() -> None:
+    assert "1.30x as fast" in tried(1.3, 1.2, 1.4).sentence
+    for attempt in (tried(1.3, 0.9, 1.6), tried(1.02, 1.01, 1.03), tried(1.3, 0.0, float("inf"))):
+        assert "no difference beyond noise" in attempt.sentence
+        assert errand._cost(_finding(), attempt).speedup_x is None
+    assert errand._cost(_finding(), tried(1.3, 1.2, 1.4)).speedup_x == 1.3
+
+
+def _finding(rule: str = "conv-batchnorm-unfolded") -> Finding:
+    return Finding(rule=rule, message="", remedy="", cost=Cost(text="1 MiB", measured=False))
+
+
+def test_padding_that_surely_does_not_help_is_not_reported() -> None:
+    finding = _finding("channels-off-multiple")
+
+    def left(attempt: Attempt) -> int:
+        return len(list(errand._with_measured_costs([finding], {"pad_channels": attempt})))
+
+    assert left(tried(0.8, 0.7, 0.9, "pad_channels")) == 0
+    assert left(tried(1.0, 0.7, 1.5, "pad_channels")) == 1
+    assert left(Attempt(technique="pad_channels", why_not="there is no graph")) == 1
+
+
+class Branches(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.large, self.small = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(3, 8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.large(x) + self.small(x)
+
+
+def test_measuring_tries_the_technique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    order = {"measure": True, "measure_s": 0.5, "select": ["mergeable-branches"], "rows": 1}
+    answer = examine(Subject(Branches().eval(), IMAGE), order)
+    (found,) = answer["findings"]
+    assert found["cost"]["measured"]
+    assert "merge_branches" in found["cost"]["text"]
+    costs, attempts = answer["report"]["tables"]
+    assert [row[0] for row in costs["rows"]][1:] == ["2 others", "all"]
+    assert attempts["rows"][0][0] == "merge_branches"
+
+
+def test_nothing_is_measured_for_a_device_that_is_not_here() -> None:
+    assert "Nothing was measured" in notes(norms().eval(), IMAGE, measure=True)

@@ -1,0 +1,222 @@
+"""Work of single operations, the roofline's answer, devices, figures that are kept."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from togi.lint.module.watch import time_calls, watch
+from togi.lint.roofline import this_machine
+from togi.lint.roofline.figures import Bandwidth, Figures
+from togi.lint.roofline.gpus import gpu, gpu_names
+from togi.lint.roofline.table import COLUMNS, Costs, cost_table
+from togi.lint.roofline.work import Work, predicted, work
+from togi.errors import UnknownNameError
+from togi.subject.inputs import Inputs
+from togi.subject.machine import machine
+
+
+class Does(nn.Module):
+    def __init__(self, function: Any, *parameters: torch.Tensor) -> None:
+        super().__init__()
+        self.function = function
+        self.kept = nn.ParameterList(nn.Parameter(p, requires_grad=False) for p in parameters)
+
+    def forward(self, x: torch.Tensor) -> Any:
+        return self.function(x, *self.kept)
+
+
+def works(function: Any, *parameters: torch.Tensor, x: torch.Tensor | None = None) -> list[Work]:
+    module = Does(function, *parameters)
+    calls = watch(module, Inputs((torch.ones(4, 8) if x is None else x,))).calls
+    return [one for one in map(work, calls) if one.bytes]
+
+
+ONES = torch.ones(8, 16)
+
+
+@pytest.mark.parametrize(
+    ("function", "parameters", "flops", "activations", "weights", "written"),
+    [
+        (torch.relu, (), 32, 128, 0, 128),
+        (lambda x: x.relu_(), (), 32, 128, 0, 128),
+        (lambda x: x + x[:1], (), 32, 128 + 32, 0, 128),
+        (lambda x: x + x[:1].expand(4, 8), (), 32, 128 + 32, 0, 128),
+        (lambda x, w: x @ w, (ONES,), 2 * 4 * 8 * 16, 128, 512, 256),
+        (lambda x, w: torch.cat([x, w.t()]), (torch.ones(8, 2),), 48, 128, 64, 192),
+        (lambda x, w: F.embedding((x[0, :3] * 0).long(), w), (torch.ones(1000, 8),), None, None, 96, 96),
+    ],
+)
+def test_work_of_an_operation(
+    function: Any, parameters: Any, flops: int, activations: int, weights: int, written: int
+) -> None:
+    one = works(function, *parameters)[-1]
+    assert one.weights == weights
+    assert one.written == written
+    assert flops is None or (one.flops, one.activations) == (flops, activations)
+
+
+def test_views_are_free() -> None:
+    assert works(lambda x: x.view(2, 16).t()[1:].unsqueeze(0).expand(5, -1, -1).detach()) == []
+
+
+def test_in_place_fills_only_write() -> None:
+    one = works(lambda x: x.zero_())[-1]
+    assert (one.activations, one.written) == (0, 128)
+
+
+def test_convolution_counts_multiplications_and_additions() -> None:
+    one = works(lambda x, w: F.conv2d(x, w, padding=1), torch.ones(8, 3, 3, 3), x=torch.ones(1, 3, 10, 10))[-1]
+    assert one.flops == 2 * 8 * 3 * 9 * 100
+    assert one.convolution
+    assert one.product
+
+
+def test_other_dtypes() -> None:
+    calls = watch(Does(torch.relu), Inputs((torch.ones(4, 8),))).calls
+    assert work(calls[-1], "float16").bytes == work(calls[-1]).bytes // 2
+    integers = watch(Does(torch.abs), Inputs((torch.ones(4, 8, dtype=torch.int32),))).calls
+    assert work(integers[-1], "float16").bytes == work(integers[-1]).bytes
+
+
+sizes = st.integers(min_value=0, max_value=10**13)
+
+
+@given(flops=sizes, activations=sizes, weights=sizes, more=sizes, name=st.sampled_from(gpu_names()))
+def test_more_work_never_takes_less_time(flops: int, activations: int, weights: int, more: int, name: str) -> None:
+    def seconds(flops: int, activations: int) -> float:
+        one = Work(
+            flops=flops,
+            activations=activations,
+            weights=weights,
+            written=0,
+            dtype="float16",
+            product=True,
+            convolution=False,
+        )
+        return predicted(one, gpu(name), model_weights=weights).seconds
+
+    base = seconds(flops, activations)
+    assert base >= 0
+    assert seconds(flops, activations + more) >= base
+    assert seconds(flops + more, activations) >= base
+
+
+CURVE = Figures(
+    name="x",
+    source="",
+    flops_per_s={"float32": 1e9},
+    bandwidths=(
+        Bandwidth(working_set_bytes=1000, bytes_per_s=1e9),
+        Bandwidth(working_set_bytes=10**6, bytes_per_s=1e8),
+    ),
+)
+
+
+@given(st.floats(min_value=1, max_value=1e12))
+def test_bandwidth_lies_between_the_known_ones(size: float) -> None:
+    assert 0.999e8 <= CURVE.bandwidth(size) <= 1.001e9
+    assert CURVE.bandwidth(2 * size) <= CURVE.bandwidth(size) * 1.001
+
+
+@pytest.mark.parametrize(
+    ("asked", "found"),
+    [
+        ("A100", "A100"),
+        ("a100-40gb", "A100-40GB"),
+        ("NVIDIA A100-SXM4-40GB", "A100-40GB"),
+        ("NVIDIA H100 PCIe", "H100-PCIe"),
+        ("NVIDIA H100 80GB HBM3", "H100"),
+        ("NVIDIA GeForce RTX 4090", "RTX-4090"),
+        ("rtx4090", "RTX-4090"),
+        ("Tesla T4", "T4"),
+        ("NVIDIA L4", "L4"),
+        ("L40S", "L40S"),
+    ],
+)
+def test_names_of_gpus(asked: str, found: str) -> None:
+    assert gpu(asked).name == found
+
+
+@pytest.mark.parametrize("name", ["A10G", "gpu", "", "L400", "NVIDIA GeForce RTX 4090 Laptop GPU"])
+def test_names_that_are_not_known(name: str) -> None:
+    with pytest.raises(UnknownNameError, match="Known are cpu"):
+        gpu(name)
+
+
+@pytest.mark.parametrize("name", gpu_names())
+def test_figures_are_plausible(name: str) -> None:
+    """Half precision on matrix units is at least as fast as float32, memory is between 0.2 and 10 TB/s."""
+    figures = gpu(name)
+    assert figures.peak("float16") >= figures.peak("float32")
+    assert 0.2e12 < figures.bandwidth(1) < 10e12
+    assert figures.peak("float32", convolution=True) >= figures.peak("float32")
+    assert figures.source.startswith("https://")
+
+
+def test_figures_of_this_machine_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    here, measured = machine(), []
+
+    def measure(_device: str, _machine: Any, dtypes: Any) -> Figures:
+        measured.append(tuple(dtypes))
+        return CURVE
+
+    monkeypatch.setattr(this_machine, "measure", measure)
+    for _ in range(2):
+        assert this_machine.figures_here("cpu", here) == CURVE
+    assert measured == [("float32",)]
+    (file,) = (tmp_path / "togi").iterdir()
+    file.write_text("{damaged")
+    this_machine.figures_here("cpu", here, ["bfloat16", "int64"])
+    assert this_machine.figures_here("cpu", here) == CURVE
+    assert measured[1:] == [("bfloat16", "float32"), ("float32",)]
+
+
+def test_disturbed_figures_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(this_machine, "measure", lambda *_: CURVE.model_copy(update={"steady": False}))
+    assert not this_machine.figures_here("cpu", machine()).steady
+    assert not (tmp_path / "togi").exists()
+
+
+def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setattr(this_machine, "measure", lambda *_: CURVE)
+    assert this_machine.figures_here("cpu", machine()) == CURVE
+
+
+def test_measuring_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(this_machine, "_EACH_S", 0.001)
+    monkeypatch.setattr(this_machine, "_ROUNDS", 1)
+    monkeypatch.setattr(this_machine, "_SETS_BYTES", (2**16, 2**18))
+    found = this_machine.measure("cpu", machine(), ["float32"])
+    assert found.peak("float32") > 0
+    assert found.call_s > 0
+    assert found.bandwidth(2**16) >= found.bandwidth(2**18) > 0
+
+
+def test_the_table_adds_up() -> None:
+    body = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(5)))
+    costs = Costs.of(watch(body, Inputs((torch.ones(4, 8),))).calls, gpu("T4"))
+    table = cost_table(costs, {}, most_rows=3)
+    assert table["columns"] == list(COLUMNS)
+    *rows, total = table["rows"]
+    assert [row[0] for row in rows[3:]] == ["7 others"]
+    for column in (2, 3, 4, 5, 8, 9):
+        assert sum(row[column] for row in rows) == pytest.approx(total[column], rel=0.02)
+    assert "T4" in table["title"]
+
+
+def test_calls_can_be_timed() -> None:
+    found = time_calls(nn.Linear(8, 8), Inputs((torch.ones(4, 8),)), 3)
+    assert len(found.seconds) == len(found.calls)
+    assert all(seconds > 0 for seconds in found.seconds)

@@ -1,0 +1,126 @@
+"""The cache: hits, what makes it miss, damage, and several runs at once."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from togi.lint import cache
+from togi.lint.check_source import check_paths
+from togi.lint.result import CheckResult, FileReport
+
+GOOD = "import torch\ntorch.nn.init.xavier_uniform(w)\n"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    for name in ("a.py", "b.py"):
+        (tmp_path / name).write_text(f"{GOOD}# {name}\n")
+    return tmp_path
+
+
+def without_count(result: CheckResult) -> CheckResult:
+    return result.model_copy(update={"cached": 0})
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_second_run_knows_and_says_the_same() -> None:
+    first, second = check_paths(["."]), check_paths(["."])
+    assert (first.cached, second.cached) == (0, 2)
+    assert without_count(first) == without_count(second)
+    assert check_paths(["."], cache=False).cached == 0
+
+
+def test_paths_are_those_of_this_run(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_paths(["."])
+    monkeypatch.chdir(folder.parent)
+    result = check_paths([folder])
+    assert result.cached == 2
+    assert [f.place.path for f in result if f.place] == [f"{folder.name}/a.py", f"{folder.name}/b.py"]
+
+
+def test_content_settings_and_rules_make_it_miss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_paths(["."])
+    (folder / "a.py").write_text(GOOD)
+    assert check_paths(["."]).cached == 1
+    (folder / "pyproject.toml").write_text('[tool.togi.check]\nhot = ["step"]\n')
+    assert check_paths(["."]).cached == 0
+    monkeypatch.setattr(cache, "rules_version", lambda: b"other rules")
+    assert check_paths(["."]).cached == 0
+
+
+def test_a_selection_does_not(folder: Path) -> None:
+    check_paths(["."])
+    (folder / "pyproject.toml").write_text('[tool.togi.check]\nselect = ["torchscript"]\n')
+    result = check_paths(["."])
+    assert (result.cached, len(result)) == (2, 0)
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize(
+    "data", [b"", b"rubbish" * 1000, b"SQLite format 3\0" + b"\xff" * 5000], ids=["empty", "text", "torn"]
+)
+def test_a_damaged_cache_is_made_anew(data: bytes, own_cache: Path) -> None:
+    check_paths(["."])
+    (own_cache / "check.sqlite").write_bytes(data)
+    result = check_paths(["."])
+    assert (result.cached, len(result)) == (0, 2)
+    assert check_paths(["."]).cached == 2
+
+
+@pytest.mark.usefixtures("folder")
+def test_entries_that_cannot_be_read_are_misses(own_cache: Path) -> None:
+    check_paths(["."])
+    with sqlite3.connect(own_cache / "check.sqlite") as database:
+        database.execute("UPDATE reports SET report = '{\"findings\": 3}'")
+    assert check_paths(["."]).cached == 0
+
+
+@pytest.mark.usefixtures("folder")
+def test_another_schema_is_made_anew(own_cache: Path) -> None:
+    with sqlite3.connect(own_cache / "check.sqlite") as database:
+        database.execute("CREATE TABLE reports (something TEXT)")
+    check_paths(["."])
+    check_paths(["."])
+    assert check_paths(["."]).cached == 2
+
+
+def test_a_cache_that_cannot_be_written_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / "file").write_text("")
+    monkeypatch.setenv("TOGI_CACHE", str(folder / "file" / "below"))
+    result = check_paths(["a.py"])
+    assert len(result) == 1
+    assert "could not be used" in result.notes[0].message
+    assert result.exit_code == 1
+
+
+def test_old_entries_are_dropped(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = cache.Cache(tmp_path / "c.sqlite")
+    store.write({b"old": FileReport(lines=1)})
+    now = cache.time.time()
+    monkeypatch.setattr(cache.time, "time", lambda: now + 86400 * (cache.KEPT_DAYS + 1))
+    store.write({b"new": FileReport(lines=2)})
+    assert store.read([b"old", b"new"]) == {b"new": FileReport(lines=2)}
+
+
+def test_thousands_of_keys(tmp_path: Path) -> None:
+    store = cache.Cache(tmp_path / "c.sqlite")
+    reports = {str(number).encode(): FileReport(lines=number) for number in range(2500)}
+    store.write(reports)
+    assert store.read(list(reports)) == reports
+
+
+def test_several_runs_at_once(folder: Path) -> None:
+    for number in range(40):
+        (folder / f"n{number}.py").write_text(f"{GOOD}# {number}\n")
+    code = (
+        "from togi.lint.check_source import check_paths; r = check_paths(['.']); print(len(r), *r.notes, *r.problems)"
+    )
+    runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
+    assert [run.communicate(timeout=60)[0].strip() for run in runs] == ["42"] * 4
+    assert check_paths(["."]).cached == 42

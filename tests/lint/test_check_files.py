@@ -1,0 +1,108 @@
+"""Which files are found below what the user names."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from togi.lint.files import discover
+from togi.lint.settings import Overrides
+
+
+def tree(folder: Path, *names: str) -> Path:
+    for name in names:
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("import torch\n")
+    return folder
+
+
+def names(folder: Path, *paths: Path, exclude: tuple[str, ...] = ()) -> list[str]:
+    found = discover(paths or (folder,), Overrides(exclude=exclude))
+    assert not found.problems
+    return [file.path.relative_to(folder).as_posix() for file in found.files]
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_python_and_notebooks_without_folders_that_hold_no_code(folder: Path) -> None:
+    tree(folder, "b.py", "a/c.ipynb", "a/stub.pyi", "read.me", ".venv/x.py", "a/__pycache__/y.py", "a/.git/z.py")
+    tree(folder, "build/x.py", "site-packages/t.py", ".hidden/ok.py")
+    assert sorted(names(folder)) == [".hidden/ok.py", "a/c.ipynb", "b.py"]
+
+
+def test_what_is_named_is_always_checked(folder: Path) -> None:
+    tree(folder, "build/x.py", "script", "stub.pyi", ".gitignore")
+    (folder / ".gitignore").write_text("*\n")
+    paths = (folder / "build", folder / "script", folder / "stub.pyi", folder / "build" / "x.py")
+    (folder / ".gitignore").unlink()
+    assert names(folder, *paths, exclude=("script",)) == ["build/x.py", "script", "stub.pyi"]
+
+
+def test_gitignore(folder: Path) -> None:
+    tree(folder, ".git/HEAD", "keep.py", "gen_a.py", "gen_keep.py", "sub/gen_b.py", "sub/data/x.py", "data.py")
+    tree(folder, "top/only.py", "sub/top/only.py", "deep/a/b/c.py", "name [1].py")
+    (folder / ".gitignore").write_text("# no\n\ngen_*\n!gen_keep.py\ndata/\n/top\ndeep/**/c.py\nname \\[1\\].py\n")
+    (folder / "sub" / ".gitignore").write_text("!gen_b.py\n")
+    assert sorted(names(folder)) == ["data.py", "gen_keep.py", "keep.py", "sub/gen_b.py", "sub/top/only.py"]
+    assert sorted(names(folder, folder / "sub")) == ["sub/gen_b.py", "sub/top/only.py"]
+
+
+def test_exclude_of_the_call_and_of_the_project(folder: Path) -> None:
+    tree(folder, "a.py", "old/b.py", "x/old/c.py", "x/y/gen.py", "z/gen.py")
+    (folder / "pyproject.toml").write_text('[tool.togi.check]\nexclude = ["x/**/gen.py"]\n')
+    assert names(folder, exclude=("old/",)) == ["a.py", "z/gen.py"]
+    assert sorted(names(folder, exclude=("/old", "z"))) == ["a.py", "x/old/c.py"]
+
+
+def test_symlink_loops_end_and_links_are_not_checked_twice(folder: Path) -> None:
+    tree(folder, "a/x.py")
+    (folder / "a" / "loop").symlink_to(folder)
+    (folder / "self").symlink_to("self")
+    (folder / "self.py").symlink_to("self.py")
+    (folder / "x_again.py").symlink_to(folder / "a" / "x.py")
+    (folder / "gone.py").symlink_to("nowhere.py")
+    assert len(names(folder)) == 1
+
+
+def test_special_files_are_not_opened(folder: Path) -> None:
+    os.mkfifo(folder / "pipe.py")
+    assert names(folder) == []
+    found = discover([folder / "pipe.py", folder / "none.py"], Overrides())
+    assert [problem.path for problem in found.problems] == ["pipe.py", "none.py"]
+
+
+def test_hard_links_are_files_of_their_own(folder: Path) -> None:
+    tree(folder, "a.py")
+    os.link(folder / "a.py", folder / "b.py")
+    assert names(folder) == ["a.py", "b.py"]
+
+
+def test_deep_trees(folder: Path) -> None:
+    deep = folder
+    for _ in range(400):
+        deep = deep / "d"
+    deep.mkdir(parents=True)
+    (deep / "x.py").write_text("")
+    assert len(names(folder)) == 1
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
+def test_unreadable_folders(folder: Path) -> None:
+    tree(folder, "a/x.py", "b.py")
+    (folder / "a").chmod(0)
+    found = discover([folder], Overrides())
+    (folder / "a").chmod(0o755)
+    assert [file.shown for file in found.files] == ["b.py"]
+    assert "cannot be listed" in found.problems[0].message
+
+
+def test_names_that_are_no_text(folder: Path) -> None:
+    (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\n")
+    assert len(discover([folder], Overrides()).files) == 1

@@ -1,0 +1,68 @@
+"""Files over processes: the same answers as one process gives, and a process that dies costs one file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from togi.lint import pool
+from togi.lint.pool import Task, check_all, processes
+
+GOOD = "import torch\ntorch.nn.init.xavier_uniform(w)\n"
+
+
+@pytest.fixture
+def tasks(tmp_path: Path) -> list[Task]:
+    made = []
+    for number in range(12):
+        path = tmp_path / f"f{number}.py"
+        path.write_text(GOOD if number % 2 else "import torch\nx = (\n")
+        made.append(Task(str(path), path.name, path.read_bytes(), ("step",)))
+    return made
+
+
+@pytest.fixture
+def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool, "processes", lambda *_: 2)
+
+
+def test_few_files_start_no_process() -> None:
+    assert processes(pool.BYTES_PER_PROCESS, 100) < 2
+    assert processes(10**9, 1) < 2
+    assert processes(10**9, 100) <= pool.MAX_PROCESSES
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_many_processes_answer_as_one_does(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    many = check_all(tasks)
+    monkeypatch.setattr(pool, "processes", lambda *_: 1)
+    assert check_all(tasks) == many
+    assert [len(done.report.findings) for done in many] == [0, 1] * 6
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_a_process_that_dies_costs_one_file(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    # The worker takes a request without a path for a defect of its own, and dies of it.
+    real = pool.json.dumps
+
+    def dumps(request: dict[str, object]) -> str:
+        return "{}" if request["shown"] == "f3.py" else real(request)
+
+    monkeypatch.setattr(pool.json, "dumps", dumps)
+    answers = check_all(tasks)
+    assert "died (exit code 1)" in answers[3].report.problems[0].message
+    assert answers[3].key is None
+    assert [len(done.report.findings) for done in answers] == [0, 1, 0, 0] + [0, 1] * 4
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_a_file_that_went_away(tasks: list[Task]) -> None:
+    Path(tasks[1].path).unlink()
+    assert "cannot be read" in check_all(tasks)[1].report.problems[0].message
+
+
+@pytest.mark.usefixtures("two_processes")
+def test_without_any_process_the_caller_does_the_work(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool.sys, "executable", "/nowhere/python")
+    assert [len(done.report.findings) for done in check_all(tasks)] == [0, 1] * 6

@@ -1,0 +1,80 @@
+"""SARIF: valid against the official schema, whatever is in it; and what code hosts need.
+
+The schema is that of OASIS (2.1.0-rtm.5) as it is distributed with the npm package @microsoft/jest-sarif (MIT).
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+from made_up_findings import made_up_result
+
+from togi.lint.check_source import check_paths
+from togi.lint.output import excerpt as excerpts
+from togi.lint.output.sarif import FINGERPRINT, sarif
+from togi.lint.result import CheckResult
+from togi.lint.rule import all_rules
+
+SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json").read_text())
+
+
+def valid(result: CheckResult) -> dict[str, Any]:
+    excerpts.forget()
+    document = json.loads(json.dumps(sarif(result)))
+    jsonschema.Draft4Validator(SCHEMA, format_checker=jsonschema.FormatChecker()).validate(document)
+    (run,) = document["runs"]
+    return dict(run)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def test_nothing_found() -> None:
+    run = valid(CheckResult())
+    assert run["results"] == []
+    assert run["invocations"][0]["executionSuccessful"]
+
+
+def test_all_kinds_of_findings(folder: Path) -> None:
+    run = valid(made_up_result(folder))
+    found = run["results"]
+    physical = found[0]["locations"][0]["physicalLocation"]
+    assert physical["artifactLocation"] == {"uri": "src%2C%20a/tr%C3%A4in%3A1.py", "uriBaseId": "%SRCROOT%"}
+    assert physical["region"] == {"startLine": 3, "startColumn": 11, "endLine": 3, "endColumn": 22}
+    assert found[0]["fixes"][0]["artifactChanges"][0]["replacements"][0]["insertedContent"] == {"text": "loss.detach()"}
+    assert found[2]["locations"][0]["logicalLocations"][0]["name"] == "cell 4, line 2"
+    assert "fixes" not in found[2]
+    assert found[3]["locations"][0]["physicalLocation"]["artifactLocation"] == {"uri": "file:///else%20where/b.py"}
+    assert found[4]["locations"][0]["logicalLocations"][0]["fullyQualifiedName"] == "layer1.0.conv"
+    assert found[5]["suppressions"][0]["kind"] == "inSource"
+    assert not run["invocations"][0]["executionSuccessful"]
+    assert len(run["invocations"][0]["toolExecutionNotifications"]) == 3
+    rules = run["tool"]["driver"]["rules"]
+    assert [rules[result["ruleIndex"]]["id"] for result in found] == [result["ruleId"] for result in found]
+
+
+def test_every_rule_can_be_described(folder: Path) -> None:
+    finding = made_up_result(folder).findings[0]
+    run = valid(CheckResult(findings=tuple(finding.model_copy(update={"rule": id}) for id in all_rules())))
+    for rule in run["tool"]["driver"]["rules"]:
+        assert rule["help"]["markdown"].count("```") % 2 == 0
+        assert rule["shortDescription"]["text"]
+
+
+def test_fingerprints_follow_code_that_moves(folder: Path) -> None:
+    def prints(text: str) -> list[str]:
+        (folder / "a.py").write_text(text)
+        results = valid(check_paths(["a.py"], cache=False))["results"]
+        return [result["partialFingerprints"][FINGERPRINT] for result in results]
+
+    call = "torch.nn.init.xavier_uniform(w)\n"
+    first = prints(f"import torch\n{call}{call}")
+    assert len(set(first)) == 2
+    assert prints(f"import torch\n\n\nx = 1\nif x:\n    {call}\n{call}") == first
