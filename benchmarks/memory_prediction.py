@@ -82,7 +82,7 @@ def by_mem_tracker(subject: Subject, train: bool, optimizer: OptimizerName) -> i
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     step = fake_step(make_step(subject, train=train, optimizer=optimizer), mode)
     if not train:
-        step.module.requires_grad_(False)  # else it wants a gradient function where no_grad gives none
+        step.module.requires_grad_(False)
     with mode:
         step.run()
         tracker = MemTracker()
@@ -91,7 +91,10 @@ def by_mem_tracker(subject: Subject, train: bool, optimizer: OptimizerName) -> i
         ]
         tracker.track_external(step.module, *inputs, *([step.optimizer] if step.optimizer is not None else []))
         with tracker:
-            step.run()
+            if train:
+                step.run()
+            else:
+                step.module(*step.sample.args, **step.sample.kwargs)  # it cannot under no_grad
     return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
 
 

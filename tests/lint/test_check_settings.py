@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from togi.lint.settings import Overrides, SettingsError, SettingsFinder, overrides, read_table
 from togi.errors import TogiError, UnknownNameError
+from togi.lint.settings import Overrides, SettingsError, SettingsFinder, overrides, read_table
 
 
 def table(folder: Path, text: str) -> Path:

@@ -172,8 +172,8 @@ def _show_report(result: CheckResult, file: Path | None) -> None:
         return
     from rich.console import Console
 
-    from togi.lint.output.tables import tables
     from togi.cli.output import print_text
+    from togi.lint.output.tables import tables
 
     print_text(Console(highlight=False, width=_TABLE_WIDTH), tables(result))
 

@@ -84,8 +84,8 @@ def _print_all(json: bool, device: str) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from togi.lint.pages import all_rule_pages
     from togi.claims import all_claims
+    from togi.lint.pages import all_rule_pages
     from togi.report.claim_page import claim_page, claims_text
     from togi.report.rule_page import rules_text
     from togi.report.technique_page import all_pages, list_text

@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from togi.errors import TogiError
 from togi.lint.check_source import check_paths
 from togi.lint.decode import UndecodableError, decode
 from togi.lint.finding import Finding
@@ -23,7 +24,6 @@ from togi.lint.selection import Selected, select, selected_rules
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 from togi.lint.subject_options import SubjectOptions as SubjectOptions
 from togi.lint.suppression import ignores
-from togi.errors import TogiError
 from togi.subject.spec import Spec, check_spec, parse
 from togi.trial.errand import run_errand
 from togi.trial.protocol import SubjectRef

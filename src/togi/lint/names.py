@@ -7,8 +7,8 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from togi.lint.rule import KINDS, Kind
 from togi.errors import UnknownNameError, nearest
+from togi.lint.rule import KINDS, Kind
 
 ALL = "all"
 

@@ -16,8 +16,8 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from togi.lint.finding import Finding
 from togi.errors import TogiError
+from togi.lint.finding import Finding
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

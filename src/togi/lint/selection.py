@@ -7,13 +7,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from togi.errors import nearest
 from togi.lint.finding import Finding
 from togi.lint.names import expand, rule_kinds
 from togi.lint.patterns import matches
 from togi.lint.result import FileReport, Ignore, Note
 from togi.lint.rule import all_rules
 from togi.lint.settings import CheckSettings
-from togi.errors import nearest
 
 
 @dataclass

@@ -14,9 +14,9 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from togi.errors import TogiError, nearest
 from togi.lint.names import check_names
 from togi.lint.patterns import compiled
-from togi.errors import TogiError, nearest
 
 MAX_FILE_BYTES = 2_000_000
 """Generated files beyond this are refused with a message: a person does not write 50,000 lines in one file."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from togi.errors import UnknownNameError
 from togi.lint.roofline.figures import check_dtype
 from togi.lint.roofline.gpus import gpu
-from togi.errors import UnknownNameError
 
 _RUN_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 

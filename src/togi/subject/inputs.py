@@ -43,8 +43,8 @@ class Inputs:
             return cls((), dict(sample))
         raise SubjectError(
             f"a sample is a {type(sample).__name__}, which togi cannot call the module with. "
-            "Give a tensor, a tuple of positional arguments, a dict of keyword arguments, or togi.Inputs(args, kwargs). "
-            "A module whose argument is a list takes togi.Inputs(([image],))."
+            "Give a tensor, a tuple of positional arguments, a dict of keyword arguments, or "
+            "togi.Inputs(args, kwargs). A module whose argument is a list takes togi.Inputs(([image],))."
         )
 
     def map(self, change: Callable[[torch.Tensor], Any]) -> Inputs:

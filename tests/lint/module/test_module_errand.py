@@ -10,11 +10,11 @@ import pytest
 import torch
 from torch import nn
 
+from togi.errors import SubjectError, UnknownNameError
 from togi.lint.finding import Cost, Finding
 from togi.lint.module import errand
 from togi.lint.module.errand import examine
 from togi.lint.module.tried import Attempt
-from togi.errors import SubjectError, UnknownNameError
 from togi.records import Interval
 from togi.subject.inputs import Subject
 from togi.trial.errand import run_errand

@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import togi
+from togi.errors import SubjectError
 from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule, all_rules
 from togi.lint.rules.trace.copy_between_devices import CopyBetweenDevices
@@ -17,7 +18,6 @@ from togi.lint.rules.trace.recompilation import Recompilation
 from togi.lint.rules.trace.synchronization import Synchronization
 from togi.lint.trace.errand import watch
 from togi.lint.trace.record import Event, Frame, Trace
-from togi.errors import SubjectError
 from togi.trial.errand import run_errand
 from togi.trial.protocol import SubjectRef
 

@@ -156,9 +156,7 @@ def test_qualified(text: str, name: str | None) -> None:
 
 
 def test_local_names_hide_imports() -> None:
-    source = parse(
-        "def f(torch):\n    return torch.jit\n\ndef g():\n    import torch.nn as nn2\n    return nn2.ReLU\n"
-    )
+    source = parse("def f(torch):\n    return torch.jit\n\ndef g():\n    import torch.nn as nn2\n    return nn2.ReLU\n")
     names = {ast.unparse(n): source.qualified(n) for n in source.nodes(ast.Attribute)}
     assert names == {"torch.jit": None, "nn2.ReLU": "torch.nn.ReLU"}
 

@@ -11,6 +11,7 @@ import torch
 from torch import nn
 
 import togi
+from togi.errors import SubjectError
 from togi.lint.trace import debug_mode
 from togi.lint.trace.debug_mode import MESSAGE, agreement, confirmed, debug_mode_events
 from togi.lint.trace.patches import Patches
@@ -18,7 +19,6 @@ from togi.lint.trace.placement import CUDA, device_of, is_pinned, on_cuda, pin, 
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.run import trace_subject
 from togi.lint.trace.watching import watching
-from togi.errors import SubjectError
 
 
 class Calls(nn.Module):

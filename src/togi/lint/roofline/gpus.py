@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 
-from togi.lint.roofline.figures import Bandwidth, Figures
 from togi.errors import UnknownNameError, nearest
+from togi.lint.roofline.figures import Bandwidth, Figures
 
 _NVIDIA = "https://www.nvidia.com"
 _A100 = f"{_NVIDIA}/en-us/data-center/a100/"
