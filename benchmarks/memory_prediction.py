@@ -81,7 +81,7 @@ def by_mem_tracker(subject: Subject, train: bool, optimizer: OptimizerName) -> i
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     step = fake_step(make_step(subject, train=train, optimizer=optimizer), mode)
-    if not train:
+    if not train:  # it hooks gradients: under no_grad it cannot with them, and neither without them
         step.module.requires_grad_(False)
     with mode:
         step.run()
@@ -91,10 +91,7 @@ def by_mem_tracker(subject: Subject, train: bool, optimizer: OptimizerName) -> i
         ]
         tracker.track_external(step.module, *inputs, *([step.optimizer] if step.optimizer is not None else []))
         with tracker:
-            if train:
-                step.run()
-            else:
-                step.module(*step.sample.args, **step.sample.kwargs)  # it cannot under no_grad
+            step.run()
     return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
 
 
