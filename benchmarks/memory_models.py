@@ -223,7 +223,7 @@ class Denoiser(nn.Module):
         self.qkv, self.out = nn.Conv2d(channels, 3 * channels, 1), nn.Conv2d(channels, channels, 1)
 
     def forward(self, image: Tensor, time: Tensor) -> Tensor:
-        frequencies = torch.exp(torch.linspace(0, -9, image.shape[1] // 2))
+        frequencies = torch.exp(torch.linspace(0, -9, image.shape[1] // 2, device=image.device))
         angles = time[:, None] * frequencies
         embedded = self.time(torch.cat([angles.sin(), angles.cos()], 1))[:, :, None, None]
         image = image + self.second(self.first(image) + embedded)
