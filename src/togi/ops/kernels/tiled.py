@@ -14,7 +14,7 @@ from torch import Tensor
 from togi.ops.corners import Corners, corners, negative_sizes
 from togi.ops.formula import measure
 
-_TILE_PAIRS = 1 << 15
+_TILE_PAIRS = 1 << 14
 _ACCELERATOR_TILE_PAIRS = 1 << 22
 _TILE_COLUMNS = 1 << 10
 _NMS_BLOCK = 1 << 9
@@ -115,15 +115,12 @@ def _any_negative(anchors: Tensor, boxes: Tensor, format: str) -> bool:
 
 
 def first_max(values: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    """The largest (NaN before all) and the first index that has it: torch.max gives that one on the CPU only."""
-    highest, index = values.max(dim)
-    if values.device.type != "cpu":
-        at = torch.arange(values.shape[dim], device=values.device)
-        at = at if dim == 1 else at.unsqueeze(1)
-        same = values == highest.unsqueeze(dim)
-        same |= values.isnan() & highest.isnan().unsqueeze(dim)
-        index = torch.where(same, at, values.shape[dim]).amin(dim)
-    return highest, index
+    """The largest (NaN before all) and the first index that has it.
+
+    By argmax, which promises the first; and on the CPU torch.max wakes all threads for every tile, however small.
+    """
+    index = values.argmax(dim, keepdim=True)
+    return values.gather(dim, index).squeeze(dim), index.squeeze(dim)
 
 
 def _keep_best(best: Tensor, index: Tensor, value: Tensor, at: Tensor, offset: int, first: bool) -> None:
