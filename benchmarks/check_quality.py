@@ -31,7 +31,7 @@ from typing import Any
 
 from togi.lint.check_file import check_text
 
-CORPUS = Path(__file__).parents[1] / "tests" / "check"
+CORPUS = Path(__file__).parents[1] / "tests" / "lint"
 HALVES = {"development": CORPUS / "corpus", "held out": CORPUS / "corpus_held_out"}
 _MARK = re.compile(r"# (expect|allow): ([^#]*)")
 

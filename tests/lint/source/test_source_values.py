@@ -165,6 +165,8 @@ def test_local_names_hide_imports() -> None:
     "body",
     [
         in_forward("probe()"),
+        in_forward("if mask is not None:\n    return mask\nprobe()"),
+        in_forward("if x.size(1) >= 9:\n    return y\nprobe()"),
         "for x in loader:\n    probe()",
         "for i in range(9):\n    loss.backward()\n    probe()",
         "def step():\n    probe()\n\nfor x in loader:\n    step()",
@@ -192,6 +194,10 @@ def test_hot(body: str) -> None:
         in_forward("if n > 3:\n    raise ValueError(probe())"),
         in_forward("if self.cache is None:\n    self.cache = probe()"),
         in_forward("if self.verbose:\n    probe()"),
+        in_forward(
+            "if n == self.n and self.table is not None:\n    return self.table\nself.n = n\nself.table = probe()"
+        ),
+        in_forward("if table is not None:\n    if table.size(1) >= n:\n        return table\nprobe()"),
         "class Data(torch.utils.data.Dataset):\n    def __getitem__(self, i):\n        probe()",
     ],
 )

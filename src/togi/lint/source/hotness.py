@@ -87,7 +87,9 @@ class Hotness:
         child = node
         for above in self._tree.ancestors(node):
             if isinstance(above, FUNCTIONS) and (isinstance(child, ast.stmt) or isinstance(above, ast.Lambda)):
-                return loops, above, False
+                body = above.body if isinstance(above.body, list) else []
+                over = isinstance(child, ast.stmt) and self._passed_over(body, child)
+                return ([], None, True) if over else (loops, above, False)
             if self._is_rare(above, child):
                 return [], None, True
             if isinstance(child, ast.stmt):

@@ -30,6 +30,8 @@ _PICKING = words(
     "gather index_select take_along_dim nonzero unique masked_select diagonal multinomial argwhere bincount"
 )
 """Functions that take a part of their operand."""
+_JOINING = words("cat concat concatenate hstack vstack dstack")
+"""A row that was expanded to be joined with others is one beside many (a feature that stays the same), no pair."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +146,8 @@ def _of_call(source: Source, node: ast.Call, sizes: Mapping[str, float]) -> floa
     name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
     if name in ("cdist", "outer", "ger", "pairwise_distances"):
         return PAIRS_OF_NUMBERS
+    if name in _JOINING:
+        return 0.0
     value = source.value(node)
     if value.kind is not Kind.TENSOR:
         return 0.0

@@ -99,8 +99,28 @@ def returns_cached(node: ast.If, block: Sequence[ast.stmt]) -> bool:
     """``if self.x is not None: return``, and further down ``self.x = ...``: the rest runs once."""
     if not any(isinstance(one, ast.Return) for one in ast.walk(node)):
         return False
+    if any(_is_large_enough(one) for one in ast.walk(node)):
+        return True
     tested = {ast.unparse(one) for one in ast.walk(node.test) if _is_own(one)}
     return bool(tested) and bool(tested & _stored(block))
+
+
+def _is_large_enough(node: ast.AST) -> bool:
+    """``if table.size(1) >= n: return table``: the rest runs where the table has to grow."""
+    match node:
+        case ast.If(test=ast.Compare(left=left, ops=[ast.GtE() | ast.Gt()])):
+            sized = {ast.unparse(owner) for one in ast.walk(left) if (owner := _sized(one)) is not None}
+            given = [one.value for one in ast.walk(node) if isinstance(one, ast.Return) and one.value is not None]
+            return any(ast.unparse(one) in sized for one in given)
+    return False
+
+
+def _sized(node: ast.AST) -> ast.expr | None:
+    """``x`` of ``x.size(1)``, ``x.shape``, ``len(x)``."""
+    match node:
+        case ast.Attribute(value=owner, attr="size" | "shape") | ast.Call(func=ast.Name(id="len"), args=[owner]):
+            return owner
+    return None
 
 
 def _is_own(node: ast.AST) -> bool:

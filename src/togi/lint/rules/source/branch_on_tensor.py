@@ -52,6 +52,9 @@ class BranchOnTensor(SourceRule):
 
     id = "branch-on-tensor"
     valid = (
+        "import torch\nfrom torch import nn\n\nclass Loss(nn.Module):\n"
+        "    def forward(self, x, cross_attentions: torch.Tensor):\n"
+        "        return torch.cat([one[:, :2] for one in cross_attentions])\n",
         "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x, mask=None):\n"
         "        if x.shape[0] > 1 and x.ndim == 4 and x.size(1) != 3:\n            x = torch.relu(x)\n"
         "        if mask is not None and mask.dim() == 2 and mask.dtype == torch.bool:\n            x = x * mask\n"
@@ -112,7 +115,8 @@ def _tests(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:
         for test in node.ifs:
             for one in _operands(test):
                 yield one, one, "if"
-        yield node.iter, _iterated(node.iter), "for over"
+        if not _is_per_layer(node.iter):
+            yield node.iter, _iterated(node.iter), "for over"
     for node in source.nodes(ast.BoolOp):
         for one in node.values[:-1]:
             yield one, one, "and" if isinstance(node.op, ast.And) else "or"
@@ -120,7 +124,8 @@ def _tests(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:
         if isinstance(node.op, ast.Not):
             yield node, node.operand, "not"
     for node in source.nodes(ast.For, ast.AsyncFor):
-        yield node.iter, _iterated(node.iter), "for over"
+        if not _is_per_layer(node.iter):
+            yield node.iter, _iterated(node.iter), "for over"
     yield from _memberships(source)
     yield from _calls(source)
 
@@ -137,6 +142,12 @@ def _operands(test: ast.expr) -> Iterator[ast.expr]:
         yield from _operands(test.operand)
     else:
         yield test
+
+
+def _is_per_layer(node: ast.expr) -> bool:
+    """``cross_attentions``: a tuple with one tensor per layer, whatever its annotation says."""
+    node = _iterated(node)
+    return isinstance(node, ast.Name | ast.Attribute) and ast.unparse(node).endswith("attentions")
 
 
 def _iterated(node: ast.expr) -> ast.expr:

@@ -99,7 +99,9 @@ class ScalarFromTensor(SourceRule):
             value = source.value(tensor)
             if value.on_device or _is_result_of_training(node, tensor, value, hot):
                 message = f"{what} waits for the device to compute {excerpt(tensor, 40)}"
-                yield source.finding(self, node, message, _remedy(hot, tensor), evidence=grounds(value, hot))
+                yield source.finding(
+                    self, node, message, _remedy(source, hot, node, tensor), evidence=grounds(value, hot)
+                )
 
 
 def _is_result_of_training(node: ast.AST, tensor: ast.expr, value: Value, hot: Hot) -> bool:
@@ -128,11 +130,37 @@ def _readings(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:
                 yield bound, bound, "a slice bound out of a tensor"
 
 
-def _remedy(hot: Hot, tensor: ast.expr) -> str:
+def _remedy(source: Source, hot: Hot, node: ast.AST, tensor: ast.expr) -> str:
     text = excerpt(tensor, 40)
+    if _gives_sizes_of_split(source, node):
+        return (
+            "split() takes its sizes as Python numbers: hand them over as a list from where the batch is made, or read "
+            "them once per batch, before the layers"
+        )
     if hot.loop is not None:
         return (
             f"keep it on the device (accumulate {text}.detach() in a tensor) and read the number once after the loop, "
             "or only every so many steps"
         )
     return f"go on computing with the tensor {text} (torch.where, clamp, masks, broadcasting) instead of a number"
+
+
+def _gives_sizes_of_split(source: Source, node: ast.AST) -> bool:
+    """Whether ``node``, or the name that it is bound to, is what a ``split`` in the same function cuts by."""
+    function = source.function(node)
+    if function is None:
+        return False
+    bound = {
+        target.id
+        for one in ast.walk(function)
+        if isinstance(one, ast.Assign) and one.value is node
+        for target in one.targets
+        if isinstance(target, ast.Name)
+    }
+    splits = [one for one in ast.walk(function) if isinstance(one, ast.Call) and _is_split(one)]
+    given = [part for one in splits for argument in (*one.args, *one.keywords) for part in ast.walk(argument)]
+    return any(part is node or (isinstance(part, ast.Name) and part.id in bound) for part in given)
+
+
+def _is_split(call: ast.Call) -> bool:
+    return isinstance(call.func, ast.Attribute) and call.func.attr in ("split", "split_with_sizes")
