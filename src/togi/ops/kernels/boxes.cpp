@@ -184,19 +184,22 @@ int thread_count(int64_t rows, int64_t columns, int64_t step, int32_t allowed) {
 template <class C>
 struct alignas(64) Tile {
   C x1[TILE], y1[TILE], x2[TILE], y2[TILE], area[TILE];
-  int64_t first, count, groups;
+  int32_t row[TILE];  // which anchor
+  int64_t count, groups;
   bool is_tame, negative;
   Box<C> hull;
 
-  void load(const View& view, int64_t from, int64_t until) {
-    first = from;
+  // Anchors ``from`` to ``until`` of ``order``, or of the view itself where there is none.
+  void load(const View& view, int64_t from, int64_t until, const int32_t* order = nullptr) {
     count = until - from;
     groups = (count + GROUP<C> - 1) / GROUP<C>;
     is_tame = true, negative = false;
     hull = {std::numeric_limits<C>::infinity(), std::numeric_limits<C>::infinity(), -std::numeric_limits<C>::infinity(),
             -std::numeric_limits<C>::infinity(), 0};
     for (int64_t at = 0; at < groups * GROUP<C>; ++at) {
-      Box<C> box = read_box<C>(view, first + std::min(at, count - 1), negative);  // the last one again to fill the group
+      int64_t source = from + std::min(at, count - 1);  // the last one again to fill the group
+      row[at] = order ? order[source] : int32_t(source);
+      Box<C> box = read_box<C>(view, row[at], negative);
       x1[at] = box.x1, y1[at] = box.y1, x2[at] = box.x2, y2[at] = box.y2, area[at] = box.area;
       is_tame &= tame(box, true);
       hull = {std::min(hull.x1, box.x1), std::min(hull.y1, box.y1), std::max(hull.x2, box.x2), std::max(hull.y2, box.y2), 0};
@@ -248,6 +251,52 @@ struct Boxes {
 
 // ---- best box per anchor, best anchor per box ------------------------------------------------------------------
 
+// An order of the anchors in which neighbours lie near each other: then a tile overlaps few boxes.
+
+constexpr int CELLS = 32;    // per side; some hundred thousand anchors make about half a tile each
+constexpr int SAMPLES = 16;  // tiles looked at to judge the order in which anchors come
+
+template <class C>
+struct Axis {  // cells over the centres of a sample; what lies outside, or nowhere (NaN), goes to a cell at the border
+  bool down;
+  C low = std::numeric_limits<C>::max(), scale;
+
+  Axis(const View& view, bool is_down) : down(is_down) {
+    C high = std::numeric_limits<C>::lowest();
+    bool ignored = false;
+    for (int64_t row = 0; row < view.rows; row += std::max<int64_t>(1, view.rows / 1024)) {
+      C at = centre(read_box<C>(view, row, ignored));
+      low = std::min(low, at), high = std::max(high, at);
+    }
+    scale = CELLS / (high - low);
+  }
+
+  C centre(const Box<C>& box) const { return down ? (box.y1 + box.y2) / 2 : (box.x1 + box.x2) / 2; }
+
+  int cell(const Box<C>& box) const {
+    C step = (centre(box) - low) * scale;
+    return step > 0 ? int(std::min(step, C(CELLS - 1))) : 0;  // NaN is not above 0
+  }
+};
+
+// The indices of all anchors by the cell in which their centre lies (a counting sort), ascending within a cell.
+template <class C>
+std::unique_ptr<int32_t[]> near_together(const View& view) {
+  const Axis<C> across(view, false), down(view, true);
+  std::vector<int32_t> begin(CELLS * CELLS + 1, 0);
+  std::unique_ptr<uint16_t[]> cell(new uint16_t[view.rows]);
+  bool ignored = false;
+  for (int64_t row = 0; row < view.rows; ++row) {
+    Box<C> box = read_box<C>(view, row, ignored);
+    cell[row] = uint16_t(down.cell(box) * CELLS + across.cell(box));
+    ++begin[cell[row] + 1];
+  }
+  for (int at = 0; at < CELLS * CELLS; ++at) begin[at + 1] += begin[at];
+  std::unique_ptr<int32_t[]> order(new int32_t[view.rows]);
+  for (int64_t row = 0; row < view.rows; ++row) order[begin[cell[row]]++] = int32_t(row);
+  return order;
+}
+
 template <class C>
 struct Matches {  // mirrored in native.py; pointers may be null where a result is not wanted
   C* best;
@@ -263,10 +312,12 @@ template <class C>
 struct Columns {
   std::unique_ptr<C[]> best, trigger;
   std::unique_ptr<int32_t[]> index, ties, tie_count;
+  bool in_order;  // anchors come by ascending index: the first that has a value is the first of all
 
-  Columns(int64_t count, bool with_ties)
+  Columns(int64_t count, bool with_ties, bool ascending)
       : best(new C[count]), trigger(new C[count]), index(new int32_t[count]),
-        ties(with_ties ? new int32_t[count * TIES] : nullptr), tie_count(new int32_t[count]) {
+        ties(with_ties ? new int32_t[count * TIES] : nullptr), tie_count(new int32_t[count]),
+        in_order(ascending) {
     std::fill_n(best.get(), count, -std::numeric_limits<C>::infinity());
     std::fill_n(trigger.get(), count, -std::numeric_limits<C>::infinity());
     std::fill_n(index.get(), count, -1);
@@ -278,8 +329,10 @@ struct Columns {
       best[column] = value;
       index[column] = int32_t(anchor);
       tie_count[column] = 0;
-    } else if (!(value == best[column])) {
+    } else if (!(value == best[column]) && !(value != value)) {
       return;
+    } else if (anchor < index[column]) {
+      index[column] = int32_t(anchor);
     }
     remember(column, anchor);
     trigger[column] = next_trigger(column);
@@ -291,11 +344,11 @@ struct Columns {
     tie_count[column] = std::min(held + 1, TIES + 1);
   }
 
-  // Ties at 0 are never remembered: they are most pairs there are, and found by the second look.
+  // Ties at 0 are passed by: they are most pairs there are, and found by the second look.
   C next_trigger(int64_t column) const {
     C value = best[column];
     if (value != value) return std::numeric_limits<C>::infinity();
-    bool ties_wanted = ties && tie_count[column] <= TIES && value != 0;
+    bool ties_wanted = value != 0 && (!in_order || (ties && tie_count[column] <= TIES));
     return ties_wanted ? value : std::nextafter(value, std::numeric_limits<C>::infinity());
   }
 };
@@ -331,12 +384,12 @@ void match_tile(const Tile<C>& tile, const Boxes<C>& boxes, const int32_t* list,
       if constexpr (COLUMNS) {
         if (__builtin_expect(any(hit), 0))
           for (int64_t lane = 0; lane < count; ++lane)
-            columns->offer(column, iou[lane / WIDTH<C>][lane % WIDTH<C>], tile.first + first + lane);
+            columns->offer(column, iou[lane / WIDTH<C>][lane % WIDTH<C>], tile.row[first + lane]);
       }
     }
     for (int64_t lane = 0; lane < count; ++lane) {
-      out.best[tile.first + first + lane] = best[lane / WIDTH<C>][lane % WIDTH<C>];
-      out.index[tile.first + first + lane] = index[lane / WIDTH<C>][lane % WIDTH<C>];
+      out.best[tile.row[first + lane]] = best[lane / WIDTH<C>][lane % WIDTH<C>];
+      out.index[tile.row[first + lane]] = index[lane / WIDTH<C>][lane % WIDTH<C>];
     }
   }
 }
@@ -354,15 +407,17 @@ struct Matching {
   const bool undefined_is_zero;
   const int64_t tile;
   const int threads;
-  std::unique_ptr<int32_t[]> lists;
+  std::unique_ptr<int32_t[]> lists, order;  // no order: as they come
   std::vector<Columns<C>> columns;
   std::atomic<int64_t> next{0};
   std::atomic<bool> saw_wild{false}, negative{false};
 
   Matching(const View& a, const View& b, const Matches<C>& results, bool zero, int32_t allowed)
       : anchors(a), boxes(b), out(results), undefined_is_zero(zero), tile(tile_length(a.rows, allowed, GROUP<C>)),
-        threads(thread_count(a.rows, b.rows, tile, allowed)), lists(new int32_t[threads * b.rows]) {
-    for (int id = 0; id < threads && out.column_best; ++id) columns.emplace_back(boxes.count, out.tied != nullptr);
+        threads(thread_count(a.rows, b.rows, tile, allowed)), lists(new int32_t[threads * b.rows]),
+        order(worth_sorting() ? near_together<C>(anchors) : nullptr) {
+    for (int id = 0; id < threads && out.column_best; ++id)
+      columns.emplace_back(boxes.count, out.tied != nullptr, order == nullptr);
   }
 
   // Whether any size was negative.
@@ -373,6 +428,19 @@ struct Matching {
     return boxes.negative || negative;
   }
 
+  // Sorting pays where there are enough boxes to leave out, and tiles as they come would leave out few.
+  bool worth_sorting() const {
+    if (boxes.count < 64 || anchors.rows < 8 * TILE || !boxes.are_tame) return false;
+    Tile<C> sample;
+    int64_t kept = 0;
+    for (int part = 0; part < SAMPLES; ++part) {
+      int64_t first = (anchors.rows - TILE) / SAMPLES * part;
+      sample.load(anchors, first, first + TILE);
+      for (int64_t column = 0; column < boxes.count; ++column) kept += sample.may_overlap(boxes.all[column]);
+    }
+    return kept > SAMPLES * boxes.count / 2;
+  }
+
   // The first tame tile a thread takes is not thinned out: so every box has met an anchor, its best is 0 or more with the right
   // first index, and the zeros left out later change nothing.
   void take_tiles(int id) {
@@ -380,7 +448,7 @@ struct Matching {
     int32_t* list = lists.get() + id * boxes.count;
     bool may_thin = columns.empty();
     for (int64_t first; (first = next.fetch_add(tile)) < anchors.rows;) {
-      current.load(anchors, first, std::min(first + tile, anchors.rows));
+      current.load(anchors, first, std::min(first + tile, anchors.rows), order.get());
       bool is_tame = boxes.are_tame && current.is_tame;
       int64_t listed = 0;
       for (int64_t column = 0; column < boxes.count; ++column) {
@@ -412,8 +480,20 @@ struct Matching {
         if (index < 0 || (same ? held.index[column] < index : beats(value, best))) best = value, index = held.index[column];
       }
       out.column_best[column] = best;
-      out.column_index[column] = index;
+      out.column_index[column] = order && best == 0 ? first_zero(column) : index;
     }
+  }
+
+  // Zeros are not followed one by one. Without wild anchors a best of 0 means that all are 0.
+  int64_t first_zero(int64_t column) const {
+    bool ignored = false;
+    for (int64_t row = 0; saw_wild && row < anchors.rows; ++row) {
+      const Box<C> anchor = read_box<C>(anchors, row, ignored), &box = boxes.all[column];
+      C overlap = intersection<false>(anchor.x1, anchor.y1, anchor.x2, anchor.y2, box.x1, box.y1, box.x2, box.y2);
+      C iou = overlap / ((anchor.area + box.area) - overlap);
+      if (iou == 0 || (undefined_is_zero && !(overlap > 0))) return row;
+    }
+    return 0;
   }
 
   void mark_ties() {
@@ -453,7 +533,7 @@ struct Matching {
         for (int u = 0; u < UNROLL; ++u)
           same[u] |= held.iou(u, boxes.all[column], undefined_is_zero) == out.column_best[column];
       for (int64_t lane = 0; lane < GROUP<C> && group * GROUP<C> + lane < current.count; ++lane)
-        if (same[lane / WIDTH<C>][lane % WIDTH<C>]) out.tied[current.first + group * GROUP<C> + lane] = true;
+        if (same[lane / WIDTH<C>][lane % WIDTH<C>]) out.tied[current.row[group * GROUP<C> + lane]] = true;
     }
   }
 };
@@ -486,7 +566,7 @@ void topk_tile(const Tile<C>& tile, const Boxes<C>& boxes, int64_t k, bool undef
       if (column >= k && __builtin_expect(!any(hit), 1)) continue;
       for (int64_t lane = 0; lane < count; ++lane) {
         C value = iou[lane / WIDTH<C>][lane % WIDTH<C>];
-        int64_t row = (tile.first + first + lane) * k;
+        int64_t row = tile.row[first + lane] * k;
         if (column < k || beats(value, values[row + k - 1])) insert(values + row, indices + row, column, k, value, column);
         last[lane / WIDTH<C>][lane % WIDTH<C>] = values[row + k - 1];
       }
