@@ -36,7 +36,7 @@ def axes() -> list[str]:
         y = place_y(10.0**power)
         parts.append(f'<path d="M{LEFT} {y:.1f}H{WIDTH - RIGHT}" stroke="#dddddd"/>')
         parts.append(text(LEFT - 8, y + 4, f"{10.0**power:g} MiB", "end"))
-    for count in (31_250, 125_000, 500_000, 2_000_000, 4_000_000):
+    for count in (31_250, 125_000, 500_000, 1_000_000, 4_000_000):
         parts.append(text(place_x(count), HEIGHT - BOTTOM + 20, f"{count:,}", "middle"))
     parts.append(text((LEFT + WIDTH - RIGHT) / 2, HEIGHT - 14, "anchors N (both scales logarithmic)", "middle"))
     parts.append(text(LEFT, 22, "Both directions with low-quality matches: memory beyond inputs and results", "start"))

@@ -42,6 +42,16 @@ def test_many_processes_answer_as_one_does(tasks: list[Task], monkeypatch: pytes
 
 
 @pytest.mark.usefixtures("two_processes")
+def test_modules_of_the_user_do_not_hide_those_of_python(
+    tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "json.py").write_text("raise ValueError")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert [len(done.report.findings) for done in check_all(tasks)] == [0, 1] * 6
+
+
+@pytest.mark.usefixtures("two_processes")
 def test_a_process_that_dies_costs_one_file(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
     # The worker takes a request without a path for a defect of its own, and dies of it.
     real = pool.json.dumps

@@ -95,9 +95,10 @@ class _Pool:
 
 
 def _start() -> subprocess.Popen[bytes]:
-    # The caller's import path, so that the same togi is found.
-    code = f"import sys; sys.path[:] = {sys.path!r}; from togi.lint.worker import main; main()"
-    return subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    # The caller's import path behind the interpreter's own: the same togi is found, and a json.py of the user's, in a
+    # folder that the caller has put first, is not. For the same reason -P: not the working directory.
+    code = f"import sys; sys.path += {sys.path!r}; from togi.lint.worker import main; main()"
+    return subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
 def _stop(process: subprocess.Popen[bytes]) -> None:

@@ -201,7 +201,7 @@ def test_measuring_here(monkeypatch: pytest.MonkeyPatch) -> None:
     found = this_machine.measure("cpu", machine(), ["float32"])
     assert found.peak("float32") > 0
     assert found.call_s > 0
-    assert found.bandwidth(2**16) >= found.bandwidth(2**18) > 0
+    assert found.bandwidth(2**16) >= found.bandwidth(2**18) * (1 - 1e-9) > 0  # interpolated: rounded
 
 
 def test_the_table_adds_up() -> None:
