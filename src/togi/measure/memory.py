@@ -70,8 +70,8 @@ def measure_footprint(
             (weights inherited from the fork server): they are no growth, but the candidate needs them. 0 on CUDA,
             where torch's reserve holds everything.
         device: ``cpu`` or ``cuda``.
-        passes: calls per sample. Each pass is measured by itself and the lowest peak counts: pages that the system takes
-            back late only ever add. On CUDA, where the counter is exact, it is the highest.
+        passes: calls per sample. Each pass is measured by itself and the lowest peak counts: pages that the system
+            takes back late only ever add. On CUDA, where the counter is exact, it is the highest.
         exact: also ask torch's allocator for its exact peak, which takes one more pass under the profiler.
     """
     if device == "cuda":
