@@ -1,6 +1,7 @@
 """Predicted peaks of memory against the real peak of torch's CPU allocator, beside other predictors.
 
     python benchmarks/memory_prediction.py [--only NAME] [--json FILE]
+    python benchmarks/memory_prediction.py --compile [--only NAME] [--json FILE]
 
 Every model of ``memory_models.py``: one inference pass, a training step with SGD, one with Adam. The truth is togi's
 account of a run (exact: the allocator's own events); predictions never see it. Errors are of the whole peak and of what
@@ -9,6 +10,10 @@ stands above the parameters, inputs and optimizer state, which is harder. Beside
 - ``torch.distributed._tools.mem_tracker`` in a fake run of the same step, as its documentation shows;
 - ``torch-kitsune`` (``PYTHONPATH`` with it, or installed), which estimates from the module's layers and takes
   one float input. It is made for GPUs and adds 15 % for the allocator, which is left out here.
+
+``--compile``: the models under ``torch.compile`` with its defaults, of which the other two know nothing. The truth is
+the allocator's peak under torch's profiler, above what is there before the step. Half a minute a run, most of it for
+building kernels for the truth.
 """
 
 from __future__ import annotations
@@ -39,12 +44,14 @@ from togi.budget.account.make import account_of
 from togi.budget.prediction.fake_step import fake_step
 from togi.budget.prediction.predict import predict_cpu
 from togi.budget.step import OptimizerName, make_step
+from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
 from togi.subject.machine import machine
 
 MIB = 1 << 20
 RUNS: tuple[tuple[bool, OptimizerName], ...] = ((False, "none"), (True, "sgd"), (True, "adam"))
 PREDICTORS = ("togi", "mem_tracker", "kitsune")
+COMPILED_RUNS: tuple[tuple[bool, OptimizerName], ...] = ((False, "none"), (True, "adam"))
 
 
 def measure(name: str, train: bool, optimizer: OptimizerName) -> dict[str, Any]:
@@ -61,6 +68,28 @@ def measure(name: str, train: bool, optimizer: OptimizerName) -> dict[str, Any]:
     for predictor, predict in zip(PREDICTORS, (by_togi, by_mem_tracker, by_kitsune), strict=True):
         row[predictor] = attempt(lambda predict=predict: predict(subject, train, optimizer))
     return row
+
+
+def measure_compiled(name: str, train: bool, optimizer: OptimizerName) -> dict[str, Any]:
+    """As ``measure``, of the compiled module."""
+    torch.manual_seed(0)
+    subject = Subject(*getattr(memory_models, name)())
+    started = time.perf_counter()
+    predicted = predict_cpu(make_step(subject, train=train, optimizer=optimizer), compile=True)
+    seconds = time.perf_counter() - started
+    step = make_step(subject, train=train, optimizer=optimizer)
+    step.module.compile()
+    for _ in range(2):
+        step.run()
+    above = torch_allocator_peak_bytes(step.run) or 0
+    torch._dynamo.reset()
+    return {
+        "model": name,
+        "run": optimizer if train else "inference",
+        "real_bytes": predicted.baseline_bytes + above,
+        "baseline_bytes": predicted.baseline_bytes,
+        "togi": {"bytes": predicted.peak_bytes, "seconds": round(seconds, 2), "notes": predicted.notes},
+    }
 
 
 def attempt(predict: Callable[[], int]) -> dict[str, Any]:
@@ -109,8 +138,8 @@ def by_kitsune(subject: Subject, train: bool, optimizer: OptimizerName) -> int:
 
 
 def error(row: dict[str, Any], predictor: str, *, above: bool = False) -> float | None:
-    """Signed, relative to the real peak, or to what of it stands above the baseline."""
-    if "bytes" not in row[predictor]:
+    """Signed, relative to the real peak, or to what of it stands above the baseline; None where it could not."""
+    if "bytes" not in row.get(predictor, {}):
         return None
     base = row["baseline_bytes"] if above else 0
     return (row[predictor]["bytes"] - row["real_bytes"]) / (row["real_bytes"] - base)
@@ -131,7 +160,7 @@ def markdown(rows: list[dict[str, Any]]) -> str:
 
 def summary(rows: list[dict[str, Any]]) -> str:
     lines = ["| predictor | runs | cannot | median error | worst |", "|---|--:|--:|--:|--:|"]
-    for predictor in PREDICTORS:
+    for predictor in (predictor for predictor in PREDICTORS if any(predictor in row for row in rows)):
         for above in (False, True):
             found = [abs(e) for row in rows if (e := error(row, predictor, above=above)) is not None]
             title = f"{predictor}, above the baseline" if above else predictor
@@ -143,14 +172,16 @@ def summary(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", help="the name of a model")
+    parser.add_argument("--compile", action="store_true", help="under torch.compile")
     parser.add_argument("--json", type=Path)
     chosen = parser.parse_args()
     warnings.simplefilter("ignore")
     rows = []
     for factory in memory_models.ALL:
         if chosen.only in (None, factory.__name__):
-            for train, optimizer in RUNS:
-                rows.append(measure(factory.__name__, train, optimizer))
+            for train, optimizer in COMPILED_RUNS if chosen.compile else RUNS:
+                row = measure_compiled if chosen.compile else measure
+                rows.append(row(factory.__name__, train, optimizer))
                 print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     if chosen.json is not None:
         document = {

@@ -267,6 +267,7 @@ def fit(
     inputs: Any = None,
     *,
     memory: int | str,
+    train: bool = True,
     step: Any = None,
     optimizer: str = "none",
     batch: int | None = None,
@@ -278,11 +279,15 @@ def fit(
 ) -> FitResult:
     """Make a training step fit: a plan of what is recomputed, searched, measured and proven in a process of its own.
 
+    With ``train=False`` an inference pass: a plan of which modules run in slices, along dimensions that are independent.
+
     ``result.plan.apply(module)`` puts it on a live module, ``result.plan.remove()`` takes it away.
 
     Args:
         subject, inputs: as for ``tune``.
         memory: the whole peak of a step: parameters, gradients, optimizer state, activations. Bytes, or ``"8GiB"``.
+        train: a training step, else one inference pass; then ``step``, ``optimizer`` and ``allow_approximate`` have no
+            part in it.
         step: with a live module: ``step(module, sample) -> loss``; without one the loss is the mean of the outputs.
         optimizer: ``none``, ``sgd``, ``momentum``, ``adam`` or ``adamw``: its state counts.
         batch, dtype: as for ``memory``.
@@ -300,7 +305,9 @@ def fit(
     from togi.cli.quantities import parse_size
     from togi.trial.errand import run_errand
 
-    check_options(train=True, optimizer=optimizer, batch=batch, dtype=dtype)
+    check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
+    if not train and (step is not None or allow_approximate):
+        raise TogiError("step and allow_approximate have no part in inference: leave them out, or plan a training step")
     payload = {
         "budget_bytes": parse_size(memory),
         "optimizer": optimizer,
@@ -314,7 +321,7 @@ def fit(
     with _reference(subject, inputs, {"step": step}) as (ref, name):
         answer = run_errand(
             ref,
-            "togi.budget.fit.errand:fit",
+            "togi.budget.fit.errand:fit" if train else "togi.budget.fit.inference.errand:fit",
             payload,
             purpose="fitted",
             device=device,
@@ -335,6 +342,7 @@ def predict_memory(
     dtype: str | None = None,
     device: str = "cpu",
     memory: int | None = None,
+    compile: bool = False,
     seed: int = 0,
 ) -> Prediction:
     """How much memory a run would need, without running it and without the device.
@@ -343,17 +351,20 @@ def predict_memory(
         subject, inputs, train, optimizer, batch, dtype: as for ``memory``; ``batch`` may be more than fits here.
         device: ``cpu``, exact but for what depends on values, or ``cuda``, with a range.
         memory: bytes; also finds the largest batch that fits.
+        compile: as ``torch.compile`` with its defaults would run the module; on the CPU only.
 
     Raises:
-        TogiError: bad subject or option; the run depends on values; it failed on tensors without values.
+        TogiError: bad subject or option; the run depends on values; it failed on tensors without values, or cannot be
+            compiled.
     """
-    from togi.budget.options import check_options
+    from togi.budget.options import check_compile, check_options
     from togi.budget.prediction.record import Prediction
     from togi.trial.errand import run_errand
 
     check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
+    check_compile(compile, device)
     payload = {"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype, "memory": memory}
-    payload["device"] = device.partition(":")[0]
+    payload |= {"device": device.partition(":")[0], "compile": compile}
     with _reference(subject, inputs, {}) as (ref, name):
         answer = run_errand(
             ref,

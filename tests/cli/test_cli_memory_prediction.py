@@ -61,3 +61,15 @@ def test_a_device_that_is_not_here_and_a_limit(file: str, capsys: pytest.Capture
 def test_refusals(file: str, factory: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["memory", f"{file}:{factory}", "--predict", *options]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_compiled(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["memory", f"{file}:subject", "--train", "--compile", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert document["kind"] == "prediction"
+    assert document["compiled"] is True
+
+
+def test_compiled_for_another_device_is_refused(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["memory", f"{file}:subject", "--compile", "--device", "cuda"]) != 0
+    assert "for the CPU only" in capsys.readouterr().err

@@ -23,3 +23,13 @@ def check_options(*, train: bool, optimizer: str, batch: int | None, dtype: str 
         raise TogiError(f"optimizer {optimizer} has no part in inference: add --train (train=True), or leave it out")
     if batch is not None and batch < 1:
         raise TogiError(f"a batch of {batch} is no batch: give 1 or more")
+
+
+def check_compile(compile: bool, device: str) -> None:
+    """Raises TogiError where a compiled run cannot be predicted."""
+    if compile and device != "cpu":
+        raise TogiError(
+            f"a compiled run is predicted for the CPU only, and the device is {device}: what is fused for a GPU, and "
+            "so what is kept, is another program, which cannot be planned without that device. Leave --compile "
+            "(compile=True) out for a prediction of the uncompiled model"
+        )

@@ -72,7 +72,7 @@ def make_step(
     Raises:
         SubjectError: no parameter takes a gradient, or the inputs share no batch dimension.
     """
-    prepared = prepare(subject, device=device)
+    prepared = prepare(subject, device=device, train=train)
     module, sample, notes = prepared.module, prepared.samples[0], list(prepared.notes)
     if train:
         _set_modes(subject.module, module)

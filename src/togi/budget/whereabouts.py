@@ -38,16 +38,14 @@ class Whereabouts:
         self._forward: dict[int, Where] = {}
 
     @contextmanager
-    def following(self) -> Iterator[None]:
-        """Installs torch's global module and optimizer hooks, and takes them away again."""
+    def following(self, *, modules: bool = True) -> Iterator[None]:
+        """Installs torch's global optimizer hooks, those of modules unless told not to, and takes them away again."""
         with ExitStack() as hooks:
-            for handle in (
-                register_module_forward_pre_hook(self._entered),
-                register_module_forward_hook(self._left, always_call=True),
-                register_optimizer_step_pre_hook(self._step_begins),
-                register_optimizer_step_post_hook(self._step_ends),
-            ):
-                hooks.callback(handle.remove)
+            hooks.callback(register_optimizer_step_pre_hook(self._step_begins).remove)
+            hooks.callback(register_optimizer_step_post_hook(self._step_ends).remove)
+            if modules:
+                hooks.callback(register_module_forward_pre_hook(self._entered).remove)
+                hooks.callback(register_module_forward_hook(self._left, always_call=True).remove)
             yield
 
     def now(self) -> Where:

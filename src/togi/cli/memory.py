@@ -38,6 +38,9 @@ def memory(
     predict: Annotated[
         bool, typer.Option("--predict", help="Do not run it: predict. Also where --device cuda is not here.")
     ] = False,
+    compile: Annotated[
+        bool, typer.Option("--compile", help="Predict for the module under torch.compile (on the CPU).")
+    ] = False,
     limit: Annotated[
         int | None,
         typer.Option("--memory", metavar="SIZE", parser=parse_size, help="Predict the largest batch that fits."),
@@ -61,13 +64,14 @@ def memory(
     if is_snapshot(subject):
         run_only = {"--train": train, "--optimizer": optimizer != "none", "--batch": batch is not None}
         run_only |= {"--dtype": dtype is not None, "--against": against is not None, "--device": device != "cpu"}
+        run_only |= {"--predict": predict, "--compile": compile, "--memory": limit is not None}
         return memory_of_snapshot(
             subject, report=report, force=force, fail_over=fail_over, json=json, meaningless=run_only
         )
-    if must_predict(predict, limit, device):
+    if must_predict(predict or compile, limit, device):
         return memory_of_prediction(
             subject,
-            options={"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype},
+            options={"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype, "compile": compile},
             device=device,
             limit=limit,
             seed=seed,

@@ -24,7 +24,9 @@ def prediction_text(found: Prediction) -> RenderableType:
 def _headline(found: Prediction) -> list[Text]:
     peak = found.peak
     text = Text("Predicted peak ", style="bold").append(size(found.peak_bytes), style="bold cyan")
-    text.append(f" on {found.device}", style="bold").append(_range(found.low_bytes, found.high_bytes))
+    text.append(f" on {found.device}{', compiled' if found.compiled else ''}", style="bold").append(
+        _range(found.low_bytes, found.high_bytes)
+    )
     where = f"  in {peak.op or 'an operation'}" + (f" of {peak.module}" if peak.module else "")
     lines = [text, Text(clean(f"{where}, {peak.phase}" + (f", {peak.line}" if peak.line else "")), style="dim")]
     if found.device != "cpu":

@@ -25,8 +25,10 @@ class Prepared:
     notes: tuple[str, ...] = ()
 
 
-def prepare(subject: Subject, *, device: str = "cpu") -> Prepared:
+def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Prepared:
     """A copy in eval mode on ``device``; the user's module stays as it was.
+
+    ``train`` says that the caller is going to set the modes for a training step, so that no note speaks of eval().
 
     A module that cannot be copied (a lock, an open file, a backend's session inside) is used itself, which is said in
     the notes: the caller is a process of its own.
@@ -39,7 +41,8 @@ def prepare(subject: Subject, *, device: str = "cpu") -> Prepared:
     module = _unwrapped(subject.module, notes)
     _check_values(module)
     training = _is_training(module)
-    _note_training(module, notes)
+    if not train:
+        _note_training(module, notes)
     _note_devices(module, device, notes)
     copied = _copied(module, notes)
     _set_eval(copied)
@@ -122,9 +125,9 @@ def is_exported(module: nn.Module) -> bool:
 def _note_training(module: nn.Module, notes: list[str]) -> None:
     parts = {type(part).__name__ for part in module.modules() if part.training and not is_exported(part)}
     if _is_training(module):
-        notes.append("It was handed over in training mode; trials use eval().")
+        notes.append("It was handed over in training mode; it is run in eval().")
     elif parts and not is_exported(module):
-        notes.append(f"Parts of it were in training mode ({', '.join(sorted(parts)[:3])}); trials use eval().")
+        notes.append(f"Parts of it were in training mode ({', '.join(sorted(parts)[:3])}); it is run in eval().")
 
 
 def _set_eval(module: nn.Module) -> None:

@@ -21,7 +21,7 @@ _HALVINGS = 6
 
 
 def predict(subject: Subject, payload: Message) -> Message:
-    """``payload``: train, optimizer, batch, dtype, device as ``make_step`` takes them, and memory (bytes or None)."""
+    """``payload``: train, optimizer, batch, dtype, device as for ``make_step``; memory (bytes or None); compile."""
     return prediction_of(subject, **payload).model_dump(mode="json")
 
 
@@ -31,12 +31,14 @@ def prediction_of(
     device: str = "cpu",
     batch: int | None = None,
     memory: int | None = None,
+    compile: bool = False,
     **options: Any,
 ) -> Prediction:
     """The prediction of one step; with ``memory`` (bytes) also the largest batch that fits, and its halvings.
 
     Raises:
-        SubjectError: the run depends on values; with ``batch`` or ``memory``: the inputs share no batch dimension.
+        SubjectError: the run depends on values, or cannot be compiled; with ``batch`` or ``memory``: the inputs share
+            no batch dimension.
     """
     started = time.perf_counter()
     known: dict[int | None, Prediction] = {}
@@ -44,7 +46,9 @@ def prediction_of(
     def at(rows: int | None) -> Prediction:
         if rows not in known:
             step = make_step(subject, **options)
-            known[rows] = (predict_cpu if device == "cpu" else predict_cuda)(step, batch=rows)
+            known[rows] = (
+                predict_cpu(step, batch=rows, compile=compile) if device == "cpu" else predict_cuda(step, batch=rows)
+            )
         return known[rows]
 
     found = at(batch)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import AbstractContextManager, ExitStack
@@ -14,6 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from togi.budget.account.record import Category, Moment
 from togi.budget.ledger import Piece
+from togi.budget.prediction.compiled import CompiledRecording, compilation_notes, compiled, where_in
 from togi.budget.prediction.cpu import highest
 from togi.budget.prediction.fake_step import fake_step
 from togi.budget.prediction.probe import Probe, sizes_by_running
@@ -26,20 +28,21 @@ from togi.errors import SubjectError
 _PROBE_LIMIT_BYTES = 4 << 30
 
 
-def predict_cpu(step: Step, *, batch: int | None = None, subject: str = "") -> Prediction:
+def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, subject: str = "") -> Prediction:
     """The peak of torch's CPU allocator in a step after the first, to the byte where kernels could be asked.
 
     Args:
         step: as ``make_step`` makes it. It is consumed: its module's tensors are replaced by fake ones.
         batch: rows of the inputs, which may be more than this machine could hold.
+        compile: the module is compiled by ``torch.compile``; loss and optimizer are not.
 
     Raises:
-        SubjectError: the run depends on values, which fake tensors do not have.
+        SubjectError: the run depends on values, which fake tensors do not have; it cannot be compiled.
     """
     started = time.perf_counter()
-    recording = record(step, batch=batch, mend_results=_mended_on_cpu)
-    height = highest(recording, Probe(limit_bytes=_PROBE_LIMIT_BYTES))
     notes = [*step.notes]
+    recording = record(step, batch=batch, mend_results=_mended_on_cpu, compile=compile, notes=notes)
+    height = highest(recording, Probe(limit_bytes=_PROBE_LIMIT_BYTES))
     if height.unmeasured:
         names = ", ".join(sorted({str(call.func) for call in height.unmeasured}))
         notes.append(f"Kernels near the peak that could not be run alone to see their workspace: {names}.")
@@ -47,6 +50,7 @@ def predict_cpu(step: Step, *, batch: int | None = None, subject: str = "") -> P
         subject=subject,
         device="cpu",
         train=step.train,
+        compiled=compile,
         peak_bytes=height.peak_bytes,
         low_bytes=height.peak_bytes,
         high_bytes=height.high_bytes,
@@ -69,19 +73,24 @@ def record(
     around: AbstractContextManager[Any] | None = None,
     foreach: bool | None = None,
     first: bool = False,
+    compile: bool = False,
+    notes: list[str] | None = None,
 ) -> Recording:
     """The step run on fake tensors: once to make the optimizer's state, then written down.
 
     Args:
         around: a context manager that replaces what another device does differently.
         first: the first run is written down too, before the other.
+        compile: by ``torch.compile``, with kernels that do nothing; ``notes`` is told where that made several graphs.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     try:
         fake = fake_step(step, mode, batch=batch, foreach=foreach)
         whereabouts = Whereabouts(fake.module)
-        recording = Recording(where=whereabouts.now, mend_results=mend_results)
         with ExitStack() as stack:
+            recording = _recording(whereabouts, mend_results, compile)
+            if compile:
+                stack.enter_context(compiled(fake.module))
             stack.enter_context(mode)
             if around is not None:
                 stack.enter_context(around)
@@ -96,12 +105,20 @@ def record(
                 gc.collect()
                 _enter(recording, fake)
             _run_recorded(fake, recording, whereabouts, stack)
+            if compile and notes is not None:
+                notes += compilation_notes()
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise SubjectError(
             f"the run depends on values ({_first_line(error)}), which a run without values cannot know: no prediction "
             "is possible. Without --predict the model is run and accounted for."
         ) from error
     return recording
+
+
+def _recording(whereabouts: Whereabouts, mend_results: Mend, compile: bool) -> Recording:
+    if not compile:
+        return Recording(where=whereabouts.now, mend_results=mend_results)
+    return CompiledRecording(where=lambda: where_in(whereabouts.now, sys._getframe(1)), mend_results=mend_results)
 
 
 def _second_begins(recording: Recording, step: Step) -> None:
@@ -120,7 +137,8 @@ def _run_recorded(step: Step, recording: Recording, whereabouts: Whereabouts, st
                 lambda p: _categorise([p.grad] if p.grad is not None else [], recording)
             )
             stack.callback(handle.remove)
-    stack.enter_context(whereabouts.following())
+    # module hooks would be compiled with the module
+    stack.enter_context(whereabouts.following(modules=not isinstance(recording, CompiledRecording)))
     with recording:
         step.run()
 

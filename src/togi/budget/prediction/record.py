@@ -23,6 +23,8 @@ class Prediction(Record):
     subject: str = ""
     device: str = "cpu"
     train: bool = False
+    compiled: bool = False
+    """By ``torch.compile``: the module, not the loss and the optimizer."""
     peak_bytes: int
     """Handed out by torch's allocator at the peak, what is there before the run included."""
     low_bytes: int

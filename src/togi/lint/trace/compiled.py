@@ -30,7 +30,7 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+")
 
 def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event, ...], tuple[str, ...]]:
     """``(events, notes)`` of running the subject compiled. A subject that cannot be run so gives a note."""
-    prepared = prepare(subject, device=device)
+    prepared = prepare(subject, device=device, train=subject.step is not None)
     notes: list[str] = []
     with _fresh_dynamo():
         compiled = torch.compile(prepared.module, backend="eager")

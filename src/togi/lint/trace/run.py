@@ -29,7 +29,7 @@ def trace_subject(subject: Subject, *, device: str = "cpu") -> Trace:
 
     Raises SubjectError: it fails without the simulation too.
     """
-    prepared = prepare(subject, device=device)
+    prepared = prepare(subject, device=device, train=subject.step is not None)
     run = _pass_of(subject, prepared)
     if device.startswith("cuda"):
         return _on_gpu(subject, prepared, run)
