@@ -88,7 +88,7 @@ def measure_compiled(name: str, train: bool, optimizer: OptimizerName) -> dict[s
         "run": optimizer if train else "inference",
         "real_bytes": predicted.baseline_bytes + above,
         "baseline_bytes": predicted.baseline_bytes,
-        "togi": {"bytes": predicted.peak_bytes, "seconds": round(seconds, 2), "notes": predicted.notes},
+        "togi": {"bytes": predicted.peak_bytes, "seconds": round(seconds, 2)},
     }
 
 

@@ -102,6 +102,15 @@ def test_output_goes_where_it_is_sent(form: str, folder: Path, capsys: pytest.Ca
         assert written == shown
 
 
+def test_tables_of_a_subject_go_there_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "s.py").write_text(SUBJECT.format(failing="pass"))
+    options = ("s.py:subject", "--select", "bias-before-norm")
+    assert "layer" in (shown := out(capsys, *options, code=1))
+    assert out(capsys, *options, "--output-file", "report", code=1) == ""
+    written = (folder / "report").read_text().splitlines()
+    assert [line.split()[:1] for line in written] == [line.split()[:1] for line in shown.splitlines()]
+
+
 def test_json(capsys: pytest.CaptureFixture[str]) -> None:
     document = json.loads(out(capsys, "--json", code=1))
     assert document["kind"] == "findings"

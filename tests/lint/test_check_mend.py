@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import codecs
 import json
+import shutil
 import stat
+import subprocess
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -14,7 +16,7 @@ from togi.lint import check_file, mend
 from togi.lint.finding import Edit, Finding, Fix, Place
 from togi.lint.fix_paths import FixResult, fix_paths
 from togi.lint.output.diff import diff
-from togi.lint.output.lines import plain_text
+from togi.lint.output.lines import exact_text, plain_text
 from togi.lint.rule import SourceRule
 from togi.lint.source.model import Source
 
@@ -84,9 +86,23 @@ def test_a_dry_run_writes_nothing_and_shows_it(file: Path, use: Callable[..., No
     done = fixed(file, dry=True)
     assert file.read_text() == BEFORE
     assert len(done.result) == 1
-    assert plain_text(diff(done.mended)) == (
-        "--- a.py\n+++ a.py\n@@ -1,3 +1,3 @@\n import torch\n-x = old(old(1))\n+x = new(new(1))\n\n"
+    assert exact_text(diff(done.mended)) == (
+        "--- a.py\n+++ a.py\n@@ -1,2 +1,2 @@\n import torch\n-x = old(old(1))\n+x = new(new(1))\n"
     )
+
+
+@pytest.mark.skipif(shutil.which("patch") is None, reason="needs the program patch")
+@pytest.mark.parametrize("change", [("\n", "\r\n"), ("import torch", "import torch  "), ("1))\n", "1))")])
+def test_the_diff_is_a_patch_that_gives_what_fix_gives(
+    change: tuple[str, str], file: Path, use: Callable[..., None]
+) -> None:
+    """Line ends, spaces at the ends of lines, no line end at the end of the file."""
+    use(one_at_a_time)
+    file.write_bytes(BEFORE.replace(*change).encode())
+    patch = exact_text(diff(fixed(file, dry=True).mended))
+    done = subprocess.run(["patch", "--binary", str(file)], input=patch.encode(), capture_output=True, check=False)
+    assert done.returncode == 0, done.stdout
+    assert file.read_bytes() == AFTER.replace(*change).encode()
 
 
 @pytest.mark.parametrize(

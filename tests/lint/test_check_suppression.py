@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from togi.lint.check_file import check_text
+from togi.lint.finding import Finding, Place
+from togi.lint.result import FileReport, Ignore
 from togi.lint.selection import Selected, select
 from togi.lint.settings import CheckSettings
 from togi.lint.suppression import ignores
@@ -20,6 +22,26 @@ def chosen(code: str, path: str = "a.py", **settings: object) -> Selected:
     assert not report.problems
     made = CheckSettings(select=(RULE,), folder=Path("/p"), **settings)  # type: ignore[arg-type]
     return select(report, Path("/p") / path, path, made)
+
+
+@pytest.mark.parametrize("named", ["scalar-from-tensor", "synchronization"])
+@pytest.mark.parametrize("found", ["scalar-from-tensor", "synchronization"])
+def test_a_comment_for_one_kind_of_rule_silences_the_same_wait_seen_by_the_other(found: str, named: str) -> None:
+    ignore = Ignore(rules=(named,), line=2, first=2, last=2)
+    finding = Finding(rule=found, message="m", remedy="r", place=Place(path="a.py", line=2, column=1))
+    settings = CheckSettings(select=(found,), folder=Path("/p"))
+    chosen_ = select(FileReport(findings=(finding,), ignores=(ignore,)), Path("/p/a.py"), "a.py", settings)
+    assert not chosen_.findings
+    assert len(chosen_.suppressed) == 1
+    assert not chosen_.notes
+
+
+def test_a_comment_for_another_wait_silences_nothing() -> None:
+    ignore = Ignore(rules=("tensor-in-print",), line=2, first=2, last=2)
+    finding = Finding(rule="scalar-from-tensor", message="m", remedy="r", place=Place(path="a.py", line=2, column=1))
+    settings = CheckSettings(select=("scalar-from-tensor",), folder=Path("/p"))
+    report = FileReport(findings=(finding,), ignores=(ignore,))
+    assert select(report, Path("/p/a.py"), "a.py", settings).findings == [finding]
 
 
 @pytest.mark.parametrize(

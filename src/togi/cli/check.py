@@ -163,27 +163,33 @@ def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | N
         _write_lines(counted(result), file)
         return
     _write_lines(text.full(result, width) if form is Form.TEXT else text.concise(result), file)
-    _show_report(result, file)
+    if result.tables:
+        _show_tables(result, file)
 
 
-def _show_report(result: CheckResult, file: Path | None) -> None:
-    """What module and trace rules have to say beside their findings."""
-    if not result.tables or file is not None:
-        return
+def _show_tables(result: CheckResult, file: Path | None) -> None:
+    """What module and trace rules have to say beside their findings: below them."""
     from rich.console import Console
 
     from togi.cli.output import print_text
     from togi.lint.output.tables import tables
 
-    print_text(Console(highlight=False, width=_TABLE_WIDTH), tables(result))
+    if file is None:
+        print_text(Console(highlight=False, width=_TABLE_WIDTH), tables(result))
+        return
+    with file.open("a", encoding="utf-8", errors="replace") as opened:
+        print_text(Console(highlight=False, width=_TABLE_WIDTH, file=opened, color_system=None), tables(result))
 
 
 def _show_diff(checked: FixResult, file: Path | None) -> None:
     from togi.lint.output.diff import diff
-    from togi.lint.output.lines import plain
+    from togi.lint.output.lines import exact_text, plain
     from togi.lint.output.text import summary
 
-    _write_lines(diff(checked.mended), file)
+    if file is not None or not _coloured():
+        _write(exact_text(diff(checked.mended)), file)
+    else:
+        _write_lines(diff(checked.mended), file)
     typer.echo(plain(summary(checked.result)), err=True)
     for problem in checked.result.problems:
         typer.echo(f"{problem.path}: {problem.message}", err=True)

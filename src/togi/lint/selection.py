@@ -10,6 +10,7 @@ from pathlib import Path
 from togi.errors import nearest
 from togi.lint.finding import Finding
 from togi.lint.names import expand, rule_kinds
+from togi.lint.once import SAME
 from togi.lint.patterns import matches
 from togi.lint.result import FileReport, Ignore, Note
 from togi.lint.rule import all_rules
@@ -46,7 +47,7 @@ def select(report: FileReport, path: Path, shown: str, settings: CheckSettings) 
             continue
         number = _silencing(finding, report.ignores)
         if number is not None:
-            used.setdefault(number, set()).add(finding.rule)
+            used.setdefault(number, set()).update(_named(report.ignores[number], finding.rule) or {finding.rule})
         why = "ignore comment" if number is not None else "per-file-ignores" if finding.rule in elsewhere else ""
         if why:
             found.suppressed.append(finding.model_copy(update={"suppressed": why}))
@@ -73,8 +74,13 @@ def _silencing(finding: Finding, ignores: Sequence[Ignore]) -> int | None:
     return min(fitting, key=lambda number: (not ignores[number].rules, ignores[number].whole_file), default=None)
 
 
+def _named(ignore: Ignore, rule: str) -> set[str]:
+    """The rules by which the comment means ``rule``: itself, and those that see the same in source or in a run."""
+    return {name for name in ignore.rules if name == rule or name in SAME.get(rule, ()) or rule in SAME.get(name, ())}
+
+
 def _speaks_for(ignore: Ignore, finding: Finding) -> bool:
-    if ignore.rules and finding.rule not in ignore.rules:
+    if ignore.rules and not _named(ignore, finding.rule):
         return False
     if ignore.whole_file:
         return True

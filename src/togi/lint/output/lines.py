@@ -20,6 +20,11 @@ def plain_text(lines: Iterable[Line]) -> str:
     return "".join(f"{plain(line)}\n" for line in lines)
 
 
+def exact_text(lines: Iterable[Line]) -> str:
+    """With the spaces and carriage returns at the ends of lines, which a patch needs."""
+    return "".join("".join(part for part, _ in line) + "\n" for line in lines)
+
+
 def print_lines(console: Console, lines: Iterable[Line]) -> None:
     """On a terminal with its colours."""
     from rich.text import Text

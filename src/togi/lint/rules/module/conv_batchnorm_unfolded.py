@@ -16,7 +16,7 @@ LEAST_SHARE = 0.01
 
 
 class ConvBatchnormUnfolded(ModuleRule):
-    """A batch norm with fixed statistics runs behind a convolution that could hold it.
+    """A batch norm whose statistics are fixed at inference runs behind a convolution that could hold it.
 
     What it reports: batch norms at inference whose input is the result of a convolution or linear layer that nothing
     else reads.
@@ -53,7 +53,8 @@ class ConvBatchnormUnfolded(ModuleRule):
             count=len(names),
             message=f"{plural(len(names), 'batch norm')} could be part of the convolution or linear layer before "
             f"{'them' if len(names) > 1 else 'it'}.",
-            evidence=f"{layers(names)}: fixed statistics, and nothing else reads what lies between.",
+            evidence=f"{layers(names)}: at inference the statistics are fixed, and nothing else reads what lies "
+            "between.",
             remedy="togi tune does it with fold_batch_norm; in code, torch.nn.utils.fusion.fuse_conv_bn_eval for each.",
             cost=Cost(
                 text=f"{size(moved)} moved per pass, {percent(share)} of the predicted time",
