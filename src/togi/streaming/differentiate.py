@@ -13,14 +13,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from togi.streaming.combining import COMBINERS
-from togi.streaming.loop import Body, TileLoop
+from togi.streaming.loop import TileLoop, Tiles
 from togi.streaming.schedule import Product
 
 
 class _Recomputed(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, run: Run, *reads: Any) -> Any:
-        results = run.loop.run(reads, run.length, run.tile, run.body)
+        results = run.loop.run(reads, run.length, run.tiles)
         flat = [tensor for result in results for tensor in _tensors(result)]
         ctx.run = run
         ctx.numbers = [None if isinstance(read, Tensor) else read for read in reads]
@@ -42,13 +42,14 @@ class _Recomputed(torch.autograd.Function):
 class Run:
     """One loop with all that one call decided about it."""
 
-    def __init__(self, loop: TileLoop, length: int, tile: int, backward_tile: int, body: Body | None) -> None:
-        self.loop, self.length, self.tile, self.backward_tile, self.body = loop, length, tile, backward_tile, body
+    def __init__(self, loop: TileLoop, length: int, tiles: Tiles, backward_tile: int) -> None:
+        self.loop, self.length, self.tiles, self.backward_tile = loop, length, tiles, backward_tile
 
     def __call__(self, reads: Sequence[Any]) -> list[Any]:
         """The products, with gradients where ``reads`` have them."""
         if not (torch.is_grad_enabled() and any(isinstance(r, Tensor) and r.requires_grad for r in reads)):
-            return self.loop.run(reads, self.length, self.tile, self.body)
+            with torch.no_grad():  # compiled code is made for one mode
+                return self.loop.run(reads, self.length, self.tiles)
         flat = iter(_Recomputed.apply(self, *reads))
         return [_packed(product, flat) for product in self.loop.products]
 

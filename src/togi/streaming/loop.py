@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,6 +16,29 @@ from togi.streaming.slicing import Call, Length, Offset, Slice
 
 aten = torch.ops.aten
 Body = Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """How a loop is cut. With a compiled ``body``: tiles of ``compiled`` positions, and what is left over, where it
+    has ``least`` positions, by ``body`` as well; the rest in ``plain`` tiles."""
+
+    plain: int
+    compiled: int = 0
+    least: int = 0
+    body: Body | None = None
+
+    def cut(self, length: int, plain: Body) -> Iterator[tuple[int, int, Body]]:
+        """``(offset, count, body)`` of every tile."""
+        offset = 0
+        while offset < length:
+            left = length - offset
+            if self.body is not None and left >= min(self.least or self.compiled, self.compiled):
+                count, body = min(self.compiled, left), self.body
+            else:
+                count, body = min(self.plain, left), plain
+            yield offset, count, body
+            offset += count
 
 
 class TileLoop:
@@ -41,20 +65,16 @@ class TileLoop:
         place = [number for number, used in ((offset, self.uses_offset), (count, self.uses_length)) if used]
         return [*cut, *reads[len(self.sliced) :], *place]
 
-    def run(self, reads: Sequence[Any], length: int, tile: int, body: Body | None = None) -> list[Any]:
+    def run(self, reads: Sequence[Any], length: int, tiles: Tiles) -> list[Any]:
         """The products, in order.
 
         Args:
             reads: values of ``self.reads``.
             length: positions of the loop's dimension, at least 1.
-            tile: positions per tile; the last one may be shorter.
-            body: a compiled form of ``self.body`` for tiles of full length.
         """
         sinks = [_sink(product, length) for product in self.products]
-        for offset in range(0, length, tile):
-            count = min(tile, length - offset)
-            run = body if body is not None and count == tile else self.body
-            parts = run(*self.arguments(reads, offset, count))
+        for offset, count, body in tiles.cut(length, self.body):
+            parts = body(*self.arguments(reads, offset, count))
             for sink, part in zip(sinks, parts, strict=True):
                 sink.add(part, offset, count)
             del parts

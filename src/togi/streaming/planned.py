@@ -11,14 +11,15 @@ from torch import Tensor
 
 from togi.streaming.budget import BudgetError, mib
 from togi.streaming.capture import Captured, NotLean
+from togi.streaming.compiled import with_compiled
 from togi.streaming.differentiate import Run
 from togi.streaming.footprint import Weights, plain_peak_bytes
-from togi.streaming.loop import TileLoop
+from togi.streaming.loop import TileLoop, Tiles
 from togi.streaming.plan import LeanPlan
 from togi.streaming.program import Program, result_bytes
 from togi.streaming.proof import Proof, prove, same_tiles
 from togi.streaming.schedule import make_schedule
-from togi.streaming.tile import Tiling, choose, compiled, compiled_tile, described, largest_tile, tile_of
+from togi.streaming.tile import Choice, Tiling, choose, largest_tile
 
 LARGE_BYTES = 4 << 20
 """Above this an intermediate is streamed even where it fits: written to memory and read again, it costs more time."""
@@ -48,7 +49,7 @@ class Planned:
         self.captured, self.plain, self.budget_bytes, self.compiling = captured, plain, budget_bytes, compiling
         self.fitted: dict[tuple[torch.Size, ...], Fitted] = {}
         self.programs: dict[frozenset[Any], Program] = {}
-        self.tilings: dict[int, Tiling] = {}
+        self.choices: dict[int, Choice] = {}
         self.proofs: dict[int, Proof] = {}
 
     def fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
@@ -114,36 +115,34 @@ class Planned:
 
         def tuned(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
             reads = [read.detach() if isinstance(read, Tensor) else read for read in reads]
-            tiling = choose(loop, reads, fitted.weights, fitted.room_bytes)
-            tile = tile_of(loop, tiling, fitted.weights, fitted.room_bytes)
-            slow = tiling.per_position_s * length > COMPILE_FROM_S
+            choice = Choice(plain=choose(loop, reads, fitted.weights, fitted.room_bytes))
+            slow = choice.plain.per_position_s * length > COMPILE_FROM_S
             if self.compiling or (self.compiling is None and slow):
-                tiling, tile = self._compiled(loop, reads, tiling, fitted, length)
-            self.tilings[id(loop)] = tiling
-            return loop.run(reads, length, tile, tiling.body)
+                choice = self._compiled(loop, reads, choice.plain, fitted)
+            self.choices[id(loop)] = choice
+            return loop.run(reads, length, choice.tiles(loop, fitted.weights, fitted.room_bytes))
 
         with torch.no_grad():
             program.run(tensors, fitted.weights, tuned)
         self.proofs[id(program)] = proof
 
-    def _compiled(
-        self, loop: TileLoop, reads: Sequence[Any], plain: Tiling, fitted: Fitted, length: int
-    ) -> tuple[Tiling, int]:
-        """The tiling with a compiled body where that is faster and proven, else the plain one; and its tile."""
-        longer = compiled_tile(loop, plain, fitted.weights, fitted.room_bytes)
-        tile = tile_of(loop, longer, fitted.weights, fitted.room_bytes)
-        tiling = compiled(loop, reads, longer, tile, length)
-        if tiling.body is not None and (why := same_tiles(loop, reads, tiling, min(tile, length))):
-            tiling = replace(tiling, body=None, compiling=f"compiled and dropped: {why}")
-        if tiling.body is None:
-            tiling = replace(plain, compiling=tiling.compiling)
-        return tiling, tile_of(loop, tiling, fitted.weights, fitted.room_bytes)
+    def _compiled(self, loop: TileLoop, reads: Sequence[Any], plain: Tiling, fitted: Fitted) -> Choice:
+        """With a compiled body where that is faster and proven."""
+        choice = with_compiled(loop, reads, plain, fitted.weights, fitted.room_bytes)
+        if choice.compiled is None:
+            return choice
+        tiles = choice.tiles(loop, fitted.weights, fitted.room_bytes)
+        try:
+            units = same_tiles(loop, reads, tiles, fitted.weights.number(loop.loop.length))
+        except NotLean as difference:
+            return Choice(plain=plain, compiling=f"compiled and dropped: {difference}")
+        return replace(choice, compiling=f"{choice.compiling}, within {units:.2f} of the plain body's own error")
 
     def _cut_in(self, program: Program) -> Callable[[Sequence[Tensor], Weights, float], Any]:
         def run(tensors: Sequence[Tensor], weights: Weights, tiles: float) -> Any:
             def cut(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
                 tile = max(1, int(length / tiles))
-                return Run(loop, length, tile, tile, None)(reads)
+                return Run(loop, length, Tiles(plain=tile), tile)(reads)
 
             return program.run(tensors, weights, cut)
 
@@ -154,11 +153,10 @@ class Planned:
         assert fitted.program is not None
 
         def in_tiles(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
-            tiling = self.tilings[id(loop)]
-            tile = tile_of(loop, tiling, fitted.weights, fitted.room_bytes)
-            room = self.budget_bytes
-            back = largest_tile(loop, fitted.weights, room, tiling, backward=True)
-            return Run(loop, length, tile, max(1, min(tile, back)), tiling.body)(reads)
+            choice = self.choices[id(loop)]
+            tiles = choice.tiles(loop, fitted.weights, fitted.room_bytes)
+            back = largest_tile(loop, fitted.weights, self.budget_bytes, choice.plain, backward=True)
+            return Run(loop, length, tiles, max(1, min(tiles.plain, back)))(reads)
 
         return fitted.program.run(tensors, fitted.weights, in_tiles)
 
@@ -174,11 +172,13 @@ class Planned:
         after = fitted.program.base_bytes(fitted.weights)
         lines, tiles = [], [0.0]
         for loop in fitted.program.tile_loops:
-            tiling = self.tilings[id(loop)]
-            tile = tile_of(loop, tiling, fitted.weights, fitted.room_bytes)
+            choice = self.choices[id(loop)]
+            cut = choice.tiles(loop, fitted.weights, fitted.room_bytes)
+            tile = cut.compiled or cut.plain
             per_position, besides = loop.tile_bytes(fitted.weights)
-            tiles.append((tile * tiling.excess + tiling.fixed_positions) * per_position + besides)
-            lines.append(described(loop, tiling, tile, fitted.weights.number(loop.loop.length)))
+            needed = (tile * choice.used.excess + choice.used.fixed_positions) * per_position
+            tiles.append(needed + besides)
+            lines.append(described(loop, tile, needed, fitted.weights.number(loop.loop.length), choice.compiling))
         return LeanPlan(
             strategy="streamed",
             peak_after_bytes=int(after + max(tiles)),
@@ -195,3 +195,14 @@ def too_small(budget: int, result: int, tensors: Sequence[Tensor]) -> str:
         f"memory={mib(budget)} is less than the result itself, which is {mib(result)} for tensors of {shapes}: no way "
         f"of computing it can keep to that. Give memory a size above {mib(result)}, or reduce it inside the function"
     )
+
+
+def described(loop: TileLoop, tile: int, tile_bytes: float, length: int, compiling: str) -> str:
+    """One loop as a line of the plan."""
+    how = []
+    for product in loop.products:
+        verb = "combined over" if product.combined else "assembled along"
+        how.append(f"{product.node.name} {verb} dimension {product.dim}")
+    count = -(-length // tile)
+    size = f"{count:,} tiles of {tile:,} of {length:,} ({mib(tile_bytes)} each)"
+    return f"{size}: {'; '.join(how)}" + (f"; {compiling}" if compiling else "")
