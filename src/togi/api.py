@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from togi.budget.account.round_code import Watched
     from togi.budget.fit.record import FitResult
     from togi.budget.prediction.record import Prediction
+    from togi.budget.snapshot.record import SnapshotAccount
     from togi.lint.result import CheckResult
     from togi.report.comparison import Comparison
     from togi.subject.inputs import Dynamic
@@ -199,6 +200,10 @@ def memory(subject: None = None, inputs: None = None, *, module: nn.Module | Non
 
 
 @overload
+def memory(subject: PathOrName) -> Account | SnapshotAccount: ...
+
+
+@overload
 def memory(
     subject: Any,
     inputs: Any = None,
@@ -223,12 +228,13 @@ def memory(
     dtype: str | None = None,
     device: str = "cpu",
     seed: int = 0,
-) -> Account | Watched:
+) -> Account | SnapshotAccount | Watched:
     """Where the memory of a run goes, to the byte.
 
     With a subject: runs it in a process of its own and returns the account. Without one: a context manager round any
     code, ``with togi.memory() as watched: ...``, whose ``watched.account`` is read afterwards; ``module`` gives
-    modules their names and counts their parameters.
+    modules their names and counts their parameters. With a CUDA memory snapshot (``"x.pickle"``): reads it, whatever
+    its size and without running anything in it, and returns its account.
 
     Args:
         subject, inputs: as for ``tune``.
@@ -238,12 +244,23 @@ def memory(
         dtype: ``bf16``, ``fp16`` or ``fp32``: casts module and inputs.
 
     Raises:
-        TogiError: bad subject or option; the run failed (with what it raised).
+        TogiError: bad subject or option; the run failed (with what it raised); a file that is no whole snapshot.
     """
     if subject is None:
         from togi.budget.account.round_code import Watched
 
         return Watched(module, device=device)
+    if isinstance(subject, str | Path) and _is_snapshot(subject):
+        from togi.budget.snapshot import snapshot_account
+
+        given = {"inputs": inputs, "module": module, "train": train, "batch": batch, "dtype": dtype}
+        given |= {"optimizer": optimizer != "none", "device": device != "cpu"}
+        if names := [name for name, value in given.items() if value is not None and value is not False]:
+            raise TogiError(
+                f"{subject} is a CUDA memory snapshot, which is read and not run: {', '.join(names)} would have no "
+                "effect. Leave it out"
+            )
+        return snapshot_account(subject)
     from togi.budget.account.record import Account
     from togi.budget.options import check_options
     from togi.trial.errand import run_errand
@@ -260,6 +277,12 @@ def memory(
             seed=seed,
         )
     return Account.model_validate(answer).model_copy(update={"subject": name})
+
+
+def _is_snapshot(subject: str | Path) -> bool:
+    from togi.budget.snapshot.file import is_snapshot
+
+    return is_snapshot(str(subject))
 
 
 def fit(
@@ -279,7 +302,7 @@ def fit(
 ) -> FitResult:
     """Make a training step fit: a plan of what is recomputed, searched, measured and proven in a process of its own.
 
-    With ``train=False`` an inference pass: a plan of which modules run in slices, along dimensions that are independent.
+    With ``train=False`` an inference pass: which modules run in slices, along dimensions that are independent.
 
     ``result.plan.apply(module)`` puts it on a live module, ``result.plan.remove()`` takes it away.
 

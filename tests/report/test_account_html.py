@@ -98,3 +98,19 @@ def test_pointing_at_a_moment_reads_what_was_alive(browser: Any, tmp_path: Path)
     ActionChains(browser).move_to_element(box).perform()
     assert hint.text.startswith("layer1: 40.0 MiB, 100.0%")
     assert browser.get_log("browser") == []
+
+
+@pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="chromium and chromedriver are not installed")
+def test_on_a_phone_tables_stay_tables_and_scroll(browser: Any, tmp_path: Path) -> None:
+    file = tmp_path / "memory.html"
+    file.write_text(account_html(account()), encoding="utf-8")
+    browser.execute_cdp_cmd(
+        "Emulation.setDeviceMetricsOverride", {"width": 380, "height": 800, "deviceScaleFactor": 1, "mobile": True}
+    )
+    try:
+        browser.get(file.as_uri())
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 380
+        row = browser.find_element("css selector", "table.plain tbody tr").find_elements("css selector", "td")
+        assert len({cell.rect["y"] for cell in row}) == 1
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})

@@ -8,8 +8,10 @@ from typing import Any
 
 import pytest
 
+import togi
 from togi.budget.snapshot import snapshot_account
 from togi.budget.snapshot.record import DeviceAccount, History, SnapshotAccount
+from togi.errors import TogiError
 
 MIB = 2**20
 
@@ -25,6 +27,14 @@ def only(account: SnapshotAccount) -> tuple[DeviceAccount, History]:
     assert device.history is not None
     assert sum(held.bytes for held in device.history.holdings) == device.history.peak_allocated_bytes
     return device, device.history
+
+
+def test_the_function_reads_it_too(training: dict[str, Any], tmp_path: Path) -> None:
+    expected = read(training, tmp_path)
+    for path in (tmp_path / "snapshot.pickle", str(tmp_path / "snapshot.pickle")):
+        assert togi.memory(path) == expected
+    with pytest.raises(TogiError, match="read and not run: train"):
+        togi.memory(str(tmp_path / "snapshot.pickle"), train=True)
 
 
 @pytest.mark.parametrize("protocol", [2, 3, 4, 5])
