@@ -1,4 +1,4 @@
-"""``togi fit``: make a training step fit a byte budget."""
+"""``togi fit``: make a training step or an inference pass fit a byte budget."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ def fit(
         int,
         typer.Option("--memory", metavar="SIZE", parser=parse_size, help="The whole peak: parameters, optimizer, all."),
     ],
+    inference: Annotated[
+        bool, typer.Option("--inference", help="One inference pass instead of a training step: modules run in slices.")
+    ] = False,
     optimizer: Annotated[
         str, typer.Option("--optimizer", metavar="NAME", help="none, sgd, momentum, adam, adamw.")
     ] = "none",
@@ -52,6 +55,7 @@ def fit(
     found = api.fit(
         subject,
         memory=memory,
+        train=not inference,
         optimizer=optimizer,
         batch=batch,
         dtype=dtype,

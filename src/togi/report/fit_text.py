@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rich import box
@@ -11,12 +12,23 @@ from rich.text import Text
 
 from togi.budget.fit.plan import Action, Treatment
 from togi.budget.fit.record import FitResult, Point
+from togi.report.fit_inference_text import fit_inference_text
 from togi.report.quantities import milliseconds, plural, seconds, size, times
 from togi.report.terminal import clean
+
+_ACTIONS = {
+    Action.RECOMPUTE: "recomputed:",
+    Action.KEEP: "kept besides:",
+    Action.BITS: "kept as bits:",
+    Action.NARROW: "kept in bfloat16:",
+}
+_KINDS = 3
 
 
 def fit_text(result: FitResult, *, out: str | None = None, limit: int = 12) -> RenderableType:
     """The verdict with its proof, the treatments, the front of peak against time, and how to apply the plan."""
+    if not result.train:
+        return fit_inference_text(result, out=out, limit=limit)
     parts: list[RenderableType] = [_verdict(result), Text(f"  {_proof(result)}"), Text(f"  {_effort(result)}")]
     if result.plan.treatments:
         parts += [Text(), _treatments(result.plan.treatments, limit)]
@@ -61,30 +73,48 @@ def _proof(result: FitResult) -> str:
 
 
 def _effort(result: FitResult) -> str:
-    return f"{plural(result.plans_tried, 'plan')} simulated, the chosen one measured, in {seconds(result.planning_s)}"
+    return f"{plural(result.plans_tried, 'plan')} forecast, the chosen one measured, in {seconds(result.planning_s)}"
 
 
 def _treatments(treatments: Sequence[Treatment], limit: int) -> Table:
-    table = _table("module", "treatment", "saves", "costs")
-    for one in sorted(treatments, key=lambda one: -one.saved_bytes)[:limit]:
-        table.add_row(clean(one.label), _what(one), size(one.saved_bytes), milliseconds(one.recompute_ms))
-    if rest := sorted(treatments, key=lambda one: -one.saved_bytes)[limit:]:
-        saved, cost = sum(one.saved_bytes for one in rest), sum(one.recompute_ms for one in rest)
-        table.add_row(f"and {len(rest)} more", "", size(saved), milliseconds(cost), style="dim")
+    """By module; modules are put together by their names until they are few enough to read."""
+    groups = _together(treatments, limit)
+    table = _table("module", "treatment", "bytes", "repeats")
+    for name, group in sorted(groups.items(), key=lambda item: -sum(one.bytes for one in item[1])):
+        cost = sum(one.recompute_ms for one in group)
+        table.add_row(clean(name or "(outermost)"), _what(group), size(sum(t.bytes for t in group)), milliseconds(cost))
     return table
 
 
-def _what(treatment: Treatment) -> str:
-    if treatment.action is Action.COMPRESS:
-        return "kept in bfloat16"
-    if not treatment.keeps:
-        return "recomputed"
-    kinds = sorted({keep.partition("#")[0].removeprefix("aten.").partition(".")[0] for keep in treatment.keeps})
-    return f"recomputed, but for {plural(len(treatment.keeps), 'result')} of {', '.join(kinds[:3])}"
+def _together(treatments: Sequence[Treatment], limit: int) -> dict[str, list[Treatment]]:
+    depth = max((one.module.count(".") + 1 for one in treatments), default=1)
+    while True:
+        groups: dict[str, list[Treatment]] = {}
+        for one in treatments:
+            groups.setdefault(".".join(one.module.split(".")[:depth]), []).append(one)
+        if len(groups) <= limit or depth == 1:
+            return groups
+        depth -= 1
+
+
+def _what(group: Sequence[Treatment]) -> str:
+    said = []
+    for action, words in _ACTIONS.items():
+        kinds = Counter(_operator(one.value) for one in group if one.action is action)
+        if kinds:
+            named = [f"{count} {kind}" for kind, count in kinds.most_common(_KINDS)]
+            others = kinds.total() - sum(count for _, count in kinds.most_common(_KINDS))
+            said.append(f"{words} {', '.join(named)}{f' and {others} more' if others else ''}")
+    return "; ".join(said)
+
+
+def _operator(value: str) -> str:
+    """``native_batch_norm`` of ``aten.native_batch_norm.default#3``."""
+    return clean(value.partition("#")[0].partition(".")[2].partition(".")[0])
 
 
 def _front(result: FitResult) -> Table:
-    table = _table("peak", "recomputes", "modules", "")
+    table = _table("peak", "repeats", "results", "")
     points: Iterable[Point] = sorted({*result.front}, key=lambda point: -point.peak_bytes)
     for point in points:
         fits = "fits" if point.peak_bytes <= result.budget_bytes else ""

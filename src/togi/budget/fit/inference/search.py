@@ -112,9 +112,9 @@ class Search:
         """Of the modules that run at the draft's peak, why those are not cut that are not."""
         for name in self.peak(draft).stack:
             found = self._divisions.get(self._kind_of.get(name, ""), Divisions())
-            if found.problems and not found.ways:
-                reasons = "; ".join(found.problems[:2])
-                yield f"{name or 'The whole module'} runs at the peak and cannot be cut: {reasons}."
+            if found.problems:
+                reasons = "; ".join(dict.fromkeys(found.problems))
+                yield f"{name or 'The whole module'} runs at the peak; in these ways it cannot be cut: {reasons}."
 
     def _finer(self, draft: Draft, stack: Sequence[str], forbidden: frozenset[Way]) -> Iterator[tuple[Draft, str]]:
         kinds = list(dict.fromkeys(self._kind_of[name] for name in stack if name in self._kind_of))
