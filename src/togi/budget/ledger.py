@@ -14,9 +14,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 
 class Where(NamedTuple):
@@ -31,6 +31,18 @@ class Where(NamedTuple):
 
 
 _NOWHERE = Where()
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """In sequences and dicts, as operations take and give them; ``tree_leaves`` of all would be a third of the cost of
+    watching."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
+        elif isinstance(value, dict):
+            yield from tensors_in(value.values())
 
 
 @dataclass(eq=False)
@@ -86,15 +98,15 @@ class Ledger(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return (piece for _, piece in self._alive.values())
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:  # a fake tensor is asked for its device: no operation of the run
+            return func(*args)
         self.operations += 1
         self._now = self.where()
-        for leaf in tree_leaves((args, kwargs)):
-            if isinstance(leaf, Tensor):
-                self._read(leaf)
+        for tensor in tensors_in((*args, *(kwargs or {}).values())):
+            self._read(tensor)
         results = func(*args, **(kwargs or {}))
-        for leaf in tree_leaves(results):
-            if isinstance(leaf, Tensor):
-                self._book(leaf, op=str(func), where=self._now)
+        for tensor in tensors_in((results,)):
+            self._book(tensor, op=str(func), where=self._now)
         return results
 
     def _read(self, tensor: Tensor) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -11,12 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from togi.budget.fit.errors import FitError
-from togi.budget.fit.knapsack import Draft, curve, drafts, repeated, untouched
-from togi.budget.fit.make import Planner, fit_step, peak_bytes
+from togi.budget.fit.make import Planner, fit_step
+from togi.budget.fit.measured import measured_peak_bytes
 from togi.budget.fit.plan import Action
-from togi.budget.fit.proof import same_beginning
-from togi.budget.fit.regions import Region
-from togi.budget.fit.search import Search
+from togi.budget.fit.proof import outcome_of, same_beginning
 from togi.budget.step import Step, make_step, mean_of_outputs
 from togi.subject.inputs import Inputs, Subject
 
@@ -50,11 +47,16 @@ def test_budgets_are_kept_and_proven(optimizer: str) -> None:
         last_ms = found.chosen.recompute_ms
         found.plan.apply(step.module)
         with same_beginning(step.module, 0):
-            assert peak_bytes(step) == found.plan.peak_bytes
+            found_peak = measured_peak_bytes(step, lambda: _run(step))
+        assert found_peak == pytest.approx(found.plan.peak_bytes, rel=1e-3)
         found.plan.remove()
     for name, value in step.module.state_dict().items():
         if "running" not in name and "num_batches" not in name:
             assert torch.equal(value, weights[name])
+
+
+def _run(step: Step) -> None:
+    outcome_of(step)
 
 
 def test_a_budget_that_cannot_be_met_says_the_least_that_can() -> None:
@@ -124,15 +126,31 @@ def test_a_module_that_remembers_is_refused(graph: bool, said: str) -> None:
         fit_step(_step(Caching(graph), torch.randn(8, 64)), 1 << 30)
 
 
-def test_inputs_written_into_and_forbidden_hooks_are_left_alone_with_a_note() -> None:
-    module = nn.Sequential(nn.Linear(32, 32), WritesIntoInput(), Forbids(), nn.Linear(32, 32))
-    found = fit_step(_step(module, torch.randn(256, 32)), 1000)
-    treated = {one.label for one in found.plan.treatments}
-    assert not any(name.startswith(("1", "2")) for name in treated)
-    said = " ".join(found.notes)
-    assert "changed in place" in said
-    assert "disable_saved_tensors_hooks" in said
+def test_code_that_forbids_hooks_is_named() -> None:
+    with pytest.raises(FitError, match="forbids hooks"):
+        fit_step(_step(nn.Sequential(nn.Linear(32, 32), Forbids()), torch.randn(256, 32)), 1000)
+
+
+def test_inputs_that_are_written_into() -> None:
+    layers = [part for _ in range(6) for part in (nn.Linear(32, 32), WritesIntoInput())]
+    found = fit_step(_step(nn.Sequential(*layers), torch.randn(256, 32)), 1000)
+    assert found.plan.treatments
+    assert found.proof.exact, found.proof.differences
+
+
+def test_what_no_plan_lowers_is_named() -> None:
+    found = fit_step(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
+    assert any("no plan lowers that" in note and "aten." in note for note in found.notes)
+
+
+def test_a_step_that_does_not_fit_a_frozen_part_or_a_model_of_one_operation() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+    module[0].requires_grad_(False)
+    found = fit_step(_step(module, torch.randn(128, 64)), 1)
     assert found.proof.exact
+    found = fit_step(_step(nn.Linear(4, 4), torch.randn(2, 4)), 1)
+    assert not found.fits
+    assert not found.plan.treatments
 
 
 def test_shared_modules_lstm_and_values_that_decide() -> None:
@@ -164,47 +182,7 @@ def test_approximate_only_when_allowed() -> None:
     layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)]
     step = _step(nn.Sequential(*layers), torch.randn(512, 64))
     exact = fit_step(step, 1)
-    assert all(one.action is Action.RECOMPUTE for one in exact.plan.treatments)
+    assert all(one.action is not Action.NARROW for one in exact.plan.treatments)
     found = Planner(step, allow_approximate=True).plan(int(exact.plain.peak_bytes * 0.8), timed=False)
     assert found.fits
     assert found.plan.exact is found.proof.exact
-
-
-def _region(name: str, kept: int, *operations: tuple[str, int, float, bool]) -> Region:
-    return Region(module=name, children=None, spans=(), kept_bytes=kept, added_bytes=0, operations=operations)
-
-
-CONV = ("aten.convolution.default#0", 100, 50.0, True)
-NORM = ("aten.native_batch_norm.default#0", 100, 2.0, True)
-DRAW = ("aten.bernoulli_.float#0", 100, 1.0, False)
-
-
-def test_the_curve_drops_cheap_bytes_first_and_never_keeps_random_draws() -> None:
-    points = curve(_region("a", 300, CONV, NORM, DRAW))
-    assert points[0] == untouched(_region("a", 300))
-    assert points[1].keeps == ("aten.convolution.default#0", "aten.native_batch_norm.default#0")
-    assert (points[1].bytes, points[1].ms) == (200, pytest.approx(1.0))
-    assert points[2].keeps == ("aten.convolution.default#0",)
-    assert (points[2].bytes, points[2].ms) == (100, pytest.approx(3.0))
-    assert points[-1].keeps == ()
-    assert points[-1].ms == repeated(_region("a", 300, CONV, NORM, DRAW)).ms
-
-
-def test_drafts_fall_in_bytes_and_rise_in_time() -> None:
-    plans = drafts([_region("a", 300, CONV, NORM), _region("b", 250, NORM), _region("c", 400, CONV, CONV, DRAW)])
-    assert all(one.bytes > other.bytes and one.ms <= other.ms for one, other in pairwise(plans))
-    assert plans[0].treatments == ()
-
-
-def test_search_gives_back_what_the_peak_does_not_ask_for() -> None:
-    regions = (_region("a", 300, NORM), _region("b", 300, NORM))
-
-    def peak(treatments: Any) -> int:  # only the treatment of a counts
-        return 100 if any(one.module == "a" for one in treatments) else 500
-
-    search = Search(peak, [regions], deadline=float("inf"))
-    found = search.cheapest(200)
-    assert found is not None
-    assert [one.module for one in found.treatments] == ["a"]
-    assert Search(peak, [regions], deadline=float("inf")).cheapest(50) is None
-    assert Draft((), ()).treatments == ()

@@ -8,16 +8,15 @@ Source: torch.autograd.graph.saved_tensors_hooks.
 
 from __future__ import annotations
 
-import weakref
-from contextlib import AbstractContextManager
+import time
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.graph import saved_tensors_hooks
 
-_SMALLEST_BYTES = 4096
+from togi.budget.fit.values import flat, wait_for_device
+
+SMALLEST_BYTES = 4096
 """Below this, packing costs more than it brings."""
 
 
@@ -54,35 +53,23 @@ def pack_bits(mask: Tensor) -> Bits:
     return Bits(packed, mask.shape)
 
 
-def compressing() -> AbstractContextManager[Any]:
-    """Hooks for one call of a module."""
-    packed: dict[tuple[Any, ...], tuple[weakref.ref[Any], weakref.ref[Narrow]]] = {}
-
-    def pack(tensor: Tensor) -> Any:
-        if tensor.nbytes < _SMALLEST_BYTES or (tensor.is_leaf and tensor.requires_grad):
-            return tensor
-        if tensor.dtype is torch.bool:
-            return pack_bits(tensor)
-        if tensor.dtype is not torch.float32 or (tensor._base is not None and _is_parameter(tensor._base)):
-            return tensor
-        storage = tensor.untyped_storage()
-        key = (storage._cdata, tensor._version, tensor.storage_offset(), tensor.shape, tensor.stride())
-        source, known = packed.get(key, (_gone, _gone))
-        found = known() if source() is not None else None  # a dead storage's address is given to another
-        if found is None:
-            found = Narrow(tensor.detach().to(torch.bfloat16))
-            packed[key] = weakref.ref(storage), weakref.ref(found)
-        return found
-
-    def unpack(kept: Any) -> Tensor:
-        return kept if isinstance(kept, Tensor) else kept.unpack()
-
-    return saved_tensors_hooks(pack, unpack)
+def packed_form(tensor: Tensor, dtype: torch.dtype) -> Narrow | Bits | None:
+    """Its whole storage in fewer bits, if it is of that dtype (bool or float32) and large enough to be worth it."""
+    whole = flat(tensor.detach())
+    if tensor.dtype is not dtype or whole.nbytes < SMALLEST_BYTES:
+        return None
+    return pack_bits(whole) if dtype is torch.bool else Narrow(whole.to(torch.bfloat16))
 
 
-def _gone() -> None:
-    """As a weak reference whose object is dead."""
-
-
-def _is_parameter(tensor: Tensor) -> bool:
-    return tensor.is_leaf and tensor.requires_grad
+def ms_per_byte(dtype: torch.dtype, device: str = "cpu") -> float:
+    """Measured: of packing a tensor of that dtype (bool or float32), or of unpacking it."""
+    tensor = torch.ones(1 << 22, device=device, dtype=dtype)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        form = packed_form(tensor, dtype)
+        assert form is not None
+        form.unpack()
+        wait_for_device()
+        times.append((time.perf_counter() - began) * 1e3 / 2)
+    return min(times) / tensor.nbytes

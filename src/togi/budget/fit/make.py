@@ -2,34 +2,32 @@
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Callable, Iterable
-from contextlib import nullcontext
-from typing import Any
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
+from togi.budget.fit.choose import Search
+from togi.budget.fit.compressed import ms_per_byte
 from togi.budget.fit.errors import FitError
-from togi.budget.fit.knapsack import Draft
+from togi.budget.fit.fake import on_fake_tensors
+from togi.budget.fit.measured import measured_peak_bytes, static_bytes
+from togi.budget.fit.observe import Observed, observe
 from togi.budget.fit.plan import Action, Plan, Treatment
-from togi.budget.fit.proof import Outcome, close_outcome, compare, equal, outcome_of, same_beginning
+from togi.budget.fit.proof import Outcome, compare, outcome_of, same_beginning
 from togi.budget.fit.record import FitResult, Point, Proof
-from togi.budget.fit.regions import Regions
-from togi.budget.fit.search import Search
-from togi.budget.fit.simulate import simulate
-from togi.budget.fit.trace import Trace, wait_for_device
+from togi.budget.fit.timeline import Choice, Timeline
+from togi.budget.fit.values import wait_for_device
+from togi.budget.fit.workspaces import Costs, costs_of
 from togi.budget.step import Step
-from togi.measure.memory import torch_allocator_peak_bytes
+from togi.report.quantities import size
 
-_MARGIN = 0.998
-"""Plans are searched a little below the budget: a kernel's own workspace is not in the simulation."""
-_ATTEMPTS = 3
-_SEARCH_SHARE = 0.5
+_ATTEMPTS = 4
+_SEARCH_SHARE = 0.35
 _FRONT = 12
-_UNTREATED = Draft((), ())
+_TURNS = 3
 
 
 def fit_step(
@@ -52,6 +50,12 @@ def fit_step(
     return planner.plan(budget_bytes, time_limit_s=time_limit_s)
 
 
+@dataclass(frozen=True)
+class _Run:
+    outcome: Outcome
+    peak_bytes: int
+
+
 class Planner:
     """Plans of one step under any number of budgets: it is run and watched once."""
 
@@ -62,16 +66,20 @@ class Planner:
         if step.optimizer is not None:
             with same_beginning(step.module, seed):
                 step.run()  # makes its state, which counts
-        self.regions, self._reference = _traced(step, seed, allow_approximate)
-        self._simulation = simulate(step)
-        self._search = Search(
-            self._simulation.peak_bytes,
-            self.regions.partitions(),
-            deadline=0.0,
-            cast_ms_per_byte=_cast_ms_per_byte(device) if allow_approximate else None,
+        self._reference = self._run()
+        costs = self._watched(allow_approximate)
+        observed, self._note = _observed(step, costs.milliseconds)
+        workspaces = costs.workspaces if costs.operations == observed.end else {}
+        kinds = {torch.bool: Action.BITS, torch.float32: Action.NARROW}
+        allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
+        self._kinds = {dtype: kinds[dtype] for dtype in allowed}
+        self.timeline = Timeline(
+            observed, workspaces, packing_ms_per_byte={one: ms_per_byte(one, device) for one in allowed}
         )
-        self._plain_peak = self._simulation.peak_bytes(())
-        self._search.peaks[_UNTREATED] = self._plain_peak
+        self._search = Search(self.timeline)
+        plain = self._search.forecast(Choice()).peak_bytes
+        self._unseen_bytes = max(0, self._reference.peak_bytes - plain)
+        """By how much the allocator's peak is above the forecast's."""
         self._prepared_s = time.monotonic() - started
 
     def plan(self, budget_bytes: int, *, time_limit_s: float = 60.0, timed: bool = True) -> FitResult:
@@ -79,45 +87,193 @@ class Planner:
 
         ``timed``: also run plain and planned steps in turns.
         """
-        started = time.monotonic() - self._prepared_s
-        # a step that took long leaves the search its minimum all the same: a poor plan costs more than it
-        least_s = time_limit_s * _SEARCH_SHARE / 2
-        self._search.deadline = max(started + time_limit_s * _SEARCH_SHARE, time.monotonic() + least_s)
-        draft, plan, proof, peak = self._measured(budget_bytes)
+        began = time.monotonic()
+        choice, plan, run = self._measured(budget_bytes, time_limit_s)
+        proof = self._proven(plan, run)
         plain_ms, step_ms = None, None
         if timed:
-            with same_beginning(self.step.module, self._seed):
-                plain_ms, step_ms = _in_turns(self.step, plan.treatments, started + time_limit_s)
-        treated = len(plan.treatments)
+            plain_ms, step_ms = self._in_turns(plan, began - self._prepared_s + time_limit_s)
         return FitResult(
             device=self._device,
             budget_bytes=budget_bytes,
-            fits=peak <= budget_bytes,
-            plan=plan.model_copy(update={"peak_bytes": peak, "step_ms": step_ms, "exact": proof.exact}),
-            plain=Point(peak_bytes=self._plain_peak, recompute_ms=0.0, treatments=0, step_ms=plain_ms),
-            chosen=Point(peak_bytes=peak, recompute_ms=draft.ms, treatments=treated, step_ms=step_ms, measured=True),
-            front=_front(self._search),
+            fits=run.peak_bytes <= budget_bytes,
+            plan=plan.model_copy(update={"peak_bytes": run.peak_bytes, "step_ms": step_ms, "exact": proof.exact}),
+            plain=Point(peak_bytes=self._reference.peak_bytes, recompute_ms=0.0, treatments=0, step_ms=plain_ms),
+            chosen=Point(
+                peak_bytes=run.peak_bytes,
+                recompute_ms=self._search.seen[choice][1],
+                treatments=len(plan.treatments),
+                step_ms=step_ms,
+                measured=True,
+            ),
+            front=self._front(),
             proof=proof,
             static_bytes=static_bytes(self.step),
-            plans_tried=len(self._search.peaks),
-            planning_s=time.monotonic() - started,
-            notes=tuple(_notes(self.step, self.regions, self._simulation.note)),
+            plans_tried=len(self._search.seen),
+            planning_s=self._prepared_s + time.monotonic() - began,
+            notes=tuple(self._notes(budget_bytes, run.peak_bytes)),
         )
 
-    def _measured(self, budget_bytes: int) -> tuple[Draft, Plan, Proof, int]:
-        """Search, prove, measure; where the measured peak is above the budget, again with a lower aim."""
-        aim = int(budget_bytes * _MARGIN)
-        for _ in range(_ATTEMPTS):
-            found = _UNTREATED if self._plain_peak <= aim else self._search.cheapest(aim)
-            draft = self._search.least if found is None else found
-            plan = _plan(draft, budget_bytes, self.step)
-            proof = _proof(self.step, plan, self._reference, self._seed)
+    def _run(self) -> _Run:
+        """Forward, backward and the optimizer from the same beginning, with its peak."""
+        found: list[Outcome] = []
+        with same_beginning(self.step.module, self._seed):
+            peak = measured_peak_bytes(self.step, lambda: found.append(outcome_of(self.step)), self._device)
+        return _Run(found[0], peak)
+
+    def _watched(self, allow_random: bool) -> Costs:
+        """The unmodified step again. It must do the same, or no plan could be proven."""
+        found: list[Outcome] = []
+        try:
             with same_beginning(self.step.module, self._seed):
-                peak = _with(self.step, plan.treatments, lambda: peak_bytes(self.step, self._device))
-            if found is None or peak <= budget_bytes:
+                costs = costs_of(self.step, lambda: found.append(outcome_of(self.step)), self._device)
+        except RuntimeError as error:  # foreign code: it ran once
+            raise FitError(self._why_not_again(error)) from error
+        again = compare(self._reference.outcome, found[0])
+        if not again.exact and not allow_random:
+            raise FitError(
+                "two runs of the unmodified step with the same seed, weights and inputs differ, so no plan can be "
+                f"proven right: {'; '.join(again.differences[:3])}. Find what draws outside torch's generator (random, "
+                "numpy) or is not deterministic (torch.use_deterministic_algorithms names it), or allow approximate."
+            )
+        return costs
+
+    def _why_not_again(self, error: RuntimeError) -> str:
+        first = str(error).splitlines()[0]
+        try:
+            with same_beginning(self.step.module, self._seed):
+                outcome_of(self.step)
+        except RuntimeError:
+            return (
+                f"the step ran, and failed the second time with the same inputs ({first}). It keeps something from the "
+                "run before, such as a hidden state with its graph: detach it, or reset it in the step."
+            )
+        return (
+            f"the step forbids hooks for saved tensors ({first}), which is what a plan is made of. "
+            "disable_saved_tensors_hooks() saves no memory itself: take it away."
+        )
+
+    def _measured(self, budget_bytes: int, time_limit_s: float) -> tuple[Choice, Plan, _Run]:
+        """Search and measure; where the measured peak is above the budget, again with a lower aim."""
+        # a step that took long leaves the search its share all the same: a poor plan costs more than it
+        self._search.deadline = time.monotonic() + time_limit_s * _SEARCH_SHARE
+        if self._reference.peak_bytes <= budget_bytes:
+            return Choice(), self._plan(Choice(), budget_bytes), self._reference
+        aim = budget_bytes - self._unseen_bytes
+        for _ in range(_ATTEMPTS):
+            found = self._search.cheapest(aim)
+            choice = self._search.least if found is None else found
+            plan = self._plan(choice, budget_bytes)
+            with self._under(plan):
+                run = self._run()
+            if found is None or run.peak_bytes <= budget_bytes:
                 break
-            aim -= int((peak - budget_bytes) * 1.1) + 1
-        return draft, plan, proof, peak
+            aim -= run.peak_bytes - budget_bytes
+        return choice, plan, run
+
+    @contextmanager
+    def _under(self, plan: Plan) -> Iterator[None]:
+        """``plan`` on the step's module; what fails under it is explained."""
+        plan.apply(self.step.module)
+        try:
+            yield
+        except RuntimeError as error:
+            raise FitError(
+                f"the step runs, and fails under a plan ({str(error).splitlines()[0]}). Something that was computed "
+                "again did not come out as the first time: a result was written into behind torch's back."
+            ) from error
+        finally:
+            plan.remove()
+
+    def _plan(self, choice: Choice, budget_bytes: int) -> Plan:
+        return Plan(
+            module_class=type(self.step.module).__name__,
+            budget_bytes=budget_bytes,
+            treatments=tuple(self._treatments(choice)),
+        )
+
+    def _treatments(self, choice: Choice) -> Iterator[Treatment]:
+        named: set[str] = set()
+        for result in self.timeline.results:
+            action = None
+            if result.key in choice.dropped:
+                action = Action.RECOMPUTE
+            elif result.key in choice.kept:
+                action = Action.KEEP
+            elif result.key in choice.packed:
+                action = self._kinds.get(result.dtype)
+            if action is not None and result.key not in named:
+                named.add(result.key)
+                again = self.timeline.maker[result].ms if action is Action.RECOMPUTE else 0.0
+                yield Treatment(
+                    value=result.key, module=result.module, action=action, bytes=result.bytes, recompute_ms=again
+                )
+
+    def _proven(self, plan: Plan, run: _Run) -> Proof:
+        proof = compare(self._reference.outcome, run.outcome)
+        if not proof.exact and all(one.action is not Action.NARROW for one in plan.treatments):
+            raise FitError(
+                "the plan was refused, because its step is not the unmodified one to the bit: "
+                f"{'; '.join(proof.differences[:3])}. Something writes into tensors without torch's knowledge (NumPy, "
+                "a kernel that is called directly), or keeps state that the plan does not see."
+            )
+        return proof
+
+    def _in_turns(self, plan: Plan, deadline: float) -> tuple[float, float]:
+        """(plain, planned) milliseconds: the best of as many turns as fit, at least one."""
+        plain, planned = [], []
+        with same_beginning(self.step.module, self._seed):
+            for _ in range(_TURNS):
+                began = time.monotonic()
+                plain.append(_ms(self.step))
+                with self._under(plan):
+                    planned.append(_ms(self.step))
+                if 2 * time.monotonic() - began > deadline:
+                    break
+        return min(plain), min(planned)
+
+    def _front(self) -> tuple[Point, ...]:
+        points = [
+            Point(
+                peak_bytes=peak + self._unseen_bytes,
+                recompute_ms=ms,
+                treatments=len(choice.dropped | choice.packed),
+            )
+            for peak, ms, choice in self._search.front
+        ]
+        keep = max(1, -(-len(points) // _FRONT))
+        return tuple(point for at, point in enumerate(points) if at % keep == 0 or at == len(points) - 1)
+
+    def _notes(self, budget_bytes: int, peak: int) -> Iterable[str]:
+        yield from self.step.notes
+        if self._note:
+            yield self._note
+        if peak > budget_bytes:
+            yield _floor(self.timeline)
+
+
+def _observed(step: Step, milliseconds: dict[str, float]) -> tuple[Observed, str]:
+    """On fake tensors if the step runs on them, else on the real ones."""
+    try:
+        with on_fake_tensors(step) as fake:
+            return observe(fake, milliseconds), ""
+    except Exception as error:  # foreign code: a model may read values, or not be copied
+        first = str(error).splitlines()[0] if str(error) else ""
+        note = f"The step does not run on fake tensors ({type(error).__name__}: {first}); it was watched on real ones."
+    with same_beginning(step.module, 0):
+        return observe(step, milliseconds), note
+
+
+def _floor(timeline: Timeline) -> str:
+    """What the program itself holds at its worst moment."""
+    ground = timeline.ground_bytes
+    at = int(ground.argmax())
+    alive = sorted((p for p in timeline.observed.pieces if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)
+    largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
+    return (
+        f"With nothing kept for the backward pass the program itself holds {size(int(ground[at]))} at once, and no "
+        f"plan lowers that; beside parameters and inputs the largest then are {largest}."
+    )
 
 
 def _hold_still(step: Step) -> None:
@@ -126,162 +282,9 @@ def _hold_still(step: Step) -> None:
         group["lr"] = 0.0
 
 
-def peak_bytes(step: Step, device: str = "cpu") -> int:
-    """Measured by the allocator: what is there before the step, and how far the step rises above it."""
-    gc.collect()
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        step.run()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated()
-    rise = torch_allocator_peak_bytes(step.run)
-    if rise is None:
-        raise FitError("the profiler reports no memory here, so no peak can be measured and no plan trusted")
-    return _bytes(_before(step)) + rise
-
-
-def static_bytes(step: Step) -> int:
-    """What no plan lowers: parameters, buffers, inputs, optimizer state, and the gradients of the parameters."""
-    gradients = sum(p.nbytes for p in step.module.parameters() if p.requires_grad)
-    return _bytes(_before(step)) + gradients
-
-
-def _before(step: Step) -> Iterable[Tensor]:
-    state = list(step.optimizer.state.values()) if step.optimizer is not None else []
-    inputs = (step.sample.args, dict(step.sample.kwargs))
-    yield from step.module.parameters()
-    yield from step.module.buffers()
-    yield from (leaf for leaf in tree_leaves((inputs, state)) if isinstance(leaf, Tensor))
-
-
-def _bytes(tensors: Iterable[Tensor]) -> int:
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
-    return sum(storages.values())
-
-
-def _traced(step: Step, seed: int, allow_random: bool) -> tuple[Regions, Outcome]:
-    """The unmodified step twice: plainly, and watched. Both must agree, or no plan could be proven."""
-    reference = outcome_of(step, seed)
-    try:
-        try:
-            trace, changed, again = _watched(step, reference, seed, packing=True)
-        except RuntimeError:  # code that forbids hooks fails under them: less is known without, but enough
-            step.module.zero_grad()
-            trace, changed, again = _watched(step, reference, seed, packing=False)
-    except RuntimeError as error:  # foreign code: it ran once
-        raise FitError(
-            f"the step ran, and failed the second time with the same inputs ({str(error).splitlines()[0]}). It keeps "
-            "something from the run before, such as a hidden state with its graph: detach it, or reset it in the step."
-        ) from error
-    if not again.exact and not allow_random:
-        raise FitError(
-            "two runs of the unmodified step with the same seed, weights and inputs differ, so no plan can be proven "
-            f"right: {'; '.join(again.differences[:3])}. Find what draws outside torch's generator (random, numpy) or "
-            "is not deterministic (torch.use_deterministic_algorithms names it), or allow approximate."
-        )
-    return Regions(step.module, trace, changed), reference
-
-
-def _watched(step: Step, reference: Outcome, seed: int, *, packing: bool) -> tuple[Trace, list[str], Proof]:
-    """A second run: its trace, the buffers that changed, and how it compares with the first."""
-    trace = Trace(step.module)
-    trace.enter([*step.module.parameters(), *step.module.buffers()], "parameter")
-    trace.enter([leaf for leaf in tree_leaves(step.sample.args) if isinstance(leaf, Tensor)], "input")
-    with same_beginning(step.module, seed):
-        before = {name: buffer.clone() for name, buffer in _buffers(step)}
-        with trace.following():
-            with trace.packing() if packing else nullcontext():
-                loss = step.loss(step.module, step.sample)
-            trace.forward_ends()
-            loss.backward()  # type: ignore[no-untyped-call]
-        # by value: batch norm's kernels write running statistics without counting a new version
-        changed = [name for name, buffer in _buffers(step) if name not in before or not equal(before[name], buffer)]
-        return trace, changed, compare(reference, close_outcome(step.module, loss))
-
-
-def _buffers(step: Step) -> list[tuple[str, Tensor]]:
-    return list(step.module.named_buffers(remove_duplicate=False))
-
-
-def _plan(draft: Draft, budget_bytes: int, step: Step) -> Plan:
-    return Plan(
-        module_class=type(step.module).__name__,
-        budget_bytes=budget_bytes,
-        exact=all(treatment.action is Action.RECOMPUTE for treatment in draft.treatments),
-        treatments=draft.treatments,
-    )
-
-
-def _proof(step: Step, plan: Plan, reference: Outcome, seed: int) -> Proof:
-    found: Proof = _with(step, plan.treatments, lambda: compare(reference, outcome_of(step, seed)))
-    if plan.exact and not found.exact:
-        raise FitError(
-            "the plan was refused, because its step is not the unmodified one to the bit: "
-            f"{'; '.join(found.differences[:3])}. A module that keeps state outside its buffers (a cache, a counter) "
-            "cannot be computed again: switch that state off for training (use_cache=False)."
-        )
-    return found
-
-
-def _with(step: Step, treatments: Iterable[Treatment], run: Callable[[], Any]) -> Any:
-    """``run`` under the plan; what a repetition cannot do is explained."""
-    plan = Plan(treatments=tuple(treatments))
-    plan.apply(step.module)
-    try:
-        return run()
-    except RuntimeError as error:  # torch's CheckpointError among them
-        raise FitError(
-            f"the step runs, and fails under a plan ({str(error).splitlines()[0]}). A treated module does something "
-            "else when it runs again: it decides by state that it changes itself, such as a cache (use_cache=False "
-            "switches that of language models off) or a counter; or it forbids hooks (disable_saved_tensors_hooks)."
-        ) from error
-    finally:
-        plan.remove()
-
-
-def _in_turns(step: Step, treatments: tuple[Treatment, ...], deadline: float) -> tuple[float, float]:
-    """(plain, planned) milliseconds: the best of as many turns as fit, at least one and at most three."""
-    plain, planned = [], []
-    for _ in range(3):
-        began = time.monotonic()
-        plain.append(_ms(step))
-        planned.append(_with(step, treatments, lambda: _ms(step)))
-        if 2 * time.monotonic() - began > deadline:
-            break
-    return min(plain), min(planned)
-
-
 def _ms(step: Step) -> float:
     wait_for_device()
     started = time.perf_counter()
     step.run()
     wait_for_device()
     return (time.perf_counter() - started) * 1e3
-
-
-def _cast_ms_per_byte(device: str) -> float:
-    """Measured: float32 to bfloat16 and back, for each byte."""
-    values = torch.ones(1 << 22, device=device)
-    values.to(torch.bfloat16).to(torch.float32)
-    started = time.perf_counter()
-    values.to(torch.bfloat16).to(torch.float32)
-    return (time.perf_counter() - started) * 1e3 / values.nbytes
-
-
-def _front(search: Search) -> tuple[Point, ...]:
-    points = [
-        Point(peak_bytes=peak, recompute_ms=draft.ms, treatments=len(draft.treatments)) for peak, draft in search.front
-    ]
-    keep = max(1, -(-len(points) // _FRONT))
-    return tuple(point for at, point in enumerate(points) if at % keep == 0 or at == len(points) - 1)
-
-
-def _notes(step: Step, regions: Regions, simulation: str) -> Iterable[str]:
-    yield from step.notes
-    if simulation:
-        yield simulation
-    for name, problem in list(regions.problems.items())[:5]:
-        yield f"{name or 'The whole module'} is left as it is: {problem}."
-    if any(part._forward_hooks or part._forward_pre_hooks for part in step.module.modules()):
-        yield "The module has forward hooks: those inside a treated part run a second time when it is recomputed."

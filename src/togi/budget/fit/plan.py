@@ -6,13 +6,16 @@ No torch is needed to read one; ``apply`` and ``remove`` work on a live module.
 from __future__ import annotations
 
 import weakref
+from collections.abc import Iterable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import PrivateAttr, ValidationError
 
+from togi.budget.fit.chunk import Chunk
 from togi.budget.fit.errors import FitError
+from togi.errors import nearest
 from togi.records import SCHEMA_VERSION, Record
 
 if TYPE_CHECKING:
@@ -20,36 +23,31 @@ if TYPE_CHECKING:
 
 
 class Action(StrEnum):
-    """What is done with what autograd would keep."""
+    """What is done with one result of the forward pass."""
 
     RECOMPUTE = "recompute"
-    """Dropped, and computed again when the backward pass needs it. Exact to the bit."""
-    COMPRESS = "compress"
-    """float32 is kept as bfloat16 (approximate), masks as bits (exact)."""
+    """Not kept; computed again when the backward pass asks for it. Exact to the bit."""
+    KEEP = "keep"
+    """Kept, although autograd does not ask for it, because others are computed again from it. Exact."""
+    BITS = "bits"
+    """A mask is kept as one bit for each element. Exact."""
+    NARROW = "narrow"
+    """float32 is kept as bfloat16. Approximate: gradients change a little."""
 
 
 class Treatment(Record):
-    """What is done to one module, or to neighbouring children of a Sequential."""
+    """What is done with one result."""
 
+    value: str
+    """Operator and number of its call: ``aten.convolution.default#2`` is what the third convolution of a forward pass
+    returned, ``aten.native_batch_norm.default#0.1`` the second result of the first batch norm, and ``.w0`` at the end
+    what an operation wrote into its argument 0."""
     module: str
-    """Its name, as in ``named_modules()``; empty for the outermost."""
-    children: tuple[int, int] | None = None
-    """Of a Sequential: only the children from the first up to, not including, the second."""
+    """The module that computed it, as in ``named_modules()``; empty for the outermost."""
     action: Action = Action.RECOMPUTE
-    keeps: tuple[str, ...] = ()
-    """Operations whose results are kept all the same, because computing them again takes long for their size:
-    ``aten.convolution.default#2`` is the third convolution of a call."""
-    state: tuple[str, ...] = ()
-    """Buffers that a call changes (running statistics): computing again sees their old values and leaves the new."""
-    saved_bytes: int = 0
-    """Estimated from the measured run: what is no longer kept between forward and backward."""
+    bytes: int = 0
     recompute_ms: float = 0.0
-    """Estimated from the measured run: operations that run a second time."""
-
-    @property
-    def label(self) -> str:
-        part = f"[{self.children[0]}:{self.children[1]}]" if self.children else ""
-        return f"{self.module or '(whole module)'}{part}"
+    """Measured: the operation that makes it."""
 
 
 class Plan(Record):
@@ -63,6 +61,8 @@ class Plan(Record):
     exact: bool = True
     """Loss and gradients are those of the unmodified module to the bit."""
     treatments: tuple[Treatment, ...] = ()
+    chunks: tuple[Chunk, ...] = ()
+    """For inference: modules that are called with slices."""
     peak_bytes: int | None = None
     """Measured: everything alive at the peak of a step, parameters and optimizer state included."""
     step_ms: float | None = None
@@ -71,22 +71,29 @@ class Plan(Record):
     _applied: list[weakref.ref[Any]] = PrivateAttr(default_factory=list)
 
     def apply(self, module: nn.Module) -> nn.Module:
-        """Treat the parts of ``module``, in place; the names of its parameters and its hooks stay as they are.
+        """Treat ``module`` in place: its ``forward`` is replaced; parameters, names and hooks stay as they are.
 
         Raises FitError where the module has not the parts that the plan names; nothing is changed then.
         """
+        from togi.budget.fit.inference.chunked import chunk
         from togi.budget.fit.treated import treat
 
-        for part in treat(module, self.treatments):
-            self._applied.append(weakref.ref(part))
+        _check_names(module, self.treatments)
+        if self.chunks:
+            chunk(module, self.chunks)
+        else:
+            treat(module, self.treatments)
+        self._applied.append(weakref.ref(module))
         return module
 
     def remove(self, module: nn.Module | None = None) -> None:
         """Undo ``apply``: on every module that this plan was applied to, or on the one given (a copy, for example)."""
+        from togi.budget.fit.inference.chunked import unchunk
         from togi.budget.fit.treated import untreat
 
-        parts = list(module.modules()) if module is not None else [part() for part in self._applied]
-        untreat(part for part in parts if part is not None)
+        modules = list(module.modules()) if module is not None else [reference() for reference in self._applied]
+        unchunk(part for one in modules if one is not None for part in one.modules())
+        untreat(one for one in modules if one is not None)
         if module is None:
             self._applied.clear()
 
@@ -108,3 +115,14 @@ class Plan(Record):
                 f"{path} is no plan of this version ({str(error).splitlines()[0]}). 'togi fit SUBJECT --memory SIZE "
                 "--out FILE' writes one"
             ) from None
+
+
+def _check_names(module: nn.Module, treatments: Iterable[Treatment]) -> None:
+    names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
+    for treatment in treatments:
+        if treatment.module not in names:
+            raise FitError(
+                f"the plan treats '{treatment.module}', which {type(module).__name__} does not have"
+                f"{nearest(treatment.module, names)}. A plan belongs to the architecture that it was made for: run "
+                "'togi fit' on this one."
+            )

@@ -38,21 +38,19 @@ def same_beginning(module: nn.Module, seed: int) -> Iterator[None]:
                     buffer.copy_(buffers[name])
 
 
-def outcome_of(step: Step, seed: int) -> Outcome:
-    """Run forward and backward, without the optimizer."""
-    with same_beginning(step.module, seed):
-        loss = step.loss(step.module, step.sample)
-        loss.backward()  # type: ignore[no-untyped-call]
-        return close_outcome(step.module, loss)
-
-
-def close_outcome(module: nn.Module, loss: Tensor) -> Outcome:
-    return Outcome(
+def outcome_of(step: Step) -> Outcome:
+    """Of one run: forward, backward, and the optimizer where there is one."""
+    loss = step.loss(step.module, step.sample)
+    loss.backward()  # type: ignore[no-untyped-call]
+    outcome = Outcome(
         loss=loss.detach().clone(),
-        gradients={name: p.grad for name, p in module.named_parameters() if p.grad is not None},
-        buffers={name: buffer.clone() for name, buffer in module.named_buffers()},
+        gradients={name: p.grad for name, p in step.module.named_parameters() if p.grad is not None},
+        buffers={name: buffer.clone() for name, buffer in step.module.named_buffers()},
         random_state=torch.get_rng_state(),
     )
+    if step.optimizer is not None:
+        step.optimizer.step()
+    return outcome
 
 
 def compare(reference: Outcome, other: Outcome) -> Proof:
