@@ -92,6 +92,7 @@ def test_groups_frozen_parameters_and_optimizers_without_these_ways() -> None:
                     parameter.data -= parameter.grad
 
     assert advise(_step(Own)) == ()
+    assert advise(_step(torch.optim.LBFGS)) == ()
 
 
 def test_what_is_too_large_to_copy_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
