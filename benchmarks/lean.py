@@ -2,10 +2,11 @@
 
     python benchmarks/lean.py [--only NAME] [--rounds N] [--json FILE]
 
-Everything of one case runs interleaved in one process (A B C A B C ...); times are medians. The peak is that of torch's
-allocator, exact, the result included; the budget is what ``lean`` was given. vmap gets the largest ``chunk_size`` (a
-power of two) whose measured peak keeps to the same budget; where vmap does not express the function (a reduction over
-the mapped dimension, gradients without keeping everything), it is a loop of vmap calls as one would write it by hand.
+All cases take less than five minutes; a way that is slow takes part in three rounds only. Everything of one case runs
+interleaved in one process (A B C A B C ...); times are medians. The peak is that of torch's allocator, exact, the
+result included; the budget is what ``lean`` was given. vmap gets the largest ``chunk_size`` (a power of two) whose
+measured peak keeps to the same budget; where vmap does not express the function (a reduction over the mapped
+dimension, gradients without keeping everything), it is a loop of vmap calls as one would write it by hand.
 KeOps allocates outside of torch, so its peak says little; its first call compiles and is not counted.
 
 ``--json`` adds the case to what is in FILE.
@@ -40,6 +41,7 @@ from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.machine import machine
 
 MIB = 1 << 20
+LEAST_ROUNDS, ENOUGH_S = 3, 3.0
 Call = Callable[..., Any]
 
 
@@ -252,11 +254,10 @@ def peak_mib(run: Callable[[], Any]) -> float:
     return (peak or 0) / MIB
 
 
-def chunk_size(case: Case, limit_mib: float) -> int:
+def chunk_size(case: Case, limit_mib: float, result_bytes: int) -> int:
     """The largest power of two whose peak keeps to the limit, looked for from above; 1 where none does."""
     row = max(len(t) for t in case.inputs[1:]) * 4
-    result = sum(t.numel() * t.element_size() for t in pytree.tree_leaves(case.function(*case.inputs)))
-    size = max(1, 1 << (int((limit_mib * MIB - result) / row).bit_length() - 1))
+    size = max(1, 1 << (int((limit_mib * MIB - result_bytes) / row).bit_length() - 1))
     while size > 1 and peak_mib(whole(case, case.chunked(size))) > limit_mib:
         size //= 2
     return size
@@ -277,58 +278,81 @@ def measure(name: str, rounds: int) -> dict[str, Any]:
     case = cases()[name]()
     limit_mib = float(case.memory.removesuffix("MiB"))
     lean = togi.lean(case.function, memory=case.memory)
-    contenders: dict[str, Call] = {"eager": case.function, "lean": lean}
-    first_s: dict[str, float] = {}
     start = time.perf_counter()
     whole(case, lean)()
-    first_s["lean"] = time.perf_counter() - start
-    size = chunk_size(case, limit_mib + (_gradients_mib(case) if case.backward else 0))
-    contenders["vmap"] = case.chunked(size)
-    contenders["compile"] = torch.compile(case.function)
+    lean_first_call_s = time.perf_counter() - start
+    size = chunk_size(case, limit_mib + gradients_mib(case), lean.plan().result_bytes or 0)
+    contenders: dict[str, Call] = {
+        "eager": case.function,
+        "lean": lean,
+        "vmap": case.chunked(size),
+        "compile": torch.compile(case.function),
+    }
     if case.keops is not None:
         contenders["keops"] = case.keops
     notes = {"vmap": f"chunk_size={size}"}
+    expected: list[Any] = []
+    found: dict[str, dict[str, Any]] = {}
     runs = {}
     for label, call in contenders.items():
-        start = time.perf_counter()
+        runs[label] = whole(case, call)
         try:
-            whole(case, call)()
-            runs[label] = whole(case, call)
+            found[label] = checked(runs[label], expected)
         except Exception as error:
             notes[label] = f"{type(error).__name__}: {' '.join(str(error).split())[:200]}"
-        first_s.setdefault(label, time.perf_counter() - start)
-    expected = runs["eager"]()
-    errors = {label: close(run(), expected) for label, run in runs.items()}
+            del runs[label]
+    found["lean"]["first_call_s"] = lean_first_call_s
     del expected
-    times: dict[str, list[float]] = {label: [] for label in runs}
-    for _ in range(rounds):
-        for label, run in runs.items():
-            gc.collect()
-            start = time.perf_counter()
-            run()
-            times[label].append(time.perf_counter() - start)
+    times = time_in_turns(runs, rounds)
     return {
         "case": name,
         "shapes": [list(t.shape) for t in case.inputs],
         "memory": case.memory,
-        "gradients_mib": _gradients_mib(case) if case.backward else 0.0,
+        "gradients_mib": gradients_mib(case),
         "plan": str(lean.plan()),
         "notes": notes,
-        "rounds": rounds,
         "contenders": {
-            label: {
-                "median_s": statistics.median(times[label]),
-                "samples_s": times[label],
-                "first_call_s": first_s[label],
-                "peak_mib": peak_mib(run),
-                "difference_from_eager": errors[label],
-            }
-            for label, run in runs.items()
+            label: {"median_s": statistics.median(times[label]), "samples_s": times[label], **found[label]}
+            for label in runs
         },
     }
 
 
-def _gradients_mib(case: Case) -> float:
+def checked(run: Callable[[], Any], expected: list[Any]) -> dict[str, Any]:
+    """The first call's time, a call's peak, and its difference from the result of the first contender.
+
+    The first contender compiles nothing, so that its first call is the one watched.
+    """
+    results: list[Any] = []
+    start = time.perf_counter()
+    if expected:
+        run()
+    first_call_s = time.perf_counter() - start if expected else None
+    peak = peak_mib(lambda: results.append(run()))
+    expected.extend(results[: not expected])
+    return {
+        "first_call_s": first_call_s,
+        "peak_mib": peak,
+        "difference_from_eager": close(results[0], expected[0]),
+    }
+
+
+def time_in_turns(runs: dict[str, Callable[[], Any]], rounds: int) -> dict[str, list[float]]:
+    """Seconds of every call. What has taken ``ENOUGH_S`` in all, over three rounds at least, is out."""
+    times: dict[str, list[float]] = {label: [] for label in runs}
+    for _ in range(rounds):
+        for label, run in runs.items():
+            if len(times[label]) >= LEAST_ROUNDS and sum(times[label]) > ENOUGH_S:
+                continue
+            gc.collect()
+            start = time.perf_counter()
+            run()
+            times[label].append(time.perf_counter() - start)
+    return times
+
+
+def gradients_mib(case: Case) -> float:
+    """Of the results of a backward pass, which come on top of the budget."""
     return sum(t.numel() * t.element_size() for t in case.inputs if t.requires_grad) / MIB
 
 

@@ -7,7 +7,7 @@ The package is named after the method, as the public name ``togi.lean`` is the f
 which slices of its operands a slice of its result needs: that a dimension is safe is proved there, operation by
 operation. ``combining`` knows how reductions are put together from parts. ``schedule`` cuts the graph into loops over
 tiles and small work around them, ``loop`` runs one, ``differentiate`` runs it backwards by recomputing, ``footprint``
-predicts bytes, ``tile`` chooses how large a tile is and whether it is compiled, ``proof`` compares the result with the
-plain function's, and ``lean`` is the face.
+predicts bytes, ``peak`` measures them, ``tile`` chooses how large a tile is, by a ``race`` of sizes, ``compiled`` does
+so for compiled code, ``proof`` compares the result with the plain function's, and ``lean`` is the face.
 Nothing of the tuner is needed. Importing this package imports no torch.
 """
