@@ -17,6 +17,8 @@ class Point(Record):
     step_ms: float | None = None
     """Measured, where it was run."""
     measured: bool = False
+    parts: int = 0
+    """Inference: how many more module calls a pass takes than the unmodified one, for the modules that are cut."""
 
 
 class Proof(Record):
@@ -30,6 +32,10 @@ class Proof(Record):
     """What differs, by how much."""
     worst_relative: float = 0.0
     """The largest difference of a gradient, relative to that gradient's root mean square."""
+    outputs: int = 0
+    """Inference: how many tensors were compared, which are then all there is."""
+    units: float = 0.0
+    """Inference: the largest error of an output against float64, in multiples of the unmodified module's own."""
 
 
 class FitResult(Record):
@@ -39,6 +45,8 @@ class FitResult(Record):
     kind: str = "fit"
     subject: str = ""
     device: str = "cpu"
+    train: bool = True
+    """A training step; else one inference pass."""
     budget_bytes: int
     fits: bool
     """The measured peak is within the budget."""
