@@ -16,6 +16,7 @@ from torch.nn import functional
 from togi.budget.fit.errors import FitError
 from togi.budget.fit.micro_batch_proof import judge, why_not
 from togi.budget.fit.micro_batches import accumulated, backward, rows_of, split
+from togi.budget.fit.plan import Plan
 from togi.budget.step import Step, mean_of_outputs
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Inputs
@@ -262,3 +263,17 @@ def test_the_peak_falls_in_proportion() -> None:
         peak = peaks[parts]
         assert peak is not None
         assert peak - gradients <= 1.1 * (peaks[1] - gradients) / parts + gradients  # two gradients for a moment
+
+
+def test_a_plan_runs_its_number_of_parts() -> None:
+    seen: list[int] = []
+
+    def step(module: nn.Module, given: Tensor) -> Tensor:
+        seen.append(len(given))
+        return module(given).square().mean()
+
+    plan = Plan.model_validate_json(Plan(micro_batches=3).model_dump_json())
+    assert not plan.backward(nn.Linear(3, 1), torch.randn(7, 3), step).requires_grad
+    assert sorted(seen) == [2, 2, 3]
+    Plan().backward(nn.Linear(3, 1), torch.randn(7, 3), step)
+    assert seen[-1] == 7

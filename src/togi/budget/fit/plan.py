@@ -19,7 +19,9 @@ from togi.errors import nearest
 from togi.records import SCHEMA_VERSION, Record
 
 if TYPE_CHECKING:
-    from torch import nn
+    from collections.abc import Callable
+
+    from torch import Tensor, nn
 
 
 class Action(StrEnum):
@@ -63,6 +65,8 @@ class Plan(Record):
     treatments: tuple[Treatment, ...] = ()
     chunks: tuple[Chunk, ...] = ()
     """For inference: modules that are called with slices."""
+    micro_batches: int = 1
+    """For training: in how many parts a batch goes through forward and backward; ``backward`` does it."""
     peak_bytes: int | None = None
     """Measured: everything alive at the peak of a step, parameters and optimizer state included."""
     step_ms: float | None = None
@@ -96,6 +100,23 @@ class Plan(Record):
         untreat(one for one in modules if one is not None)
         if module is None:
             self._applied.clear()
+
+    def backward(
+        self,
+        module: nn.Module,
+        sample: Any,
+        step: Callable[[nn.Module, Any], Tensor],
+        *,
+        weigh: Callable[[Any], Any] | None = None,
+        scale: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """In a training loop, in place of ``loss = step(module, sample); loss.backward()``: under ``micro_batches``.
+
+        See ``micro_batches.backward`` for the arguments. Gradients are added to ``.grad``; the loss is detached.
+        """
+        from togi.budget.fit.micro_batches import backward
+
+        return backward(module, sample, step, self.micro_batches, weigh=weigh, scale=scale)
 
     def save(self, path: str | Path) -> None:
         """As indented JSON."""
