@@ -30,7 +30,7 @@ _CANDIDATES = 3
 """Plans that are measured, each without the cuts of those before it."""
 _ATTEMPTS = 3
 """Lower aims for one candidate, where kernels' workspaces exceed the simulated peak."""
-_SEARCH_SHARE = 0.4
+_SEARCH_SHARE = 0.5
 _TURNS = 7
 _TIMING_S = 8.0
 """Of all turns together."""

@@ -69,6 +69,7 @@ class Search:
         order = itertools.count()
         waiting: list[tuple[float, int, Draft, str, float]] = [(0.0, next(order), Draft(), "", math.inf)]
         seen, best = {Draft().cuts}, math.inf
+        met: set[tuple[float, int]] = set()
         while waiting and time.monotonic() < deadline:
             _, _, draft, changed, parent = heapq.heappop(waiting)
             peak = self.peak(draft)
@@ -77,6 +78,10 @@ class Search:
             stays = any(self._kind_of[name] == changed for name in peak.stack)
             if (stays and peak.bytes > _PROGRESS * parent) or peak.bytes > _WORSE * best:
                 continue
+            figures = (round(draft.cost_ms, 6), peak.bytes)
+            if figures in met:  # height instead of width: one of the two is enough
+                continue
+            met.add(figures)
             best = min(best, peak.bytes)
             for child, kind in self._finer(draft, peak.stack, forbidden):
                 if child.cuts not in seen:
