@@ -34,8 +34,8 @@ _NOWHERE = Where()
 
 
 def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """In sequences and dicts, as operations take and give them; ``tree_leaves`` of all would be a third of the cost of
-    watching."""
+    """In sequences and dicts, as operations take and give them. With ``tree_leaves`` watching small operations takes 5
+    to 10 % longer."""
     for value in values:
         if isinstance(value, Tensor):
             yield value

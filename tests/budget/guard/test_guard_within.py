@@ -52,6 +52,20 @@ def test_any_number_of_rows(rows: int, budget: int) -> None:
     torch.testing.assert_close(togi.within(budget * KIB)(hungry)(data), hungry(data))
 
 
+def test_what_kernels_take_on_the_way_counts() -> None:
+    """A whole encoder layer is one kernel in eval mode: what it returns is a twelfth of what it takes."""
+    module, budget = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval(), 1 << 20
+    data = torch.randn(16, 96, 32)
+    guarded = togi.within(budget)(module)
+    with torch.no_grad():
+        torch.testing.assert_close(guarded(data), module(data))
+        measured = torch_allocator_peak_bytes(lambda: guarded(data))
+        assert guarded.report.parts > 1
+        assert guarded.report.predicted_part_bytes <= budget < guarded.report.predicted_bytes
+    assert measured is not None
+    assert measured <= budget
+
+
 def test_structure_of_results_is_kept() -> None:
     @togi.within(64 * KIB)
     def both(*, rows: Tensor) -> dict[str, Any]:

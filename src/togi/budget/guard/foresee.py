@@ -15,6 +15,8 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from togi.budget.prediction.cpu import highest
+from togi.budget.prediction.probe import Probe
 from togi.budget.prediction.recording import Recording
 from togi.subject.inputs import Inputs
 
@@ -57,10 +59,12 @@ class _Watching(Recording):  # type: ignore[no-untyped-call]
         return piece is None or not piece.op
 
 
-def foresee(function: Callable[..., Any], sample: Inputs, rows: int | None) -> Foreseen | None:
+def foresee(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Foreseen | None:
     """Of a call with the first ``rows`` rows, None for all; None where the call depends on values.
 
-    What the function reaches beside its arguments (parameters) was there before and does not count.
+    What the function reaches beside its arguments (parameters) was there before and does not count. On the CPU the
+    kernels that could set the peak are run alone, by ``probe``, for what they take on the way; on another device their
+    own memory is not known before.
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     given = sample.map(mode.from_tensor)
@@ -74,11 +78,14 @@ def foresee(function: Callable[..., Any], sample: Inputs, rows: int | None) -> F
     except (DataDependentOutputException, DynamicOutputShapeException):
         return None
     there = sum(piece.bytes for piece in recording.pieces if not piece.op)
+    peak = highest(recording, probe).peak_bytes if _can_probe(sample) else recording.peak_bytes
     found = tensors_of(results)
     made = {id(piece): piece.bytes for t in found if (piece := recording.piece_of(t)) and piece.op}
-    return Foreseen(
-        recording.peak_bytes - there, sum(made.values()), recording.written, any(t.requires_grad for t in found)
-    )
+    return Foreseen(peak - there, sum(made.values()), recording.written, any(t.requires_grad for t in found))
+
+
+def _can_probe(sample: Inputs) -> bool:
+    return all(tensor.device.type == "cpu" for tensor in tensors_of((sample.args, dict(sample.kwargs))))
 
 
 def first_rows(sample: Inputs, start: int, count: int) -> Inputs:

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 from togi.budget.guard.foresee import Foreseen, first_rows, foresee, tensors_of
 from togi.budget.guard.independence import why_dependent
 from togi.budget.guard.record import WithinReport
+from togi.budget.prediction.probe import Probe
 from togi.report.quantities import size
 from togi.streaming.budget import BudgetError, budget_bytes
 from togi.subject.inputs import Inputs
@@ -45,11 +46,12 @@ class Guarded:
 
     def __init__(self, function: Callable[..., Any], budget_bytes: int) -> None:
         self.function, self.budget_bytes = function, budget_bytes
+        self._probe = Probe(limit_bytes=budget_bytes)  # what it has measured serves the next calls
         self.report: WithinReport | None = None
         functools.update_wrapper(self, function, updated=())
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        call = _Call(self.function, Inputs(args, kwargs), self.budget_bytes)
+        call = _Call(self.function, Inputs(args, kwargs), self.budget_bytes, self._probe)
         try:
             return call.run()
         finally:
@@ -59,10 +61,10 @@ class Guarded:
 class _Call:
     """One call: its plan, its attempts, its report."""
 
-    def __init__(self, function: Callable[..., Any], sample: Inputs, budget_bytes: int) -> None:
-        self.function, self.sample, self.budget_bytes = function, sample, budget_bytes
+    def __init__(self, function: Callable[..., Any], sample: Inputs, budget_bytes: int, probe: Probe) -> None:
+        self.function, self.sample, self.budget_bytes, self.probe = function, sample, budget_bytes, probe
         self.rows = _rows(sample)
-        self.whole = foresee(function, sample, None)
+        self.whole = foresee(function, sample, None, probe)
         notes = () if self.whole else ("It depends on values, so it could not be predicted.",)
         predicted = self.whole.peak_bytes if self.whole else None
         self.report = WithinReport(
@@ -105,7 +107,7 @@ class _Call:
     def _need(self, part: int) -> int:
         """Results of all rows, and one part on its way."""
         assert self.whole is not None
-        found = foresee(self.function, self.sample, part)
+        found = foresee(self.function, self.sample, part, self.probe)
         return self.whole.result_bytes + (found.peak_bytes if found else self.whole.peak_bytes)
 
     def _fewer_rows(self, part: int | None, refusal: str) -> int:

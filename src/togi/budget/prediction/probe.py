@@ -11,11 +11,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch._C._autograd import _profiler_enabled
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils._pytree import tree_leaves, tree_map
 
 from togi.budget.prediction.recording import Call, TensorSpec, _is_spec, specs_of
-from togi.measure.memory import torch_allocator_peak_bytes
+from togi.streaming.peak import peak_bytes
 
 
 class Probe:
@@ -29,6 +30,8 @@ class Probe:
     def peak_bytes(self, call: Call) -> int | None:
         """The most that the operation holds beside its arguments, results included; None where it cannot be run."""
         if call.key not in self.measured:
+            if _profiler_enabled():  # the caller's own: torch has one at a time
+                return None
             self.measured[call.key] = self._measure(call)
         return self.measured[call.key]
 
@@ -39,7 +42,7 @@ class Probe:
             args, kwargs = zeros_of(call.args)
             try:
                 call.func(*args, **kwargs)  # what a kernel builds once is not what every call takes
-                return torch_allocator_peak_bytes(lambda: call.func(*args, **kwargs)) or 0
+                return peak_bytes(lambda: call.func(*args, **kwargs), "cpu") or 0
             except RuntimeError:  # the kernel refuses zeros: the caller reports it as not measured
                 return None
 
