@@ -79,6 +79,23 @@ def test_sorted_anchors_are_matched_as_eager_matches_them(dtype, threads):
         assert same(found.box, by_row.indices)
         assert same(found.anchor_iou, by_column.values)
         assert same(found.anchor, by_column.indices)
+        alone = ops.match_boxes(anchors, boxes, per_box=True, check=False)  # ties are not followed here
+        assert same(alone.anchor, by_column.indices)
         positive = (by_row.values >= 0.5) | (iou == by_column.values).any(1)
         known = ~by_row.values.isnan()
         assert torch.equal(found.label[known] == 1, positive[known])
+
+
+def test_the_first_zero_is_found_past_an_anchor_whose_iou_is_negative():
+    """Far from 0 widths of 0.03 and 0.05 both round to 0.0625: the intersection exceeds the sum of the areas."""
+    generator = torch.Generator().manual_seed(3)
+    anchors, boxes = scattered(8 * TILE, "integers", generator).float(), scattered(64, "integers", generator).float()
+    for some in (anchors, boxes):
+        some[:, 2:] -= some[:, :2] - 1
+    anchors[0] = torch.tensor([1e6, 1e6, 0.032, 0.032])
+    boxes[63] = torch.tensor([1e6, 1e6, 0.0525, 0.0525])
+    iou = torchvision_iou(anchors, boxes, fmt="xywh")
+    assert iou[0, 63] < 0
+    found = ops.match_boxes(anchors, boxes, low_quality=True, thresholds=0.5, format="xywh")
+    assert same(found.anchor, iou.max(0).indices)
+    assert found.anchor[63] == 1
