@@ -142,6 +142,7 @@ def test_nothing_to_learn_from(reduction: str) -> None:
     for hidden, target in (
         (torch.randn(0, 4, requires_grad=True), torch.zeros(0, dtype=torch.int64)),
         (torch.randn(3, 4, requires_grad=True), torch.full((3,), -100)),
+        (torch.randn(2, 0, 4, requires_grad=True), torch.zeros(2, 0, dtype=torch.int64)),
     ):
         weight, bias = torch.randn(5, 4, requires_grad=True), torch.randn(5, requires_grad=True)
         ours = ops.linear_cross_entropy(hidden, weight, target, bias=bias, reduction=reduction)
@@ -179,6 +180,15 @@ def test_logits_that_are_no_numbers_give_what_torch_gives(bias: list[float], mem
         other.sum().backward()
         for mine, yours in zip(ours, theirs, strict=True):
             torch.testing.assert_close(mine.grad, yours.grad, equal_nan=True)
+
+
+def test_no_features_leave_the_bias() -> None:
+    hidden, weight, bias = torch.zeros(3, 0), torch.zeros(5, 0), torch.randn(5)
+    target = torch.tensor([0, 1, 2])
+    for extra in (None, bias):
+        torch.testing.assert_close(
+            ops.linear_cross_entropy(hidden, weight, target, bias=extra), _torchs(hidden, weight, target, extra)
+        )
 
 
 def test_an_ignored_row_takes_no_part_whatever_it_holds() -> None:
@@ -322,6 +332,7 @@ def test_what_is_refused_and_what_is_said() -> None:
     hidden, weight, target, bias = _example(bias=True)
     call = ops.linear_cross_entropy
     for run, said in (
+        (lambda: call(hidden, nn.Linear(8, 700), target), "weight is a Linear"),  # type: ignore[arg-type]
         (lambda: call(hidden, weight.T, target), r"weight \[8, 700\].*weight\.T"),
         (lambda: call(hidden, weight, target[:-1]), r"target \[8\].*\[9\].*tokens\[:, 1:\]"),
         (lambda: call(hidden, weight, target.float()), "int64"),

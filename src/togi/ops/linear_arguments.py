@@ -31,6 +31,15 @@ def check_options(reduction: str, label_smoothing: float) -> None:
         )
 
 
+def check_tensors(**given: object) -> None:
+    """Raises CrossEntropyError for what is no tensor."""
+    for name, value in given.items():
+        if not isinstance(value, Tensor):
+            raise CrossEntropyError(
+                f"{name} is a {type(value).__name__}: give a tensor (a layer's weight, such as model.lm_head.weight)."
+            )
+
+
 def check_shapes(hidden: Tensor, weight: Tensor, target: Tensor, bias: Tensor | None) -> None:
     """Raises CrossEntropyError unless shapes, devices and the type of the target go together."""
     if hidden.dim() < 1 or weight.dim() != 2 or hidden.shape[-1] != weight.shape[1]:

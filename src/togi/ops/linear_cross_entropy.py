@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.ops.linear_arguments import check_dtypes, check_options, check_range, check_shapes
+from togi.ops.linear_arguments import check_dtypes, check_options, check_range, check_shapes, check_tensors
 from togi.ops.logit_blocks import LogitBlocks, add_product, sum_dtype
 
 
@@ -71,6 +71,7 @@ def linear_cross_entropy(
 
     memory_bytes = budget_bytes(memory)
     check_options(reduction, label_smoothing)
+    check_tensors(hidden=hidden, weight=weight, target=target)
     check_shapes(hidden, weight, target, bias)
     is_cast = torch.is_autocast_enabled(hidden.device.type) and hidden.dtype != torch.float64
     if is_cast:
@@ -78,7 +79,7 @@ def linear_cross_entropy(
         hidden, weight = hidden.to(dtype), weight.to(dtype)
         bias = None if bias is None else bias.to(dtype)
     check_dtypes(hidden, weight, bias)
-    rows, targets = hidden.reshape(-1, hidden.shape[-1]), target.reshape(-1)
+    rows, targets = hidden.reshape(target.numel(), hidden.shape[-1]), target.reshape(-1)
     losses, log_sums, _ = _rows(rows, weight, bias, targets, ignore_index, float(label_smoothing), memory_bytes)
     if z_loss:
         losses = losses + z_loss * log_sums.square()
