@@ -153,6 +153,10 @@ def test_losses_that_are_no_mean_over_rows_are_refused(loss: Callable[[nn.Module
     assert said in why_not(_step(nn.Linear(4, 3), torch.randn(6, 4), loss=loss), 2)
 
 
+def test_gradients_that_are_no_numbers_are_named() -> None:
+    assert "NaN or infinities" in why_not(_step(nn.Linear(3, 1), torch.full((4, 3), torch.nan)), 2)
+
+
 def test_batch_statistics_are_refused_by_name_and_frozen_ones_are_not() -> None:
     module = nn.Sequential(nn.Linear(3, 3), nn.BatchNorm1d(3)).train()
     step = _step(module, torch.randn(6, 3))

@@ -95,6 +95,11 @@ def _judged(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof | No
     moved = _buffers(step.module)
     if whole is None:
         return None
+    if not all(bool(gradient.isfinite().all()) for gradient in whole.values()):
+        _restore(step.module, before)
+        return MicroBatchProof(
+            reason="the gradients of the whole batch hold NaN or infinities: nothing can be compared"
+        )
     _restore(step.module, before)
     backwards = step.sample.map(lambda t: t.flip(0) if t.dim() else t)
     turned = _gradients(dataclasses.replace(step, sample=backwards), parameters)
