@@ -116,7 +116,7 @@ def test_pixels_of_pointwise_convolutions() -> None:
 
 def test_a_budget_that_cannot_be_met_says_the_least_and_its_cost() -> None:
     planner = InferencePlanner(_step(nn.Sequential(Block(), Block()), _data(4, 32, WIDTH)))
-    found = planner.plan(found_static := planner.plan(1 << 40).static_bytes // 2)
+    found = planner.plan(found_static := planner.plan(1 << 40).static_bytes // 2, time_limit_s=4)
     assert not found.fits
     assert found.chosen.peak_bytes > found_static
     assert found.chosen.peak_bytes < found.plain.peak_bytes

@@ -85,7 +85,8 @@ class InferencePlanner:
     def plan(self, budget_bytes: int, *, time_limit_s: float = 60.0) -> FitResult:
         """The fastest plan that was measured within the budget, else the one with the lowest peak that was found."""
         started = time.monotonic() - self._prepared_s
-        deadline = started + time_limit_s
+        # slow passes leave the search its minimum all the same: no plan costs more than a late one
+        deadline = max(started + time_limit_s, time.monotonic() + time_limit_s / 2)
         if self._plain_peak <= budget_bytes:
             best = self._unmodified()
             self._race([])
@@ -279,6 +280,8 @@ class InferencePlanner:
         for reason in dict.fromkeys(self._refused):
             yield f"A plan was refused: {reason}."
         if not fits:
+            if self._search.ended_early:
+                yield "The search was ended by its time limit: --time-limit (time_limit_s) gives it more."
             yield from self._search.whys(best.draft)
 
 

@@ -61,6 +61,8 @@ class Search:
         for name, site in sites.items():
             self.kinds.setdefault(self._kind_of[name], []).append(site)
         self._divisions: dict[str, Divisions] = {}
+        self.ended_early = False
+        """The last search that found nothing had plans left to try."""
         self.peaks: dict[Cuts, Peak] = {}
         self.drafts: dict[Cuts, Draft] = {}
 
@@ -87,6 +89,7 @@ class Search:
                 if child.cuts not in seen:
                     seen.add(child.cuts)
                     heapq.heappush(waiting, (child.cost_ms, next(order), child, kind, peak.bytes))
+        self.ended_early = bool(waiting)
         return None
 
     def lowest(self, forbidden: frozenset[Way]) -> Draft:
