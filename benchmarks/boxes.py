@@ -38,8 +38,6 @@ GROWTH = ((31_250, 500), (125_000, 500), (500_000, 500), (2_000_000, 500), (250_
 LARGEST = (4_000_000, 5_000)
 MATRIX_LIMIT_BYTES = 700 << 20
 """In the growth, eager and compiled code run where one N x M matrix is not larger than this."""
-SLOW_S = 0.5
-"""A call that takes longer is not repeated without need: the whole benchmark takes less than five minutes."""
 FORMAT_VERSION = 1
 DATA = Path(__file__).with_name("data") / "boxes.json"
 
@@ -165,10 +163,11 @@ def measure_size(n: int, m: int, rounds: int, chosen: Sequence[str]) -> Iterable
         held: list[Any] = []
         memory = {"eager": extra_memory(contest.ways["eager"], anchors, boxes, results, together=True, held=held)}
         equal = contest.check(contest.ways["togi"](anchors, boxes), held.pop())
-        warm_s = {name: warmed(run, anchors, boxes) for name, run in contest.ways.items() if name != "eager"}
+        others = {name: run for name, run in contest.ways.items() if name != "eager"}
+        for run in others.values():
+            run(anchors, boxes)  # compiles, warms up
         times = time_in_turns(contest.ways, anchors, boxes, rounds)
-        for name, took_s in warm_s.items():
-            memory[name] = extra_memory(contest.ways[name], anchors, boxes, results, together=took_s > SLOW_S)
+        memory |= {name: extra_memory(run, anchors, boxes, results) for name, run in others.items()}
         found = {
             "contest": contest.name,
             "n": n,
@@ -178,12 +177,6 @@ def measure_size(n: int, m: int, rounds: int, chosen: Sequence[str]) -> Iterable
         }
         print_contest(found)
         yield found
-
-
-def warmed(run: Run, anchors: Tensor, boxes: Tensor) -> float:
-    """Seconds of the second call where the first one compiles, of the first one where that is slow anyway."""
-    first_s = time_once(run, anchors, boxes)
-    return first_s if first_s < SLOW_S else min(first_s, time_once(run, anchors, boxes))
 
 
 def time_in_turns(ways: dict[str, Run], anchors: Tensor, boxes: Tensor, rounds: int) -> dict[str, list[float]]:
@@ -219,7 +212,8 @@ def extra_memory(
     """Bytes at the peak of a call beyond inputs and results.
 
     Args:
-        together: one call for both figures, for what takes seconds.
+        together: one call for both figures, for what takes seconds. The resident set then counts the profiler's record
+            too: some hundred bytes per operation.
         held: gets the result.
     """
     resident = 0
@@ -268,7 +262,7 @@ def measure_growth() -> Iterable[dict[str, Any]]:
             run = both.ways[way]
             run(anchors, boxes)
             took = min(time_once(run, anchors, boxes) for _ in range(3 if way == "togi" else 1))
-            memory = extra_memory(run, anchors, boxes, both.result_bytes(n, m), together=took > SLOW_S)
+            memory = extra_memory(run, anchors, boxes, both.result_bytes(n, m), together=way == "eager")
             rate = f"{n * m / took:.2e}"
             print(
                 f"| {n:,} | {m:,} | {way} | {took:.4f} | {rate} | {mebibytes(memory['extra_resident_bytes'])} |",
