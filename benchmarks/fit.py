@@ -1,12 +1,14 @@
 """Training steps under a byte budget: `togi fit` beside what a user would do by hand, measured.
 
     python benchmarks/fit.py --model resnet50 --budgets 75 50     # measures, adds to benchmarks/data/fit.json
+    python benchmarks/fit.py --model gpt2_small --compiled 0.5 --budgets compiled
     python benchmarks/fit.py --table                              # the rows as Markdown
 
 A budget of 50 stands for `static + 50 % of (peak - static)`; static is what no plan can lower: parameters, their
-gradients, inputs. The budget `block` is the measured peak of checkpointing every block, and `sequential` that of
-`checkpoint_sequential`, so that the plan competes at the same memory. Peaks are the CPU allocator's, read through the
-profiler. Times are the best of the turns, in which plain, by-hand and planned steps alternate.
+gradients, inputs. The budget `block` is the measured peak of checkpointing every block, `sequential` that of
+`checkpoint_sequential`, and `compiled` that of `torch.compile` with `activation_memory_budget`, so that the plan
+competes at the same memory. Peaks are the CPU allocator's, read through the profiler. Times are the best of the turns,
+in which plain, by-hand and planned steps alternate; compiling is not in them.
 """
 
 from __future__ import annotations
@@ -26,7 +28,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from togi.budget.fit.make import Planner, peak_bytes, static_bytes
+from togi.budget.fit.measured import measured_peak_bytes, static_bytes
+from togi.budget.fit.planner import Planner
 from togi.budget.step import Step, make_step
 from togi.subject.inputs import Subject
 from togi.subject.machine import machine
@@ -119,6 +122,21 @@ def sequential(model: Model, step: Step) -> Iterator[None]:
 
 
 @contextmanager
+def compiled(share: float, compilations: dict[float, Any], step: Step) -> Iterator[None]:
+    """`torch.compile` of the module, its partitioner told which share of the activations it may keep."""
+    own = step.module.forward
+    if share not in compilations:
+        torch._functorch.config.activation_memory_budget = share
+        torch._dynamo.reset()
+        compilations[share] = torch.compile(own)
+    step.module.forward = compilations[share]
+    try:
+        yield
+    finally:
+        del step.module.forward
+
+
+@contextmanager
 def planned(plan: Any, step: Step) -> Iterator[None]:
     plan.apply(step.module)
     yield
@@ -130,14 +148,19 @@ def plain() -> Iterator[None]:
     yield
 
 
-def measure(name: str, budgets: list[str], turns: int, planning_s: float) -> list[dict[str, Any]]:
+def measure(name: str, budgets: list[str], turns: int, planning_s: float, share: float | None) -> list[dict[str, Any]]:
     model = MODELS[name]
     torch.manual_seed(0)
     step = make_step(model.make(), train=True)
     by_hand = {"every block": functools.partial(every_block, model, step)}
     if model.sequential:
         by_hand[f"checkpoint_sequential, {SEGMENTS}"] = functools.partial(sequential, model, step)
+    if share is not None:
+        by_hand[f"compiled, activation_memory_budget {share:g}"] = functools.partial(compiled, share, {}, step)
     ways: dict[str, Callable[[], Any]] = {"plain": plain, **by_hand}
+    for context in by_hand.values():
+        with context():
+            step.run()  # compiles, warms up
     rows = {way: {"way": way, "peak": peak_under(step, context)} for way, context in ways.items()}
     static = static_bytes(step)
     started = time.perf_counter()
@@ -173,7 +196,7 @@ def budget_bytes(budget: str, static: int, rows: dict[str, dict[str, Any]]) -> i
 
 def peak_under(step: Step, context: Callable[[], Any]) -> int:
     with context():
-        return peak_bytes(step)
+        return measured_peak_bytes(step, step.run)
 
 
 def in_turns(step: Step, ways: dict[str, Callable[[], Any]], turns: int) -> dict[str, float]:
@@ -208,14 +231,15 @@ def table(rows: list[dict[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", choices=MODELS)
-    parser.add_argument("--budgets", nargs="*", default=["75", "50", "30"], help="percent, block or sequential")
+    parser.add_argument("--budgets", nargs="*", default=["75", "50", "30"], help="percent, block, sequential, compiled")
+    parser.add_argument("--compiled", type=float, metavar="SHARE", help="also torch.compile, with that budget (0 to 1)")
     parser.add_argument("--turns", type=int, default=2)
     parser.add_argument("--planning", type=float, default=60.0, help="seconds for planning under one budget")
     parser.add_argument("--table", action="store_true", help="print what was measured, as Markdown")
     options = parser.parse_args()
     known = json.loads(DATA.read_text()) if DATA.exists() else []
     if options.model:
-        new = measure(options.model, options.budgets, options.turns, options.planning)
+        new = measure(options.model, options.budgets, options.turns, options.planning, options.compiled)
         plain_ms = new[0]["step_ms"]
         new = [{**row, "plain_ms": plain_ms} for row in new]
         replaced = {(row["model"], row["way"]) for row in new}

@@ -34,8 +34,8 @@ def fit_text(result: FitResult, *, out: str | None = None, limit: int = 12) -> R
         parts += [Text(), _treatments(result.plan.treatments, limit)]
     if len(result.front) > 1:
         parts += [Text(), _front(result)]
-    if result.plan.treatments and result.fits:
-        parts += [Text(), _next(out)]
+    if (result.plan.treatments or result.plan.micro_batches > 1) and result.fits:
+        parts += [Text(), _next(out, result.plan.micro_batches)]
     return Group(*parts, *((Text(), *(Text(f"- {clean(note)}") for note in result.notes)) if result.notes else ()))
 
 
@@ -49,10 +49,11 @@ def _verdict(result: FitResult) -> Text:
             f"{size(result.static_bytes)} of it no plan lowers: parameters, gradients, inputs, optimizer state. "
             "A smaller batch (--batch), another optimizer or a narrower dtype (--dtype bf16) does."
         )
-    if not result.plan.treatments:
+    if not result.plan.treatments and result.plan.micro_batches == 1:
         return Text(f"Fits as it is: {peak} of {budget}", style="bold green")
     text = Text(f"Fits {budget}: ", style="bold green")
-    return text.append(f"peak {peak} instead of {before}{_cost(result)}")
+    parts = f" in {result.plan.micro_batches} micro-batches" if result.plan.micro_batches > 1 else ""
+    return text.append(f"peak {peak} instead of {before}{parts}{_cost(result)}")
 
 
 def _cost(result: FitResult) -> str:
@@ -122,13 +123,13 @@ def _front(result: FitResult) -> Table:
     return table
 
 
-def _next(out: str | None) -> Text:
+def _next(out: str | None, micro_batches: int) -> Text:
     if out is None:
         return Text("--out plan.json keeps the plan; togi.fit(...).plan.apply(model) does the same from Python", "dim")
-    return Text(
-        f"togi.Plan.load({out!r}).apply(model)      # plan.remove() undoes it",
-        "dim",
-    )
+    text = f"togi.Plan.load({out!r}).apply(model)      # plan.remove() undoes it"
+    if micro_batches > 1:
+        text += "\nplan.backward(model, sample, step)      # in place of loss.backward(): runs the parts"
+    return Text(text, "dim")
 
 
 def _table(*headings: str) -> Table:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor, nn
 
 from togi.budget.fit.errors import FitError
-from togi.budget.fit.make import Planner, fit_step
+from togi.budget.fit.make import fit_step
 from togi.budget.fit.measured import measured_peak_bytes
 from togi.budget.fit.plan import Action
+from togi.budget.fit.planner import Planner
 from togi.budget.fit.proof import outcome_of, same_beginning
 from togi.budget.step import Step, make_step, mean_of_outputs
 from togi.subject.inputs import Inputs, Subject
@@ -186,3 +187,23 @@ def test_approximate_only_when_allowed() -> None:
     found = Planner(step, allow_approximate=True).plan(int(exact.plain.peak_bytes * 0.8), timed=False)
     assert found.fits
     assert found.plan.exact is found.proof.exact
+
+
+def test_micro_batches_come_last_and_are_refused_for_batch_norm() -> None:
+    layers = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(2)]
+    step = _step(nn.Sequential(*layers), torch.randn(1024, 32))
+    whole = fit_step(step, 1, allow_approximate=True, time_limit_s=0.1)
+    assert not whole.fits
+    assert whole.plan.micro_batches == 1
+    found = fit_step(step, int(whole.chosen.peak_bytes * 0.8), allow_approximate=True)
+    assert found.fits
+    assert found.plan.micro_batches > 1
+    assert not found.plan.exact
+    assert found.proof.worst_relative < 1e-3
+    assert found.plain.peak_bytes == whole.plain.peak_bytes
+    step.module.zero_grad()
+    loss = found.plan.apply(step.module) and found.plan.backward(step.module, step.sample, step.loss)
+    assert torch.isfinite(loss)
+    found.plan.remove()
+    found = fit_step(_step(nn.Sequential(_block(), _block()), torch.randn(4, 16, 8, 8)), 1, allow_approximate=True)
+    assert any("Not in micro-batches" in note and "statistics of the batch" in note for note in found.notes)

@@ -31,6 +31,11 @@ class TreatedForward:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if not torch.is_grad_enabled() or not self.actions:
             return self._forward(*args, **kwargs)
+        return self._watched(args, kwargs)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _watched(self, args: Any, kwargs: Any) -> Any:
+        """Eagerly, also inside torch.compile, which has a partitioner of its own and sees no single operations."""
         if not hooks_allowed():
             raise FitError(
                 f"{type(self.module).__name__} runs inside torch.autograd.graph.disable_saved_tensors_hooks(), which "
