@@ -66,6 +66,11 @@ def test_what_kernels_take_on_the_way_counts() -> None:
     assert measured <= budget
 
 
+def test_a_function_that_does_nothing() -> None:
+    data = torch.randn(4, 8)
+    assert togi.within("1KiB")(lambda rows: rows)(data) is data
+
+
 def test_structure_of_results_is_kept() -> None:
     @togi.within(64 * KIB)
     def both(*, rows: Tensor) -> dict[str, Any]:

@@ -101,6 +101,16 @@ def test_a_run_that_depends_on_values_is_refused() -> None:
         predict_cpu(make_step(Subject(DependsOnValues(), torch.randn(8)), train=False))
 
 
+def test_a_module_that_does_nothing_is_refused() -> None:
+    with pytest.raises(SubjectError, match="no operation of torch"):
+        predict_cpu(make_step(Subject(nn.Identity(), torch.randn(8)), train=False))
+
+
+def test_the_moment_is_the_operation_of_the_peak() -> None:
+    found = predict_cpu(make_step(Subject(nn.Linear(8, 512), torch.randn(16, 8)), train=False))
+    assert found.peak.op == "aten.addmm.default"
+
+
 def test_the_users_module_keeps_its_values() -> None:
     module = nn.Linear(4, 4)
     before = module.weight.detach().clone()

@@ -78,7 +78,7 @@ def foresee(function: Callable[..., Any], sample: Inputs, rows: int | None, prob
     except (DataDependentOutputException, DynamicOutputShapeException):
         return None
     there = sum(piece.bytes for piece in recording.pieces if not piece.op)
-    peak = highest(recording, probe).peak_bytes if _can_probe(sample) else recording.peak_bytes
+    peak = highest(recording, probe).peak_bytes if recording.calls and _can_probe(sample) else recording.peak_bytes
     found = tensors_of(results)
     made = {id(piece): piece.bytes for t in found if (piece := recording.piece_of(t)) and piece.op}
     return Foreseen(peak - there, sum(made.values()), recording.written, any(t.requires_grad for t in found))

@@ -105,6 +105,11 @@ def record(
                 gc.collect()
                 _enter(recording, fake)
             _run_recorded(fake, recording, whereabouts, stack)
+            if not recording.calls:
+                raise SubjectError(
+                    "it runs no operation of torch, so it needs no memory beyond its inputs and there is nothing to "
+                    "predict. Is it the module that was meant?"
+                )
             if compile and notes is not None:
                 notes += compilation_notes()
     except (DataDependentOutputException, DynamicOutputShapeException) as error:

@@ -76,9 +76,11 @@ class Recording(Ledger):  # type: ignore[no-untyped-call]
         if self.backward_at is None and torch._C._current_autograd_node() is not None:
             self.backward_at = self.operations
         grad_enabled = torch.is_grad_enabled()
-        before, place = self.current_bytes, len(self.events)
+        before, place, number = self.current_bytes, len(self.events), self.operations
         specs = specs_of((args, kwargs or {}))
         results = self._mended(func, args, kwargs or {}, super().__torch_dispatch__(func, types, args, kwargs))
+        if self.operations == number:  # the ledger counts no question, such as for the device
+            return results
         call = Call(self.operations, func, specs, before, self._made_since(place), self._now, grad_enabled)
         self.calls.append(call)
         self.events.insert(place, (0, call))
