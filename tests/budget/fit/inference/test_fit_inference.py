@@ -125,6 +125,14 @@ def test_a_budget_that_cannot_be_met_says_the_least_and_its_cost() -> None:
     assert faithful(found.proof)
 
 
+def test_a_dimension_of_two_does_not_hide_a_longer_one() -> None:
+    module = nn.Sequential(nn.Linear(16, 512), nn.GELU(), nn.Linear(512, 16))
+    planner = InferencePlanner(_step(module, _data(2, 64, 16)))
+    found = planner.plan(_share(planner, 20))
+    assert found.fits
+    assert found.plan.chunks[0].inputs["input"] == ("any", "cut", "any")
+
+
 class Dependent(nn.Module):
     """Rows look at each other, in one way or another."""
 

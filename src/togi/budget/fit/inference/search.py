@@ -71,7 +71,8 @@ class Search:
         order = itertools.count()
         waiting: list[tuple[float, int, Draft, str, float]] = [(0.0, next(order), Draft(), "", math.inf)]
         seen, best = {Draft().cuts}, math.inf
-        met: set[tuple[float, int]] = set()
+        met: dict[tuple[float, int], int] = {}
+        """Cost and peak: how much at a time the last cut is, that is how much finer it can become."""
         while waiting and time.monotonic() < deadline:
             _, _, draft, changed, parent = heapq.heappop(waiting)
             peak = self.peak(draft)
@@ -81,9 +82,10 @@ class Search:
             if (stays and peak.bytes > _PROGRESS * parent) or peak.bytes > _WORSE * best:
                 continue
             figures = (round(draft.cost_ms, 6), peak.bytes)
-            if figures in met:  # height instead of width: one of the two is enough
+            size = (draft.cut_of(changed) or ("", 0, 0))[2]
+            if size <= met.get(figures, -1):  # height instead of width: one of the two is enough
                 continue
-            met.add(figures)
+            met[figures] = size
             best = min(best, peak.bytes)
             for child, kind in self._finer(draft, peak.stack, forbidden):
                 if child.cuts not in seen:
