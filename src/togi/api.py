@@ -328,9 +328,11 @@ def fit(
     from togi.cli.quantities import parse_size
     from togi.trial.errand import run_errand
 
+    if not train and (step is not None or allow_approximate or optimizer != "none"):
+        raise TogiError(
+            "step, optimizer and allow_approximate have no part in inference: leave them out, or plan a training step"
+        )
     check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
-    if not train and (step is not None or allow_approximate):
-        raise TogiError("step and allow_approximate have no part in inference: leave them out, or plan a training step")
     payload = {
         "budget_bytes": parse_size(memory),
         "optimizer": optimizer,

@@ -40,8 +40,8 @@ def measure(kind: str, a: Corners, b: Corners, undefined: str = "nan", eps: floa
 
     Args:
         undefined: only for ``iou``: ``zero`` gives 0 to every pair without a positive intersection (0/0 and NaN among
-        them). eps: added to denominators that can be 0 (union, hull): what torchvision's losses do and its measures
-        do not.
+            them).
+        eps: added to denominators that can be 0 (union, hull): what torchvision's losses do and its measures do not.
     """
     intersection, union = overlap(a, b)
     if kind == "intersection":

@@ -66,10 +66,10 @@ def match_boxes(
     Args:
         anchors: [..., N, 4], float32, float64, float16 or bfloat16, or a list of [N_i, 4].
         boxes: [..., M, 4] (the ground truth), or a list of [M_i, 4]; leading dimensions broadcast against those of
-        anchors. thresholds: ascending. (0.3, 0.7) makes three levels: IoU < 0.3, 0.3 <= IoU < 0.7, 0.7 <= IoU.
+            anchors.
+        thresholds: ascending. (0.3, 0.7) makes three levels: IoU < 0.3, 0.3 <= IoU < 0.7, 0.7 <= IoU.
         labels: one int8 per level. By default 0 for the lowest level, 1 for the highest, -1 between. An anchor whose
-        best IoU
-            is NaN belongs to no level and is labelled 1, as in both libraries.
+            best IoU is NaN belongs to no level and is labelled 1, as in both libraries.
         low_quality: label 1 also for every anchor that no other anchor beats for some box (ties included), however
             low the IoU. A box that no anchor overlaps makes *all* anchors of IoU 0 with it positive: so it is in both
             libraries.

@@ -49,5 +49,5 @@ def run_errand(
 
 def _said_by_togi(traceback: str) -> str:
     """The message of an error that the errand raised on purpose: it tells all, and its place in togi nothing."""
-    found = re.search(r"^togi\.errors\.\w+: (.*)\Z", traceback, re.MULTILINE | re.DOTALL)
+    found = re.search(r"^togi\.(?:\w+\.)*errors\.\w+: (.*)\Z", traceback, re.MULTILINE | re.DOTALL)
     return found.group(1).strip() if found else ""

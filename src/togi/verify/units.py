@@ -46,8 +46,9 @@ def units(eager: Sequence[Difference], nudged: Sequence[Sequence[Difference]], e
 
     Args:
         eager: plain eager against the truth, per input. Where the truth is no more precise than eager, give
-        differences of 0. nudged: per input, nudged runs against the truth; empty where eager's own error needs no
-        support. epsilon: machine epsilon of the computation.
+            differences of 0.
+        nudged: per input, nudged runs against the truth; empty where eager's own error needs no support.
+        epsilon: machine epsilon of the computation.
     """
     rms = [_support(e.rms, [n.rms for n in more]) for e, more in zip(eager, nudged, strict=True)]
     peak = [_support(e.peak, [n.peak for n in more]) for e, more in zip(eager, nudged, strict=True)]

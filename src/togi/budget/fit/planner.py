@@ -93,7 +93,7 @@ class Planner:
                 step_ms=step_ms,
                 measured=True,
             ),
-            front=self._front(),
+            front=self._front(choice),
             proof=proof,
             static_bytes=static_bytes(self.step),
             plans_tried=len(self._search.seen),
@@ -219,17 +219,18 @@ class Planner:
                     break
         return min(plain), min(planned)
 
-    def _front(self) -> tuple[Point, ...]:
+    def _front(self, chosen: Choice) -> tuple[Point, ...]:
         points = [
-            Point(
-                peak_bytes=peak + self._unseen_bytes,
-                recompute_ms=ms,
-                treatments=len(choice.dropped | choice.packed),
-            )
-            for peak, ms, choice in self._search.front
+            Point(peak_bytes=peak + self._unseen_bytes, recompute_ms=ms, treatments=len(one.dropped | one.packed))
+            for peak, ms, one in self._search.front
         ]
-        keep = max(1, -(-len(points) // _FRONT))
-        return tuple(point for at, point in enumerate(points) if at % keep == 0 or at == len(points) - 1)
+        thin = max(1, -(-len(points) // _FRONT))
+        own = self._search.seen[chosen]
+        return tuple(
+            point
+            for at, point in enumerate(points)
+            if at % thin == 0 or at == len(points) - 1 or self._search.front[at][:2] == own
+        )
 
     def _notes(self, budget_bytes: int, peak: int) -> Iterable[str]:
         yield from self.step.notes
