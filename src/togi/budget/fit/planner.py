@@ -26,7 +26,7 @@ from togi.budget.step import Step
 from togi.report.quantities import size
 
 _ATTEMPTS = 4
-_SEARCH_SHARE = 0.35
+_SEARCH_SHARE = 0.25
 _FRONT = 12
 _TURNS = 3
 
@@ -55,7 +55,7 @@ class Planner:
                 step.run()  # makes its state, which counts
         self._reference = self._run()
         costs = self._watched(allow_approximate)
-        observed, self._note = _observed(step, costs.milliseconds)
+        observed, self._note = _observed(step, costs.milliseconds, seed)
         workspaces = costs.workspaces if costs.operations == observed.end else {}
         kinds = {torch.bool: Action.BITS, torch.float32: Action.NARROW}
         allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
@@ -142,12 +142,13 @@ class Planner:
 
     def _measured(self, budget_bytes: int, time_limit_s: float) -> tuple[Choice, Plan, _Run]:
         """Search and measure; where the measured peak is above the budget, again with a lower aim."""
-        # a step that took long leaves the search its share all the same: a poor plan costs more than it
-        self._search.deadline = time.monotonic() + time_limit_s * _SEARCH_SHARE
         if self._reference.peak_bytes <= budget_bytes:
             return Choice(), self._plan(Choice(), budget_bytes), self._reference
         aim = budget_bytes - self._unseen_bytes
-        for _ in range(_ATTEMPTS):
+        for attempt in range(_ATTEMPTS):
+            # a step that took long leaves the search its share all the same: a poor plan costs more than it
+            share = _SEARCH_SHARE / (1 + attempt)
+            self._search.deadline = time.monotonic() + time_limit_s * share
             found = self._search.cheapest(aim)
             choice = self._search.least if found is None else found
             plan = self._plan(choice, budget_bytes)
@@ -241,15 +242,18 @@ class Planner:
             yield from advise(self.step)
 
 
-def _observed(step: Step, milliseconds: dict[str, float]) -> tuple[Observed, str]:
-    """On fake tensors if the step runs on them, else on the real ones."""
+def _observed(step: Step, milliseconds: dict[str, float], seed: int) -> tuple[Observed, str]:
+    """On fake tensors if the step does the same on them, else on the real ones."""
     try:
         with on_fake_tensors(step) as fake:
-            return observe(fake, milliseconds), ""
+            found = observe(fake, milliseconds)
+        if list(dict.fromkeys(call.name for call in found.calls)) == list(milliseconds):
+            return found, ""
+        note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
     except Exception as error:  # foreign code: a model may read values, or not be copied
         first = str(error).splitlines()[0] if str(error) else ""
         note = f"The step does not run on fake tensors ({type(error).__name__}: {first}); it was watched on real ones."
-    with same_beginning(step.module, 0):
+    with same_beginning(step.module, seed):
         return observe(step, milliseconds), note
 
 
