@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from togi.budget.fit.inference.make import InferencePlanner
-from togi.budget.fit.inference.measure import pass_ms
+from togi.budget.fit.measured import step_ms
 from togi.budget.fit.plan import Plan
 from togi.budget.step import Step, make_step
 from togi.subject.inputs import Subject
@@ -112,7 +112,7 @@ def in_turns(step: Step, plans: list[Plan], turns: int) -> list[float]:
         for at, plan in enumerate(plans):
             if plan.chunks:
                 plan.apply(step.module)
-            best[at] = min(best[at], pass_ms(step, "cpu"))
+            best[at] = min(best[at], step_ms(step))
             plan.remove()
     return best
 

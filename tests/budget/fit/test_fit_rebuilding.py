@@ -166,9 +166,13 @@ def test_hooks_of_the_user_run_once_and_keep_what_is_kept() -> None:
 def test_nothing_is_left_behind() -> None:
     step, _, keys = _known("blocks")
     gc.collect()
-    before = sum(isinstance(one, Value | Operation) for one in gc.get_objects())
+    before = _recorded()
     _under(step, dict.fromkeys(keys, Action.RECOMPUTE))
-    assert sum(isinstance(one, Value | Operation) for one in gc.get_objects()) == before  # no cycle waits for gc
+    assert _recorded() == before  # no cycle waits for the garbage collector
+
+
+def _recorded() -> int:
+    return sum(type(one) in (Value, Operation) for one in gc.get_objects())
 
 
 def test_dropped_results_are_gone_after_the_forward_pass() -> None:

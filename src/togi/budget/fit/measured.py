@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import time
 from collections.abc import Callable, Iterable
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from togi.budget.fit.errors import FitError
+from togi.budget.fit.values import wait_for_device
 from togi.budget.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
 
@@ -33,6 +35,15 @@ def measured_peak_bytes(step: Step, run: Callable[[], None], device: str = "cpu"
     if rise is None:
         raise FitError("the profiler reports no memory here, so no peak can be measured and no plan trusted")
     return before + rise
+
+
+def step_ms(step: Step) -> float:
+    """Milliseconds of one run; on a GPU until it is done."""
+    wait_for_device()
+    started = time.perf_counter()
+    step.run()
+    wait_for_device()
+    return (time.perf_counter() - started) * 1e3
 
 
 def static_bytes(step: Step) -> int:

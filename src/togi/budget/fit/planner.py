@@ -13,14 +13,13 @@ from togi.budget.fit.choose import Search
 from togi.budget.fit.compressed import ms_per_byte
 from togi.budget.fit.errors import FitError
 from togi.budget.fit.fake import on_fake_tensors
-from togi.budget.fit.measured import measured_peak_bytes, static_bytes
+from togi.budget.fit.measured import measured_peak_bytes, static_bytes, step_ms
 from togi.budget.fit.observe import Observed, observe
 from togi.budget.fit.optimizer_advice import advise
 from togi.budget.fit.plan import Action, Plan, Treatment
 from togi.budget.fit.proof import Outcome, compare, outcome_of, same_beginning
 from togi.budget.fit.record import FitResult, Point, Proof
 from togi.budget.fit.timeline import Choice, Timeline
-from togi.budget.fit.values import wait_for_device
 from togi.budget.fit.workspaces import Costs, costs_of
 from togi.budget.step import Step
 from togi.report.quantities import size
@@ -213,9 +212,9 @@ class Planner:
         with same_beginning(self.step.module, self._seed):
             for _ in range(_TURNS):
                 began = time.monotonic()
-                plain.append(_ms(self.step))
+                plain.append(step_ms(self.step))
                 with self._under(plan):
-                    planned.append(_ms(self.step))
+                    planned.append(step_ms(self.step))
                 if 2 * time.monotonic() - began > deadline:
                     break
         return min(plain), min(planned)
@@ -273,11 +272,3 @@ def _hold_still(step: Step) -> None:
     """Every run must begin with equal parameters, the optimizer's work included."""
     for group in step.optimizer.param_groups if step.optimizer is not None else ():
         group["lr"] = 0.0
-
-
-def _ms(step: Step) -> float:
-    wait_for_device()
-    started = time.perf_counter()
-    step.run()
-    wait_for_device()
-    return (time.perf_counter() - started) * 1e3

@@ -14,11 +14,12 @@ from togi.budget.fit.chunk import Chunk
 from togi.budget.fit.errors import FitError
 from togi.budget.fit.inference.chunked import chunk, unchunk
 from togi.budget.fit.inference.divisible import Divisions, divisions_of
-from togi.budget.fit.inference.measure import before_bytes, measure, pass_ms, storages_bytes
+from togi.budget.fit.inference.measure import measure
 from togi.budget.fit.inference.proof import Reference, faithful, run_for_outputs, why_dependent_in_full
 from togi.budget.fit.inference.search import Cuts, Draft, Search, Way
 from togi.budget.fit.inference.simulate import simulation_of
 from togi.budget.fit.inference.sites import Site, sites_of
+from togi.budget.fit.measured import bytes_of, step_ms, tensors_before
 from togi.budget.fit.plan import Plan
 from togi.budget.fit.record import FitResult, Point, Proof
 from togi.budget.guard.foresee import tensors_of
@@ -72,7 +73,7 @@ class InferencePlanner:
         self._reference = Reference(step, plain.outputs, plain.form, seed)
         self._check_repeatable()
         self._plain_peak = plain.peak_bytes
-        self._static = before_bytes(step) + storages_bytes(_made(plain.outputs, step))
+        self._static = bytes_of(tensors_before(step)) + bytes_of(_made(plain.outputs, step))
         self._simulation = simulation_of(step)
         self._search = Search(self._simulation, sites_of(self._simulation), lambda sites: self._divisions(sites))
         self._search.peak(Draft())
@@ -138,7 +139,7 @@ class InferencePlanner:
         for turn in range(_TURNS):
             for chunks in [(), *(one.chunks for one in candidates)]:
                 with self._as_it_was(), self._under(chunks):
-                    ms = pass_ms(self.step, self._device)
+                    ms = step_ms(self.step)
                 key = _key(chunks)
                 self._passes_ms[key] = min(ms, self._passes_ms.get(key, math.inf))
             if (turn + 2) / (turn + 1) * (time.monotonic() - started) > _TIMING_S:
