@@ -93,6 +93,18 @@ def test_a_batch_is_cut_and_the_plan_keeps_its_budget_on_the_live_module() -> No
     assert all(torch.equal(value, weights[name]) for name, value in step.module.state_dict().items())
 
 
+def test_without_time_the_batch_is_halved() -> None:
+    planner = InferencePlanner(_step(nn.Sequential(Block(), Block()), _data(8, 64, WIDTH)))
+    aim = _share(planner, 60)
+    draft = planner._search.cheapest(aim, frozenset(), deadline=0.0)
+    assert draft is not None
+    assert [kind for kind, _, _ in draft.cuts] == [planner._search._kind_of[""]]
+    assert planner._search.peak(draft).bytes <= aim
+    assert not planner._search.ended_early
+    assert planner._search.cheapest(1000, frozenset(), deadline=0.0) is None
+    assert planner._search.ended_early
+
+
 def test_a_single_row_is_cut_along_its_sequence_also_in_queries_of_attention() -> None:
     planner = InferencePlanner(_step(nn.Sequential(Block(), Block()), _data(1, 256, WIDTH)))
     found = planner.plan(_share(planner, 50))

@@ -91,7 +91,22 @@ class Search:
                 if child.cuts not in seen:
                     seen.add(child.cuts)
                     heapq.heappush(waiting, (child.cost_ms, next(order), child, kind, peak.bytes))
-        self.ended_early = bool(waiting)
+        found = self._in_rows(aim, forbidden) if waiting else None
+        self.ended_early = bool(waiting) and found is None
+        return found
+
+    def _in_rows(self, aim: int, forbidden: frozenset[Way]) -> Draft | None:
+        """When the time is over: the whole module in halves, quarters, ... of its batch. That is soon tried."""
+        if (kind := self._kind_of.get("")) is None:
+            return None
+        self._learn([kind])
+        for way, division in enumerate(self._divisions[kind].ways):
+            size = division.length if (kind, way) not in forbidden else 1
+            while size > 1:
+                size = -(-size // 2)
+                draft = self._with(Draft(), (kind, way, size))
+                if self.peak(draft).bytes <= aim:
+                    return self._fewest_parts(draft, aim)
         return None
 
     def lowest(self, forbidden: frozenset[Way]) -> Draft:
