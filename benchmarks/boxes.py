@@ -1,6 +1,6 @@
 """Boxes: togi.ops against eager torchvision and torch.compile of the same formula, in time and in memory.
 
-    python benchmarks/boxes.py                     # both sizes and the growth, 7 to 10 minutes; the figures of docs/ops.md
+    python benchmarks/boxes.py                     # both sizes and the growth, 7 to 10 minutes
     python benchmarks/boxes.py --only matrix       # the contests with that in their name ("growth" for the growth)
 
 Everything takes turns in one process. Times are medians over the rounds. Memory is what a call needs beyond its
