@@ -67,12 +67,15 @@ def main(plan: str | None) -> None:
     if plan is not None:
         togi.Plan.load(plan).apply(net)
     optimizer = torch.optim.Adam(net.parameters(), lr=1e-3)
-    for step in range(STEPS):
+    losses = []
+    for _ in range(STEPS):
         found = loss(net, batch())
         found.backward()
         optimizer.step()
         optimizer.zero_grad()
-        print(f"step {step}: loss {found.item():.9f}")
+        losses.append(found.detach())
+    for step, value in enumerate(torch.stack(losses).tolist()):
+        print(f"step {step}: loss {value:.9f}")
 
 
 if __name__ == "__main__":
