@@ -64,6 +64,26 @@ def test_killed_while_it_makes_the_file(tmp_path: Path, start: Start) -> None:
             assert journal.read().trials[-1] == trial(10**6)
 
 
+def test_a_write_that_was_cut_off_is_taken_back(tmp_path: Path) -> None:
+    path = tmp_path / "j.db"
+    with Journal.open(path) as journal:
+        journal.study(KEY, header()).append(trial(1))
+    code = """
+import os, signal, sqlite3, sys
+connection = sqlite3.connect(sys.argv[1], isolation_level=None)
+connection.execute("PRAGMA journal_mode = DELETE")
+connection.execute("PRAGMA cache_size = 1")
+connection.execute("BEGIN IMMEDIATE")
+connection.execute("CREATE TABLE half (x)")
+connection.executemany("INSERT INTO half VALUES (?)", [("x" * 5000,)] * 200)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+    subprocess.run([sys.executable, "-c", code, str(path)], check=False)
+    assert Path(f"{path}-journal").stat().st_size > 0
+    with Journal.open(path, read_only=True) as journal:
+        assert journal.read().trials == (trial(1),)
+
+
 def test_processes_at_once_share_one_study_and_do_nothing_twice(tmp_path: Path, start: Start) -> None:
     workers = [start("share", tmp_path / "j.db", 40) for _ in range(3)]
     done = [[int(line) for line in worker.communicate(timeout=60)[0].split()] for worker in workers]

@@ -185,7 +185,13 @@ def _check(path: Path) -> None:
                 f"{path} is not a journal (no SQLite header: it is another kind of file, or its beginning is damaged). "
                 f"It was kept as it is. Name another file, or put this one away: {schema.move_aside(path)}"
             )
-    connection = connect_read_only(path)
+    try:
+        connection = connect_read_only(path)
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_READONLY:
+            raise
+        # Somebody was killed in the midst of a write, and SQLite has to take it back before anybody can read.
+        connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         schema.check(connection, path)
     finally:
