@@ -28,9 +28,9 @@ from torch import Tensor
 from torchvision.models.detection._utils import Matcher
 
 from togi import ops
+from togi.machine.describe import machine
 from togi.measure.allocator import freed_memory_returned
 from togi.measure.memory import peak_resident_bytes, torch_allocator_peak_bytes
-from togi.subject.machine import machine
 
 SIZES = ((242_991, 500), (100_000, 2_000))
 THRESHOLDS = (0.3, 0.7)

@@ -28,8 +28,8 @@ from togi.lint.module.watch import time_calls
 from togi.lint.roofline.figures import Figures
 from togi.lint.roofline.table import Costs
 from togi.lint.roofline.this_machine import measure
+from togi.machine.describe import machine
 from togi.subject.inputs import Inputs
-from togi.subject.machine import machine
 
 MODELS = ("resnet50", "mobilenetv3_large", "vit_tiny", "convnext_atto")
 OUT = Path(__file__).parent / "data" / "check_roofline.json"

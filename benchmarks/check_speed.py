@@ -29,7 +29,7 @@ from typing import Any
 
 from togi.lint.check_file import may_concern
 from togi.lint.check_source import check_paths
-from togi.subject.machine import machine
+from togi.machine.describe import machine
 
 PACKAGES = ("timm", "transformers")
 LINES = 100_000

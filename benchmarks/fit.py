@@ -28,11 +28,11 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from togi.budget.fit.measured import measured_peak_bytes, static_bytes
-from togi.budget.fit.planner import Planner
-from togi.budget.step import Step, make_step
+from togi.footprint.fit.measured import measured_peak_bytes, static_bytes
+from togi.footprint.fit.planner import Planner
+from togi.footprint.step import Step, make_step
+from togi.machine.describe import machine
 from togi.subject.inputs import Subject
-from togi.subject.machine import machine
 
 DATA = Path(__file__).parent / "data" / "fit.json"
 MIB = 1 << 20

@@ -20,12 +20,12 @@ from typing import Any
 
 import torch
 
-from togi.budget.fit.inference.make import InferencePlanner
-from togi.budget.fit.measured import step_ms
-from togi.budget.fit.plan import Plan
-from togi.budget.step import Step, make_step
+from togi.footprint.fit.inference.make import InferencePlanner
+from togi.footprint.fit.measured import step_ms
+from togi.footprint.fit.plan import Plan
+from togi.footprint.step import Step, make_step
+from togi.machine.describe import machine
 from togi.subject.inputs import Subject
-from togi.subject.machine import machine
 
 DATA = Path(__file__).parent / "data" / "fit_inference.json"
 MIB = 1 << 20

@@ -37,8 +37,8 @@ from torch.utils.checkpoint import checkpoint
 from torchvision.ops import box_iou
 
 import togi
+from togi.machine.describe import machine
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.subject.machine import machine
 
 MIB = 1 << 20
 LEAST_ROUNDS, ENOUGH_S = 3, 3.0

@@ -31,8 +31,8 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from togi import ops
+from togi.machine.describe import machine
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.subject.machine import machine
 
 MIB = 1 << 20
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]

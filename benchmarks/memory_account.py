@@ -29,12 +29,12 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 import memory_models
 
-from togi.budget.account.make import account_of, close_account
-from togi.budget.account.watch import Watch
-from togi.budget.step import OptimizerName, Step, make_step
+from togi.footprint.account.make import account_of, close_account
+from togi.footprint.account.watch import Watch
+from togi.footprint.step import OptimizerName, Step, make_step
+from togi.machine.describe import machine
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
-from togi.subject.machine import machine
 
 TARGET_X = 2
 RUNS: tuple[tuple[bool, OptimizerName], ...] = ((False, "none"), (True, "adam"))

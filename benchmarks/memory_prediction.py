@@ -40,13 +40,13 @@ from torch.utils._pytree import tree_leaves
 sys.path.insert(0, str(Path(__file__).parent))
 import memory_models
 
-from togi.budget.account.make import account_of
-from togi.budget.prediction.fake_step import fake_step
-from togi.budget.prediction.predict import predict_cpu
-from togi.budget.step import OptimizerName, make_step
+from togi.footprint.account.make import account_of
+from togi.footprint.prediction.fake_step import fake_step
+from togi.footprint.prediction.predict import predict_cpu
+from togi.footprint.step import OptimizerName, make_step
+from togi.machine.describe import machine
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
-from togi.subject.machine import machine
 
 MIB = 1 << 20
 RUNS: tuple[tuple[bool, OptimizerName], ...] = ((False, "none"), (True, "sgd"), (True, "adam"))

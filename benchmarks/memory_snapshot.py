@@ -29,7 +29,7 @@ _SITES = 3000
 
 _READ = """
 import json, resource, sys, time
-from togi.budget.snapshot import snapshot_account
+from togi.footprint.snapshot import snapshot_account
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
 started = time.perf_counter()
 account = snapshot_account(sys.argv[1])

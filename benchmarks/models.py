@@ -3,7 +3,7 @@
 Kinds that behave differently: dense, depthwise and densely connected convolutions, parallel branches, transformers on
 pictures and on text (with fixed and with varying length), recurrence, encoder-decoder with skips, sound, mixing by
 matrix products alone. Two have published weights (``efficientnet_lite0``, ``minilm``); the others have random ones
-in which no layer is the identity (``togi.subject.lived_in``).
+in which no layer is the identity (``togi.subject.random_weights``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import togi
-from togi.subject.lived_in import live_in
+from togi.subject.random_weights import live_in
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 

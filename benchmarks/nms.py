@@ -22,7 +22,7 @@ import torchvision.ops as tv
 from torch import Tensor
 
 from togi import ops
-from togi.subject.machine import machine
+from togi.machine.describe import machine
 
 # (boxes, side of the square that they lie in): sparse scenes keep most boxes, dense ones few.
 SIZES = ((1_000, 1_000), (10_000, 1_000), (10_000, 200), (50_000, 4_000))

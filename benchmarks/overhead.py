@@ -16,11 +16,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from togi.subject.machine import machine
+from togi.machine.describe import machine
 from togi.techniques import recipe
-from togi.trial.protocol import SubjectRef
-from togi.trial.stable import Stable
-from togi.trial.supervise import Limits
+from togi.worker.protocol import SubjectRef
+from togi.worker.stable import Stable
+from togi.worker.supervise import Limits
 
 TINY = """
 import torch

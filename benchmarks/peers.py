@@ -21,13 +21,13 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from togi import api
+from togi.core.records import Facts, Interval, Recipe
+from togi.machine.describe import machine
 from togi.measure import RaceResult, race
-from togi.records import Facts, Interval, Recipe
-from togi.subject.machine import machine
 from togi.techniques import recipe
-from togi.trial.protocol import SubjectRef
-from togi.trial.stable import Stable
-from togi.trial.supervise import Limits, RunningTrial, TrialEnded
+from togi.worker.protocol import SubjectRef
+from togi.worker.stable import Stable
+from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 ROUNDS = 31
 HERE = Path(__file__).parent

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from togi.records import Facts, Recipe, Study, Trial
+from togi.core.records import Facts, Recipe, Study, Trial
 from togi.search import Effort, Search, SearchSettings, Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques

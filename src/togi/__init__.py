@@ -12,19 +12,19 @@ __version__ = "0.1.0"
 
 _PUBLIC = {
     "Inputs": "togi.subject.inputs",
-    "Plan": "togi.budget.fit.plan",
+    "Plan": "togi.footprint.fit.plan",
     "Subject": "togi.subject.inputs",
-    "TogiError": "togi.errors",
+    "TogiError": "togi.core.errors",
     "bench": "togi.api",
     "check": "togi.api",
     "fit": "togi.api",
-    "lean": "togi.streaming.lean",
+    "lean": "togi.tiling.lean",
     "load": "togi.api",
     "memory": "togi.api",
-    "no_hidden_hooks": "togi.budget.guard.hooks",
+    "no_hidden_hooks": "togi.footprint.guard.hooks",
     "predict_memory": "togi.api",
     "tune": "togi.api",
-    "within": "togi.budget.guard.within",
+    "within": "togi.footprint.guard.within",
 }
 
 __all__ = [

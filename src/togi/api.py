@@ -12,26 +12,26 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from togi.artifact.save import check_writable, publish
-from togi.errors import SubjectError, TogiError
+from togi.core.errors import SubjectError, TogiError
+from togi.core.records import Recipe, Study, Trial
 from togi.journal import Journal
-from togi.progress import Progress
-from togi.records import Recipe, Study, Trial
 from togi.search import Effort
-from togi.settings import Settings
+from togi.study.progress import Progress
+from togi.study.settings import Settings
 from togi.techniques import all_techniques
-from togi.trial.protocol import SubjectRef
+from togi.worker.protocol import SubjectRef
 
 if TYPE_CHECKING:
     from torch import nn
 
     from togi.artifact.honed import Honed
-    from togi.budget.account.record import Account
-    from togi.budget.account.round_code import Watched
-    from togi.budget.fit.record import FitResult
-    from togi.budget.prediction.record import Prediction
-    from togi.budget.snapshot.record import SnapshotAccount
+    from togi.footprint.account.record import Account
+    from togi.footprint.account.round_code import Watched
+    from togi.footprint.fit.record import FitResult
+    from togi.footprint.prediction.record import Prediction
+    from togi.footprint.snapshot.record import SnapshotAccount
     from togi.lint.result import CheckResult
-    from togi.report.comparison import Comparison
+    from togi.study.comparison import Comparison
     from togi.subject.inputs import Dynamic
 
 PathOrName = str | Path
@@ -247,11 +247,11 @@ def memory(
         TogiError: bad subject or option; the run failed (with what it raised); a file that is no whole snapshot.
     """
     if subject is None:
-        from togi.budget.account.round_code import Watched
+        from togi.footprint.account.round_code import Watched
 
         return Watched(module, device=device)
     if isinstance(subject, str | Path) and _is_snapshot(subject):
-        from togi.budget.snapshot import snapshot_account
+        from togi.footprint.snapshot import snapshot_account
 
         given = {"inputs": inputs, "module": module, "train": train, "batch": batch, "dtype": dtype}
         given |= {"optimizer": optimizer != "none", "device": device != "cpu"}
@@ -261,16 +261,16 @@ def memory(
                 "effect. Leave it out"
             )
         return snapshot_account(subject)
-    from togi.budget.account.record import Account
-    from togi.budget.options import check_options
-    from togi.trial.errand import run_errand
+    from togi.footprint.account.record import Account
+    from togi.footprint.options import check_options
+    from togi.worker.errand import run_errand
 
     check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
     payload = {"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype, "device": device}
     with _reference(subject, inputs, {}) as (ref, name):
         answer = run_errand(
             ref,
-            "togi.budget.account.errand:account",
+            "togi.footprint.account.errand:account",
             payload,
             purpose="run for its account of memory",
             device=device,
@@ -280,7 +280,7 @@ def memory(
 
 
 def _is_snapshot(subject: str | Path) -> bool:
-    from togi.budget.snapshot.file import is_snapshot
+    from togi.footprint.snapshot.file import is_snapshot
 
     return is_snapshot(str(subject))
 
@@ -323,10 +323,10 @@ def fit(
     Raises:
         TogiError: bad subject or option, gradients that differ between equal runs, a step that cannot be repeated.
     """
-    from togi.budget.fit.record import FitResult
-    from togi.budget.options import check_options
-    from togi.cli.quantities import parse_size
-    from togi.trial.errand import run_errand
+    from togi.core.parse_quantities import parse_size
+    from togi.footprint.fit.record import FitResult
+    from togi.footprint.options import check_options
+    from togi.worker.errand import run_errand
 
     if not train and (step is not None or allow_approximate or optimizer != "none"):
         raise TogiError(
@@ -346,7 +346,7 @@ def fit(
     with _reference(subject, inputs, {"step": step}) as (ref, name):
         answer = run_errand(
             ref,
-            "togi.budget.fit.errand:fit" if train else "togi.budget.fit.inference.errand:fit",
+            "togi.footprint.fit.errand:fit" if train else "togi.footprint.fit.inference.errand:fit",
             payload,
             purpose="fitted",
             device=device,
@@ -382,9 +382,9 @@ def predict_memory(
         TogiError: bad subject or option; the run depends on values; it failed on tensors without values, or cannot be
             compiled.
     """
-    from togi.budget.options import check_compile, check_options
-    from togi.budget.prediction.record import Prediction
-    from togi.trial.errand import run_errand
+    from togi.footprint.options import check_compile, check_options
+    from togi.footprint.prediction.record import Prediction
+    from togi.worker.errand import run_errand
 
     check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
     check_compile(compile, device)
@@ -393,7 +393,7 @@ def predict_memory(
     with _reference(subject, inputs, {}) as (ref, name):
         answer = run_errand(
             ref,
-            "togi.budget.prediction.errand:predict",
+            "togi.footprint.prediction.errand:predict",
             payload,
             purpose="predicted",
             seed=seed,
@@ -490,7 +490,7 @@ def _reference(subject: Any, inputs: Any, extras: dict[str, Any]) -> Iterator[tu
                 f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
                 "return them from it in a togi.Subject instead of passing them beside it"
             )
-        from togi.subject.locate import check_spec
+        from togi.worker.locate import check_spec
 
         check_spec(subject)
         yield SubjectRef.here("locator", subject), subject

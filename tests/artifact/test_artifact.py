@@ -18,13 +18,13 @@ from togi.artifact.links import write_links
 from togi.artifact.load import FallbackWarning, load
 from togi.artifact.manifest import MANIFEST, Manifest
 from togi.artifact.save import check_writable, publish, write_manifest
-from togi.errors import ArtifactError, OutputExistsError
-from togi.records import Outcome, Recipe, Trial
-from togi.subject.facts import survey
+from togi.core.errors import ArtifactError, OutputExistsError
+from togi.core.records import Outcome, Recipe, Trial
 from togi.subject.inputs import Subject
 from togi.techniques import recipe
+from togi.techniques.build import build, first_candidate
 from togi.techniques.engine.onnxruntime import OnnxRuntime
-from togi.trial.build import build, first_candidate
+from togi.worker.survey import survey
 
 
 class Net(nn.Module):

@@ -10,7 +10,7 @@ from togi.claims import HEADINGS, Measured, Verdict, all_claims, box_iou
 from togi.claims.contest import contest, row
 from togi.claims.disable_saved_tensors_hooks import _judge
 from togi.claims.prove import prove
-from togi.errors import UnknownNameError
+from togi.core.errors import UnknownNameError
 
 MIB = 2**20
 

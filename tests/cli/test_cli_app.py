@@ -11,7 +11,7 @@ import pytest
 
 from togi.cli.app import run
 
-HEAVY = ("torch", "pydantic", "numpy", "onnxruntime", "openvino", "rich.live", "togi.records")
+HEAVY = ("torch", "pydantic", "numpy", "onnxruntime", "openvino", "rich.live", "togi.core.records")
 
 
 def togi(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -89,7 +89,7 @@ def test_a_togi_error_is_a_message_and_its_exit_code(
     debug: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from togi import api
-    from togi.errors import SubjectError
+    from togi.core.errors import SubjectError
 
     monkeypatch.setattr(api, "tune", _raising(SubjectError("the factory raised ValueError: no weights")))
     assert run(["tune", "a.py:f", *(["--debug"] if debug else [])]) == 2

@@ -11,7 +11,7 @@ from torch import nn
 
 import togi
 from togi.cli.app import run
-from togi.errors import TogiError
+from togi.core.errors import TogiError
 
 FACTORY = """
 import torch

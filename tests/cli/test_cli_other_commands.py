@@ -15,12 +15,12 @@ from made_up_study import machine, made_up_study
 import togi.doctor
 from togi import api
 from togi.cli.app import run
+from togi.core.errors import JournalError
+from togi.core.records import Interval, Outcome, Study
 from togi.doctor import Check, Level
-from togi.errors import JournalError
 from togi.journal import Journal
 from togi.journal.store import StudyEntry
-from togi.records import Interval, Outcome, Study
-from togi.report.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison, Contestant
 
 
 def comparison(outcome: Outcome = Outcome.OK) -> Comparison:

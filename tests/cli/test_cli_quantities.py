@@ -5,7 +5,7 @@ import typer
 from hypothesis import given
 from hypothesis import strategies as st
 
-from togi.cli.quantities import parse_duration, parse_share, parse_size
+from togi.core.parse_quantities import parse_duration, parse_share, parse_size
 
 
 @pytest.mark.parametrize(

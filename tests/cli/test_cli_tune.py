@@ -11,8 +11,8 @@ from made_up_study import made_up_study
 
 from togi import api
 from togi.cli.app import run
-from togi.progress import Progress
-from togi.records import Study
+from togi.core.records import Study
+from togi.study.progress import Progress
 
 REAL_TUNE = api.tune
 

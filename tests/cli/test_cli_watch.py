@@ -8,7 +8,7 @@ from rich.console import Console
 from togi.cli.live import picture
 from togi.cli.standing import Standing, WatchedProgress
 from togi.cli.watch import LiveProgress, PlainProgress, watch
-from togi.records import Outcome
+from togi.core.records import Outcome
 
 
 class FakeClock:

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from packaging.requirements import Requirement
 
+from togi.core.records import Machine
 from togi.doctor import Level, accelerator, allocators, compiler, memory, neighbours, packages, processor
-from togi.records import Machine
 
 
 def machine(**changes: object) -> Machine:

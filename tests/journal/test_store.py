@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from journal_records import KEY, facts, header, machine, recipe, trial
 
-from togi.errors import JournalError
+from togi.core.errors import JournalError
+from togi.core.records import SCHEMA_VERSION
 from togi.journal import Journal, StudyLog, study_key
-from togi.records import SCHEMA_VERSION
 
 
 def test_trials_come_back_whole_and_in_order(tmp_path: Path) -> None:

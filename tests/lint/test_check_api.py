@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from togi.api import check
-from togi.errors import SubjectError, TogiError
+from togi.core.errors import SubjectError, TogiError
 
 
 @pytest.fixture(autouse=True)

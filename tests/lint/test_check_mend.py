@@ -15,10 +15,10 @@ import pytest
 from togi.lint import check_file, mend
 from togi.lint.finding import Edit, Finding, Fix, Place
 from togi.lint.fix_paths import FixResult, fix_paths
-from togi.lint.output.diff import diff
-from togi.lint.output.lines import exact_text, plain_text
 from togi.lint.rule import SourceRule
 from togi.lint.source.model import Source
+from togi.render.findings.diff import diff
+from togi.render.findings.lines import exact_text, plain_text
 
 BEFORE = "import torch\nx = old(old(1))\n"
 AFTER = "import torch\nx = new(new(1))\n"

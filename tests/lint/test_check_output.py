@@ -10,15 +10,15 @@ import pytest
 from made_up_findings import made_up_result
 
 from togi.lint.finding import Finding, Fix, Place
-from togi.lint.output import excerpt as excerpts
-from togi.lint.output.excerpt import excerpt
-from togi.lint.output.github import workflow_commands
-from togi.lint.output.json import findings_json
-from togi.lint.output.lines import plain, plain_text, print_lines
-from togi.lint.output.statistics import counts, statistics
-from togi.lint.output.tables import tables
-from togi.lint.output.text import concise, full, summary
 from togi.lint.result import CheckResult
+from togi.render.findings import excerpt as excerpts
+from togi.render.findings.excerpt import excerpt
+from togi.render.findings.github import workflow_commands
+from togi.render.findings.json import findings_json
+from togi.render.findings.lines import plain, plain_text, print_lines
+from togi.render.findings.statistics import counts, statistics
+from togi.render.findings.tables import tables
+from togi.render.findings.text import concise, full, summary
 
 
 @pytest.fixture

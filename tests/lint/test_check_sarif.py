@@ -14,10 +14,10 @@ import pytest
 from made_up_findings import made_up_result
 
 from togi.lint.check_source import check_paths
-from togi.lint.output import excerpt as excerpts
-from togi.lint.output.sarif import FINGERPRINT, sarif
 from togi.lint.result import CheckResult
 from togi.lint.rule import all_rules
+from togi.render.findings import excerpt as excerpts
+from togi.render.findings.sarif import FINGERPRINT, sarif
 
 SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json").read_text())
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from togi.errors import TogiError, UnknownNameError
+from togi.core.errors import TogiError, UnknownNameError
 from togi.lint.settings import Overrides, SettingsError, SettingsFinder, overrides, read_table
 
 

@@ -10,7 +10,7 @@ import torch
 from box_makers import random_boxes
 
 from togi import ops
-from togi.errors import TogiError
+from togi.core.errors import TogiError
 
 GOOD = random_boxes(3, 1)
 PAIRWISE = [ops.box_intersection, ops.box_iou, ops.box_giou, ops.box_diou, ops.box_ciou, ops.match_boxes]
@@ -83,7 +83,7 @@ def test_aligned_shapes_and_reductions():
 def test_togi_comes_without_torch_and_its_operations_without_the_tuner():
     program = (
         "import sys, togi; assert 'torch' not in sys.modules, 'torch'; togi.ops.box_iou; "
-        "assert not [m for m in sys.modules if m.startswith('togi.') and not m.startswith(('togi.ops', 'togi.errors'))]"
+        "assert not [m for m in sys.modules if m.startswith('togi.') and not m.startswith(('togi.ops', 'togi.core'))]"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from togi import ops
+from togi.core.memory_budget import BudgetError
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.streaming.budget import BudgetError
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 ONE_BLOCK, SEVERAL, TINY = "64MiB", 9_000, 1

@@ -12,7 +12,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from togi.records import (
+from togi.core.records import (
     ErrorReport,
     Facts,
     Footprint,

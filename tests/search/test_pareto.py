@@ -4,7 +4,7 @@ import itertools
 
 from search_landscapes import measured_trial
 
-from togi.records import Choice, Outcome, Recipe, Stage, Trial
+from togi.core.records import Choice, Outcome, Recipe, Stage, Trial
 from togi.search import acceptable, choose, front
 
 NO_GRAD = Choice(stage=Stage.RUNTIME, technique="no_grad")

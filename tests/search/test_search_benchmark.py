@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from search_landscapes import CONVOLUTIONAL, Landscape, family
 
-from togi.records import Recipe, Study
+from togi.core.records import Recipe, Study
 from togi.search import Effort, SearchSettings, Space
 
 SOURCE = Path(__file__).parents[2] / "benchmarks" / "search.py"

@@ -5,8 +5,8 @@ import itertools
 import pytest
 from search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine, family
 
-from togi.errors import TogiError, UnknownNameError
-from togi.records import Facts, Outcome, Recipe, Stage
+from togi.core.errors import TogiError, UnknownNameError
+from togi.core.records import Facts, Outcome, Recipe, Stage
 from togi.search import SearchSettings, Space
 from togi.search.settings import ALL
 from togi.techniques import all_techniques

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 import togi
-from togi.errors import UnknownNameError
-from togi.records import Outcome
+from togi.core.errors import UnknownNameError
+from togi.core.records import Outcome
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ import math
 
 import pytest
 
-from togi.errors import TogiError
-from togi.judgement import judge
-from togi.records import ErrorReport, Outcome
-from togi.settings import Settings
+from togi.core.errors import TogiError
+from togi.core.records import ErrorReport, Outcome
+from togi.study.judgement import judge
+from togi.study.settings import Settings
 
 
 def report(**fields: object) -> ErrorReport:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from togi.core.records import Interval, Noise, Recipe
 from togi.measure import Lane, RaceResult, Verdict
-from togi.records import Interval, Noise, Recipe
 from togi.study.finals import ranking
 from togi.techniques import recipe
 

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import pytest
 
-from togi.errors import UnknownNameError
-from togi.progress import Progress
-from togi.records import Facts, Machine, Outcome, Recipe, Study, Trial
+from togi.core.errors import UnknownNameError
+from togi.core.records import Facts, Machine, Outcome, Recipe, Study, Trial
+from togi.machine.describe import machine
+from togi.study.progress import Progress
 from togi.study.repro import write_repro
-from togi.subject.machine import machine
 from togi.techniques import recipe
-from togi.trial.protocol import SubjectRef
-from togi.trial.stable import Stable
-from togi.trial.supervise import Limits, TrialEnded
+from togi.worker.protocol import SubjectRef
+from togi.worker.stable import Stable
+from togi.worker.supervise import Limits, TrialEnded
 
 SUBJECT = """
 import torch

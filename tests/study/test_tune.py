@@ -17,9 +17,9 @@ from torch import Tensor, nn
 import togi
 import togi.techniques
 from togi import api
-from togi.errors import JournalError, OutputExistsError, SubjectError, TogiError, UnknownNameError
-from togi.progress import Progress
-from togi.records import Outcome, Recipe, Trial
+from togi.core.errors import JournalError, OutputExistsError, SubjectError, TogiError, UnknownNameError
+from togi.core.records import Outcome, Recipe, Trial
+from togi.study.progress import Progress
 
 
 @dataclass

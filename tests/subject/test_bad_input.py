@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import nn
 
-from togi.errors import SubjectError, TogiError, UnknownNameError
-from togi.subject.facts import survey
+from togi.core.errors import SubjectError, TogiError, UnknownNameError
 from togi.subject.inputs import Subject
-from togi.subject.locate import locate
+from togi.worker.locate import locate
+from togi.worker.survey import survey
 
 HEAD = """
 import torch

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from togi.errors import SubjectError
-from togi.subject.facts import Survey, survey
+from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs, Subject
+from togi.worker.survey import Survey, survey
 
 
 def facts_of(module, samples, **options):

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import nn
 
-from togi.subject.facts import survey
 from togi.subject.inputs import Inputs, Subject
-from togi.subject.locate import locate
+from togi.worker.locate import locate
+from togi.worker.survey import survey
 
 FILE = """
 import dataclasses
@@ -128,7 +128,7 @@ def test_building_a_subject_starts_no_thread(name):
     models = Path(__file__).parents[2] / "benchmarks" / "models.py"
     code = (
         "import os, numpy, torch\n"
-        "from togi.subject.locate import locate\n"
+        "from togi.worker.locate import locate\n"
         "before = os.listdir('/proc/self/task')\n"
         f"locate('{models}:{name}')\n"
         "assert os.listdir('/proc/self/task') == before, os.listdir('/proc/self/task')\n"

@@ -2,10 +2,10 @@ import pytest
 import torch
 from torch import nn
 
-from togi.errors import ArtifactError, SubjectError
-from togi.subject.facts import survey
-from togi.subject.locate import locate
+from togi.core.errors import ArtifactError, SubjectError
 from togi.subject.made_inputs import samples_from_signature
+from togi.worker.locate import locate
+from togi.worker.survey import survey
 
 
 class Net(nn.Module):

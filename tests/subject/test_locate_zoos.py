@@ -5,11 +5,11 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from togi.errors import SubjectError, UnknownNameError
+from togi.core.errors import SubjectError, UnknownNameError
 from togi.subject import catalogue
 from togi.subject.behaviour import tensors
-from togi.subject.lived_in import live_in
-from togi.subject.locate import locate
+from togi.subject.random_weights import live_in
+from togi.worker.locate import locate
 
 BERT = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=32&vocab_size=100"
 

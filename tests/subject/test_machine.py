@@ -3,14 +3,14 @@ import sys
 
 import pytest
 
-from togi.subject import allocators, cgroup
-from togi.subject import machine as machine_file
-from togi.subject.machine import machine
+from togi.machine import allocators, cgroup
+from togi.machine import describe as machine_file
+from togi.machine.describe import machine
 
 
 def test_describes_this_machine_without_importing_torch():
     code = (
-        "import sys; from togi.subject.machine import machine\n"
+        "import sys; from togi.machine.describe import machine\n"
         "print(machine().to_json()); assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

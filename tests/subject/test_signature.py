@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import nn
 
-from togi.errors import ArtifactError, SubjectError
+from togi.core.errors import ArtifactError, SubjectError
 from togi.subject.inputs import Inputs, samples_of
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import nn
 
-from togi.errors import ArtifactError
-from togi.techniques.archive import load_exported, save_exported
+from togi.core.errors import ArtifactError
+from togi.torch_internals.archive import load_exported, save_exported
 
 MODEL = "models/model.json"
 WEIGHTS = "data/weights/model_weights_config.json"

@@ -9,8 +9,9 @@ import pytest
 import torch
 from torch import Tensor, fx, nn
 
-from togi.techniques import Refused, conformance
-from togi.techniques.capture import GraphModule, capture, export
+from togi.core.errors import Refused
+from togi.graph.capture import GraphModule, capture, export
+from togi.techniques import conformance
 
 
 @pytest.fixture(autouse=True)

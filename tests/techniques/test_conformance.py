@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from togi.records import Stage
-from togi.techniques import Applies, Refused, Refuses, Technique, all_techniques, conformance
+from togi.core.errors import Refused
+from togi.core.records import Stage
+from togi.techniques import Applies, Refuses, Technique, all_techniques, conformance
 
 
 @pytest.mark.parametrize("technique", all_techniques().values(), ids=lambda t: t.id)

@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import fx, nn
 
+from togi.graph.aliasing import MemorySharing
+from togi.graph.capture import capture
 from togi.techniques import conformance
-from togi.techniques.capture import capture
-from togi.techniques.memory_sharing import MemorySharing
 
 
 class Call(nn.Module):

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from togi.errors import SubjectError, TogiError
+from togi.core.errors import SubjectError, TogiError
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify import Truth, make_truth, variants

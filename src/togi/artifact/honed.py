@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from togi.artifact.manifest import Link, Manifest
-from togi.records import Recipe, Trial
+from togi.core.records import Recipe, Trial
 from togi.subject.signature import Signature
 
 

@@ -5,10 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 from togi.artifact.manifest import Link
-from togi.records import Recipe, Stage
-from togi.techniques import NotSaveable, Refused, technique
-from togi.techniques.candidate import Candidate, Program
-from togi.trial.build import StepFailed, build
+from togi.core.errors import NotSaveable, Refused
+from togi.core.records import Recipe, Stage
+from togi.graph.candidate import Candidate, Program
+from togi.techniques import technique
+from togi.techniques.build import StepFailed, build
 
 EAGER = "eager"
 """The engine that ends every chain: an exported program, run by plain torch on any machine."""

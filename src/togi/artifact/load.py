@@ -12,10 +12,10 @@ from torch import nn
 
 from togi.artifact.honed import Honed
 from togi.artifact.manifest import Link, Manifest, check_files, read_manifest
-from togi.errors import ArtifactError
-from togi.subject.machine import machine
+from togi.core.errors import ArtifactError
+from togi.graph.candidate import Candidate, in_contexts
+from togi.machine.describe import machine
 from togi.techniques import Engine, technique
-from togi.techniques.candidate import Candidate, in_contexts
 
 
 class FallbackWarning(UserWarning):

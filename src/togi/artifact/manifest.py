@@ -9,8 +9,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from togi.errors import ArtifactError
-from togi.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
+from togi.core.errors import ArtifactError
+from togi.core.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
 from togi.subject.signature import Signature
 
 MANIFEST = "manifest.json"

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import togi
 from togi.artifact.manifest import MANIFEST, Link, Manifest, list_files
-from togi.errors import ArtifactError, OutputExistsError
-from togi.records import Facts, Recipe, Trial
+from togi.core.errors import ArtifactError, OutputExistsError
+from togi.core.records import Facts, Recipe, Trial
 from togi.subject.signature import Signature
 
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from togi.claims.claim import Claim, Measured, Proof, Verdict
-from togi.report.quantities import size, times
+from togi.core.quantities import size, times
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
-from togi.records import Record
+from togi.core.records import Record
 
 HEADINGS = ("What is claimed", "What is measured", "What is known", "Source")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from togi.claims.claim import Claim, Proof, Verdict
-from togi.report.quantities import size
+from togi.core.quantities import size
 
 _ANCHORS, _BOXES = 60_000, 500
 _NOTICEABLE = 0.05

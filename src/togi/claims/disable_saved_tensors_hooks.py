@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from togi.claims.claim import Claim, Measured, Proof, Verdict
-from togi.report.quantities import size
+from togi.core.quantities import size
 
 if TYPE_CHECKING:
     import torch

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from togi.claims.claim import Proof, all_claims
-from togi.errors import UnknownNameError, nearest
-from togi.trial.errand import run_errand
-from togi.trial.protocol import Message, SubjectRef
-from togi.trial.supervise import OnPhase
+from togi.core.errors import UnknownNameError, nearest
+from togi.worker.errand import run_errand
+from togi.worker.protocol import Message, SubjectRef
+from togi.worker.supervise import OnPhase
 
 
 def prove(id: str, *, seed: int = 0, on_phase: OnPhase = lambda _: None) -> Proof:

@@ -24,7 +24,7 @@ from togi.cli.fit import fit
 from togi.cli.memory import memory
 from togi.cli.report import report
 from togi.cli.tune import tune
-from togi.errors import TogiError
+from togi.core.errors import TogiError
 
 USAGE_ERROR = 2
 DEFECT = 3

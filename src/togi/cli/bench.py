@@ -26,8 +26,8 @@ def bench(
     from togi import api
     from togi.cli.output import print_json, print_text, stdout
     from togi.cli.watch import watch
-    from togi.records import Outcome
-    from togi.report.json import comparison_json
+    from togi.core.records import Outcome
+    from togi.render.json import comparison_json
 
     if len(subjects) < 2:
         raise typer.BadParameter("give at least two to compare: togi bench A B")
@@ -36,7 +36,7 @@ def bench(
     if json:
         print_json(comparison_json(found))
     else:
-        from togi.report.comparison_text import comparison_text
+        from togi.render.comparison_text import comparison_text
 
         console = stdout()
         print_text(console, comparison_text(found))

@@ -16,10 +16,10 @@ from togi.cli.options import Json, Seed, complete_rule, names, without_effect
 
 if TYPE_CHECKING:
     from togi.lint.fix_paths import FixResult
-    from togi.lint.output.lines import Line
     from togi.lint.result import CheckResult
     from togi.lint.settings import Overrides
     from togi.lint.subject_options import SubjectOptions
+    from togi.render.findings.lines import Line
 
 _PIPE_WIDTH = 120
 """Columns where there is no terminal and COLUMNS is not set."""
@@ -135,17 +135,17 @@ def _check_paths(paths: list[str], given: Overrides, *, fix: bool, unsafe: bool,
 def _show(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
     match form:
         case Form.JSON:
-            from togi.lint.output.json import findings_json
-            from togi.report.json import dumps
+            from togi.render.findings.json import findings_json
+            from togi.render.json import dumps
 
             _write(dumps(findings_json(result)), file)
         case Form.SARIF:
-            from togi.lint.output.sarif import sarif
-            from togi.report.json import dumps
+            from togi.render.findings.sarif import sarif
+            from togi.render.json import dumps
 
             _write(dumps(sarif(result)), file)
         case Form.GITHUB:
-            from togi.lint.output.github import workflow_commands
+            from togi.render.findings.github import workflow_commands
 
             _write("".join(f"{line}\n" for line in workflow_commands(result)), file)
         case Form.TEXT | Form.CONCISE:
@@ -155,8 +155,8 @@ def _show(result: CheckResult, form: Form, statistics: bool, file: Path | None) 
 
 
 def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
-    from togi.lint.output import text
-    from togi.lint.output.statistics import statistics as counted
+    from togi.render.findings import text
+    from togi.render.findings.statistics import statistics as counted
 
     width = shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
     if statistics:
@@ -172,7 +172,7 @@ def _show_tables(result: CheckResult, file: Path | None) -> None:
     from rich.console import Console
 
     from togi.cli.output import print_text
-    from togi.lint.output.tables import tables
+    from togi.render.findings.tables import tables
 
     if file is None:
         print_text(Console(highlight=False, width=_TABLE_WIDTH), tables(result))
@@ -182,9 +182,9 @@ def _show_tables(result: CheckResult, file: Path | None) -> None:
 
 
 def _show_diff(checked: FixResult, file: Path | None) -> None:
-    from togi.lint.output.diff import diff
-    from togi.lint.output.lines import exact_text, plain
-    from togi.lint.output.text import summary
+    from togi.render.findings.diff import diff
+    from togi.render.findings.lines import exact_text, plain
+    from togi.render.findings.text import summary
 
     if file is not None or not _coloured():
         _write(exact_text(diff(checked.mended)), file)
@@ -196,7 +196,7 @@ def _show_diff(checked: FixResult, file: Path | None) -> None:
 
 
 def _write_lines(lines: Iterator[Line], file: Path | None) -> None:
-    from togi.lint.output.lines import plain_text, print_lines
+    from togi.render.findings.lines import plain_text, print_lines
 
     if file is not None or not _coloured():
         _write(plain_text(lines), file)

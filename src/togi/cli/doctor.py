@@ -11,9 +11,9 @@ def doctor(json: Json = False, device: Device = "cpu", seed: Seed = 0) -> int:
     Exit code 1 when something needed is missing.
     """
     from togi.cli.output import print_json, print_text, stdout
+    from togi.core.records import SCHEMA_VERSION
     from togi.doctor import Level, examine
-    from togi.records import SCHEMA_VERSION
-    from togi.report.examination import examination_text
+    from togi.render.examination import examination_text
 
     without_effect("doctor", seed=seed)
     checks = examine(device)

@@ -11,7 +11,7 @@ from togi.cli.options import Device, Json, Seed, complete_rule, complete_techniq
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from togi.records import Record
+    from togi.core.records import Record
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -72,7 +72,7 @@ def _prove(id: str | None, json: bool, seed: int) -> None:
     from rich.text import Text
 
     from togi.claims.prove import prove
-    from togi.report.claim_page import proof_text
+    from togi.render.claim_page import proof_text
 
     ids = _claim_ids() if id is None else (id.replace("_", "-"),)
     proofs = [prove(id, seed=seed) for id in ids]
@@ -86,10 +86,10 @@ def _print_all(json: bool, device: str) -> None:
 
     from togi.claims import all_claims
     from togi.lint.pages import all_rule_pages
-    from togi.report.claim_page import claim_page, claims_text
-    from togi.report.rule_page import rules_text
-    from togi.report.technique_page import all_pages, list_text
-    from togi.subject.machine import machine
+    from togi.machine.describe import machine
+    from togi.render.claim_page import claim_page, claims_text
+    from togi.render.rule_page import rules_text
+    from togi.render.technique_page import all_pages, list_text
 
     techniques, rules = all_pages(machine(device), device), all_rule_pages()
     hint = Text("togi explain ID prints one of them: claim or example, source, cost and risk.", style="dim")
@@ -104,7 +104,7 @@ def _print_one(id: str, json: bool, device: str) -> None:
     from rich.console import Group
     from rich.text import Text
 
-    from togi.errors import UnknownNameError, nearest
+    from togi.core.errors import UnknownNameError, nearest
 
     known: list[tuple[str, Record, RenderableType]] = []
     if (name := id.replace("-", "_")) in _technique_ids():
@@ -122,8 +122,8 @@ def _print_one(id: str, json: bool, device: str) -> None:
 
 
 def _technique(id: str, device: str) -> tuple[Record, RenderableType]:
-    from togi.report.technique_page import page_text, technique_page
-    from togi.subject.machine import machine
+    from togi.machine.describe import machine
+    from togi.render.technique_page import page_text, technique_page
     from togi.techniques import technique
 
     page = technique_page(technique(id), machine(device), device)
@@ -133,7 +133,7 @@ def _technique(id: str, device: str) -> tuple[Record, RenderableType]:
 def _rule(id: str) -> tuple[Record, RenderableType]:
     from togi.lint.pages import rule_page
     from togi.lint.rule import all_rules
-    from togi.report.rule_page import rule_text
+    from togi.render.rule_page import rule_text
 
     page = rule_page(all_rules()[id])
     return page, rule_text(page)
@@ -141,7 +141,7 @@ def _rule(id: str) -> tuple[Record, RenderableType]:
 
 def _claim(id: str) -> tuple[Record, RenderableType]:
     from togi.claims import all_claims
-    from togi.report.claim_page import claim_page, claim_text
+    from togi.render.claim_page import claim_page, claim_text
 
     page = claim_page(all_claims()[id])
     return page, claim_text(page)
@@ -149,7 +149,7 @@ def _claim(id: str) -> tuple[Record, RenderableType]:
 
 def _print(kind: str, content: dict[str, Any], text: RenderableType, json: bool) -> None:
     from togi.cli.output import print_json, print_text, stdout
-    from togi.records import SCHEMA_VERSION
+    from togi.core.records import SCHEMA_VERSION
 
     if json:
         print_json({"schema_version": SCHEMA_VERSION, "kind": kind, **content})

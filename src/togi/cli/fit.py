@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from togi.cli.options import Device, Json, Seed
-from togi.cli.quantities import parse_duration, parse_size
+from togi.core.parse_quantities import parse_duration, parse_size
 
 APPROXIMATE = "approximate"
 
@@ -45,8 +45,8 @@ def fit(
     """
     from togi import api
     from togi.cli.output import print_json, print_text, stdout
-    from togi.errors import UnknownNameError, nearest
-    from togi.report.fit_text import fit_text
+    from togi.core.errors import UnknownNameError, nearest
+    from togi.render.fit_text import fit_text
 
     if allow not in (None, APPROXIMATE):
         raise UnknownNameError(f"--allow {allow} is not known{nearest(str(allow), [APPROXIMATE])}: approximate")
@@ -76,7 +76,7 @@ def fit(
 
 def _check_out(out: Path, force: bool) -> None:
     """Before anything is measured."""
-    from togi.errors import OutputExistsError
+    from togi.core.errors import OutputExistsError
 
     if not out.absolute().parent.is_dir():
         raise OutputExistsError(

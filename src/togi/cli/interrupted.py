@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import sys
 
-from togi.errors import TogiError
+from togi.core.errors import TogiError
 
 
 class Interrupted(TogiError):

@@ -10,9 +10,9 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.cli.standing import Standing, ending
-from togi.records import Outcome, Trial
-from togi.report.quantities import bounds, seconds, times
-from togi.report.terminal import STYLES, clean
+from togi.core.quantities import bounds, seconds, times
+from togi.core.records import Outcome, Trial
+from togi.render.terminal import STYLES, clean
 
 MARKS = {Outcome.OK: "+", Outcome.REFUSED: "-", Outcome.MISSING: "?"}
 SHOWN_RACERS = 4

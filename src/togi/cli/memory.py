@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from togi.cli.options import Device, Json, Seed
-from togi.cli.quantities import parse_size
+from togi.core.parse_quantities import parse_size
 
 if TYPE_CHECKING:
-    from togi.budget.account.record import Account
+    from togi.footprint.account.record import Account
 
 KIND = "account"
 
@@ -56,10 +56,10 @@ def memory(
     Exit code 1 when the peak is above --fail-over.
     """
     from togi import api
-    from togi.budget.snapshot.file import is_snapshot
     from togi.cli.memory_prediction import memory_of_prediction, must_predict
     from togi.cli.memory_snapshot import memory_of_snapshot
     from togi.cli.output import check_report_path, write_html
+    from togi.footprint.snapshot.file import is_snapshot
 
     if is_snapshot(subject):
         run_only = {"--train": train, "--optimizer": optimizer != "none", "--batch": batch is not None}
@@ -84,7 +84,7 @@ def memory(
         check_report_path(report, force)
     found = api.memory(subject, train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device, seed=seed)
     if report is not None:
-        from togi.report.html import account_html
+        from togi.render.html import account_html
 
         write_html(account_html(found), report)
         typer.echo(f"report: {report}", err=True)
@@ -97,8 +97,8 @@ def _show(found: Account, before: Account | None, json: bool) -> None:
     from rich.text import Text
 
     from togi.cli.output import print_json, print_text, stdout
-    from togi.report.account_change import account_change, change_text
-    from togi.report.account_text import account_text
+    from togi.render.account_change import account_change, change_text
+    from togi.render.account_text import account_text
 
     change = account_change(before, found) if before is not None else None
     if json:
@@ -110,7 +110,7 @@ def _show(found: Account, before: Account | None, json: bool) -> None:
 
 
 def _gate(found: Account, fail_over: int | None) -> int:
-    from togi.report.quantities import size
+    from togi.core.quantities import size
 
     if fail_over is None or found.peak_bytes <= fail_over:
         return 0
@@ -124,8 +124,8 @@ def _read(path: Path) -> Account:
 
     from pydantic import ValidationError
 
-    from togi.budget.account.record import Account
-    from togi.errors import TogiError
+    from togi.core.errors import TogiError
+    from togi.footprint.account.record import Account
 
     try:
         document = json.loads(path.read_text())

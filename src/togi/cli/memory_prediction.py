@@ -7,14 +7,14 @@ from typing import Any
 
 import typer
 
-from togi.errors import TogiError
+from togi.core.errors import TogiError
 
 KIND = "prediction"
 
 
 def must_predict(predict: bool, limit: int | None, device: str) -> bool:
     """It was asked for, or the device is not here."""
-    from togi.subject.machine import machine
+    from togi.machine.describe import machine
 
     return predict or limit is not None or (device != "cpu" and machine(device).gpu is None)
 
@@ -33,8 +33,8 @@ def memory_of_prediction(
     """Exit code 1 when the peak, at its most, is above ``fail_over``."""
     from togi import api
     from togi.cli.output import print_json, print_text, stdout
-    from togi.report.prediction_text import prediction_text
-    from togi.report.quantities import size
+    from togi.core.quantities import size
+    from togi.render.prediction_text import prediction_text
 
     if given := [option for option, is_given in meaningless.items() if is_given]:
         raise TogiError(

@@ -20,16 +20,16 @@ def memory_of_snapshot(
     meaningless: Mapping[str, bool],
 ) -> int:
     """``meaningless`` are options for a run, with whether they were given: a snapshot is read, not run."""
-    from togi.budget.snapshot import snapshot_account
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_html
-    from togi.report.snapshot_text import snapshot_text
+    from togi.footprint.snapshot import snapshot_account
+    from togi.render.snapshot_text import snapshot_text
 
     _refuse(path, [name for name, given in meaningless.items() if given])
     if report is not None:
         check_report_path(report, force)
     found = snapshot_account(path)
     if report is not None:
-        from togi.report.html import snapshot_html
+        from togi.render.html import snapshot_html
 
         write_html(snapshot_html(found), report)
         typer.echo(f"report: {report}", err=True)
@@ -41,7 +41,7 @@ def memory_of_snapshot(
 
 
 def _refuse(path: str, given: list[str]) -> None:
-    from togi.errors import TogiError
+    from togi.core.errors import TogiError
 
     if given:
         raise TogiError(
@@ -51,7 +51,7 @@ def _refuse(path: str, given: list[str]) -> None:
 
 
 def _gate(peak_bytes: int, fail_over: int | None) -> int:
-    from togi.report.quantities import size
+    from togi.core.quantities import size
 
     if fail_over is None or peak_bytes <= fail_over:
         return 0

@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.quantities import parse_duration
-from togi.errors import UnknownNameError, nearest
+from togi.core.errors import UnknownNameError, nearest
+from togi.core.parse_quantities import parse_duration
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 

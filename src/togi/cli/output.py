@@ -6,12 +6,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.errors import OutputExistsError
+from togi.core.errors import OutputExistsError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
-    from togi.records import Study
+    from togi.core.records import Study
 
 
 def stdout() -> Console:
@@ -34,7 +34,7 @@ def print_text(console: Console, text: RenderableType) -> None:
 
 
 def print_json(document: dict[str, Any]) -> None:
-    from togi.report.json import dumps
+    from togi.render.json import dumps
 
     sys.stdout.write(dumps(document))
 
@@ -53,7 +53,7 @@ def check_report_path(path: Path, force: bool) -> None:
 
 def write_report(study: Study, path: Path) -> None:
     """The offline HTML report of a study."""
-    from togi.report.html import study_html
+    from togi.render.html import study_html
 
     write_html(study_html(study), path)
 

@@ -39,8 +39,8 @@ def report(
     """
     from togi import api
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_report
-    from togi.report.json import study_json
-    from togi.report.terminal import study_text
+    from togi.render.json import study_json
+    from togi.render.terminal import study_text
 
     without_effect("report", device=device != "cpu", seed=seed)
     if list_:
@@ -66,9 +66,9 @@ def _list(path: Path | None, json: bool) -> int:
     """The journal's table of contents; 1 when it is empty."""
     from togi.api import default_journal
     from togi.cli.output import print_json, print_text, stdout
+    from togi.core.records import SCHEMA_VERSION
     from togi.journal import Journal as OpenJournal
-    from togi.records import SCHEMA_VERSION
-    from togi.report.contents import contents_text
+    from togi.render.contents import contents_text
 
     with OpenJournal.open(path or default_journal(), create=False, read_only=True) as journal:
         entries = journal.studies()

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter, deque
 from collections.abc import Callable
 
-from togi.progress import Progress
-from togi.records import Facts, Interval, Outcome, Recipe, Study, Trial
+from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
+from togi.study.progress import Progress
 
 RECENT = 4
 LEARNED = 3

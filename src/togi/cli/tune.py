@@ -18,10 +18,10 @@ from togi.cli.options import (
     complete_technique,
     names,
 )
-from togi.cli.quantities import parse_share, parse_size
+from togi.core.parse_quantities import parse_share, parse_size
 
 if TYPE_CHECKING:
-    from togi.records import Study
+    from togi.core.records import Study
 
 SHOWN_RECIPES = 12
 """Measured recipes in the table; ``togi report`` shows all."""
@@ -106,8 +106,8 @@ def _study(subject: str, **settings: Any) -> Study:
 
 def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) -> None:
     from togi.cli.output import print_json, print_text, stdout, write_report
-    from togi.report.json import study_json
-    from togi.report.terminal import study_text
+    from togi.render.json import study_json
+    from togi.render.terminal import study_text
 
     if report is not None:
         write_report(study, report)

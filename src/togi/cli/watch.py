@@ -12,8 +12,8 @@ from rich.live import Live
 from togi.cli.live import picture
 from togi.cli.output import stderr
 from togi.cli.standing import WatchedProgress
-from togi.report.quantities import seconds
-from togi.report.terminal import clean
+from togi.core.quantities import seconds
+from togi.render.terminal import clean
 
 REFRESH_PER_SECOND = 2
 """Slow on purpose: drawing takes time from the core that a trial may be measured on."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib.metadata
 import shutil
 
+from togi.core.quantities import size
+from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.records import Machine
-from togi.report.quantities import size
 
 
 def check(machine: Machine, device: str) -> list[Check]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.records import Machine
 
 PACKAGES = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "mimalloc": "libmimalloc2.0"}
 """Debian's packages."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from togi.records import Record
+from togi.core.records import Record
 
 
 class Level(StrEnum):

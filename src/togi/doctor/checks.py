@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from togi.doctor import accelerator, allocators, children, compiler, memory, neighbours, packages, processor
 from togi.doctor.check import Check, Level
-from togi.subject.machine import machine
+from togi.machine.describe import machine
 
 __all__ = ["Check", "Level", "examine"]
 

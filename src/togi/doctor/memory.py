@@ -6,10 +6,10 @@ import os
 import shutil
 from pathlib import Path
 
+from togi.core.quantities import size
+from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.records import Machine
-from togi.report.quantities import size
-from togi.subject import cgroup
+from togi.machine import cgroup
 
 LITTLE = 0.15
 """Share of the memory below which a study will probably meet the limit."""

@@ -6,8 +6,8 @@ import os
 import time
 from pathlib import Path
 
+from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.records import Machine
 
 WATCH_S = 0.5
 BUSY_CORES = 0.2

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.records import Machine
 
 MATTER = {
     "avx2": "wide float instructions",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from togi.errors import TogiError
+from togi.core.errors import TogiError
 from togi.journal.rescue import rescue
 
 

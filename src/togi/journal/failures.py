@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from togi.errors import JournalError
+from togi.core.errors import JournalError
 from togi.journal.schema import damaged
 
 BUSY_TIMEOUT_S = 30.0

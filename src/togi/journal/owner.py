@@ -7,7 +7,7 @@ import time
 import uuid
 from pathlib import Path
 
-from togi.records import Record
+from togi.core.records import Record
 
 LEASE_S = 3600.0
 """How long a claim counts when its process cannot be looked up from here (another host or container)."""

@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from togi.errors import JournalError, OutputExistsError
+from togi.core.errors import JournalError, OutputExistsError
+from togi.core.records import Record
 from togi.journal import schema
 from togi.journal.failures import explained
-from togi.records import Record
 
 _COLUMNS = {
     "studies": ("id", "key", "record", "checksum"),

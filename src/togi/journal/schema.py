@@ -6,8 +6,8 @@ import sqlite3
 import zlib
 from pathlib import Path
 
-from togi.errors import JournalError
-from togi.records import SCHEMA_VERSION
+from togi.core.errors import JournalError
+from togi.core.records import SCHEMA_VERSION
 
 APPLICATION_ID = 0x746F6769
 """``togi`` in ASCII: marks an SQLite file as a journal (https://www.sqlite.org/pragma.html#pragma_application_id)."""

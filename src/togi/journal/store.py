@@ -14,11 +14,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
-from togi.errors import JournalError, nearest
+from togi.core.errors import JournalError, nearest
+from togi.core.records import Facts, Record, Study
 from togi.journal import schema
 from togi.journal.failures import BUSY_TIMEOUT_S, explained
 from togi.journal.study_log import Database, StudyLog, read_study
-from togi.records import Facts, Record, Study
 
 FLEETING = frozenset({"machine", "latency_ms", "repeatable", "notes", "export_error", "flops"})
 """Facts that may come out differently for the same subject, or that are compared on their own (the machine)."""

@@ -8,11 +8,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import RLock
 
-from togi.errors import JournalError
+from togi.core.errors import JournalError
+from togi.core.records import Recipe, Study, Trial
 from togi.journal.failures import explained
 from togi.journal.owner import Owner
 from togi.journal.schema import checksum, damaged
-from togi.records import Recipe, Study, Trial
 
 
 class Database:

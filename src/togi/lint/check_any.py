@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from togi.errors import TogiError, nearest
+from togi.core.errors import TogiError, nearest
 from togi.lint.check_source import check_paths
 from togi.lint.result import CheckResult
 from togi.lint.settings import Overrides

@@ -1,6 +1,6 @@
 """``togi check SUBJECT``: module rules, and for a factory in a file also its source and one watched run.
 
-Both run in children of their own (``togi.trial.errand``): a subject that cannot be imported, crashes or hangs is a
+Both run in children of their own (``togi.worker.errand``): a subject that cannot be imported, crashes or hangs is a
 problem in the result, and what else can be checked is.
 """
 
@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from togi.errors import TogiError
+from togi.core.errors import TogiError
 from togi.lint.check_source import check_paths
 from togi.lint.decode import UndecodableError, decode
 from togi.lint.finding import Finding
@@ -25,8 +25,8 @@ from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 from togi.lint.subject_options import SubjectOptions as SubjectOptions
 from togi.lint.suppression import ignores
 from togi.subject.spec import Spec, check_spec, parse
-from togi.trial.errand import run_errand
-from togi.trial.protocol import SubjectRef
+from togi.worker.errand import run_errand
+from togi.worker.protocol import SubjectRef
 
 ERRANDS: dict[Kind, tuple[str, str]] = {
     "module": ("togi.lint.module.errand:examine", "examined"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from togi.records import Record
+from togi.core.records import Record
 
 
 class Place(Record):

@@ -7,7 +7,7 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from togi.errors import UnknownNameError, nearest
+from togi.core.errors import UnknownNameError, nearest
 from togi.lint.rule import KINDS, Kind
 
 ALL = "all"

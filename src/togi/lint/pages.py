@@ -12,9 +12,9 @@ import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
+from togi.core.docstring import split_docstring
+from togi.core.records import Record
 from togi.lint.rule import HEADINGS, KINDS, Kind, Rule, all_rules
-from togi.records import Record
-from togi.report.docstring import split_docstring
 
 KIND_MEANING: Mapping[Kind, str] = {
     "source": "read from the syntax tree; nothing is executed",

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from togi.core.records import Record, Scalar
 from togi.lint.finding import Finding
-from togi.records import Record, Scalar
 
 
 class Problem(Record):

@@ -16,7 +16,7 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from togi.errors import TogiError
+from togi.core.errors import TogiError
 from togi.lint.finding import Finding
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from togi.errors import nearest
+from togi.core.errors import nearest
 from togi.lint.finding import Finding
 from togi.lint.names import expand, rule_kinds
 from togi.lint.once import SAME

@@ -14,7 +14,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from togi.errors import TogiError, nearest
+from togi.core.errors import TogiError, nearest
 from togi.lint.names import check_names
 from togi.lint.patterns import compiled
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from togi.errors import UnknownNameError
+from togi.core.errors import UnknownNameError
 from togi.lint.roofline.figures import check_dtype
 from togi.lint.roofline.gpus import gpu
 

@@ -11,10 +11,10 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import Protocol
 
+from togi.core.records import Interval, Noise, Record
 from togi.measure.interval import median_interval, ratio_interval, sharp
 from togi.measure.noise import judge
 from togi.measure.turn import Turn, choose_passes
-from togi.records import Interval, Noise, Record
 
 _REFERENCE_EVERY = 4
 """A reference that cannot win still runs in every fourth round, so that speed-ups over it keep getting sharper."""

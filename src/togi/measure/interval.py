@@ -25,7 +25,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from togi.records import Interval
+from togi.core.records import Interval
 
 PLACEMENT = 0.03
 """By how much two processes of one and the same recipe may differ for as long as they live, as a share of the time.

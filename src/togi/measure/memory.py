@@ -21,8 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from togi.core.records import Footprint
 from togi.measure.allocator import freed_memory_returned, trim
-from togi.records import Footprint
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs

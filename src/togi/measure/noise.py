@@ -8,8 +8,8 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
+from togi.core.records import Noise
 from togi.measure.turn import Turn
-from togi.records import Noise
 
 WARN_SPREAD = 0.10
 WARN_WAITING = 0.10

@@ -14,10 +14,10 @@ import random
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from togi.core.records import Interval, Record, Timing
 from togi.measure.course import Course, Lane, Runner, Verdict
 from togi.measure.interval import PLACEMENT
 from togi.measure.turn import TURN_MS
-from togi.records import Interval, Record, Timing
 
 Seconds = Callable[[], float]
 OnRound = Callable[[int, Mapping[str, Interval]], None]

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from togi.core.records import Record
 from togi.measure.counters import Counters, frequency_mhz, read_counters
 from togi.measure.threads import spread_threads
-from togi.records import Record
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from togi.errors import TogiError, nearest
+from togi.core.errors import TogiError, nearest
 from togi.ops.corners import FORMATS, negative_sizes
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 import torch
 from torch import Tensor
 
-from togi.errors import TogiError, nearest
+from togi.core.errors import TogiError, nearest
 from togi.ops.kernels import native, tiled
 
 VARIABLE = "TOGI_OPS_BACKEND"

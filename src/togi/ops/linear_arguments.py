@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from togi.errors import TogiError, nearest
+from togi.core.errors import TogiError, nearest
 
 REDUCTIONS = ("mean", "sum", "none")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

@@ -67,7 +67,7 @@ def linear_cross_entropy(
         TargetError: a target is neither in the vocabulary nor ``ignore_index``.
         BudgetError: ``memory`` is no size.
     """
-    from togi.streaming.budget import budget_bytes  # here, so that the boxes import nothing but themselves
+    from togi.core.memory_budget import budget_bytes  # here, so that the boxes import nothing but themselves
 
     memory_bytes = budget_bytes(memory)
     check_options(reduction, label_smoothing)

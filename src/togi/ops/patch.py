@@ -25,7 +25,7 @@ from typing import Any
 
 from torch import nn
 
-from togi.errors import TogiError, nearest
+from togi.core.errors import TogiError, nearest
 from togi.ops import pending
 from togi.ops.drop_in import STAND_INS, stand_in
 

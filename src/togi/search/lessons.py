@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from typing import final
 
-from togi.records import Outcome, Trial
+from togi.core.records import Outcome, Trial
 from togi.search.offers import EAGER, Offer
 from togi.search.traits import Atoms, Traits
 

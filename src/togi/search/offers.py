@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from togi.records import STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
+from togi.core.records import STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
 from togi.search.settings import SearchSettings
 from togi.techniques.base import Options, Refuses, Technique
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from togi.records import Record, Trial
+from togi.core.records import Record, Trial
 
 MATTERS = 0.01
 """A difference in time below this share does not matter."""

@@ -7,8 +7,8 @@ from enum import StrEnum
 
 from pydantic import Field
 
-from togi.errors import UnknownNameError, nearest
-from togi.records import Record
+from togi.core.errors import UnknownNameError, nearest
+from togi.core.records import Record
 from togi.techniques.base import Technique
 
 ALL = "approximate"

@@ -6,8 +6,8 @@ import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self, final
 
-from togi.errors import TogiError
-from togi.records import Facts, Recipe, Trial
+from togi.core.errors import TogiError
+from togi.core.records import Facts, Recipe, Trial
 from togi.search.offers import GRAD_MODE, REFERENCE, Offer, survey
 from togi.search.settings import SearchSettings
 from togi.search.traits import Feature, Traits

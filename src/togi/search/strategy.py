@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
-from togi.records import Facts, Recipe, Stage, Trial
+from togi.core.records import Facts, Recipe, Stage, Trial
 from togi.search.lessons import Lessons
 from togi.search.model import Regression, expected_improvement
 from togi.search.pareto import acceptable, latest

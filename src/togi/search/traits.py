@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, final
 
-from togi.records import Recipe, Stage
+from togi.core.records import Recipe, Stage
 from togi.search.offers import EAGER, Offer
 
 if TYPE_CHECKING:

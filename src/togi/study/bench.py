@@ -7,16 +7,16 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from togi.artifact.manifest import read_manifest
+from togi.core.records import Footprint, Machine, Outcome
+from togi.machine.describe import machine
 from togi.measure import Lane, RaceResult, race
-from togi.progress import Progress
-from togi.records import Footprint, Machine, Outcome
-from togi.report.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison, Contestant
 from togi.study.course import REFERENCE
-from togi.subject.machine import machine
+from togi.study.progress import Progress
 from togi.techniques import recipe
-from togi.trial.protocol import SubjectRef
-from togi.trial.stable import Stable
-from togi.trial.supervise import Limits, RunningTrial, TrialEnded
+from togi.worker.protocol import SubjectRef
+from togi.worker.stable import Stable
+from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 _LIMITS = Limits(timeout_s=900.0)
 

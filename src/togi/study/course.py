@@ -8,19 +8,19 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
+from togi.core.records import Facts, Interval, Outcome, Recipe, Timing, Trial
 from togi.journal import StudyLog
-from togi.judgement import judge
 from togi.measure import compare, median_interval, sharp, usable
 from togi.measure import judge as judge_noise
-from togi.progress import Progress
-from togi.records import Facts, Interval, Outcome, Recipe, Timing, Trial
 from togi.search import Search
-from togi.settings import Settings
+from togi.study.judgement import judge
+from togi.study.progress import Progress
+from togi.study.settings import Settings
 from togi.subject.signature import Signature
 from togi.techniques import recipe, technique
 from togi.techniques.base import Options
-from togi.trial.stable import Stable
-from togi.trial.supervise import Limits, RunningTrial, TrialEnded
+from togi.worker.stable import Stable
+from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 REFERENCE: dict[str, Options] = {"no_grad": {}}
 """Plain eager under ``no_grad``: what every speed-up relates to."""

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from togi.artifact.manifest import Link
 from togi.artifact.save import write_manifest
+from togi.core.records import Outcome, Recipe, Trial
 from togi.measure import PLACEMENT, Lane, RaceResult, Verdict, race, sharp
-from togi.records import Outcome, Recipe, Trial
 from togi.study.course import REFERENCE, Course, enough_s
 from togi.techniques import recipe
-from togi.trial.stable import environment_of
-from togi.trial.supervise import Limits, RunningTrial, TrialEnded
+from togi.worker.stable import environment_of
+from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 _FINALISTS = 4
 _PROOF_BUDGET_S = 5.0

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from togi.errors import OutputExistsError, TogiError, UnknownNameError, nearest
-from togi.progress import Progress
-from togi.records import Recipe, Study
-from togi.subject.machine import machine
+from togi.core.errors import OutputExistsError, TogiError, UnknownNameError, nearest
+from togi.core.records import Recipe, Study
+from togi.machine.describe import machine
+from togi.study.progress import Progress
 from togi.subject.spec import check_spec
-from togi.trial.protocol import SubjectRef
-from togi.trial.stable import Stable
-from togi.trial.supervise import Limits, TrialEnded
+from togi.worker.protocol import SubjectRef
+from togi.worker.stable import Stable
+from togi.worker.supervise import Limits, TrialEnded
 
 _LIMITS = Limits(timeout_s=900.0)
 

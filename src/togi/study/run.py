@@ -7,20 +7,20 @@ import time
 from datetime import UTC, datetime
 from pathlib import Path
 
-from togi.errors import SubjectError
+from togi.core.errors import SubjectError
+from togi.core.records import Facts, Outcome, Recipe, Study, Trial
 from togi.journal import Journal, study_key
-from togi.progress import Progress
-from togi.records import Facts, Outcome, Recipe, Study, Trial
+from togi.machine.describe import machine
 from togi.search import Search
-from togi.settings import Settings
 from togi.study.course import REFERENCE, Course, explore_s
 from togi.study.finals import Finals, Saved, race_budget_s
-from togi.subject.machine import machine
+from togi.study.progress import Progress
+from togi.study.settings import Settings
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, recipe
-from togi.trial.protocol import SubjectRef
-from togi.trial.stable import Stable
-from togi.trial.supervise import Limits, TrialEnded
+from togi.worker.protocol import SubjectRef
+from togi.worker.stable import Stable
+from togi.worker.supervise import Limits, TrialEnded
 
 _SURVEY_TIMEOUT_S = 900.0
 _FLAGS = {

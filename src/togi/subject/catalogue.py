@@ -11,7 +11,7 @@ import importlib.util
 import re
 from pathlib import Path
 
-from togi.errors import SubjectError, UnknownNameError, nearest
+from togi.core.errors import SubjectError, UnknownNameError, nearest
 
 EXAMPLES = {"timm": "resnet50", "torchvision": "resnet50", "transformers": "bert"}
 _TIMM = re.compile(r"^@register_model\s*\ndef (\w+)", re.MULTILINE)

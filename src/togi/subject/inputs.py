@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from togi.errors import SubjectError
+from togi.core.errors import SubjectError
 
 if TYPE_CHECKING:
     import torch

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from togi.errors import SubjectError
+from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs, Subject
 
 

@@ -11,8 +11,8 @@ import inspect
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from togi.errors import SubjectError, nearest
-from togi.records import Record, TensorFacts
+from togi.core.errors import SubjectError, nearest
+from togi.core.records import Record, TensorFacts
 from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.structure import CONSTANTS, TENSOR, Structure, merged
 

@@ -23,9 +23,9 @@ from pathlib import Path
 from typing import Literal
 from urllib.parse import parse_qsl
 
-from togi.errors import SubjectError, UnknownNameError, nearest
+from togi.core.errors import SubjectError, UnknownNameError, nearest
 from togi.subject import catalogue
-from togi.subject.python_file import check_factory
+from togi.subject.sources.python_file import check_factory
 
 Form = Literal["file", "package", "timm", "torchvision", "transformers", "exported", "torchscript", "artifact"]
 

@@ -11,8 +11,8 @@ import importlib
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal
 
-from togi.errors import ArtifactError
-from togi.records import Record, Scalar
+from togi.core.errors import ArtifactError
+from togi.core.records import Record, Scalar
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -3,7 +3,8 @@
 Deliberately not here: whether a recipe is good (verify, measure) and which to try next (search).
 """
 
-from togi.techniques.base import Applies, Engine, NotSaveable, Package, Refused, Refuses, Technique
+from togi.core.errors import NotSaveable, Refused
+from togi.techniques.base import Applies, Engine, Package, Refuses, Technique
 from togi.techniques.registry import all_techniques, compatible, recipe, technique
 
 __all__ = [

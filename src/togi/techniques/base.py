@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
-from togi.records import Facts, Scalar, Stage
+from togi.core.records import Facts, Scalar, Stage
 
 if TYPE_CHECKING:
+    from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
-    from togi.techniques.candidate import Candidate, Program
 
 Options = dict[str, Scalar]
 
@@ -38,14 +38,6 @@ class Refuses:
     """The technique must not, or need not, be tried on this subject: ``reason`` is one sentence for people."""
 
     reason: str
-
-
-class Refused(Exception):
-    """Raised by ``apply`` when only building could show that the technique does not apply. Message: the reason."""
-
-
-class NotSaveable(Exception):
-    """Raised by ``Program.save`` when this program cannot be stored without pickle. Message: the reason."""
 
 
 @final

@@ -20,14 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from togi.records import STAGES, Facts, Machine, TensorFacts
+from togi.core.errors import Refused
+from togi.core.records import STAGES, Facts, Machine, TensorFacts
+from togi.graph.candidate import Candidate
 from togi.subject.anatomy import count_modules, parameter_facts
 from togi.subject.functions import count_functions
 from togi.subject.inputs import Dynamic, Subject
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
-from togi.techniques.base import Applies, Options, Refused, Refuses, Technique
-from togi.techniques.candidate import Candidate
+from togi.techniques.base import Applies, Options, Refuses, Technique
 
 HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
 FAITHFUL_UNITS = 8.0

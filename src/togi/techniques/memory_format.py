@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from togi.core.errors import Refused
+from togi.graph.capture import GraphModule, capture
 from togi.subject.signature import Signature
-from togi.techniques.base import Refused
-from togi.techniques.capture import GraphModule, capture
 
 if TYPE_CHECKING:
-    from togi.techniques.candidate import Candidate
+    from togi.graph.candidate import Candidate
 
 RANKS = {torch.channels_last: 4, torch.channels_last_3d: 5}
 Order = tuple[int, ...]

@@ -10,8 +10,8 @@ import pkgutil
 from collections.abc import Iterable, Mapping
 from types import ModuleType
 
-from togi.errors import TogiError, UnknownNameError, nearest
-from togi.records import STAGES, Choice, Recipe
+from togi.core.errors import TogiError, UnknownNameError, nearest
+from togi.core.records import STAGES, Choice, Recipe
 from togi.techniques.base import Options, Technique
 
 ENTRY_POINT_GROUP = "togi.techniques"

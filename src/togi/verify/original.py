@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from togi.errors import SubjectError
+from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.answers import Run, answer_of, different_form, judged

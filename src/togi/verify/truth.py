@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.errors import TogiError
-from togi.records import Record
+from togi.core.errors import TogiError
+from togi.core.records import Record
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
 from togi.verify.units import Unit

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from togi.records import Record
+from togi.core.records import Record
 from togi.verify.compare import Difference
 
 FEW = 256

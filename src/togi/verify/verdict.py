@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.records import ErrorReport, LeafError
+from togi.core.records import ErrorReport, LeafError
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.compare import continuous, difference, identical, mismatches, plain, ratio

@@ -10,15 +10,15 @@ import pytest
 import torch
 from torch import nn
 
-from togi.errors import SubjectError, UnknownNameError
+from togi.core.errors import SubjectError, UnknownNameError
+from togi.core.records import Interval
 from togi.lint.finding import Cost, Finding
 from togi.lint.module import errand
 from togi.lint.module.errand import examine
 from togi.lint.module.tried import Attempt
-from togi.records import Interval
 from togi.subject.inputs import Subject
-from togi.trial.errand import run_errand
-from togi.trial.protocol import SubjectRef
+from togi.worker.errand import run_errand
+from togi.worker.protocol import SubjectRef
 
 IMAGE = torch.randn(1, 3, 16, 16)
 SUBJECT = """

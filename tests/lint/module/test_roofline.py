@@ -12,15 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from togi.errors import UnknownNameError
+from togi.core.errors import UnknownNameError
 from togi.lint.module.watch import time_calls, watch
 from togi.lint.roofline import this_machine
 from togi.lint.roofline.figures import Bandwidth, Figures
 from togi.lint.roofline.gpus import gpu, gpu_names
 from togi.lint.roofline.table import COLUMNS, Costs, cost_table
 from togi.lint.roofline.work import Work, predicted, work
+from togi.machine.describe import machine
 from togi.subject.inputs import Inputs
-from togi.subject.machine import machine
 
 
 class Does(nn.Module):

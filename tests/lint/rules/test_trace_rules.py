@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import togi
-from togi.errors import SubjectError
+from togi.core.errors import SubjectError
 from togi.lint.finding import Finding
 from togi.lint.rule import TraceRule, all_rules
 from togi.lint.rules.trace.copy_between_devices import CopyBetweenDevices
@@ -18,8 +18,8 @@ from togi.lint.rules.trace.recompilation import Recompilation
 from togi.lint.rules.trace.synchronization import Synchronization
 from togi.lint.trace.errand import watch
 from togi.lint.trace.record import Event, Frame, Trace
-from togi.trial.errand import run_errand
-from togi.trial.protocol import SubjectRef
+from togi.worker.errand import run_errand
+from togi.worker.protocol import SubjectRef
 
 TRACE_RULES = [rule for rule in all_rules().values() if isinstance(rule, TraceRule)]
 FRAME = Frame(path="model.py", line=7, function="forward", code="x.item()", column=5, end_line=7, end_column=13)

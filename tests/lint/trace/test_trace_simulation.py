@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 import togi
-from togi.errors import SubjectError
+from togi.core.errors import SubjectError
 from togi.lint.trace import debug_mode
 from togi.lint.trace.debug_mode import MESSAGE, agreement, confirmed, debug_mode_events
 from togi.lint.trace.patches import Patches

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from togi.records import Facts
+from togi.core.records import Facts
+from togi.graph.candidate import Candidate
+from togi.machine.describe import machine
 from togi.subject.inputs import Inputs, samples_of
-from togi.subject.machine import machine
 from togi.subject.signature import Signature
-from togi.techniques.candidate import Candidate
 
 MACHINE = machine("cpu")
 

@@ -9,7 +9,8 @@ import pytest
 import torch
 from engine_subjects import MACHINE, Counting, candidate_of, made
 
-from togi.techniques.base import Applies, Refused, Refuses
+from togi.core.errors import Refused
+from togi.techniques.base import Applies, Refuses
 from togi.techniques.registry import all_techniques, compatible, technique
 
 WITHOUT_STATE = ("aot_inductor", "onnxruntime", "openvino")

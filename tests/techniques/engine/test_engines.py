@@ -10,9 +10,9 @@ import torch
 from engine_subjects import FAMILY, made
 from torch import Tensor
 
+from togi.graph.candidate import Candidate, Program
 from togi.subject.inputs import Inputs
 from togi.techniques.base import Applies, Engine, Options
-from togi.techniques.candidate import Candidate, Program
 from togi.techniques.registry import technique
 
 CHEAP: list[tuple[str, Options]] = [

@@ -9,8 +9,9 @@ import timm
 import torch
 from torch import nn
 
-from togi.techniques import Refused, Refuses, conformance
-from togi.techniques.capture import GraphModule, capture
+from togi.core.errors import Refused
+from togi.graph.capture import GraphModule, capture
+from togi.techniques import Refuses, conformance
 from togi.techniques.layout.channels_last import ChannelsLast
 from togi.techniques.layout.channels_last_3d import ChannelsLast3d
 from togi.techniques.memory_format import order_of

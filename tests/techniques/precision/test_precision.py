@@ -9,8 +9,8 @@ import pytest
 import torch
 from precision_subjects import mixed
 
+from togi.graph.candidate import Candidate
 from togi.techniques.base import Applies, Engine, Options, Refuses
-from togi.techniques.candidate import Candidate
 from togi.techniques.registry import technique
 
 LOWERED: list[tuple[str, Options, str, float]] = [

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from togi.graph.candidate import Candidate
+from togi.graph.edit import call_name
 from togi.techniques import conformance
-from togi.techniques.candidate import Candidate
-from togi.techniques.graph import call_name
 
 
 @pytest.fixture(autouse=True)

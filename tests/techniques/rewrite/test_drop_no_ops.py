@@ -9,7 +9,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from togi.techniques import Refused, conformance
+from togi.core.errors import Refused
+from togi.techniques import conformance
 from togi.techniques.rewrite.drop_no_ops import DropNoOps
 
 DROP = DropNoOps()

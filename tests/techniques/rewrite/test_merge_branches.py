@@ -7,7 +7,8 @@ import timm
 import torch
 from torch import nn
 
-from togi.techniques import Refused, conformance
+from togi.core.errors import Refused
+from togi.techniques import conformance
 from togi.techniques.rewrite.merge_branches import MergeBranches
 
 MERGE = MergeBranches()

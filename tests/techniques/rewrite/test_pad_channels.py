@@ -8,7 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from togi.techniques import Refused, conformance
+from togi.core.errors import Refused
+from togi.techniques import conformance
 from togi.techniques.rewrite.fold_batch_norm import FoldBatchNorm
 from togi.techniques.rewrite.pad_channels import PadChannels
 

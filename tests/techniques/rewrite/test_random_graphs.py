@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from togi.techniques import Refused, conformance, technique
+from togi.core.errors import Refused
+from togi.techniques import conformance, technique
 
 REWRITES = ("drop_no_ops", "fold_batch_norm", "merge_branches", "pad_channels")
 CHANNELS = 6

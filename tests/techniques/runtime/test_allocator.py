@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from togi.techniques import Applies, Refused, Refuses, conformance
+from togi.core.errors import Refused
+from togi.techniques import Applies, Refuses, conformance
 from togi.techniques.runtime.allocator import Allocator
 
 ALLOCATOR = Allocator()

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from togi.techniques import Refused, conformance
+from togi.core.errors import Refused
+from togi.techniques import conformance
 from togi.techniques.runtime.flush_denormal import FlushDenormal, count_denormals, flushing
 
 FLUSH = FlushDenormal()

@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from togi.techniques import Applies, Refused, Refuses, conformance
-from togi.techniques.candidate import ModuleProgram
+from togi.core.errors import Refused
+from togi.graph.candidate import ModuleProgram
+from togi.techniques import Applies, Refuses, conformance
 from togi.techniques.runtime.threads import Threads
 
 THREADS = Threads()

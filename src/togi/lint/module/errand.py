@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from togi.core.records import Record, Scalar
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.look import look
 from togi.lint.module.seen import Seen
 from togi.lint.module.tried import BUDGET_S, Attempt, attempt
 from togi.lint.roofline.table import cost_table
 from togi.lint.rule import ModuleRule, all_rules
-from togi.records import Record, Scalar
 from togi.subject.inputs import Subject
 
 NEED_GRAPH = frozenset({"mergeable-branches", "channels-off-multiple"})

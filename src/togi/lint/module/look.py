@@ -8,22 +8,22 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
+from togi.core.errors import Refused
+from togi.core.records import Facts, Machine
+from togi.graph.candidate import Candidate
+from togi.graph.capture import GraphModule, capture
 from togi.lint.module.seen import Seen
 from togi.lint.module.watch import watch
 from togi.lint.roofline.figures import check_dtype
 from togi.lint.roofline.gpus import gpu
 from togi.lint.roofline.table import Costs
 from togi.lint.roofline.this_machine import figures_here
-from togi.records import Facts, Machine
+from togi.machine.describe import machine
 from togi.subject.anatomy import class_name, count_modules
-from togi.subject.facts import first_call
 from togi.subject.inputs import Subject
-from togi.subject.machine import machine
 from togi.subject.prepare import is_exported, prepare
 from togi.subject.signature import Signature
-from togi.techniques import Refused
-from togi.techniques.candidate import Candidate
-from togi.techniques.capture import GraphModule, capture
+from togi.worker.survey import first_call
 
 if TYPE_CHECKING:
     from togi.subject.prepare import Prepared

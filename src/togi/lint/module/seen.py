@@ -13,9 +13,9 @@ from togi.lint.roofline.table import Costs
 if TYPE_CHECKING:
     from torch import nn
 
+    from togi.graph.candidate import Candidate
+    from togi.graph.edit import EditableGraph
     from togi.subject.inputs import Inputs
-    from togi.techniques.candidate import Candidate
-    from togi.techniques.graph import EditableGraph
 
 
 class Seen:
@@ -78,7 +78,7 @@ class Seen:
 
     def graph(self) -> EditableGraph | None:
         """A graph to try edits on, a new one at each call; None where the module cannot be captured."""
-        from togi.techniques.graph import EditableGraph
+        from togi.graph.edit import EditableGraph
 
         return EditableGraph.of(self.captured) if self.captured is not None else None
 

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from togi.core.errors import Refused
+from togi.core.records import Interval, Record, Scalar
 from togi.lint.module.seen import Seen
 from togi.measure import PLACEMENT, Turn, compare, take_turn, warm
-from togi.records import Interval, Record, Scalar
-from togi.techniques import Refused, technique
+from togi.techniques import technique
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs

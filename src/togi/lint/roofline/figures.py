@@ -5,8 +5,8 @@ from __future__ import annotations
 import bisect
 import math
 
-from togi.errors import UnknownNameError, nearest
-from togi.records import Record
+from togi.core.errors import UnknownNameError, nearest
+from togi.core.records import Record
 
 DTYPES = ("float64", "float32", "float16", "bfloat16", "int8")
 """Those of which costs can be predicted."""

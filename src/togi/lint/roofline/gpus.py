@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 
-from togi.errors import UnknownNameError, nearest
+from togi.core.errors import UnknownNameError, nearest
 from togi.lint.roofline.figures import Bandwidth, Figures
 
 _NVIDIA = "https://www.nvidia.com"

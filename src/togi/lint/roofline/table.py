@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from togi.core.quantities import significant, size
 from togi.lint.module.forward_pass import Call
 from togi.lint.roofline.figures import Figures
 from togi.lint.roofline.work import Prediction, Work, predicted, work
-from togi.report.quantities import significant, size
 
 COLUMNS = (
     "layer",

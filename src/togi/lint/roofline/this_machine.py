@@ -24,9 +24,9 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
+from togi.core.records import Machine
 from togi.lint.roofline.figures import Bandwidth, Figures
 from togi.measure.threads import spread_threads
-from togi.records import Machine
 
 _SETS_BYTES = tuple(2**power for power in (18, 20, 22, 24, 26, 28))
 _EACH_S = 0.02

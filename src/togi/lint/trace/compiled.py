@@ -17,11 +17,11 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics, graph_break_reasons
 
+from togi.core.user_code import user_place
 from togi.lint.trace.record import Event, Frame
 from togi.lint.trace.stack import is_users
 from togi.subject.inputs import Subject
 from togi.subject.prepare import prepare
-from togi.subject.user_place import user_place
 
 PASSES = 2
 _PLACE = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>[^\n]*)')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from togi.records import Record
+from togi.core.records import Record
 
 Kind = Literal["wait", "dynamic-shape", "copy", "mixed-devices", "promotion", "layout", "graph-break", "recompilation"]
 

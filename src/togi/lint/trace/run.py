@@ -9,14 +9,14 @@ from typing import Any, Literal
 import torch
 from torch import nn
 
-from togi.errors import SubjectError
+from togi.core.errors import SubjectError
+from togi.core.user_code import user_place
 from togi.lint.trace.debug_mode import agreement, confirmed, debug_mode_events
 from togi.lint.trace.record import Trace
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import mark_subject, watching
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import Prepared, prepare
-from togi.subject.user_place import user_place
 
 Pass = Callable[[], Any]
 

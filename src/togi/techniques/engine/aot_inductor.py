@@ -6,13 +6,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.records import Facts
+from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses
 from togi.techniques.engine.conditions import changes_buffers, first_refusal, no_compiler, not_exportable
 
 if TYPE_CHECKING:
+    from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
-    from togi.techniques.candidate import Candidate, Program
 
 
 class AotInductor(Engine):

@@ -3,7 +3,7 @@ it."""
 
 from __future__ import annotations
 
-from togi.records import Facts
+from togi.core.records import Facts
 from togi.techniques.base import Refuses
 
 

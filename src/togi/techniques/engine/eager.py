@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.records import Facts
+from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses
 
 if TYPE_CHECKING:
+    from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
-    from togi.techniques.candidate import Candidate, Program
 
 
 class Eager(Engine):

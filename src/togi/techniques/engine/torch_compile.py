@@ -6,13 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.records import Facts
-from togi.techniques.base import Applies, Engine, Options, Refused, Refuses
+from togi.core.errors import Refused
+from togi.core.records import Facts
+from togi.techniques.base import Applies, Engine, Options, Refuses
 from togi.techniques.engine.conditions import first_refusal, no_compiler
 
 if TYPE_CHECKING:
+    from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
-    from togi.techniques.candidate import Candidate, Program
 
 _CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.records import Facts
+from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Package, Refuses
 from togi.techniques.engine.conditions import changes_buffers, first_refusal, not_exportable
 
 if TYPE_CHECKING:
+    from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
-    from togi.techniques.candidate import Candidate, Program
 
 
 class TorchTensorRt(Engine):
@@ -52,7 +52,7 @@ class TorchTensorRt(Engine):
         return 60.0
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.techniques.capture import export
+        from togi.graph.capture import export
         from togi.techniques.engine.programs.exported import FlatExportableProgram
 
         call = _compiled(export(candidate), candidate.flat_samples()[0])
@@ -61,8 +61,8 @@ class TorchTensorRt(Engine):
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         import torch
 
-        from togi.techniques.archive import load_exported
         from togi.techniques.engine.programs.exported import LoadedModule
+        from togi.torch_internals.archive import load_exported
 
         if not torch.cuda.is_available():
             raise RuntimeError("TensorRT needs a CUDA device, and there is none")

@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.records import Facts
+from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses
 
 if TYPE_CHECKING:
+    from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
-    from togi.techniques.candidate import Candidate, Program
 
 
 class TorchScript(Engine):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.records import Facts, Stage
+from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
-    from togi.techniques.candidate import Candidate
+    from togi.graph.candidate import Candidate
 
 
 class ChannelsLast(Technique):

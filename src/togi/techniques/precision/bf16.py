@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from togi.records import Facts, Stage
+from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
-    from togi.techniques.candidate import Candidate
+    from togi.graph.candidate import Candidate
 
 _CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from togi.records import Facts, Stage
+from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Package, Refuses, Technique
 
 if TYPE_CHECKING:
-    from togi.techniques.candidate import Candidate
+    from togi.graph.candidate import Candidate
 
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "softmax"})
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from togi.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refused, Refuses, Technique
+from togi.core.errors import Refused
+from togi.core.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     from torch.fx import Node
 
-    from togi.techniques.candidate import Candidate
-    from togi.techniques.graph import EditableGraph
+    from togi.graph.candidate import Candidate
+    from togi.graph.edit import EditableGraph
 
 
 class DropNoOps(Technique):
@@ -52,7 +53,7 @@ class DropNoOps(Technique):
         return 1.0 + 0.02 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.techniques.graph import EditableGraph
+        from togi.graph.edit import EditableGraph
 
         graph = EditableGraph.of(candidate)
         dropped = graph.dropouts_removed + sum(_drop(graph, node) for node in graph.nodes) + graph.remove_unused()
@@ -62,7 +63,7 @@ class DropNoOps(Technique):
 
 
 def _drop(graph: EditableGraph, node: Node) -> bool:
-    from togi.techniques.graph import is_call
+    from togi.graph.edit import is_call
 
     if is_call(node, *ASSERTIONS) and not node.users:
         graph.erase(node)
@@ -113,7 +114,7 @@ NEUTRAL = {"add": 0, "sub": 0, "mul": 1, "div": 1, "pow": 1}
 
 def _unchanged_source(node: Node) -> Node | None:
     """The argument (or its argument) that the call returns unchanged, or None."""
-    from togi.techniques.graph import call_name, same_form
+    from togi.graph.edit import call_name, same_form
 
     name = call_name(node)
     if not name or not node.args:
@@ -132,7 +133,7 @@ def _unchanged_source(node: Node) -> Node | None:
 def _moves_nothing(node: Node, name: str) -> bool:
     """Same shape and strides can still hide a change of values: a transposed square, a step, a forced copy or
     device."""
-    from togi.techniques.graph import arguments, shape
+    from togi.graph.edit import arguments, shape
 
     given = arguments(node)
     if name == "permute.default":
@@ -152,7 +153,7 @@ def _same_strides(node: Node, source: Any) -> bool:
 
 def _undone(node: Node, name: str) -> Node | None:
     """The source of two transposes, permutes or squeeze and unsqueeze that undo each other."""
-    from togi.techniques.graph import arguments, is_call, shape
+    from togi.graph.edit import arguments, is_call, shape
 
     inner: Any = node.args[0]
     if not is_call(inner, "transpose.int", "permute.default", "unsqueeze.default"):
@@ -173,7 +174,7 @@ def _undone(node: Node, name: str) -> Node | None:
 
 def _neutral(node: Node, name: str) -> bool:
     """``x + 0``, ``x - 0``, ``x * 1``, ``x / 1``, ``x ** 1`` with a number, not a tensor."""
-    from togi.techniques.graph import arguments
+    from togi.graph.edit import arguments
 
     operation, _, kind = name.partition(".")
     if kind not in ("Tensor", "Scalar", "Tensor_Scalar"):

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from togi.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refused, Refuses, Technique
+from togi.core.errors import Refused
+from togi.core.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     from torch.fx import Node
 
-    from togi.techniques.candidate import Candidate
-    from togi.techniques.graph import EditableGraph
+    from togi.graph.candidate import Candidate
+    from togi.graph.edit import EditableGraph
 
 
 class FoldBatchNorm(Technique):
@@ -61,7 +62,7 @@ class FoldBatchNorm(Technique):
         return 1.0 + 0.02 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.techniques.graph import EditableGraph
+        from togi.graph.edit import EditableGraph
 
         graph = EditableGraph.of(candidate)
         folded = sum(fold_into_previous(graph, node) or fold_into_next(graph, node) for node in graph.nodes)
@@ -72,8 +73,8 @@ class FoldBatchNorm(Technique):
 
 def fold_into_previous(graph: EditableGraph, node: Node) -> bool:
     """Fold the affine call ``node`` into the linear call whose only user it is. Whether it was possible."""
-    from togi.techniques.graph import same_form
-    from togi.techniques.graph_linear import absorbed, affine, linear, set_weights
+    from togi.graph.edit import same_form
+    from togi.graph.linear import absorbed, affine, linear, set_weights
 
     after = affine(graph, node)
     before = linear(graph, after.source) if after else None
@@ -93,8 +94,8 @@ def fold_into_previous(graph: EditableGraph, node: Node) -> bool:
 
 def fold_into_next(graph: EditableGraph, node: Node) -> bool:
     """Fold the affine call ``node`` into the unpadded linear call that is its only user. Whether it was possible."""
-    from togi.techniques.graph import arguments, in_place, same_form, set_arguments, shape
-    from togi.techniques.graph_linear import affine, linear, set_weights
+    from togi.graph.edit import arguments, in_place, same_form, set_arguments, shape
+    from togi.graph.linear import affine, linear, set_weights
 
     result = _result(node)
     before = affine(graph, node)

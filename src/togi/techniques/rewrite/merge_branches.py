@@ -5,17 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from togi.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refused, Refuses, Technique
+from togi.core.errors import Refused
+from togi.core.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torch.fx import Node
 
-    from togi.techniques.candidate import Candidate
-    from togi.techniques.graph import EditableGraph
-    from togi.techniques.graph_branches import Branch
+    from togi.graph.branches import Branch
+    from togi.graph.candidate import Candidate
+    from togi.graph.edit import EditableGraph
 
 
 class MergeBranches(Technique):
@@ -61,7 +62,7 @@ class MergeBranches(Technique):
         return 1.0 + 0.02 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.techniques.graph import EditableGraph
+        from togi.graph.edit import EditableGraph
 
         graph = EditableGraph.of(candidate)
         merged = sum(merge_sums(graph).values())
@@ -87,7 +88,7 @@ ADDITIONS = {"add.Tensor": 1, "add_.Tensor": 1, "sub.Tensor": -1, "sub_.Tensor":
 
 def _operands(node: Node) -> list[tuple[object, float]] | None:
     """The two sides of an addition or subtraction with their factors, or None."""
-    from togi.techniques.graph import arguments, call_name
+    from togi.graph.edit import arguments, call_name
 
     if call_name(node) not in ADDITIONS:
         return None
@@ -100,7 +101,7 @@ def _operands(node: Node) -> list[tuple[object, float]] | None:
 
 def _inside_sum(node: Node) -> bool:
     """Its only user adds it to something of its own form."""
-    from togi.techniques.graph import same_form
+    from togi.graph.edit import same_form
 
     users = list(node.users)
     return len(users) == 1 and _operands(users[0]) is not None and same_form(node, users[0])
@@ -114,7 +115,7 @@ def _terms(graph: EditableGraph, node: Node, factor: float = 1.0) -> Iterator[_T
     """Terms (and added numbers) of the sum; None stands for one that forbids an edit."""
     from torch.fx import Node
 
-    from togi.techniques.graph import in_place, same_form
+    from togi.graph.edit import in_place, same_form
 
     operands = _operands(node)
     assert operands is not None
@@ -159,14 +160,14 @@ def _changes(graph: EditableGraph, term: Node, root: Node) -> bool:
 
 def _of_dtype(term: object, root: Node) -> bool:
     """Numbers that fit and floating-point sums only."""
-    from togi.techniques.graph import value
+    from togi.graph.edit import value
 
     found = value(root)
     return term is not None and found is not None and found.dtype.is_floating_point
 
 
 def _readings(graph: EditableGraph, term: _Term, root: Node) -> list[Branch]:
-    from togi.techniques.graph_branches import readings
+    from togi.graph.branches import readings
 
     return [
         branch.times(term.factor)
@@ -178,7 +179,7 @@ def _readings(graph: EditableGraph, term: _Term, root: Node) -> list[Branch]:
 
 def _best_group(branches: dict[Node, list[Branch]]) -> tuple[Branch, list[Branch]] | None:
     """The largest kernel that something can be merged into: ``(merged, members)``."""
-    from togi.techniques.graph_branches import merged
+    from togi.graph.branches import merged
 
     anchors = [branch for found in branches.values() for branch in found if not branch.diagonal]
     for anchor in sorted(anchors, key=lambda branch: -branch.kernel.numel()):
@@ -215,7 +216,7 @@ def _rebuild(graph: EditableGraph, root: Node, merged: list[Branch], rest: list[
 def _linear_call(graph: EditableGraph, root: Node, branch: Branch, number: float) -> Node:
     import torch
 
-    from togi.techniques.graph import value
+    from togi.graph.edit import value
 
     like = value(root)
     assert like is not None

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from togi.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refused, Refuses, Technique
+from togi.core.errors import Refused
+from togi.core.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
-    from togi.techniques.candidate import Candidate
+    from togi.graph.candidate import Candidate
 
 
 class PadChannels(Technique):
@@ -56,8 +57,8 @@ class PadChannels(Technique):
         return 1.0 + 0.02 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.techniques.graph import EditableGraph
-        from togi.techniques.graph_channels import group_of, layer, pad_group
+        from togi.graph.channels import group_of, layer, pad_group
+        from togi.graph.edit import EditableGraph
 
         multiple = options.get("multiple", 16)
         if type(multiple) is not int or multiple < 2:

@@ -7,11 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from togi.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refused, Refuses, Technique
+from togi.core.errors import Refused
+from togi.core.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
-    from togi.techniques.candidate import Candidate
+    from togi.graph.candidate import Candidate
 
 DEBIAN_PACKAGES = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "mimalloc": "libmimalloc2.0"}
 JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"

@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from togi.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refused, Refuses, Technique
+from togi.core.errors import Refused
+from togi.core.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
-    from togi.techniques.candidate import Candidate
+    from togi.graph.candidate import Candidate
 
 
 class Threads(Technique):

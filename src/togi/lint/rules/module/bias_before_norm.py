@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from togi.core.quantities import size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.flow import bias_of, is_linear, uses_batch_statistics
 from togi.lint.module.forward_pass import Call
 from togi.lint.module.seen import Seen
 from togi.lint.module.wording import layers, percent, plural
 from togi.lint.rule import ModuleRule
-from togi.report.quantities import size
 
 LEAST_SHARE = 0.01
 """Of the bytes that a pass moves: below this, the results that get the bias are too small to matter."""

@@ -88,7 +88,7 @@ def _int8(seen: Seen) -> bool:
 
 
 def _off(call: Call, multiple: int) -> _Off | None:
-    from togi.techniques.graph_channels import GROWTH_AT_MOST
+    from togi.graph.channels import GROWTH_AT_MOST
 
     if not is_linear(call) or call.flops is None or not call.outputs or int(call.given.get("groups") or 1) != 1:
         return None
@@ -106,8 +106,8 @@ def _channels(call: Call) -> int:
 
 def _paddable(seen: Seen, multiple: int) -> set[str]:
     """Layers that ``pad_channels`` would pad."""
+    from togi.graph.channels import group_of, layer
     from togi.lint.module.seen import layer_of
-    from togi.techniques.graph_channels import group_of, layer
 
     graph = seen.graph()
     if graph is None:

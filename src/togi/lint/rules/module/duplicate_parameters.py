@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from togi.core.quantities import size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.seen import Seen
 from togi.lint.module.wording import layers, percent, plural
 from togi.lint.rule import ModuleRule
-from togi.report.quantities import size
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
+from togi.core.quantities import size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.seen import Seen
 from togi.lint.module.wording import layers, percent, plural
 from togi.lint.rule import ModuleRule
-from togi.report.quantities import size
 
 LEAST_BYTES = 64 * 2**10
 LEAST_SHARE = 0.01

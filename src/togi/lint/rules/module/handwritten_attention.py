@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from togi.core.quantities import size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.forward_pass import Call, Line
 from togi.lint.module.place import place_of
 from togi.lint.module.seen import Seen
 from togi.lint.module.wording import layers, percent, plural
 from togi.lint.rule import ModuleRule
-from togi.report.quantities import size
 
 LEAST_SHARE = 0.01
 PRODUCTS = frozenset({"bmm", "baddbmm", "matmul"})

@@ -9,12 +9,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.records import Scalar
-from togi.subject.machine import machine
+from togi.core.errors import NotSaveable
+from togi.core.records import Scalar
+from togi.graph.candidate import Candidate, FlatProgram
+from togi.graph.capture import export
+from togi.machine.describe import machine
 from togi.subject.signature import Signature
-from togi.techniques.base import NotSaveable
-from togi.techniques.candidate import Candidate, FlatProgram
-from togi.techniques.capture import export
 from togi.techniques.engine.programs.compiled import inductor_settings
 from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
 

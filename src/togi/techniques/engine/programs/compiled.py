@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.records import Scalar
+from togi.core.records import Scalar
 from togi.subject.signature import Signature
 
 _REMEMBERED_SHAPES = 4096

@@ -10,9 +10,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from togi.core.errors import NotSaveable
+from togi.graph.candidate import Candidate, FlatProgram
 from togi.subject.signature import Signature
-from togi.techniques.base import NotSaveable
-from togi.techniques.candidate import Candidate, FlatProgram
 from togi.techniques.engine.programs.exported import FILE, store_module
 
 _WARM_UPS = 3

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.errors import ArtifactError
+from togi.core.errors import ArtifactError, NotSaveable, Refused
+from togi.graph.candidate import Candidate, FlatProgram, ModuleProgram
+from togi.graph.capture import export
 from togi.subject.signature import Signature
-from togi.techniques.archive import load_exported, save_exported
-from togi.techniques.base import NotSaveable, Options, Refused
-from togi.techniques.candidate import Candidate, FlatProgram, ModuleProgram
-from togi.techniques.capture import export
+from togi.techniques.base import Options
+from togi.torch_internals.archive import load_exported, save_exported
 
 FILE = "model.pt2"
 

@@ -9,11 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.records import Scalar
+from togi.core.errors import NotSaveable, Refused
+from togi.core.records import Scalar
+from togi.graph.candidate import Candidate, FlatProgram
+from togi.graph.capture import export
 from togi.subject.signature import Signature
-from togi.techniques.base import NotSaveable, Refused
-from togi.techniques.candidate import Candidate, FlatProgram
-from togi.techniques.capture import export
 from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
 
 FILE = "model.onnx"

@@ -14,14 +14,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from togi.core.errors import NotSaveable, Refused
+from togi.graph.candidate import Candidate, FlatProgram
+from togi.graph.capture import export
 from togi.subject.signature import Signature
-from togi.techniques.archive import without_traces
-from togi.techniques.base import NotSaveable, Refused
-from togi.techniques.candidate import Candidate, FlatProgram
-from togi.techniques.capture import export
 from togi.techniques.engine.programs.distinct_outputs import distinct_outputs
 from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
 from togi.techniques.engine.programs.torchscript import quiet
+from togi.torch_internals.archive import without_traces
 
 FILE = "model.xml"
 PRECISION_KEY = ["togi", "inference_precision"]

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 from torch.jit._trace import TracerWarning
 
-from togi.records import Scalar
+from togi.core.errors import NotSaveable, Refused
+from togi.core.records import Scalar
+from togi.graph.candidate import Candidate, FlatProgram
 from togi.subject.signature import Signature
-from togi.techniques.base import NotSaveable, Refused
-from togi.techniques.candidate import Candidate, FlatProgram
 from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
 
 FILE = "model.ts"

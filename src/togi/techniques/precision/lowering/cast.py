@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from togi.core.errors import Refused
+from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
-from togi.techniques.base import Refused
-from togi.techniques.candidate import Candidate
 
 
 class CastModule(nn.Module):

@@ -9,8 +9,8 @@ from typing import Any
 
 from torch import Tensor
 
-from togi.techniques.base import Refused
-from togi.techniques.candidate import Candidate
+from togi.core.errors import Refused
+from togi.graph.candidate import Candidate
 from togi.techniques.engine.programs.openvino import no_telemetry
 
 MOST_CALIBRATION_INPUTS = 300

@@ -1,6 +1,0 @@
-"""CUDA memory snapshots (``torch.cuda.memory._dump_snapshot``), read without running anything that they contain."""
-
-from togi.budget.snapshot.account import snapshot_account
-from togi.budget.snapshot.file import is_snapshot
-
-__all__ = ["is_snapshot", "snapshot_account"]

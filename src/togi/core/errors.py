@@ -1,0 +1,55 @@
+"""The exceptions togi raises.
+
+Every message says what happened (with the values), why it matters and what to do next. The library raises these; only
+the command line catches them and turns them into an exit code. Errors of foreign code (a model, a backend) are never
+raised through here: they become the outcome of a trial.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class TogiError(Exception):
+    """The base of everything togi raises on purpose. ``exit_code`` is what the command line exits with."""
+
+    exit_code = 2
+
+
+class SubjectError(TogiError):
+    """The subject cannot be found, built, or run on the inputs given with it."""
+
+
+class UnknownNameError(TogiError):
+    """A technique, command option or subject name that does not exist."""
+
+
+class JournalError(TogiError):
+    """A journal that is damaged, of another schema version, or that cannot be written."""
+
+
+class ArtifactError(TogiError):
+    """An artifact that is incomplete, changed, unsafe to load, or that no engine of its chain can run here."""
+
+
+class TrialServerError(TogiError):
+    """The process that starts trials could not be started, or died."""
+
+
+class OutputExistsError(TogiError):
+    """The output is there already and ``force`` was not given."""
+
+
+class Refused(Exception):
+    """Raised by ``Technique.apply`` when only building could show that it does not apply. Message: the reason."""
+
+
+class NotSaveable(Exception):
+    """Raised by ``Program.save`` when this program cannot be stored without pickle. Message: the reason."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """``"; did you mean 'resnet50'?"`` when a known name is near ``name``, else an empty string."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else ""

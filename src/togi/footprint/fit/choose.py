@@ -1,0 +1,221 @@
+"""Chooses what is not kept: the cheapest choice under a byte budget, by forecasts alone.
+
+A greedy way down: what lies above the budget is an area over time, and each step drops the result that takes most off
+it for each millisecond of repeated work (the ratio rule of the knapsack problem, Dantzig 1957; here with the effect of
+a step forecast instead of added up, because results are computed from each other). Then a way back: everything dropped
+is taken up again, the dearest first, where the budget still holds. Pure: a timeline in, a choice out.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from togi.footprint.fit.observe import Call, Result
+from togi.footprint.fit.timeline import Choice, Forecast, Timeline, after
+
+_TRIED_AT_ONCE = 6
+_SMALLEST_SHARE = 1e-4
+"""Results below this share of the budget are left alone."""
+_LEAST_MS = 1e-3
+_EXPONENTS = (1.0, 0.5)
+"""How much the price counts on the way down: each gives another way, and the cheapest end wins."""
+_SEGMENTS = (4, 8, 16, 2, 32, 6, 12, 3, 24)
+"""Other beginnings: the forward pass in so many parts, of which nothing is kept but what goes from one to the next."""
+
+
+@dataclass
+class Search:
+    """Choices under any number of budgets."""
+
+    timeline: Timeline
+    deadline: float = math.inf
+    """On ``time.monotonic()``; what was found by then is the answer."""
+    seen: dict[Choice, tuple[int, float]] = field(default_factory=dict)
+    """(peak in bytes, milliseconds) of every choice that was forecast."""
+
+    def cheapest(self, budget_bytes: int) -> Choice | None:
+        """The choice with the least repeated work whose forecast peak is within the budget; None where none is."""
+        best: Choice | None = None
+        for way in self._ways(budget_bytes):
+            found = way.down()
+            if found is not None and (best is None or self.seen[found][1] < self.seen[best][1]):
+                best = found
+            if time.monotonic() > self.deadline:
+                break
+        return best
+
+    def _ways(self, budget_bytes: int) -> Iterator[_Way]:
+        for exponent in _EXPONENTS:
+            yield _Way(self, budget_bytes, exponent, Choice())
+        for count in _SEGMENTS:
+            yield _Way(self, budget_bytes, 1.0, segments(self.timeline.observed.calls, count))
+
+    def forecast(self, choice: Choice) -> Forecast:
+        found = self.timeline.forecast(choice)
+        self.seen[choice] = found.peak_bytes, found.ms
+        return found
+
+    @property
+    def least(self) -> Choice:
+        """The lowest peak seen; of equal ones the one with the least work."""
+        return min(self.seen, key=lambda choice: self.seen[choice])
+
+    @property
+    def front(self) -> list[tuple[int, float, Choice]]:
+        """(peak, milliseconds, choice) seen of which none is both lower and cheaper, by rising peak."""
+        found: list[tuple[int, float, Choice]] = []
+        for choice, (peak, ms) in sorted(self.seen.items(), key=lambda item: item[1]):
+            if not found or ms < found[-1][1]:
+                found.append((peak, ms, choice))
+        return found
+
+
+class _Way:
+    """One way from nothing dropped to the budget, and back as far as it allows."""
+
+    def __init__(self, search: Search, budget_bytes: int, exponent: float, start: Choice) -> None:
+        self._search, self._budget, self._exponent = search, budget_bytes, exponent
+        self._groups = _by_key(search.timeline.results, budget_bytes * _SMALLEST_SHARE)
+        self._choice = start
+        self._forecast = search.forecast(self._choice)
+
+    def down(self) -> Choice | None:
+        while self._forecast.peak_bytes > self._budget:
+            if time.monotonic() > self._search.deadline or not (self._drop_one() or self._take_one_up()):
+                return None
+        self._back()
+        return self._choice
+
+    def _drop_one(self) -> bool:
+        """The best of the next few by estimate; all are tried before it gives up."""
+        before = self._forecast.above(self._budget)
+        ranked = self._ranked()
+        for start in range(0, len(ranked), _TRIED_AT_ONCE):
+            best: tuple[float, Choice, Forecast] | None = None
+            for choice in ranked[start : start + _TRIED_AT_ONCE]:
+                found = self._search.forecast(choice)
+                gain = before - found.above(self._budget)
+                rate = self._rate(gain, found.ms - self._forecast.ms)
+                if gain > 0 and (best is None or rate > best[0]):
+                    best = rate, choice, found
+            if best is not None:
+                _, self._choice, self._forecast = best
+                return True
+            if time.monotonic() > self._search.deadline:
+                return False
+        return False
+
+    def _ranked(self) -> list[Choice]:
+        """What is kept and lies under the area above the budget is dropped, or packed, one by one; first what takes
+        most off it for each millisecond."""
+        line = self._search.timeline
+        above = np.maximum(self._forecast.alive - self._budget, 0)
+        found: list[tuple[float, Choice]] = []
+        for key, group in self._groups.items():
+            if key in self._choice.dropped:
+                continue
+            dropped = sum(_off(above, line, result, result.bytes) for result in group)
+            if dropped > 0:
+                ms = sum(line.maker[result].ms for result in group)
+                found.append((self._rate(dropped, ms), self._choice.without(key)))
+            if key in self._choice.packed or not all(map(line.is_packable, group)):
+                continue
+            packed = sum(_off(above, line, result, result.bytes - line.packed_bytes(result)) for result in group)
+            if packed > 0:
+                ms = sum(line.packing_ms(result) for result in group)
+                found.append((self._rate(packed, ms), self._choice.with_packed(key)))
+        return [choice for _, choice in sorted(found, key=lambda one: -one[0])]
+
+    def _rate(self, gain: float, ms: float) -> float:
+        rate: float = gain / max(ms, _LEAST_MS) ** self._exponent
+        return rate
+
+    def _take_one_up(self) -> bool:
+        """Where nothing more can be dropped with gain: what is computed again at once may be too much."""
+        before = self._forecast.above(self._budget)
+        best: tuple[float, Choice, Forecast] | None = None
+        for choice in self._with_one_more():
+            found = self._search.forecast(choice)
+            above = found.above(self._budget)
+            if above < before and (best is None or above < best[0]):
+                best = above, choice, found
+            if time.monotonic() > self._search.deadline:
+                break
+        if best is None:
+            return False
+        _, self._choice, self._forecast = best
+        return True
+
+    def _with_one_more(self) -> Iterator[Choice]:
+        for key in sorted(self._choice.dropped | self._choice.packed):
+            yield self._choice.with_kept(key)
+
+    def _back(self) -> None:
+        """Takes up what the budget does not ask for, until nothing more can be."""
+        changed = True
+        while changed:
+            changed = False
+            for key in sorted(self._choice.dropped | self._choice.packed, key=self._cost, reverse=True):
+                if time.monotonic() > self._search.deadline:
+                    return
+                choice = self._choice.with_kept(key)
+                found = self._search.forecast(choice)
+                if found.peak_bytes <= self._budget and found.ms <= self._forecast.ms:
+                    self._choice, self._forecast, changed = choice, found, True
+
+    def _cost(self, key: str) -> float:
+        return self._forecast.repeats.get(call_of(key), 0.0)
+
+
+def _off(above: np.ndarray, line: Timeline, result: Result, bytes: int) -> float:
+    """Of the area above the budget, what goes if so much of a result is not held for autograd."""
+    if result.died_at is None:
+        return 0.0
+    return float(np.minimum(above[after(result.died_at) : after(line.last_done[result])], bytes).sum())
+
+
+def segments(calls: Sequence[Call], count: int) -> Choice:
+    """The forward pass cut into ``count`` parts that keep about the same, at the places where least goes across."""
+    across = _going_across(calls)
+    sums = np.cumsum([sum(r.bytes for r in call.makes if r.saved) for call in calls])
+    kept: set[Result] = set()
+    for number in range(1, count):
+        low, high = np.searchsorted(sums, [sums[-1] * (number - 0.4) / count, sums[-1] * (number + 0.4) / count])
+        near = across[int(low) : int(high) + 1]
+        # in the midst of an in-place operation there is nothing to keep
+        places = [live for live in near if live and not any(result.overwritten for result in live)]
+        kept |= min(places, key=lambda live: sum(result.bytes for result in live), default=set())
+    saved = {r.key for call in calls for r in call.makes if r.saved and not r.overwritten}
+    return Choice(frozenset(saved - {r.key for r in kept}), frozenset(r.key for r in kept if not r.saved))
+
+
+def _going_across(calls: Sequence[Call]) -> list[set[Result]]:
+    """For every call: what was made up to it and is read after it."""
+    last = {read: at for at, call in enumerate(calls) for read in call.reads}
+    live: set[Result] = set()
+    found = []
+    for at, call in enumerate(calls):
+        live |= {made for made in call.makes if last.get(made, -1) > at}
+        live = {result for result in live if last[result] > at}
+        found.append(set(live))
+    return found
+
+
+def _by_key(results: Iterable[Result], smallest_bytes: float) -> dict[str, list[Result]]:
+    """Those that autograd keeps; a module that is called twice has several of one key."""
+    found: dict[str, list[Result]] = {}
+    for result in results:
+        if result.saved and not result.overwritten and result.bytes >= smallest_bytes:
+            found.setdefault(result.key, []).append(result)
+    return found
+
+
+def call_of(key: str) -> str:
+    """``aten.native_batch_norm.default#0`` of ``aten.native_batch_norm.default#0.1``."""
+    name, _, number = key.rpartition("#")
+    return f"{name}#{number.partition('.')[0]}"

@@ -1,0 +1,189 @@
+"""Puts chunks on a live module: its ``forward`` is replaced by an object that calls it with one slice after the other.
+
+A call that is not of the kind for which slices were shown to be independent runs whole, and a warning says so: other
+arguments, another rank, a size that was 1, a part in training mode, gradients that are being recorded.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from togi.core.errors import nearest
+from togi.footprint.fit.chunk import CUT, ONE, Chunk
+from togi.footprint.fit.errors import FitError
+from togi.footprint.fit.inference.leaves import constants, named_leaves, unknown
+
+_FORWARD = "forward"
+
+
+class ChunkWarning(UserWarning):
+    """A module runs whole although a plan wants it to run in slices: right, but it takes the memory it always took."""
+
+
+def chunk(module: nn.Module, chunks: Sequence[Chunk], *, at_most_parts: int | None = None) -> list[nn.Module]:
+    """Chunk the parts of ``module`` in place; the parts. Raises FitError, and changes nothing then.
+
+    ``at_most_parts``: leave the rest of a result without values; for simulations, where one slice is like the others.
+    """
+    parts = [_part(module, one) for one in chunks]
+    if len({id(part) for part in parts}) < len(parts):
+        raise FitError("the plan cuts one module twice: keep one of the two entries")
+    for part, one in zip(parts, chunks, strict=True):
+        object.__setattr__(part, _FORWARD, ChunkedForward(part, one, at_most_parts=at_most_parts))
+    return parts
+
+
+def unchunk(parts: Iterable[nn.Module]) -> None:
+    """Give each part its own ``forward`` back; parts that are not chunked are left alone."""
+    for part in parts:
+        if isinstance(chunked := vars(part).get(_FORWARD), ChunkedForward):
+            if chunked.replaced is None:
+                del part.__dict__[_FORWARD]
+            else:
+                part.__dict__[_FORWARD] = chunked.replaced
+
+
+def chunkable(part: nn.Module) -> str:
+    """Why its forward cannot be replaced; empty where it can."""
+    if isinstance(part, torch.jit.ScriptModule):
+        return "it is TorchScript, whose forward is not Python's"
+    if isinstance(vars(part).get(_FORWARD), ChunkedForward):
+        return "it is cut by a plan already: call that plan's remove() first"
+    return ""
+
+
+class ChunkedForward:
+    """Stands where a module's ``forward`` stood. Survives ``deepcopy`` and pickling: a copy serves the copy."""
+
+    def __init__(self, module: nn.Module, entry: Chunk, *, at_most_parts: int | None = None) -> None:
+        self.module, self.entry, self.at_most_parts = module, entry, at_most_parts
+        self.replaced = vars(module).get(_FORWARD)
+        """An instance's own forward, which other libraries set too."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        leaves = named_leaves(type(self.module).forward, args, kwargs)
+        if reason := self._why_whole(leaves):
+            warnings.warn(
+                f"the plan runs {self.entry.label} whole, which takes more memory than planned: {reason}",
+                ChunkWarning,
+                stacklevel=2,
+            )
+            return self._forward(*args, **kwargs)
+        length = next(leaf.shape[d] for name, leaf in leaves.items() if (d := self._dimension(name)) is not None)
+        if length <= self.entry.size:
+            return self._forward(*args, **kwargs)
+        return self._in_slices(leaves, tree_flatten((args, kwargs))[1], length)
+
+    def _forward(self, *args: Any, **kwargs: Any) -> Any:
+        if self.replaced is not None:
+            return self.replaced(*args, **kwargs)
+        return type(self.module).forward(self.module, *args, **kwargs)
+
+    def _dimension(self, name: str) -> int | None:
+        shape = self.entry.inputs.get(name, ())
+        return shape.index(CUT) if CUT in shape else None
+
+    def _why_whole(self, leaves: Mapping[str, Any]) -> str:
+        tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
+        if torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors.values(), *self.module.parameters())):
+            return "gradients are being recorded, which keeps every slice. Call it under torch.no_grad()"
+        return _other_arguments(self.entry, tensors, leaves) or _other_shapes(self.entry, tensors) or self._other_mode()
+
+    def _other_mode(self) -> str:
+        if not self.entry.training and any(part.training for part in self.module.modules()):
+            return "a part of it is in training mode, and was not when the plan was made. Call eval()"
+        return ""
+
+    def _in_slices(self, leaves: Mapping[str, Any], form: Any, length: int) -> Any:
+        joined: list[Tensor] = []
+        answer: Any = None
+        for number, start in enumerate(range(0, length, self.entry.size)):
+            if number == self.at_most_parts:
+                break
+            size = min(self.entry.size, length - start)
+            args, kwargs = tree_unflatten([self._slice(*item, start, size) for item in leaves.items()], form)
+            results, answer_form = tree_flatten(self._forward(*args, **kwargs))
+            del args, kwargs
+            tensors = [result for result in results if isinstance(result, Tensor)]
+            self._check(tensors, size)
+            if not joined:
+                joined = [_room(t, d, length) for t, d in zip(tensors, self.entry.outputs, strict=True)]
+                waiting = iter(joined)
+                answer = tree_unflatten([next(waiting) if isinstance(r, Tensor) else r for r in results], answer_form)
+            for whole, tensor, d in zip(joined, tensors, self.entry.outputs, strict=True):
+                whole.narrow(d, start, size).copy_(tensor)
+            del results, tensors
+        return answer
+
+    def _slice(self, name: str, leaf: Any, start: int, size: int) -> Any:
+        dimension = self._dimension(name)
+        return leaf if dimension is None else leaf.narrow(dimension, start, size)
+
+    def _check(self, tensors: Sequence[Tensor], size: int) -> None:
+        shapes = [tuple(tensor.shape) for tensor in tensors]
+        fits = [d < len(shape) and shape[d] == size for shape, d in zip(shapes, self.entry.outputs, strict=False)]
+        if len(tensors) != len(self.entry.outputs) or not all(fits):
+            raise FitError(
+                f"{self.entry.label}: {size} slices gave results of the shapes {shapes}, and the plan joins them along "
+                f"dimensions {self.entry.outputs}. The module does something else than when it was planned: run "
+                "'togi fit --inference' again."
+            )
+
+
+def _other_arguments(entry: Chunk, tensors: Mapping[str, Tensor], leaves: Mapping[str, Any]) -> str:
+    if missing := entry.inputs.keys() ^ tensors.keys():
+        return f"it was planned with other tensors ({', '.join(sorted(missing))})"
+    if strange := unknown(leaves):
+        return f"it gets {strange}"
+    if (now := constants(leaves)) != entry.constants:
+        names = sorted(
+            name for name in now.keys() | entry.constants.keys() if now.get(name) != entry.constants.get(name)
+        )
+        return f"it was planned with other values of {', '.join(names)}"
+    return ""
+
+
+def _other_shapes(entry: Chunk, tensors: Mapping[str, Tensor]) -> str:
+    lengths = set()
+    for name, tensor in tensors.items():
+        planned = entry.inputs[name]
+        alike = len(planned) == tensor.dim() and all(
+            size == 1 for size, kind in zip(tensor.shape, planned, strict=True) if kind == ONE
+        )
+        if not alike:
+            return f"{name} has the shape {tuple(tensor.shape)}, and was planned as ({', '.join(planned)})"
+        if CUT in planned:
+            lengths.add(tensor.shape[planned.index(CUT)])
+    if len(lengths) != 1:
+        return f"the tensors that are cut differ in size there ({sorted(lengths)})"
+    return ""
+
+
+def _room(like: Tensor, dimension: int, length: int) -> Tensor:
+    """Uninitialised, of the whole size, its dimensions in memory in the order of the slice's (channels_last, ...)."""
+    shape = [length if d == dimension else size for d, size in enumerate(like.shape)]
+    strides, step = [0] * len(shape), 1
+    for d in sorted(range(len(shape)), key=lambda d: (like.stride(d), -d)):
+        strides[d] = step
+        step *= max(shape[d], 1)
+    return like.new_empty_strided(shape, strides)
+
+
+def _part(module: nn.Module, one: Chunk) -> nn.Module:
+    names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
+    if one.module not in names:
+        raise FitError(
+            f"the plan cuts '{one.module}', which {type(module).__name__} does not have{nearest(one.module, names)}. "
+            "A plan belongs to the architecture that it was made for: run 'togi fit --inference' on this one."
+        )
+    if reason := chunkable(names[one.module]):
+        raise FitError(f"{one.label} cannot be cut: {reason}")
+    if one.size < 1 or not any(CUT in shape for shape in one.inputs.values()):
+        raise FitError(f"{one.label}: the plan cuts nothing of it (size {one.size}); a size is 1 or more")
+    return names[one.module]

@@ -1,0 +1,215 @@
+"""Along which dimensions the calls of a module may be cut: asked of the module itself, with the values of a real pass.
+
+The first question is put to two slices, which is cheap and finds out most (attention along the sequence, convolution
+along pixels, batch norm in training mode). What a plan then cuts is asked once more at its full size in ``proof``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from togi.footprint.fit.chunk import ANY, CUT, ONE, Chunk
+from togi.footprint.fit.inference.leaves import CONSTANTS, constants, named_leaves
+from togi.footprint.fit.inference.sites import Site
+from togi.footprint.guard.foresee import tensors_of
+from togi.footprint.guard.independence import Cut, joined_along
+from togi.footprint.step import Step
+from togi.subject.inputs import Inputs
+
+_RANDOM = "the random state"
+
+
+@dataclass(frozen=True)
+class Division:
+    """One way to cut a module's calls: the entry of a plan but for the size."""
+
+    entry: Chunk
+    length: int
+    """Of the dimension, at most, over the calls."""
+
+
+@dataclass
+class Divisions:
+    """What is known of a module."""
+
+    ways: list[Division] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class _Enough(BaseException):
+    """All that was asked has been answered; no error, and not for a model to catch."""
+
+
+def divisions_of(step: Step, sites: Sequence[Site]) -> dict[str, Divisions]:
+    """Run the pass as far as needed, and ask each of the modules at its first call. None of them has a problem."""
+    asking = _Asking({site.name: site for site in sites})
+    parts = dict(step.module.named_modules())
+    with ExitStack() as hooks:
+        for site in sites:
+            part = parts[site.name]
+            hooks.callback(part.register_forward_pre_hook(asking.before(site), with_kwargs=True).remove)
+            hooks.callback(part.register_forward_hook(asking.after(site), with_kwargs=True).remove)
+        with suppress(_Enough):
+            step.run()
+    return asking.found
+
+
+class _Asking:
+    """Asks before a module's first call, and looks afterwards at what that call did besides its result."""
+
+    def __init__(self, sites: Mapping[str, Site]) -> None:
+        self._sites = dict(sites)
+        self._busy = False
+        self._before: dict[str, dict[str, Any]] = {}
+        self.found: dict[str, Divisions] = {}
+
+    def before(self, site: Site) -> Any:
+        def ask(part: nn.Module, args: Any, kwargs: Any) -> None:
+            if self._busy or site.name in self._before:
+                return
+            self._busy = True  # modules inside are now called with two slices, which are not the pass's
+            try:
+                self.found[site.name] = _divisions(site, part, Inputs(args, kwargs))
+            finally:
+                self._busy = False
+            self._before[site.name] = _state(part, Inputs(args, kwargs))
+
+        return ask
+
+    def after(self, site: Site) -> Any:
+        done: set[str] = set()
+
+        def look(part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            if self._busy or site.name in done:
+                return
+            done.add(site.name)
+            if reason := _side_effect(self._before[site.name], _state(part, Inputs(args, kwargs)), output):
+                self.found[site.name] = Divisions([], [reason])
+            del self._sites[site.name]
+            if not self._sites:
+                raise _Enough
+
+        return look
+
+
+def _divisions(site: Site, part: nn.Module, sample: Inputs) -> Divisions:
+    result = Divisions()
+    for length, cut in _cuts(sample):
+        way, reason = _way(site, part, sample, length, cut)
+        if way is not None and all(way.entry.inputs != other.entry.inputs for other in result.ways):
+            result.ways.append(way)
+        elif reason:
+            result.problems.append(reason)
+    return result
+
+
+def _way(site: Site, part: nn.Module, sample: Inputs, length: int, cut: Cut) -> tuple[Division | None, str]:
+    dimension = next(d for d in cut.dimensions if d is not None)
+    try:
+        along, reason = joined_along(part.forward, sample, cut)
+    except Exception as error:  # foreign code: a module may insist on its sizes
+        along, reason = [], f"two slices of it do not run ({_line(error)})"
+    if reason:
+        return None, f"dimension {dimension}: {reason}"
+    shapes = _shapes(part, sample, cut)
+    entry = Chunk(
+        module=site.name,
+        inputs=shapes,
+        outputs=tuple(along),
+        size=length,
+        constants=constants(_leaves(part, sample)),
+        training=any(inner.training for inner in part.modules()),
+    )
+    lengths = [call.shapes[n][shape.index(CUT)] for call in site.calls for n, shape in shapes.items() if CUT in shape]
+    return Division(entry, max(lengths)), ""
+
+
+def _side_effect(before: Mapping[str, Any], after: Mapping[str, Any], output: Any) -> str:
+    """What a call does besides its result; empty where nothing was seen."""
+    if before[_RANDOM] != after[_RANDOM]:
+        return "it draws random numbers, which would be others in slices"
+    if changed := [name for name, value in after.items() if before.get(name) != value]:
+        return f"a call changes {changed[0]}, and slices would change it several times"
+    for leaf in tree_leaves(output):
+        if not isinstance(leaf, (Tensor, *CONSTANTS)):
+            return f"it returns a {type(leaf).__name__}, which cannot be put together from slices"
+    return ""
+
+
+def _state(part: nn.Module, sample: Inputs) -> dict[str, Any]:
+    """What must be afterwards as it was: values of buffers, versions of what else can be written, plain attributes."""
+    found: dict[str, Any] = {_RANDOM: torch.get_rng_state().numpy().tobytes()}
+    for name, buffer in part.named_buffers():
+        found[f"the buffer {name}"] = _digest(buffer)
+    for name, parameter in part.named_parameters():
+        found[f"the parameter {name}"] = parameter._version
+    for name, leaf in _leaves(part, sample).items():
+        if isinstance(leaf, Tensor) and not leaf.is_inference():
+            found[f"its input {name}"] = leaf._version
+    for prefix, inner in part.named_modules():
+        for name, value in vars(inner).items():
+            if (known := _plain_value(value)) is not None:
+                found[f"the attribute {f'{prefix}.{name}'.lstrip('.')}"] = known
+    return found
+
+
+def _plain_value(value: Any) -> Any:
+    """Something to compare an attribute by: itself, its identity and version, or its size. None for what is not
+    looked at."""
+    if isinstance(value, Tensor):
+        return id(value), value._version if not value.is_inference() else 0
+    if isinstance(value, list | dict | set):
+        return len(value)
+    return repr(value) if isinstance(value, CONSTANTS) else None
+
+
+def _digest(buffer: Tensor) -> tuple[float, ...]:
+    """Batch norm's kernels write running statistics without counting a new version."""
+    values = buffer.detach().double().nan_to_num()
+    return float(values.sum()), float(values.square().sum())
+
+
+def _cuts(sample: Inputs) -> Iterator[tuple[int, Cut]]:
+    """Dimensions of the largest tensor, with those of the others that may belong to it."""
+    tensors = tensors_of((sample.args, dict(sample.kwargs)))
+    if not tensors:
+        return
+    largest = max(range(len(tensors)), key=lambda at: (tensors[at].dim(), tensors[at].numel()))
+    for dimension, length in enumerate(tensors[largest].shape):
+        if length > 1:
+            for chosen in dict.fromkeys(_together(tensors, largest, dimension, length)):
+                yield length, Cut(chosen)
+
+
+def _together(tensors: Sequence[Tensor], largest: int, dimension: int, length: int) -> Iterator[tuple[int | None, ...]]:
+    """Every tensor that has the size there; every one that has it anywhere; the largest alone."""
+    yield tuple(dimension if t.dim() > dimension and t.shape[dimension] == length else None for t in tensors)
+    yield tuple(dimension if at == largest else _first(t, length) for at, t in enumerate(tensors))
+    yield tuple(dimension if at == largest else None for at in range(len(tensors)))
+
+
+def _first(tensor: Tensor, length: int) -> int | None:
+    return next((d for d, size in enumerate(tensor.shape) if size == length), None)
+
+
+def _shapes(part: nn.Module, sample: Inputs, cut: Cut) -> dict[str, tuple[str, ...]]:
+    named = {name: leaf for name, leaf in _leaves(part, sample).items() if isinstance(leaf, Tensor)}
+    return {
+        name: tuple(CUT if d == dimension else ONE if size == 1 else ANY for d, size in enumerate(tensor.shape))
+        for (name, tensor), dimension in zip(named.items(), cut.dimensions, strict=True)
+    }
+
+
+def _leaves(part: nn.Module, sample: Inputs) -> dict[str, Any]:
+    return named_leaves(type(part).forward, sample.args, sample.kwargs)
+
+
+def _line(error: BaseException) -> str:
+    return str(error).partition("\n")[0] or type(error).__name__

@@ -1,0 +1,67 @@
+"""What a step takes, by torch's allocator."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+from togi.footprint.fit.errors import FitError
+from togi.footprint.fit.values import wait_for_device
+from togi.footprint.step import Step
+from togi.measure.memory import torch_allocator_peak_bytes
+
+
+def measured_peak_bytes(step: Step, run: Callable[[], None], device: str = "cpu") -> int:
+    """What is there before, and how far ``run``, which is the step in some form, rises above it.
+
+    Raises:
+        FitError: the allocator cannot be observed here.
+    """
+    gc.collect()
+    before = bytes_of(tensors_before(step))
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        others = torch.cuda.memory_allocated() - before
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - others
+    rise = torch_allocator_peak_bytes(run)
+    if rise is None:
+        raise FitError("the profiler reports no memory here, so no peak can be measured and no plan trusted")
+    return before + rise
+
+
+def step_ms(step: Step) -> float:
+    """Milliseconds of one run; on a GPU until it is done."""
+    wait_for_device()
+    started = time.perf_counter()
+    step.run()
+    wait_for_device()
+    return (time.perf_counter() - started) * 1e3
+
+
+def static_bytes(step: Step) -> int:
+    """What no plan lowers: parameters, buffers, inputs, optimizer state, and the gradients of the parameters."""
+    gradients = sum(p.nbytes for p in step.module.parameters() if p.requires_grad)
+    return bytes_of(tensors_before(step)) + gradients
+
+
+def tensors_before(step: Step) -> Iterable[Tensor]:
+    """Parameters, buffers, inputs, optimizer state."""
+    state = list(step.optimizer.state.values()) if step.optimizer is not None else []
+    inputs = (step.sample.args, dict(step.sample.kwargs))
+    yield from step.module.parameters()
+    yield from step.module.buffers()
+    yield from (leaf for leaf in tree_leaves((inputs, state)) if isinstance(leaf, Tensor))
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Of their storages, each once."""
+    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())

@@ -1,0 +1,163 @@
+"""What another way to run the optimizer would bring, in measured bytes.
+
+The optimizer is made again on copies of its parameters, runs twice with each way that torch offers, and the allocator
+says what it kept (its state) and what it took for a moment in the second step (temporaries). Nothing is assumed: the
+default differs between versions and devices, and so does what an implementation allocates. Other packages' optimizers
+are not offered.
+
+Sources: PyTorch documentation, torch.optim (foreach, fused); torch.optim.Adafactor (arXiv:1804.04235).
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from togi.core.memory_budget import mib
+from togi.footprint.step import Step
+from togi.measure.memory import torch_allocator_peak_bytes
+
+_COPIED_BYTES = 1 << 30
+_WORTH_BYTES = 1 << 20
+_WAYS: tuple[dict[str, bool], ...] = ({"fused": True}, {"foreach": False}, {"foreach": True})
+_ADAMS = (torch.optim.Adam, torch.optim.AdamW)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerBytes:
+    """Of one optimizer."""
+
+    state: int
+    temporary: int
+    """The rise of the allocator in a step whose state is there."""
+
+    @property
+    def peak(self) -> int:
+        """Beside parameters and gradients."""
+        return self.state + self.temporary
+
+
+def advise(step: Step) -> tuple[str, ...]:
+    """Notes on what would lower the peak of the optimizer's step by 1 MiB or more, where the optimizer is torch's.
+
+    It counts where the optimizer's step is the peak of the training step, or its state stands in the way.
+    Takes memory for copies of parameters, gradients and state for a moment. The optimizer given is left as it is.
+    """
+    optimizer = step.optimizer
+    if optimizer is None or not step.train or not type(optimizer).__module__.startswith("torch.optim."):
+        return ()
+    size = sum(p.nbytes for group in optimizer.param_groups for p in group["params"])
+    if size > _COPIED_BYTES:
+        return (f"Other ways to run the optimizer were not measured: that needs copies of {mib(size)} of parameters.",)
+    now = _measured(lambda groups: _again(optimizer, groups, {}), optimizer)
+    if now is None:
+        return ()
+    return (*_leaner_way(optimizer, now), *_adafactor(optimizer, now))
+
+
+def _leaner_way(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterator[str]:
+    name = type(optimizer).__name__
+    found = [
+        (measured.peak, way)
+        for way in _WAYS
+        if way.keys() <= optimizer.defaults.keys()
+        and (measured := _measured(lambda groups, way=way: _again(optimizer, groups, way), optimizer)) is not None  # type: ignore[misc]
+    ]
+    if not found:
+        return
+    peak, way = min(found, key=lambda one: one[0])
+    if now.peak - peak >= _WORTH_BYTES:
+        yield (
+            f"{name}({_told(way)}) instead of {name}({_told(_given_way(optimizer))}) lowers the peak of the "
+            f"optimizer's step by {mib(now.peak - peak)} (measured: {mib(now.state)} of state and "
+            f"{mib(now.temporary)} of temporaries now). The same algorithm."
+        )
+
+
+def _adafactor(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterator[str]:
+    if type(optimizer) not in _ADAMS:
+        return
+    ways = ({"foreach": False}, {"foreach": True})
+    found = [
+        (measured.peak, measured, way)
+        for way in ways
+        if (measured := _measured(lambda groups, way=way: _adafactor_of(groups, way), optimizer)) is not None  # type: ignore[misc]
+    ]
+    if not found:
+        return
+    peak, measured, way = min(found, key=lambda one: one[0])
+    if now.peak - peak >= _WORTH_BYTES:
+        yield (
+            f"Adafactor({_told(way)}) in place of {type(optimizer).__name__} keeps {mib(measured.state)} of state "
+            f"instead of {mib(now.state)} and takes {mib(measured.temporary)} of temporaries instead of "
+            f"{mib(now.temporary)} (measured). Another algorithm: training differs, and so does its learning rate."
+        )
+
+
+Groups = list[dict[str, Any]]
+
+
+def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.optim.Optimizer) -> OptimizerBytes | None:
+    """None where the optimizer does not run so (a dtype or device that ``fused`` does not know), or nothing reports."""
+    groups = [{**group, "params": [_copy(p) for p in group["params"]]} for group in given.param_groups]
+    try:
+        optimizer = make(groups)
+        optimizer.step()
+        temporary = _rise(optimizer.step, groups[0]["params"][0].device)
+    except (RuntimeError, ValueError, TypeError):  # TypeError: a step that needs a closure (LBFGS)
+        return None
+    state = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in _state(optimizer)}
+    return OptimizerBytes(state=sum(state.values()), temporary=temporary)
+
+
+def _again(optimizer: torch.optim.Optimizer, groups: Groups, way: dict[str, bool]) -> torch.optim.Optimizer:
+    """Of the same class, groups and settings, but run in another way."""
+    changed = {**dict.fromkeys(_given_way(optimizer)), **way} if way else {}
+    make: Callable[..., torch.optim.Optimizer] = type(optimizer)
+    accepted = inspect.signature(make).parameters  # AdamW has a default that it does not take
+    options = {name: value for name, value in {**optimizer.defaults, **changed}.items() if name in accepted}
+    return make([{**group, **changed} for group in groups], **options)
+
+
+def _adafactor_of(groups: Groups, way: dict[str, bool]) -> torch.optim.Optimizer:
+    return torch.optim.Adafactor([p for group in groups for p in group["params"]], foreach=way["foreach"])
+
+
+def _given_way(optimizer: torch.optim.Optimizer) -> dict[str, bool | None]:
+    return {name: optimizer.defaults[name] for name in ("foreach", "fused") if name in optimizer.defaults}
+
+
+def _told(way: dict[str, Any]) -> str:
+    """As arguments; empty for the default."""
+    return ", ".join(f"{name}={value}" for name, value in way.items() if value is not None)
+
+
+def _copy(parameter: Tensor) -> nn.Parameter:
+    copy = nn.Parameter(torch.zeros_like(parameter), requires_grad=parameter.requires_grad)
+    if parameter.requires_grad:
+        copy.grad = torch.zeros_like(parameter)
+    return copy
+
+
+def _state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor)]
+
+
+def _rise(run: Callable[[], Any], device: torch.device) -> int:
+    def once() -> None:
+        run()
+
+    if device.type != "cuda":
+        return torch_allocator_peak_bytes(once) or 0
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    once()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before

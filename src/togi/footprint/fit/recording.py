@@ -1,0 +1,198 @@
+"""Watches a forward pass and remembers, of every result that may be needed again, what it was made of."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from togi.footprint.fit.rebuild import generator_of
+from togi.footprint.fit.values import Operation, Slot, Value, flat, is_plain, replaced
+
+_OPAQUE_NAMESPACES = ("c10d", "_c10d_functional", "_dtensor", "c10d_functional")
+"""Operations between processes: all of them take part, or none."""
+_OPAQUE = ("set_", "resize_", "resize_as_", "record_stream", "share_memory_")
+_STATISTICS = ("running_mean", "running_var")
+"""Arguments that batch norm's kernels write into, whether or not their schema says so."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What is known of an operator from its schema."""
+
+    name: str
+    writes: tuple[str, ...]
+    names: tuple[str, ...]
+    seeded: bool
+    makes: bool
+    """It returns something that is not one of its arguments."""
+    opaque: bool
+
+
+@cache
+def _kind(function: Any) -> _Kind:
+    schema = function._schema
+    writes = tuple(
+        argument.name
+        for argument in schema.arguments
+        if (argument.alias_info is not None and argument.alias_info.is_write) or argument.name in _STATISTICS
+    )
+    namespace, _, name = schema.name.partition("::")
+    return _Kind(
+        name=str(function),
+        writes=writes,
+        names=tuple(argument.name for argument in schema.arguments),
+        seeded=torch.Tag.nondeterministic_seeded in function.tags,
+        makes=any(result.alias_info is None for result in schema.returns),
+        opaque=namespace in _OPAQUE_NAMESPACES or name in _OPAQUE,
+    )
+
+
+@dataclass
+class _Entry:
+    """What a living storage holds."""
+
+    storage: weakref.ref[Any]
+    value: Callable[[], Value | None]
+
+
+class Recording(TorchDispatchMode):
+    """Entered round one forward pass. ``value_of(tensor)`` then names what a tensor holds."""
+
+    def __init__(self, keeps: Callable[[str], bool] = lambda _: False) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._keeps = keeps
+        """Asked for every result that is read: whether it is held, to make others of."""
+        self._current: dict[int, _Entry] = {}
+        self._calls: dict[Any, int] = {}
+        self._number = 0
+
+    def value_of(self, tensor: Tensor) -> Value | None:
+        """What the storage holds now; None where no recorded operation has seen it."""
+        found = self._current.get(tensor.untyped_storage()._cdata)
+        return found.value() if found is not None else None
+
+    def hold(self, value: Value, tensor: Tensor) -> None:
+        """``value.hold(tensor)``. From now on it lives as long as somebody wants it, and not as long as its storage."""
+        value.hold(tensor)
+        found = self._current.get(tensor.untyped_storage()._cdata)
+        if found is not None and found.value() is value:
+            found.value = weakref.ref(value)
+
+    def close(self) -> None:
+        """Forget everything that no saved tensor needs."""
+        self._current.clear()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        kind = _kind(func)
+        given: list[Tensor] = []
+        replaced((args, kwargs), Tensor, given.append)
+        if kind.opaque or kwargs.get("generator") is not None or not all(map(_is_known, given)):
+            results = func(*args, **kwargs)
+            self._forget(results, given if kind.writes else ())
+            return results
+        state = generator_of(args, kwargs).get_state() if kind.seeded else None
+        operation = self._read(func, kind, args, kwargs)
+        results = self._run(func, args, kwargs)
+        operation.random_state = state
+        self._enter_results(operation, kind, given, results)
+        return results
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        return func(*args, **kwargs)
+
+    def _made(self, operation: Operation, name: str, values: Sequence[tuple[Value, Tensor]]) -> None:
+        """Told of every call that made values, in place or not, with a tensor that holds each."""
+
+    def _read(self, func: Any, kind: _Kind, args: Any, kwargs: Any) -> Operation:
+        """The call with slots for tensors. What is about to be overwritten, and cannot be made again, is copied."""
+        self._number += 1
+        writes: set[int] = set()
+        slots: list[Slot] = []
+        needed: list[bool] = []
+
+        def slot_of(tensor: Tensor) -> Slot:
+            value = self._readable(tensor)
+            needed.append(value.read or kind.makes)
+            value.read = True
+            slots.append(Slot(value, tensor))
+            return slots[-1]
+
+        named: dict[str, Any] = {}
+        for name, argument in [*zip(kind.names, args, strict=False), *kwargs.items()]:
+            before = len(slots)
+            named[name] = replaced(argument, Tensor, slot_of)
+            if name in kind.writes:
+                writes.update(range(before, len(slots)))
+        for at in writes:
+            if needed[at] and isinstance(held := slots[at].value.held, Tensor):
+                slots[at].value.hold(flat(held).clone())
+        arguments = tuple(named[name] for name in kind.names[: len(args)])
+        keywords = {name: named[name] for name in kwargs}
+        return Operation(self._number, func, arguments, keywords, frozenset(writes))
+
+    def _readable(self, tensor: Tensor) -> Value:
+        value = self.value_of(tensor)
+        if value is None:
+            value = Value()
+            self._enter(tensor, value)
+        if value.held is None and (value.maker is None or self._keeps(value.key)):
+            self.hold(value, tensor)
+        return value
+
+    def _enter_results(self, operation: Operation, kind: _Kind, given: Sequence[Tensor], results: Any) -> None:
+        count = self._calls.get(kind.name, 0)
+        key = f"{kind.name}#{count}"
+        before = {tensor.untyped_storage()._cdata for tensor in given}
+        fresh: list[Tensor] = []
+        replaced(results, Tensor, fresh.append)
+        values: list[tuple[Value, Tensor]] = []
+        for place, tensor in enumerate(fresh):
+            if tensor.untyped_storage()._cdata not in before and is_plain(tensor):
+                value = Value(operation, place=place, key=f"{key}.{place}" if place else key)
+                self._enter(tensor, value)
+                values.append((value, tensor))
+        for at in sorted(operation.writes):
+            values.append((self._overwritten(operation, at, given[at], key), given[at]))
+        operation.made = [weakref.ref(value) for value, _ in values]
+        if values:
+            self._calls[kind.name] = count + 1
+            self._made(operation, key, values)
+
+    def _overwritten(self, operation: Operation, at: int, tensor: Tensor, key: str) -> Value:
+        """What is made of something that is held (a buffer, an input) is not made again: it is there."""
+        old = operation.slots()[at].value
+        again = old.maker is not None
+        value = Value(operation, place=at, in_place=True, key=f"{key}.w{at}") if again else Value()
+        self._enter(tensor, value)
+        return value
+
+    def _enter(self, tensor: Tensor, value: Value) -> None:
+        storage = tensor.untyped_storage()
+        address = storage._cdata
+        current = self._current
+
+        def gone(reference: weakref.ref[Any]) -> None:
+            if (found := current.get(address)) is not None and found.storage is reference:
+                del current[address]
+
+        current[address] = _Entry(weakref.ref(storage, gone), lambda: value)
+
+    def _forget(self, results: Any, written: Sequence[Tensor]) -> None:
+        """What cannot be made again is held as soon as somebody reads it."""
+        made: list[Tensor] = []
+        replaced(results, Tensor, made.append)
+        unseen = [tensor for tensor in made if is_plain(tensor) and self.value_of(tensor) is None]
+        for tensor in [*unseen, *filter(is_plain, written)]:
+            self._enter(tensor, Value())
+
+
+def _is_known(tensor: Tensor) -> bool:
+    return is_plain(tensor) and not tensor.is_inference()

@@ -1,0 +1,98 @@
+"""What a call would need above what is there, on fake tensors; and whether it writes to what outlives it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+)
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from togi.footprint.prediction.cpu import highest
+from togi.footprint.prediction.probe import Probe
+from togi.footprint.prediction.recording import Recording
+from togi.subject.inputs import Inputs
+
+
+class Foreseen(NamedTuple):
+    """What a fake run shows."""
+
+    peak_bytes: int
+    result_bytes: int
+    written: str
+    """An operation that writes to a tensor from outside of the call; empty where there is none."""
+    tracked: bool
+    """The result takes part in autograd."""
+
+
+@dataclass
+class _Watching(Recording):  # type: ignore[no-untyped-call]
+    """Also sees what is written from outside, and lets no operation reach a real tensor: small ones would change."""
+
+    mode: FakeTensorMode = field(default_factory=FakeTensorMode)
+    written: str = ""
+    fakes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs or {}))
+        for argument, value in zip(func._schema.arguments, args, strict=False):
+            if argument.is_write and any(self._outside(leaf) for leaf in tree_leaves(value)):
+                self.written = str(func)
+        return super().__torch_dispatch__(func, types, args, kwargs)
+
+    def _fake(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        return self.fakes.setdefault(id(tensor), (self.mode.from_tensor(tensor), tensor))[0]
+
+    def _outside(self, leaf: Any) -> bool:
+        if not isinstance(leaf, Tensor):
+            return False
+        piece = self.piece_of(leaf)
+        return piece is None or not piece.op
+
+
+def foresee(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Foreseen | None:
+    """Of a call with the first ``rows`` rows, None for all; None where the call depends on values.
+
+    What the function reaches beside its arguments (parameters) was there before and does not count. On the CPU the
+    kernels that could set the peak are run alone, by ``probe``, for what they take on the way; on another device their
+    own memory is not known before.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    given = sample.map(mode.from_tensor)
+    recording = _Watching(mode=mode)
+    try:
+        with mode:
+            part = given if rows is None else first_rows(given, 0, rows)
+            recording.enter(tensors_of((part.args, dict(part.kwargs))), "input")
+            with recording:
+                results = function(*part.args, **part.kwargs)
+    except (DataDependentOutputException, DynamicOutputShapeException):
+        return None
+    there = sum(piece.bytes for piece in recording.pieces if not piece.op)
+    peak = highest(recording, probe).peak_bytes if recording.calls and _can_probe(sample) else recording.peak_bytes
+    found = tensors_of(results)
+    made = {id(piece): piece.bytes for t in found if (piece := recording.piece_of(t)) and piece.op}
+    return Foreseen(peak - there, sum(made.values()), recording.written, any(t.requires_grad for t in found))
+
+
+def _can_probe(sample: Inputs) -> bool:
+    return all(tensor.device.type == "cpu" for tensor in tensors_of((sample.args, dict(sample.kwargs))))
+
+
+def first_rows(sample: Inputs, start: int, count: int) -> Inputs:
+    """Rows ``start`` to ``start + count`` of every tensor that has dimensions."""
+    return sample.map(lambda tensor: tensor[start : start + count] if tensor.dim() else tensor)
+
+
+def tensors_of(values: Any) -> list[Tensor]:
+    """Every tensor in it, in order."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

@@ -1,0 +1,168 @@
+"""``togi.within("8GiB")``: a function on tensors, kept within a budget by splitting the batch, on the same device.
+
+Predicted before it runs: what would not fit is split at once. What the device refuses all the same is split further.
+A batch is only split where its rows are shown to be independent, and never moved to another device.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_flatten, tree_unflatten
+
+from togi.core.memory_budget import BudgetError, budget_bytes
+from togi.core.quantities import size
+from togi.footprint.guard.foresee import Foreseen, first_rows, foresee, tensors_of
+from togi.footprint.guard.independence import why_dependent
+from togi.footprint.guard.record import WithinReport
+from togi.footprint.prediction.probe import Probe
+from togi.subject.inputs import Inputs
+
+_REFUSED = ("can't allocate memory", "out of memory")
+
+
+def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
+    """A decorator: ``@togi.within("8GiB")`` over a function of tensors, or ``togi.within(n)(model)``.
+
+    Args:
+        budget: bytes, or ``"8GiB"``, for what a call takes above what is there when it begins: results and everything
+            on the way to them, not the arguments and the parameters.
+
+    The guarded function raises BudgetError where not even one row at a time keeps to the budget, or where the batch may
+    not be split: rows that depend on each other, results that take part in autograd (``togi.fit`` is for training), a
+    function that writes to tensors which outlive it.
+    """
+    limit = budget_bytes(budget)
+    return lambda function: Guarded(function, limit)
+
+
+class Guarded:
+    """The function under guard. ``report`` says what the last call did."""
+
+    def __init__(self, function: Callable[..., Any], budget_bytes: int) -> None:
+        self.function, self.budget_bytes = function, budget_bytes
+        self._probe = Probe(limit_bytes=budget_bytes)  # what it has measured serves the next calls
+        self.report: WithinReport | None = None
+        functools.update_wrapper(self, function, updated=())
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        call = _Call(self.function, Inputs(args, kwargs), self.budget_bytes, self._probe)
+        try:
+            return call.run()
+        finally:
+            self.report = call.report
+
+
+class _Call:
+    """One call: its plan, its attempts, its report."""
+
+    def __init__(self, function: Callable[..., Any], sample: Inputs, budget_bytes: int, probe: Probe) -> None:
+        self.function, self.sample, self.budget_bytes, self.probe = function, sample, budget_bytes, probe
+        self.rows = _rows(sample)
+        self.whole = foresee(function, sample, None, probe)
+        notes = () if self.whole else ("It depends on values, so it could not be predicted.",)
+        predicted = self.whole.peak_bytes if self.whole else None
+        self.report = WithinReport(
+            budget_bytes=budget_bytes, rows=self.rows, rows_per_part=self.rows, predicted_bytes=predicted, notes=notes
+        )
+        self.splittable = False
+
+    def run(self) -> Any:
+        part = self._planned_rows()
+        while True:
+            try:
+                return self._in_parts(part) if part else self.function(*self.sample.args, **self.sample.kwargs)
+            except (torch.OutOfMemoryError, RuntimeError) as error:
+                if not _is_out_of_memory(error):
+                    raise
+                refusal = str(error).partition("\n")[0]
+            self._say(out_of_memory=self.report.out_of_memory + 1)
+            part = self._fewer_rows(part, refusal)
+            gc.collect()
+
+    def _planned_rows(self) -> int | None:
+        """Rows of one part; None for all at once."""
+        if self.whole is None or self.whole.peak_bytes <= self.budget_bytes:
+            return None
+        self._must_be_splittable(f"a call would take {size(self.whole.peak_bytes)}, predicted")
+        assert self.rows is not None
+        part, need = self.rows, self.whole.peak_bytes
+        while need > self.budget_bytes:
+            if part == 1:
+                raise BudgetError(
+                    f"the budget is {size(self.budget_bytes)}, and even one row at a time would take {size(need)} "
+                    f"({size(self.whole.result_bytes)} of it the results of all {self.rows} rows). Raise the budget, "
+                    "or make a row smaller."
+                )
+            part = -(-part // 2)
+            need = self._need(part)
+        self._say(predicted_part_bytes=need)
+        return part
+
+    def _need(self, part: int) -> int:
+        """Results of all rows, and one part on its way."""
+        assert self.whole is not None
+        found = foresee(self.function, self.sample, part, self.probe)
+        return self.whole.result_bytes + (found.peak_bytes if found else self.whole.peak_bytes)
+
+    def _fewer_rows(self, part: int | None, refusal: str) -> int:
+        self._must_be_splittable(f"the device is out of memory ({refusal})")
+        assert self.rows is not None
+        before = part or self.rows
+        if before == 1:
+            raise BudgetError(f"the device is out of memory with one row at a time ({refusal}). Free some of it.")
+        return -(-before // 2)
+
+    def _must_be_splittable(self, why: str) -> None:
+        if self.splittable:
+            return
+        if reason := self._why_not():
+            raise BudgetError(f"{why}, the budget is {size(self.budget_bytes)}, and it may not be split: {reason}.")
+        self.splittable = True
+
+    def _why_not(self) -> str:
+        if self.rows is None or self.rows < 2:
+            return "the inputs share no dimension 0 of at least 2 rows"
+        found: Foreseen | None = self.whole
+        if found is None:
+            return "it depends on values, so nothing shows that it leaves other tensors alone"
+        if found.tracked:
+            return (
+                "the results take part in autograd, which keeps every part: torch.no_grad(), or togi.fit for training"
+            )
+        if found.written:
+            return f"it writes to a tensor that outlives the call ({found.written}), which parts would do several times"
+        return why_dependent(self.function, self.sample)
+
+    def _in_parts(self, part: int) -> Any:
+        assert self.rows is not None
+        results: list[Tensor] = []
+        structure = None
+        for start in range(0, self.rows, part):
+            piece = first_rows(self.sample, start, part)
+            leaves, structure = tree_flatten(self.function(*piece.args, **piece.kwargs))
+            if not results:
+                results = [leaf.new_empty((self.rows, *leaf.shape[1:])) for leaf in leaves]
+            for whole, leaf in zip(results, leaves, strict=True):
+                whole[start : start + part] = leaf
+            del leaves
+        assert structure is not None
+        self._say(rows_per_part=part, parts=-(-self.rows // part))
+        return tree_unflatten(results, structure)
+
+    def _say(self, **changes: Any) -> None:
+        self.report = self.report.model_copy(update=changes)
+
+
+def _rows(sample: Inputs) -> int | None:
+    sizes = {t.shape[0] for t in tensors_of((sample.args, dict(sample.kwargs))) if t.dim()}
+    return sizes.pop() if len(sizes) == 1 else None
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _REFUSED)

@@ -1,0 +1,130 @@
+"""The peak on a CUDA device that is not here: allocated, reserved, and how far both could be off.
+
+A fake run on the CPU gives births and deaths, with CUDA's kernels put in where they differ; the caching allocator is
+replayed over them. What a device decides (convolution algorithms, library workspaces, the context) is a range.
+
+Source: aten/src/ATen/cuda/CublasHandlePool.cpp (workspace sizes), torch docs "CUDA semantics".
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from togi.footprint.ledger import Piece
+from togi.footprint.prediction.caching_allocator import CachingAllocator
+from togi.footprint.prediction.cuda_kernels import CudaKernels
+from togi.footprint.prediction.predict import baseline_bytes, by_category, moment_of, record
+from togi.footprint.prediction.record import Prediction
+from togi.footprint.prediction.recording import Call, Recording
+from togi.footprint.step import Step
+from togi.footprint.whereabouts import BACKWARD
+
+MIB = 1 << 20
+CONTEXT_BYTES = (250 * MIB, 700 * MIB)
+"""CUDA context with the kernels loaded: differs with device, driver and lazy loading. Assumed, and wide on purpose."""
+_MATMULS = ("aten::mm", "aten::addmm", "aten::bmm", "aten::baddbmm", "aten::addmv", "aten::mv", "aten::dot")
+_CONVOLUTIONS = ("aten::convolution", "aten::convolution_backward")
+_UNKNOWN_SHARE = 0.03
+"""Temporaries inside of kernels that are not modelled (sorts, reductions, index operations), of the allocated peak."""
+
+
+@dataclass(frozen=True)
+class Workspaces:
+    """What libraries take, at one end of the range or in its middle."""
+
+    cublas_bytes: int
+    """Per thread that multiplies matrices; kept. (4096 x 2 + 16 x 8) KiB before Hopper, 32 MiB from it on."""
+    convolution_x: float
+    """Multiple of a convolution's arguments and results: one copy of all in the other memory format is 1."""
+    reserve_x: float
+    """Multiple of the guessed reserve of recurrent layers, beyond the guess itself."""
+    unknown_share: float
+
+
+LOW = Workspaces(8320 * 1024, 0.0, -0.5, 0.0)
+MIDDLE = Workspaces(8320 * 1024, 1.0, 0.0, 0.0)
+HIGH = Workspaces(32 * MIB, 2.0, 1.0, _UNKNOWN_SHARE)
+
+
+def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> Prediction:
+    """Peak allocated and reserved over the first two steps, with their ranges.
+
+    Args:
+        step: on the CPU, as ``make_step`` makes it. It is consumed.
+        batch: rows of the inputs.
+
+    Raises:
+        SubjectError: the run depends on values.
+    """
+    started = time.perf_counter()
+    kernels = CudaKernels()
+    foreach = True if step.optimizer is not None else None  # the default of torch's optimizers on CUDA
+    recording = record(step, batch=batch, around=kernels, foreach=foreach, first=True)
+    found = [peaks(recording, level, kernels.reserve_bytes // 2) for level in (LOW, MIDDLE, HIGH)]
+    allocated, reserved = zip(*found, strict=True)  # more can be reserved for less: it fragments differently
+    call = recording.calls[max(0, recording.peak_at - 1)]
+    return Prediction(
+        subject=subject,
+        device="cuda",
+        train=step.train,
+        peak_bytes=allocated[1],
+        low_bytes=min(allocated),
+        high_bytes=max(allocated),
+        reserved_bytes=reserved[1],
+        reserved_low_bytes=min(reserved),
+        reserved_high_bytes=max(reserved),
+        context_low_bytes=CONTEXT_BYTES[0],
+        context_high_bytes=CONTEXT_BYTES[1],
+        baseline_bytes=baseline_bytes(recording),
+        peak=moment_of(call, recording),
+        by_category=by_category(recording, call, allocated[1]),
+        seconds=time.perf_counter() - started,
+        notes=(*step.notes, *_notes(kernels)),
+    )
+
+
+def peaks(recording: Recording, level: Workspaces, reserve_bytes: int = 0) -> tuple[int, int]:
+    """(allocated, reserved) of the caching allocator over the recorded births and deaths.
+
+    Args:
+        reserve_bytes: of recurrent layers in one of the recorded runs, as guessed.
+    """
+    allocator = CachingAllocator()
+    extra = max(0, int(level.reserve_x * reserve_bytes))
+    allocator.allocate("reserve", extra)
+    for sign, event in recording.events:
+        if isinstance(event, Call):
+            _take_workspace(allocator, event, level)
+        elif isinstance(event, Piece):
+            if sign > 0:
+                allocator.allocate(event, event.bytes)
+            else:
+                allocator.free(event)
+    less = min(0, int(level.reserve_x * reserve_bytes))
+    unknown = int(level.unknown_share * allocator.peak_allocated_bytes)
+    return allocator.peak_allocated_bytes + less + unknown, allocator.reserved_bytes + less + unknown
+
+
+def _take_workspace(allocator: CachingAllocator, call: Call, level: Workspaces) -> None:
+    """Until the next operation for a convolution; for good, once per thread, for a matrix product."""
+    allocator.free("workspace")
+    name = call.func.name().partition(".")[0]
+    if name in _CONVOLUTIONS:
+        allocator.allocate("workspace", int(level.convolution_x * (call.read_bytes + call.made_bytes)))
+    elif name in _MATMULS:
+        thread = ("cublas", call.where.phase == BACKWARD)
+        if not allocator.holds(thread):
+            allocator.allocate(thread, level.cublas_bytes)
+
+
+def _notes(kernels: CudaKernels) -> tuple[str, ...]:
+    notes = [
+        "Not yet proven on a device: the ranges are built from the sources of torch, not from measurements on a GPU."
+    ]
+    if kernels.attention:
+        chosen = ", ".join(f"{name} ({count} calls)" for name, count in sorted(kernels.attention.items()))
+        notes.append(f"Attention on compute capability 8.0 or above, over two runs: {chosen}.")
+    if kernels.reserve_bytes:
+        notes.append("What cuDNN keeps of recurrent layers is a guess between half and double.")
+    return tuple(notes)

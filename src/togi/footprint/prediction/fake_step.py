@@ -1,0 +1,51 @@
+"""A step on fake tensors: shapes, dtypes and strides of the real one, and no values.
+
+The fake tensors are on the CPU even where another device is predicted: fake CUDA tensors fail under autograd in a torch
+that was built without CUDA, and can abort the process.
+
+Source: torch.fx docs, "Fake tensor".
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from togi.footprint.step import Step, with_batch
+from togi.subject.inputs import Inputs
+
+
+def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, foreach: bool | None = None) -> Step:
+    """The step with every parameter, buffer and input of it replaced. Changes module and optimizer in place.
+
+    Args:
+        batch: rows of the inputs, as for ``make_step``; they are never made.
+        foreach: whether the optimizer treats all parameters at once; None for its own choice, which is made by device.
+    """
+    fakes: dict[int, nn.Parameter] = {}
+    for part in step.module.modules():
+        for name, parameter in list(part._parameters.items()):
+            if parameter is not None:
+                part._parameters[name] = fakes.setdefault(id(parameter), _fake_parameter(parameter, mode))
+        for name, buffer in list(part._buffers.items()):
+            if buffer is not None:
+                part._buffers[name] = mode.from_tensor(buffer)
+    for group in step.optimizer.param_groups if step.optimizer else ():
+        group["params"] = [fakes[id(parameter)] for parameter in group["params"]]
+        group["foreach"] = foreach
+    sample = step.sample.map(mode.from_tensor)
+    with mode:
+        return replace(step, sample=sample if batch is None else _of_batch(sample, batch))
+
+
+def _of_batch(sample: Inputs, batch: int) -> Inputs:
+    """``with_batch`` without a list of as many tensors as rows; it also says whether there is a batch at all."""
+    one = with_batch(sample, 1)
+    return one.map(lambda tensor: tensor.new_empty((batch, *tensor.shape[1:])) if tensor.dim() else tensor)
+
+
+def _fake_parameter(parameter: nn.Parameter, mode: FakeTensorMode) -> nn.Parameter:
+    fake: Tensor = mode.from_tensor(parameter.detach())
+    return nn.Parameter(fake, requires_grad=parameter.requires_grad)

@@ -1,0 +1,174 @@
+"""The run whose memory is asked for: one inference pass, or one training step with its optimizer.
+
+What a subject leaves open is filled in here, the same for the account, the prediction and the plan: the loss where no
+``step`` is given, the optimizer, the batch size, the dtype.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from togi.core.errors import SubjectError
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.prepare import is_exported, prepare
+
+OptimizerName = Literal["none", "sgd", "momentum", "adam", "adamw"]
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+_OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
+    "sgd": lambda parameters: torch.optim.SGD(parameters, lr=1e-6),
+    "momentum": lambda parameters: torch.optim.SGD(parameters, lr=1e-6, momentum=0.9),
+    "adam": lambda parameters: torch.optim.Adam(parameters, lr=1e-6),
+    "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=1e-6),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One pass over one sample; with ``train`` also backward, and the optimizer's step where there is one."""
+
+    module: nn.Module
+    sample: Inputs
+    train: bool
+    loss: Callable[[nn.Module, Inputs], Tensor]
+    optimizer: torch.optim.Optimizer | None = None
+    notes: tuple[str, ...] = ()
+
+    def run(self) -> None:
+        """Once. Gradients are dropped at the end, as a training loop does before the next step."""
+        if not self.train:
+            with torch.no_grad():
+                self.module(*self.sample.args, **self.sample.kwargs)
+            return
+        self.loss(self.module, self.sample).backward()  # type: ignore[no-untyped-call]
+        if self.optimizer is not None:
+            self.optimizer.step()
+        self.module.zero_grad()
+
+
+def make_step(
+    subject: Subject,
+    *,
+    train: bool,
+    optimizer: OptimizerName = "none",
+    batch: int | None = None,
+    dtype: str | None = None,
+    device: str = "cpu",
+) -> Step:
+    """The step of the subject's first sample, on a copy of its module.
+
+    Args:
+        train: with backward. A module handed over in training mode keeps the mode of each of its parts; another is set
+            to training as a whole. The loss is the subject's ``step``, else the mean of every floating-point output.
+        batch: replaces the size of dimension 0, which all tensor inputs must share.
+        dtype: ``bf16`` or ``fp16`` casts module and inputs; None leaves them.
+
+    Raises:
+        SubjectError: no parameter takes a gradient, or the inputs share no batch dimension.
+    """
+    prepared = prepare(subject, device=device, train=train)
+    module, sample, notes = prepared.module, prepared.samples[0], list(prepared.notes)
+    if train:
+        _set_modes(subject.module, module)
+    if batch is not None:
+        sample = with_batch(sample, batch)
+    if dtype is not None:
+        module, sample = module.to(DTYPES[dtype]), sample.map(lambda tensor: _cast(tensor, DTYPES[dtype]))
+    parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    if train and not parameters:
+        raise SubjectError(
+            "no parameter of the module takes a gradient, so there is no training step: leave --train out, or set "
+            "requires_grad on what is to be trained."
+        )
+    if train and subject.step is None:
+        notes.append("The subject has no step: the loss is the mean of all floating-point outputs.")
+    return Step(
+        module=module,
+        sample=sample,
+        train=train,
+        loss=_own_loss(subject) if subject.step is not None else mean_of_outputs,
+        optimizer=_OPTIMIZERS[optimizer](parameters) if train and optimizer != "none" else None,
+        notes=tuple(notes),
+    )
+
+
+def with_batch(sample: Inputs, batch: int) -> Inputs:
+    """The sample with ``batch`` rows: rows are repeated or left out. Tensors without dimensions stay."""
+    tensors = [leaf for leaf in tree_leaves((sample.args, dict(sample.kwargs))) if isinstance(leaf, Tensor)]
+    sizes = {tensor.shape[0] for tensor in tensors if tensor.dim() > 0}
+    if len(sizes) != 1 or 0 in sizes:
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+        raise SubjectError(
+            f"the batch cannot be changed to {batch}: the inputs have the shapes {shapes}, which do not share the size "
+            "of dimension 0. Give a sample of that batch size instead."
+        )
+    return sample.map(lambda tensor: _rows(tensor, batch) if tensor.dim() > 0 else tensor)
+
+
+def mean_of_outputs(module: nn.Module, sample: Inputs) -> Tensor:
+    """The sum of the means of all floating-point outputs that take part in autograd."""
+    outputs = module(*sample.args, **sample.kwargs)
+    means = [leaf.float().mean() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    if not means:
+        raise SubjectError(
+            "no output of the module takes part in autograd, so there is nothing to differentiate. Give the subject a "
+            "step(module, sample) -> loss."
+        )
+    return torch.stack(means).sum()
+
+
+def _own_loss(subject: Subject) -> Callable[[nn.Module, Inputs], Tensor]:
+    step = subject.step
+    assert step is not None
+
+    def loss(module: nn.Module, sample: Inputs) -> Tensor:
+        found = step(module, _as_given(sample))
+        if not isinstance(found, Tensor) or found.numel() != 1 or not found.requires_grad:
+            raise SubjectError(
+                f"step(module, sample) returned {_describe(found)}; it must return the loss: one floating-point value "
+                "that depends on the parameters, before backward()."
+            )
+        return found
+
+    return loss
+
+
+def _as_given(sample: Inputs) -> Any:
+    """In the form that factories write: a tensor, a tuple, a dict, else ``Inputs``."""
+    if sample.kwargs and sample.args:
+        return sample
+    if sample.kwargs:
+        return dict(sample.kwargs)
+    return sample.args[0] if len(sample.args) == 1 else sample.args
+
+
+def _describe(value: Any) -> str:
+    if isinstance(value, Tensor):
+        return f"a tensor of shape {tuple(value.shape)} with requires_grad={value.requires_grad}"
+    return f"a {type(value).__name__}"
+
+
+def _set_modes(original: nn.Module, module: nn.Module) -> None:
+    if is_exported(module):
+        return
+    if not original.training:
+        module.train()
+        return
+    modes = {name: part.training for name, part in original.named_modules()}
+    for name, part in module.named_modules():
+        part.training = modes.get(name, True)
+
+
+def _rows(tensor: Tensor, batch: int) -> Tensor:
+    repeats = -(-batch // tensor.shape[0])
+    return torch.cat([tensor] * repeats)[:batch].clone()
+
+
+def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:
+    return tensor.to(dtype) if tensor.is_floating_point() else tensor

@@ -1,0 +1,95 @@
+"""Which module, which line of the user's source and which phase of a step is running.
+
+An operation of the backward pass belongs to the module and the line whose forward operation it differentiates: both
+have the sequence number of one autograd node, which is drawn just before the forward operation is dispatched.
+
+Source: torch/csrc/autograd/function.h (sequence_nr).
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import torch
+from torch import nn
+from torch._C._autograd import _get_sequence_nr
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from togi.footprint.ledger import Where
+
+_OWN = tuple(f"{Path(str(sys.modules[name].__file__)).parent}/" for name in ("torch", "togi"))
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+
+class Whereabouts:
+    """Follows a run while ``following`` is active; ``now()`` answers."""
+
+    def __init__(self, module: nn.Module | None = None, *, on_output: Callable[[Any], None] = lambda _: None) -> None:
+        self._names = {part: name for name, part in module.named_modules()} if module else {}
+        self._on_output = on_output  # is told what the outermost module returned
+        self._running: list[str] = []
+        self._stepping = False
+        self._forward: dict[int, Where] = {}
+
+    @contextmanager
+    def following(self, *, modules: bool = True) -> Iterator[None]:
+        """Installs torch's global optimizer hooks, those of modules unless told not to, and takes them away again."""
+        with ExitStack() as hooks:
+            hooks.callback(register_optimizer_step_pre_hook(self._step_begins).remove)
+            hooks.callback(register_optimizer_step_post_hook(self._step_ends).remove)
+            if modules:
+                hooks.callback(register_module_forward_pre_hook(self._entered).remove)
+                hooks.callback(register_module_forward_hook(self._left, always_call=True).remove)
+            yield
+
+    def now(self) -> Where:
+        node = torch._C._current_autograd_node()
+        if node is not None:
+            return self._of_node(node)
+        module = self._running[-1] if self._running else ""
+        phase = OPTIMIZER if self._stepping else FORWARD
+        found = Where(module, users_line(sys._getframe(1)), phase)
+        if phase == FORWARD and torch.is_grad_enabled():
+            # the first operation after a node was drawn is the node's; later ones may have none
+            self._forward.setdefault(_get_sequence_nr() - 1, found)
+        return found
+
+    def _of_node(self, node: Any) -> Where:
+        found = self._forward.get(node._sequence_nr(), Where())
+        return found._replace(phase=BACKWARD)
+
+    def _entered(self, module: nn.Module, _: Any) -> None:
+        self._running.append(self._names.get(module, type(module).__name__))
+
+    def _left(self, module: nn.Module, _: Any, output: Any) -> None:
+        if self._running:
+            self._running.pop()
+        if not self._running and output is not None:
+            self._on_output(output)
+
+    def _step_begins(self, *_: Any) -> None:
+        self._stepping = True
+
+    def _step_ends(self, *_: Any) -> None:
+        self._stepping = False
+
+
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Frames outside torch and togi, innermost first."""
+    while frame is not None:
+        if not frame.f_code.co_filename.startswith((*_OWN, "<")):
+            yield frame
+        frame = frame.f_back
+
+
+def users_line(frame: FrameType | None) -> str:
+    """``file.py:12 in name`` of the innermost of ``users_frames``; empty where there is none."""
+    for found in users_frames(frame):
+        return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+    return ""

@@ -1,0 +1,164 @@
+"""A candidate on its way through the pipeline, and the program that an engine makes of it."""
+
+from __future__ import annotations
+
+import abc
+import copy
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.errors import NotSaveable
+from togi.core.records import Facts
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
+
+Context = Callable[[], AbstractContextManager[Any]]
+
+
+class Program(abc.ABC):
+    """What an engine made: called like the original, returns the original's output structure."""
+
+    holds_module: bool = True
+    """The program still uses the tensors of the torch module it was made from (memory accounting)."""
+    allocates_with_torch: bool = True
+    """Its working memory comes from torch's allocator, so that the allocator's peak is the whole truth."""
+
+    @abc.abstractmethod
+    def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    @abc.abstractmethod
+    def save(self, folder: Path) -> dict[str, Any]:
+        """Write what ``Engine.load`` needs into ``folder`` (it exists, and is this program's own).
+
+        Returns JSON for the manifest. Raises NotSaveable with a reason.
+        """
+
+
+class ModuleProgram(Program):
+    """Runs a module as it is: ``module(*args, **kwargs)``. Saving is left to subclasses that know how."""
+
+    def __init__(self, module: Callable[..., Any]) -> None:
+        self.module = module
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+    def save(self, folder: Path) -> dict[str, Any]:
+        raise NotSaveable("this engine runs the live module and has no file form")
+
+
+class FlatProgram(Program):
+    """Runs on a flat list of tensors in the signature's order and returns a flat list of output tensors.
+
+    The base of all engines with a file form; binding arguments and rebuilding the output structure happens here.
+    """
+
+    def __init__(self, signature: Signature) -> None:
+        self.signature = signature
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.signature.build_outputs(self.run(self.signature.flatten_inputs(args, kwargs)))
+
+    @abc.abstractmethod
+    def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        """Inputs: tensors in signature order, any strides. Outputs: fresh tensors (never overwritten by a later call),
+        in signature order, with the original's dtypes and device."""
+
+
+class FlatModule(nn.Module):
+    """The module with flat tensors in and a flat tuple of tensors out: the one form that is exported and traced."""
+
+    def __init__(self, module: nn.Module, signature: Signature) -> None:
+        super().__init__()
+        self.module = module
+        self.signature = signature
+        self.training = False  # not eval(): an exported module inside forbids it, and the module is in eval mode
+
+    def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
+        args, kwargs = self.signature.build_inputs(tensors)
+        return tuple(self.signature.flatten_outputs(self.module(*args, **kwargs)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Candidate:
+    """What the pipeline hands from technique to technique. Immutable: ``with_`` makes the next one."""
+
+    module: nn.Module
+    """In eval mode, on the device. Never changed in place: a technique that edits works on ``copy()``."""
+    samples: tuple[Inputs, ...]
+    """The user's example inputs, on the device, unchanged by anybody."""
+    signature: Signature
+    """How calls are flattened and outputs rebuilt; shapes hold None where a dimension is dynamic."""
+    facts: Facts
+    calibration: tuple[Inputs, ...] = ()
+    """Inputs for quantization; the samples where the user gave none."""
+    threads: int | None = None
+    """Threads for one call, set by ``threads.configure``; None leaves the engine's default."""
+    program: Program | None = None
+    """Set by the engine; None means the module is run as it is."""
+    contexts: tuple[Context, ...] = ()
+    """Context managers entered around every call, outermost first."""
+    passes: Mapping[str, tuple[Callable[..., Any], ...]] = field(default_factory=dict)
+    """Transformations for an engine's own model form, by engine id: e.g. quantization of an OpenVINO model. Each is
+    called as ``pass_(model, candidate)`` and returns the model."""
+    notes: tuple[str, ...] = ()
+    """What people should know of how it was built ("merged 22 branches")."""
+
+    @property
+    def device(self) -> torch.device:
+        return torch.device(self.facts.device)
+
+    def with_(self, **changes: Any) -> Candidate:
+        return replace(self, **changes)
+
+    def noting(self, note: str) -> Candidate:
+        return replace(self, notes=(*self.notes, note))
+
+    def with_pass(self, engine: str, transform: Callable[..., Any]) -> Candidate:
+        passes = {**self.passes, engine: (*self.passes.get(engine, ()), transform)}
+        return replace(self, passes=passes)
+
+    def copy(self) -> nn.Module:
+        """A deep copy of the module to edit; its parameters do not require gradients."""
+        return copy.deepcopy(self.module).requires_grad_(False)
+
+    def flat(self) -> FlatModule:
+        """Flat tensors in, a tuple of flat tensors out: what is exported, traced and converted."""
+        return FlatModule(self.module, self.signature)
+
+    def flat_samples(self) -> list[list[Tensor]]:
+        """Flat input tensors of every sample."""
+        return [self.signature.flatten_inputs(sample.args, sample.kwargs) for sample in self.samples]
+
+    def runnable(self) -> Callable[..., Any]:
+        """What is verified and measured: the program (or the module) inside its contexts."""
+        call: Callable[..., Any] = self.program if self.program is not None else self.module
+        return in_contexts(call, self.contexts)
+
+
+def in_contexts(call: Callable[..., Any], contexts: Sequence[Context]) -> Callable[..., Any]:
+    """``call`` surrounded by context managers; the common case of one is kept cheap."""
+    if not contexts:
+        return call
+    if len(contexts) == 1:
+        (context,) = contexts
+
+        def inside_one(*args: Any, **kwargs: Any) -> Any:
+            with context():
+                return call(*args, **kwargs)
+
+        return inside_one
+
+    def inside(*args: Any, **kwargs: Any) -> Any:
+        with ExitStack() as stack:
+            for context in contexts:
+                stack.enter_context(context())
+            return call(*args, **kwargs)
+
+    return inside

@@ -1,0 +1,181 @@
+"""The one graph form: ``torch.export`` of the flat module, at ATen level, with the subject's dynamic dimensions.
+
+``export`` gives the exported program; ``capture`` gives the same as a plain ``torch.fx.GraphModule`` to edit, and
+gives the graph of an already captured candidate back without exporting again.
+
+Rewrites look for patterns in it, engines convert from it, artifacts store it. Capturing specialises Python control flow
+on the samples, which is why every captured candidate is verified on inputs of other values and sizes.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from togi.core.errors import Refused
+from togi.subject.signature import Signature
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+
+    from togi.graph.candidate import Candidate
+
+
+class GraphModule(nn.Module):
+    """A flat graph (tensors in, tuple of tensors out) that is called like the original. In eval mode."""
+
+    def __init__(self, graph: nn.Module, signature: Signature) -> None:
+        super().__init__()
+        self.training = False
+        self.graph = graph
+        self.signature = signature
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.signature.build_outputs(self.graph(*self.signature.flatten_inputs(args, kwargs)))
+
+
+def export(candidate: Candidate) -> ExportedProgram:
+    """The candidate's flat module as an exported program.
+
+    Raises Refused with the first line of the reason where it cannot be captured.
+    """
+    if candidate.signature.opaque:
+        raise Refused(candidate.signature.opaque)
+    flat = candidate.flat()
+    inputs = _distinct_sizes(candidate)
+    try:
+        with torch.no_grad():
+            program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
+    except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
+        raise Refused(f"torch.export cannot capture it: {_first_line(error)}") from error
+    if candidate.facts.buffers_change:
+        _check_buffers(candidate, program)
+    return program
+
+
+def _check_buffers(candidate: Candidate, program: ExportedProgram) -> None:
+    """torch.export keeps a buffer's update in place, but loses an assignment (``self.mean = ...``) inside a
+    submodule."""
+    from togi.graph.aliasing import MemorySharing
+
+    module, sample = candidate.copy(), candidate.samples[0].clone()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    with torch.no_grad(), torch.random.fork_rng([candidate.device] if candidate.device.type == "cuda" else []):
+        module(*sample.args, **sample.kwargs)
+    changed = {
+        name for name, buffer in module.named_buffers() if not buffer.equal(before.get(name, buffer.new_empty(0)))
+    }
+    written = {str(node.target) for node in MemorySharing(_unlifted(program).graph).written_attributes()}
+    if lost := sorted(name for name in changed if f"module.{name}" not in written):
+        raise Refused(
+            f"torch.export loses the update of the buffer {lost[0]}, which the forward pass assigns: "
+            f"write it in place (self.{lost[0]}.copy_(...)) to have it captured"
+        )
+
+
+def capture(candidate: Candidate) -> fx.GraphModule:
+    """The candidate as a flat graph of ATen calls that the caller may edit: tensors in, a tuple of tensors out.
+
+    Parameters and buffers lie on the root under flat names and share memory with the candidate's, except buffers that
+    the forward pass writes: those are copies. Guards and input checks are left out (``Signature.check`` makes them);
+    ``view`` is ``reshape`` (the same on contiguous tensors), so that the graph also runs in other memory layouts.
+    ``node.meta["val"]`` is a fake tensor with the node's shape and dtype.
+
+    Raises Refused where the candidate cannot be captured.
+    """
+    if isinstance(candidate.module, GraphModule) and isinstance(candidate.module.graph, fx.GraphModule):
+        return _plain(candidate.module.graph)
+    return _plain(_unlifted(export(candidate)))
+
+
+def _unlifted(program: ExportedProgram) -> fx.GraphModule:
+    """With parameters as attributes. Before ``check_guards`` existed (and where it is ignored) guards are dropped
+    later."""
+    if "check_guards" in inspect.signature(program.module).parameters:
+        return program.module(check_guards=False)
+    return program.module()
+
+
+def _plain(source: fx.GraphModule) -> fx.GraphModule:
+    """A new graph module of the same calls: plain calling convention, flat attribute names, no guards."""
+    from togi.graph.aliasing import MemorySharing
+
+    written = {str(node.target) for node in MemorySharing(source.graph).written_attributes()}
+    graph = fx.Graph()
+    copies: dict[fx.Node, fx.Node] = {}
+    attributes: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    for node in source.graph.nodes:
+        if node.op == "call_module" or (node.op == "get_attr" and not node.users):
+            continue  # the only modules are the guards that export adds
+        copies[node] = graph.node_copy(node, copies.__getitem__)
+        copies[node].meta = {
+            key: node.meta[key] for key in ("val", "stack_trace", "nn_module_stack") if key in node.meta
+        }
+        _reshape_for_view(copies[node])
+        if node.op == "get_attr":
+            name = names.setdefault(node.target, _flat_name(node.target, names.values()))
+            attributes[name] = _shared(_attribute(source, node.target), node.target in written)
+            copies[node].target = name
+    module = fx.GraphModule(attributes, graph)
+    module.training = False
+    return module
+
+
+def _reshape_for_view(node: fx.Node) -> None:
+    aten = torch.ops.aten
+    if node.target in (aten.view.default, aten._unsafe_view.default):
+        node.target = aten.reshape.default
+
+
+def _flat_name(target: str, taken: Any) -> str:
+    name = target.replace(".", "_")
+    while name in taken or hasattr(nn.Module, name):
+        name += "_"
+    return name
+
+
+def _attribute(module: nn.Module, target: str) -> Any:
+    found: Any = module
+    for part in target.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def _shared(value: Any, written: bool) -> Any:
+    """A tensor object of its own, so that nothing done to it reaches the user's module; memory is shared if only
+    read."""
+    if not isinstance(value, Tensor):
+        return value
+    tensor = value.detach().clone() if written else value.detach()
+    return nn.Parameter(tensor, requires_grad=False) if isinstance(value, nn.Parameter) else tensor
+
+
+def _distinct_sizes(candidate: Candidate) -> list[Tensor]:
+    """The flat sample whose dynamic dimensions are largest: sizes 0 and 1 would be specialised."""
+    dynamic = [
+        (i, dim)
+        for i, facts in enumerate(candidate.signature.inputs_facts)
+        for dim, size in enumerate(facts.shape)
+        if size is None
+    ]
+    return max(candidate.flat_samples(), key=lambda tensors: [tensors[i].shape[dim] for i, dim in dynamic])
+
+
+def _dynamic_shapes(candidate: Candidate) -> Any:
+    """For ``FlatModule.forward(*tensors)``: relations between dimensions are left to the tracer (Dim.AUTO)."""
+    if not candidate.signature.dynamic:
+        return None
+    auto = torch.export.Dim.AUTO
+    shapes = [
+        {dim: auto for dim, size in enumerate(facts.shape) if size is None}
+        for facts in candidate.signature.inputs_facts
+    ]
+    return (tuple(shapes),)
+
+
+def _first_line(error: BaseException) -> str:
+    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

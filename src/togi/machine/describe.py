@@ -1,0 +1,186 @@
+"""What a measurement depends on: processor, memory, versions, compiler, GPU. No torch, so that the parent can ask.
+
+Limits of the container count: a process that may use 2 of 64 cores, or 8 of 512 GiB, has 2 cores and 8 GiB. Where a
+fact cannot be read (macOS, a locked-down container) it is left empty; nothing in here raises.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.metadata
+import importlib.util
+import math
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from togi.core.records import Machine
+from togi.machine import allocators, cgroup
+
+BACKENDS = (
+    "torch",
+    "triton",
+    "onnx",
+    "onnxruntime",
+    "onnxruntime-gpu",
+    "onnxscript",
+    "openvino",
+    "nncf",
+    "torch-tensorrt",
+    "tensorrt",
+    "torchao",
+)
+"""Distributions whose version changes what a technique does or how fast it is."""
+
+
+def machine(device: str = "cpu") -> Machine:
+    """This machine as this process may use it. ``device`` (``cuda:1``) chooses which GPU is described."""
+    cores = _cores()
+    gpu = _gpu(device)
+    return Machine(
+        cpu_model=_cpu_model(),
+        cpu_flags=_cpu_flags(),
+        cpu_cores=cores,
+        memory_bytes=_memory_bytes(),
+        threads=_threads(cores),
+        os=f"{platform.system()} {platform.release()} {platform.machine()}",
+        python=platform.python_version(),
+        versions=_versions(),
+        gpu=gpu[0],
+        gpu_memory_bytes=gpu[1],
+        gpu_driver=gpu[2],
+        compiler=_compiler(),
+        allocators=allocators.installed(),
+    )
+
+
+def _cores() -> int:
+    """Cores this process may keep busy: its affinity, cut to the container's quota."""
+    allowed = len(_affinity()) or os.cpu_count() or 1
+    quota = cgroup.cpu_quota()
+    return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
+
+
+def _affinity() -> frozenset[int]:
+    if sys.platform != "linux":
+        return frozenset()
+    return frozenset(os.sched_getaffinity(0))
+
+
+def _threads(cores: int) -> int:
+    """Threads that torch would use here: ``OMP_NUM_THREADS``, else one per physical core."""
+    wanted = os.environ.get("OMP_NUM_THREADS", "").split(",")[0].strip()
+    if wanted.isdigit() and int(wanted) > 0:
+        return int(wanted)
+    allowed = _affinity()
+    physical = {
+        (block.get("physical id", ""), block.get("core id", block["processor"]))
+        for block in _cpuinfo()
+        if "processor" in block and int(block["processor"]) in allowed
+    }
+    return max(1, min(cores, len(physical) or cores))
+
+
+def _cpuinfo() -> list[dict[str, str]]:
+    """One dict per processor; empty where there is no /proc."""
+    blocks = []
+    for block in _read("/proc/cpuinfo").split("\n\n"):
+        entries = (line.partition(":") for line in block.splitlines())
+        found = {key.strip(): value.strip() for key, _, value in entries}
+        if found:
+            blocks.append(found)
+    return blocks
+
+
+def _cpu_model() -> str:
+    for block in _cpuinfo():
+        for key in ("model name", "Processor", "Hardware", "cpu model", "cpu"):
+            if block.get(key):
+                return " ".join(block[key].split())
+        if "CPU part" in block:
+            return f"{platform.machine()} implementer {block.get('CPU implementer', '?')} part {block['CPU part']}"
+    return (
+        _output("sysctl", "-n", "machdep.cpu.brand_string") or platform.processor() or platform.machine() or "unknown"
+    )
+
+
+def _cpu_flags() -> tuple[str, ...]:
+    for block in _cpuinfo():
+        if flags := block.get("flags") or block.get("Features") or block.get("isa"):
+            return tuple(sorted(set(flags.split())))
+    return tuple(sorted(_output("sysctl", "-n", "machdep.cpu.features").lower().split()))
+
+
+def _memory_bytes() -> int:
+    """Memory this process may use: the machine's, cut to the container's limit; 0 where it cannot be read."""
+    total = 0
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if total <= 0:
+        found = _output("sysctl", "-n", "hw.memsize")
+        total = int(found) if found.isdigit() else 0
+    limit = cgroup.memory_limit_bytes()
+    return min(total, limit) if limit and total else total
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in BACKENDS:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[name] = importlib.metadata.version(name)
+    return found | _torch_build()
+
+
+def _torch_build() -> dict[str, str]:
+    """``2.9.0+cu128``: the package's metadata often lacks the part that says what torch was built for."""
+    found = importlib.util.find_spec("torch")
+    source = _read(str(Path(found.origin).with_name("version.py"))) if found is not None and found.origin else ""
+    match = re.search(r"^__version__ = ['\"](.+?)['\"]", source, re.MULTILINE)
+    return {"torch": match[1]} if match else {}
+
+
+def _compiler() -> str | None:
+    """The C++ compiler that torch.compile would call: ``$CXX``, else g++ or clang++; with its version."""
+    for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
+        path = shutil.which(name) if name else None
+        if path:
+            first = _output(path, "--version").partition("\n")[0]
+            return f"{path}: {first}" if first else path
+    return None
+
+
+def _gpu(device: str) -> tuple[str | None, int | None, str | None]:
+    """Name, memory and driver of the GPU that ``device`` means, by the driver's own tool."""
+    fields = "--query-gpu=name,memory.total,driver_version"
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible == "" or visible == "-1":
+        return None, None, None
+    select = [f"--id={visible}"] if visible else []
+    rows = _output("nvidia-smi", *select, fields, "--format=csv,noheader,nounits").splitlines()
+    index = device.partition(":")[2]
+    row = rows[int(index)] if index.isdigit() and int(index) < len(rows) else (rows[0] if rows else "")
+    parts = [part.strip() for part in row.rsplit(",", 2)]
+    if len(parts) != 3:
+        return None, None, None
+    name, mebibytes, driver = parts
+    return name, int(mebibytes) * 2**20 if mebibytes.isdigit() else None, driver
+
+
+def _output(*command: str) -> str:
+    """Standard output of a short command; empty when it is missing, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=True, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
+        return ""
+    return done.stdout.strip()
+
+
+def _read(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,109 @@
+"""The documented JSON form of a study and of a comparison (``docs/commands.md``). Plain JSON: no NaN, no Infinity."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from togi.core.records import SCHEMA_VERSION, Recipe, Study, Trial
+from togi.render.attribution import Effect, effects
+from togi.render.rows import Row, rows, warnings
+from togi.study.comparison import Comparison
+
+
+def study_json(study: Study) -> dict[str, Any]:
+    """The whole study: facts, settings, every trial in the order they ran, the choice."""
+    seen = {id(row.trial): row for row in rows(study)}
+    facts = study.facts.model_dump()
+    machine = facts.pop("machine")
+    document = {
+        "schema_version": SCHEMA_VERSION,
+        "kind": "study",
+        "id": study.id,
+        "subject": study.subject,
+        "started": study.started,
+        "command": study.command,
+        "verdict": study.verdict,
+        "best": study.best.id if study.best else None,
+        "reference": study.reference.recipe.id if study.reference else None,
+        "finalists": [recipe.id for recipe in study.finalists],
+        "trials": [_trial(trial, seen.get(id(trial))) for trial in study.trials],
+        "techniques": [_effect(effect) for effect in effects(study.trials)],
+        "warnings": warnings(study),
+        "facts": facts,
+        "machine": machine,
+        "settings": study.settings,
+    }
+    plain: dict[str, Any] = _plain(document)
+    return plain
+
+
+def comparison_json(comparison: Comparison) -> dict[str, Any]:
+    document = {"kind": "comparison", **comparison.model_dump()}
+    plain: dict[str, Any] = _plain(document)
+    return plain
+
+
+def dumps(document: dict[str, Any]) -> str:
+    """Two-space indented JSON text with a final line feed."""
+    return json.dumps(_plain(document), indent=2, allow_nan=False) + "\n"
+
+
+def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:
+    """``row`` is None for an earlier trial of a recipe that was tried again."""
+    timing, footprint = trial.timing, trial.footprint
+    return {
+        "recipe": _recipe(trial.recipe),
+        "outcome": trial.outcome,
+        "reason": trial.reason,
+        "verdict": row.verdict if row else "measured again later",
+        "latency_ms": timing.latency_ms.model_dump() if timing else None,
+        "speedup_x": timing.speedup_x.model_dump() if timing else None,
+        "idle_bytes": footprint.idle_bytes if footprint else None,
+        "peak_bytes": footprint.peak_bytes if footprint else None,
+        "total_bytes": footprint.total_bytes if footprint else None,
+        "allocator_peak_bytes": footprint.allocator_peak_bytes if footprint else None,
+        "error": trial.error.model_dump() if trial.error else None,
+        "chosen": bool(row and row.chosen),
+        "finalist": bool(row and row.finalist),
+        "pareto_front": bool(row and row.front),
+        "mend": trial.mend,
+        "stage": trial.stage,
+        "first_call_ms": timing.first_call_ms if timing else None,
+        "build_s": timing.build_s if timing else None,
+        "rounds_ms": timing.rounds_ms if timing else (),
+        "noise": timing.noise.model_dump() if timing else None,
+        "cost_s": trial.cost_s,
+        "phases_s": trial.phases_s,
+        "notes": trial.notes,
+        "traceback": trial.traceback,
+        "output": trial.output,
+    }
+
+
+def _recipe(recipe: Recipe) -> dict[str, Any]:
+    return {"id": recipe.id, "label": recipe.label, "choices": [choice.model_dump() for choice in recipe.choices]}
+
+
+def _effect(effect: Effect) -> dict[str, Any]:
+    return {
+        "technique": effect.technique,
+        "stage": effect.stage,
+        "units": effect.units,
+        "units_without": effect.units_before,
+        "recipe": effect.with_.recipe.id,
+        "recipe_without": effect.without.recipe.id if effect.without else None,
+        "pairs": effect.pairs,
+    }
+
+
+def _plain(value: Any) -> Any:
+    """JSON has no NaN and no infinity: they become the strings "NaN", "Infinity" and "-Infinity"."""
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    if isinstance(value, float) and not math.isfinite(value):
+        return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -1,0 +1,48 @@
+"""What a user can do after a study: load the artifact, mend what was missing, allow more. Sentences and code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from togi.core.records import Outcome, Study
+from togi.render.rows import mends, rows
+
+
+def how_to_load(artifact: str) -> str:
+    """Three lines of Python."""
+    return f"import togi\nfast = togi.load({artifact!r})\noutput = fast(...)  # called like the original"
+
+
+def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
+    """Commands with what each would bring, the most useful first."""
+    if study.best is not None and artifact is None and study.command:
+        yield f"keep it: {study.command} --out NAME.togi  (goes on from the journal, nothing is tried twice)"
+    yield from _mends(study)
+    yield from _approximate(study)
+    if any(row.trial.outcome is Outcome.UNSTABLE for row in rows(study)):
+        yield "some recipes could not be judged on this busy machine: run the same command again when it is quiet"
+    crashed = next((row for row in rows(study) if row.trial.traceback), None)
+    if crashed is not None:
+        yield f"tracebacks and the children's output: togi report {study.id} --html report.html"
+    elif study.trials:
+        yield f"every trial with its details: togi report {study.id} --html report.html"
+
+
+def _mends(study: Study) -> Iterator[str]:
+    for mend, reasons in mends(study).items():
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        yield f"{mend}  makes possible what was missing: {reasons[0]}{more}"
+
+
+def _approximate(study: Study) -> Iterator[str]:
+    """Recipes that were only held back because their error was not allowed."""
+    if study.settings.get("allow"):
+        return
+    found = rows(study)
+    wrong = [row for row in found if row.trial.outcome is Outcome.WRONG and row.trial.error]
+    errors = [row.trial.error.rmse for row in wrong if row.trial.error and not row.trial.error.problems]
+    if errors:
+        least = min(errors)
+        yield f"if a relative error of {least:.0e} is acceptable: --allow approximate --max-error {least * 2:.0e}"
+    elif any("--allow" in row.trial.reason for row in found):
+        yield "approximate techniques were left out: --allow approximate --max-error 1e-2 tries them within that error"

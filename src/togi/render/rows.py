@@ -1,0 +1,183 @@
+"""One row per recipe, with what every report says of it: its verdict in a word, and why in a sentence.
+
+The terminal, the JSON and the HTML report show these rows; what they look like is left to each of them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import assert_never
+
+from togi.core.quantities import bounds, relative, significant, times
+from togi.core.records import Interval, Outcome, Recipe, Study, Timing, Trial
+
+_NUMBER = re.compile(r"\d+(?:\.\d+)?")
+MATTERS = 0.01
+"""Differences in speed below this share are called no difference."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """The last trial of one recipe, seen in its study."""
+
+    trial: Trial
+    earlier: tuple[Trial, ...] = ()
+    """Trials of the same recipe before the last one, e.g. before the finalists' race."""
+    chosen: bool = False
+    reference: bool = False
+    finalist: bool = False
+    front: bool = False
+    """No other eligible recipe is both faster and smaller."""
+
+    @property
+    def approximate(self) -> bool:
+        return self.trial.error is not None and not self.trial.error.faithful
+
+    @property
+    def speedup_x(self) -> Interval | None:
+        """Over the reference; None for the reference itself (it is 1 by definition) and for what was not measured."""
+        return self.trial.timing.speedup_x if self.trial.timing and not self.reference else None
+
+    @property
+    def verdict(self) -> str:
+        """A word or two: chosen, reference, faster, same speed, slower, cannot tell, approximate, or the outcome."""
+        if self.trial.outcome is not Outcome.OK or self.trial.timing is None:
+            return self.trial.outcome.value if self.trial.outcome is not Outcome.OK else "not measured"
+        if self.chosen:
+            return "chosen (as it was)" if self.reference else "chosen"
+        if self.reference:
+            return "reference"
+        return f"approximate, {speed(self.trial.timing)}" if self.approximate else speed(self.trial.timing)
+
+    @property
+    def explanation(self) -> str:
+        """Why the row ends as it does, in a sentence; never empty."""
+        if self.trial.reason:
+            return self.trial.reason
+        if self.trial.outcome is Outcome.OK:
+            return "; ".join(part for part in (self._speed(), self._error()) if part) or "it ran"
+        return f"{_meaning(self.trial.outcome)}{f' ({self.trial.stage})' if self.trial.stage else ''}"
+
+    def _speed(self) -> str:
+        if self.reference:
+            return "every speed-up relates to it"
+        found = self.speedup_x
+        return f"{times(found.median)} the speed, {bounds(found)}" if found else ""
+
+    def _error(self) -> str:
+        error = self.trial.error
+        if error is None:
+            return ""
+        kind = "faithful" if error.faithful else "approximate"
+        return f"{kind}: {significant(error.units, 2)} x eager's own error, {relative(error.rmse)} relative"
+
+
+def speed(timing: Timing) -> str:
+    """What the interval of the speed-up allows to say."""
+    low, high = timing.speedup_x.low, timing.speedup_x.high
+    if low > 1 + MATTERS:
+        return "faster"
+    if high < 1 - MATTERS:
+        return "slower"
+    return "same speed" if low > 1 - 2 * MATTERS and high < 1 + 2 * MATTERS else "cannot tell"
+
+
+def rows(study: Study) -> tuple[Row, ...]:
+    """Eligible recipes by latency, then the others by outcome in the order of ``Outcome``."""
+    by_recipe: dict[Recipe, list[Trial]] = {}
+    for trial in study.trials:
+        by_recipe.setdefault(trial.recipe, []).append(trial)
+    front = pareto_front([trials[-1] for trials in by_recipe.values()])
+    reference = study.reference.recipe if study.reference else None
+    found = [
+        Row(
+            trial=trials[-1],
+            earlier=tuple(trials[:-1]),
+            chosen=recipe == study.best,
+            reference=recipe == reference,
+            finalist=recipe in study.finalists,
+            front=recipe in front,
+        )
+        for recipe, trials in by_recipe.items()
+    ]
+    return tuple(sorted(found, key=_order))
+
+
+def pareto_front(trials: Iterable[Trial]) -> frozenset[Recipe]:
+    """Recipes of faithful, measured trials that no other such trial beats in latency and in memory."""
+    points = [
+        (trial.timing.latency_ms.median, trial.footprint.total_bytes, trial.recipe)
+        for trial in trials
+        if trial.eligible and trial.timing and trial.footprint and (trial.error is None or trial.error.faithful)
+    ]
+    front, least = set(), float("inf")
+    for _, memory, recipe in sorted(points, key=lambda point: point[:2]):
+        if memory < least:
+            front.add(recipe)
+            least = memory
+    return frozenset(front)
+
+
+def counts(found: Sequence[Row]) -> dict[Outcome, int]:
+    """How many recipes ended with each outcome, without the outcomes that did not occur."""
+    all_counts = {outcome: sum(row.trial.outcome is outcome for row in found) for outcome in Outcome}
+    return {outcome: count for outcome, count in all_counts.items() if count}
+
+
+def warnings(study: Study) -> tuple[str, ...]:
+    """What the measurements said of their own noise: of sentences that differ in numbers only, the worst one."""
+    said: dict[str, list[str]] = {}
+    for trial in study.trials:
+        for warning in trial.timing.noise.warnings if trial.timing else ():
+            said.setdefault(_NUMBER.sub("#", warning), []).append(warning)
+    return tuple(
+        f"{max(texts, key=_first_number)}{f' (the worst of {len(texts)} trials)' if len(texts) > 1 else ''}"
+        for texts in said.values()
+    )
+
+
+def _first_number(text: str) -> float:
+    found = _NUMBER.search(text)
+    return float(found[0]) if found else 0.0
+
+
+def mends(study: Study) -> dict[str, tuple[str, ...]]:
+    """Commands that would make more recipes possible -> the techniques or reasons they would mend."""
+    found: dict[str, dict[str, None]] = {}
+    for trial in study.trials:
+        if trial.mend:
+            found.setdefault(trial.mend, {})[trial.reason or trial.recipe.label] = None
+    return {mend: tuple(reasons) for mend, reasons in found.items()}
+
+
+def _order(row: Row) -> tuple[int, float, str]:
+    timing = row.trial.timing
+    if row.trial.eligible and timing is not None:
+        return 0, timing.latency_ms.median, row.trial.recipe.label
+    return 1 + list(Outcome).index(row.trial.outcome), 0.0, row.trial.recipe.label
+
+
+def _meaning(outcome: Outcome) -> str:
+    match outcome:
+        case Outcome.OK:
+            return "it ran"
+        case Outcome.REFUSED:
+            return "it does not apply to this subject"
+        case Outcome.MISSING:
+            return "a package or tool it needs is missing"
+        case Outcome.FAILED:
+            return "it raised an error"
+        case Outcome.WRONG:
+            return "its output differs from the original's"
+        case Outcome.TIMED_OUT:
+            return "it did not end in time"
+        case Outcome.CRASHED:
+            return "its process died"
+        case Outcome.OUT_OF_MEMORY:
+            return "it needed more memory than there is"
+        case Outcome.UNSTABLE:
+            return "the machine was too noisy to judge it"
+        case _:
+            assert_never(outcome)

@@ -1,0 +1,32 @@
+"""What a running study tells whoever watches. The library prints nothing; a progress object is passed in."""
+
+from __future__ import annotations
+
+from togi.core.records import Facts, Interval, Recipe, Study, Trial
+
+
+class Progress:
+    """Does nothing; the command line's display overrides what it shows. All times in seconds."""
+
+    def message(self, text: str) -> None:
+        """Something that happened, in a sentence."""
+
+    def surveyed(self, facts: Facts, planned: int, time_limit_s: float | None) -> None:
+        """The subject is known; ``planned`` recipes could be tried."""
+
+    def trial_started(self, recipe: Recipe, number: int) -> None: ...
+
+    def trial_phase(self, recipe: Recipe, phase: str) -> None:
+        """build, verify, warm, measure, ..."""
+
+    def trial_ended(self, trial: Trial) -> None: ...
+
+    def learned(self, text: str) -> None:
+        """What the search concluded from the trials so far, in a sentence."""
+
+    def race_round(self, number: int, standing: dict[Recipe, Interval]) -> None:
+        """The finalists' race: speed-up over the reference so far."""
+
+    def saving(self, recipe: Recipe) -> None: ...
+
+    def finished(self, study: Study) -> None: ...

@@ -1,0 +1,1 @@
+"""Where subjects come from: files, packages, model zoos, exported programs."""

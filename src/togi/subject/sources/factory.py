@@ -1,0 +1,177 @@
+"""Subjects from a user's factory: a function that takes no argument and returns the module with its inputs."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import inspect
+import linecache
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from torch import nn
+
+from togi.core.errors import SubjectError, UnknownNameError, nearest
+from togi.core.user_code import user_place
+from togi.subject.inputs import Subject
+from togi.subject.spec import Spec
+
+_RETURNS = (
+    "A factory returns (module, sample), (module, [sample, ...]) or togi.Subject(module, samples). "
+    "A sample is a tensor, a tuple of positional arguments, a dict of keyword arguments, or togi.Inputs(args, kwargs)."
+)
+
+
+def from_factory(spec: Spec) -> Subject:
+    """Import the file or module, call the factory, judge what it returns.
+
+    Raises SubjectError with the user's own file, line and message when their code raises.
+    """
+    module = _guarded(spec, "cannot be imported", lambda: _import(spec))
+    factory = _find(spec, module)
+    _check_callable(spec, factory)
+    return as_subject(_guarded(spec, "raised", factory), spec.text)
+
+
+def as_subject(returned: Any, name: str) -> Subject:
+    """What a factory returned, as a checked Subject. Raises SubjectError saying what it is and what is accepted."""
+    if isinstance(returned, Subject):
+        subject = returned
+    elif isinstance(returned, tuple) and len(returned) == 2:
+        subject = Subject(*returned)
+    else:
+        raise SubjectError(f"{name} returned {_describe(returned)}. {_RETURNS}")
+    if not isinstance(subject.module, nn.Module):
+        raise SubjectError(f"{name} gave {_describe(subject.module)} as the module. {_not_a_module(subject.module)}")
+    try:
+        subject.inputs, subject.calibration_inputs  # noqa: B018  evaluated here so that the message names the factory
+    except SubjectError as error:
+        raise SubjectError(f"{name}: {error}") from None
+    return subject
+
+
+def _import(spec: Spec) -> ModuleType:
+    if spec.form == "package":
+        _search_first(str(Path.cwd()))
+        importlib.invalidate_caches()
+        return importlib.import_module(spec.target)
+    path = spec.path.resolve()
+    package = _package_of(path)
+    if package is not None:
+        root, name = package
+        _search_first(str(root))
+        return importlib.import_module(name)
+    _search_first(str(path.parent))
+    return _import_file(path)
+
+
+def _import_file(path: Path) -> ModuleType:
+    """Under a name of its own: ``models.py`` must not hide, nor be, another module called ``models``.
+
+    It is registered before it runs, because dataclasses and pickling look their module up while it runs.
+    """
+    name = f"togi_subject_{path.stem}_{hashlib.sha256(str(path).encode()).hexdigest()[:8]}"
+    found = importlib.util.spec_from_file_location(name, path)
+    assert found is not None
+    assert found.loader is not None
+    linecache.checkcache(str(path))
+    module = importlib.util.module_from_spec(found)
+    sys.modules[name] = module
+    try:
+        found.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def _package_of(path: Path) -> tuple[Path, str] | None:
+    """``(folder to search, dotted name)`` of a file inside a package, whose relative imports then work."""
+    parts = [path.stem]
+    folder = path.parent
+    while (folder / "__init__.py").exists():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    return (folder, ".".join(parts)) if len(parts) > 1 and all(part.isidentifier() for part in parts) else None
+
+
+def _search_first(folder: str) -> None:
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+
+
+def _find(spec: Spec, module: ModuleType) -> Any:
+    try:
+        return getattr(module, spec.factory)
+    except AttributeError:
+        names = [name for name in vars(module) if not name.startswith("_")]
+        near = nearest(spec.factory, names)
+        raise UnknownNameError(f"{spec.text}: {spec.target} has no '{spec.factory}'{near or '.'}") from None
+
+
+def _check_callable(spec: Spec, factory: Any) -> None:
+    if isinstance(factory, type) and issubclass(factory, nn.Module):
+        raise SubjectError(
+            f"{spec.text}: {spec.factory} is a module's class, and its inputs are not known. "
+            f"Write a function: def subject(): return {spec.factory}(...), sample"
+        )
+    if not callable(factory):
+        raise SubjectError(f"{spec.text}: {spec.factory} is {_describe(factory)}, not a function. {_RETURNS}")
+    try:
+        parameters = inspect.signature(factory).parameters.values()
+    except (TypeError, ValueError):
+        return  # some built-in callables have no signature; calling it will tell
+    required = [p.name for p in parameters if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)]
+    if required:
+        raise SubjectError(
+            f"{spec.text}: a factory is called without arguments, but {spec.factory} requires {', '.join(required)}. "
+            "Give them defaults, or write a function around it."
+        )
+
+
+def _guarded(spec: Spec, verb: str, call: Callable[[], Any]) -> Any:
+    """Run foreign code; what it raises becomes one message with the place in the user's own code."""
+    try:
+        return call()
+    except SubjectError:
+        raise
+    except (Exception, SystemExit) as error:
+        missing = _missing_package(error)
+        raise SubjectError(f"{spec.text} {verb}: {user_place(error)}{missing}") from error
+
+
+def _missing_package(error: BaseException) -> str:
+    if not isinstance(error, ModuleNotFoundError) or not error.name:
+        return ""
+    return f". If {error.name!r} is a package, install it here (pip install {error.name.partition('.')[0]})"
+
+
+def _describe(value: Any) -> str:
+    if value is None:
+        return "None"
+    if isinstance(value, nn.Module):
+        return f"a module ({type(value).__name__}) without inputs"
+    if isinstance(value, tuple | list):
+        kinds = ", ".join(type(item).__name__ for item in value[:5])
+        return f"a {type(value).__name__} of {len(value)} ({kinds})"
+    if inspect.isfunction(value) or inspect.ismethod(value):
+        return f"the function {value.__name__}"
+    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+
+
+def _not_a_module(value: Any) -> str:
+    kind = type(value).__name__
+    if isinstance(value, type) and issubclass(value, nn.Module):
+        return f"That is the class: return {value.__name__}(...), an instance."
+    if kind == "ExportedProgram":
+        return "Return its module: program.module()."
+    if callable(value):
+        return (
+            "togi hones a torch.nn.Module, whose weights it can see. Wrap it: "
+            "class Wrapped(nn.Module): def forward(self, x): return function(x)"
+        )
+    return _RETURNS

@@ -1,0 +1,78 @@
+"""What a Python file defines, read from its syntax: names can be checked before anything of the user's code runs."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from togi.core.errors import SubjectError, UnknownNameError, nearest
+
+_BLOCKS = (ast.If, ast.Try, ast.With, ast.For, ast.While)
+
+
+def check_factory(path: Path, factory: str, spec: str) -> None:
+    """That the file can be parsed and binds ``factory`` at its top level.
+
+    Raises SubjectError for a syntax error, UnknownNameError with the nearest name for a name that is not there. A file
+    whose names cannot be known from its syntax (``import *``, a module ``__getattr__``) passes.
+    """
+    tree = _parse(path, spec)
+    names = set(_bound(tree.body))
+    if factory in names or "*" in names or "__getattr__" in names:
+        return
+    offered = factories(path)
+    near = nearest(factory, names)
+    listed = (
+        f" It has {', '.join(offered)}." if offered else " It has no function that could be called without arguments."
+    )
+    raise UnknownNameError(f"{spec}: {path} has no '{factory}'{near or '.'}{listed}")
+
+
+def factories(path: Path) -> list[str]:
+    """Public top-level functions that can be called without arguments, in order."""
+    tree = ast.parse(path.read_bytes())
+    functions = (node for node in tree.body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_"))
+    return [node.name for node in functions if not _required(node.args)]
+
+
+def _parse(path: Path, spec: str) -> ast.Module:
+    try:
+        return ast.parse(path.read_bytes(), filename=str(path))
+    except SyntaxError as error:
+        where = f"{path}:{error.lineno}"
+        raise SubjectError(f"{spec}: {where}: {error.msg}: {(error.text or '').strip()}") from error
+    except (OSError, ValueError) as error:
+        raise SubjectError(f"{spec}: {path} cannot be read as Python: {error}") from error
+
+
+def _required(arguments: ast.arguments) -> bool:
+    positional = len(arguments.posonlyargs) + len(arguments.args) > len(arguments.defaults)
+    return positional or any(default is None for default in arguments.kw_defaults)
+
+
+def _bound(statements: Iterable[ast.stmt]) -> Iterator[str]:
+    """Names that these statements bind, also inside if, try, with and loops; ``*`` for a star import."""
+    for node in statements:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.Import | ast.ImportFrom):
+            yield from ((alias.asname or alias.name).partition(".")[0] for alias in node.names)
+        elif isinstance(node, _BLOCKS):
+            yield from _bound(_inside(node))
+        yield from _assigned(node)
+
+
+def _inside(node: ast.stmt) -> Iterator[ast.stmt]:
+    for name in ("body", "orelse", "finalbody"):
+        yield from getattr(node, name, [])
+    for handler in getattr(node, "handlers", []):
+        yield from handler.body
+
+
+def _assigned(node: ast.stmt) -> Iterator[str]:
+    targets: list[ast.expr] = list(node.targets) if isinstance(node, ast.Assign) else []
+    if isinstance(node, ast.AnnAssign | ast.For):
+        targets.append(node.target)
+    for target in targets:
+        yield from (part.id for part in ast.walk(target) if isinstance(part, ast.Name))

@@ -1,0 +1,49 @@
+"""Subjects ``timm:NAME``: any model of timm, with random weights, at the input size of its own configuration."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from togi.core.errors import SubjectError
+from togi.subject.inputs import Subject
+from togi.subject.made_inputs import made_tensor
+from togi.subject.random_weights import live_in
+from togi.subject.sources.weights import load_weights
+from togi.subject.spec import Spec
+
+
+def from_timm(spec: Spec, seed: int) -> Subject:
+    """Options: ``batch`` (1), ``size`` (height and width in pixels), ``classes``, ``weights`` (a .safetensors file).
+
+    Raises SubjectError when timm cannot build it or it does not take that size.
+    """
+    import timm
+
+    size = spec.integer("size")
+    module = _create(timm, spec, size)
+    channels, height, width = module.pretrained_cfg.get("input_size") or (3, 224, 224)
+    if size is not None:
+        height = width = size
+    if "weights" in spec.options:
+        load_weights(module, spec.options["weights"])
+    else:
+        live_in(module, seed)
+    shape = (spec.integer("batch") or 1, channels, height, width)
+    return Subject(module.eval(), made_tensor(torch.float32, shape, torch.Generator().manual_seed(seed)))
+
+
+def _create(timm: Any, spec: Spec, size: int | None) -> Any:
+    options: dict[str, Any] = {} if spec.integer("classes") is None else {"num_classes": spec.integer("classes")}
+    if size is not None and _fixed_size(timm, spec.target):
+        options["img_size"] = size  # transformers with one position embedding per patch are built for one size
+    try:
+        return timm.create_model(spec.target, pretrained=False, **options)
+    except Exception as error:  # foreign code: timm raises its own and its models' errors
+        raise SubjectError(f"{spec.text}: timm cannot build it: {type(error).__name__}: {error}") from error
+
+
+def _fixed_size(timm: Any, name: str) -> bool:
+    config = timm.get_pretrained_cfg(name)
+    return bool(config is not None and config.fixed_input_size)

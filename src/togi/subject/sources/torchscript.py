@@ -1,0 +1,163 @@
+"""Subjects ``model.ts``, ``model.pt``, ``model.pth``: TorchScript files (``torch.jit.save``).
+
+Inputs are like those that ``torch.jit.trace`` noted in the file, else the sizes in the graph, else the option
+``inputs``: ``model.ts?inputs=1x3x224x224,1x77:int64``. A pickled module or state dict has the same suffixes and is
+refused: reading it would run code of the file.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+import warnings
+import zipfile
+from typing import Any
+
+import torch
+from torch import nn
+
+from togi.core.errors import SubjectError
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.made_inputs import made_tensor
+from togi.subject.spec import Spec
+
+
+def from_torchscript(spec: Spec, seed: int) -> Subject:
+    """Raises SubjectError when the file is no TorchScript, cannot be loaded, or its inputs are not known."""
+    _check_kind(spec)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", FutureWarning)  # that TorchScript is deprecated is no news to its owner
+            module = torch.jit.load(str(spec.path), map_location="cpu")  # type: ignore[no-untyped-call]
+    except Exception as error:  # foreign code: the archive may need operators that are not registered here
+        raise SubjectError(f"{spec.text} cannot be loaded: {type(error).__name__}: {error}") from error
+    generator = torch.Generator().manual_seed(seed)
+    if "inputs" in spec.options:
+        sample: Inputs | None = _asked(spec, generator)
+    else:
+        sample = _traced(spec, generator) or _from_graph(module, generator)
+    if sample is None:
+        arguments = [argument.name for argument in module.forward.schema.arguments[1:]]
+        raise SubjectError(
+            f"{spec.text}: the sizes of its inputs ({', '.join(arguments)}) are not in the file. Give them as an "
+            f"option, '{spec.target}?inputs=1x3x224x224' (several with commas, ':int64' for another dtype), or write a "
+            "factory that returns (torch.jit.load(...), sample)."
+        )
+    return Subject(module, sample)
+
+
+def _check_kind(spec: Spec) -> None:
+    if not zipfile.is_zipfile(spec.path):
+        raise SubjectError(_pickled(spec) if _starts_as_pickle(spec) else f"{spec.text} is no TorchScript file.")
+    with zipfile.ZipFile(spec.path) as archive:
+        names = archive.namelist()
+    if any(name.endswith("/models/model.json") or name.endswith("serialized_exported_program.json") for name in names):
+        raise SubjectError(f"{spec.text} is an exported program: rename it to end in .pt2.")
+    if not any("/code/" in name for name in names):
+        raise SubjectError(_pickled(spec))
+
+
+def _starts_as_pickle(spec: Spec) -> bool:
+    with spec.path.open("rb") as file:
+        return file.read(1) == b"\x80"
+
+
+def _pickled(spec: Spec) -> str:
+    return (
+        f"{spec.text} is a pickle of torch.save (weights or a whole module), not TorchScript. togi does not unpickle, "
+        "because reading such a file can run code in it. Write a factory that builds the module and loads the weights: "
+        f"module.load_state_dict(torch.load('{spec.target}', weights_only=True)); return module, sample"
+    )
+
+
+def _asked(spec: Spec, generator: torch.Generator) -> Inputs:
+    """``1x3x224x224,1x77:int64`` as positional tensors."""
+    return Inputs(tuple(_asked_tensor(spec, text, generator) for text in spec.options["inputs"].split(",")))
+
+
+def _asked_tensor(spec: Spec, text: str, generator: torch.Generator) -> torch.Tensor:
+    sizes, _, name = text.partition(":")
+    dtype = getattr(torch, name or "float32", None)
+    parts = sizes.split("x") if sizes else []
+    if not isinstance(dtype, torch.dtype) or not all(part.isascii() and part.isdigit() for part in parts):
+        raise SubjectError(
+            f"{spec.text}: '{text}' describes no input. Write sizes joined by x, as in 1x3x224x224 or 1x77:int64."
+        )
+    return made_tensor(dtype, [int(part) for part in parts], generator)
+
+
+def _traced(spec: Spec, generator: torch.Generator) -> Inputs | None:
+    """Inputs like those that ``torch.jit.trace`` noted in the file: it keeps their form, sizes and dtypes."""
+    with zipfile.ZipFile(spec.path) as archive:
+        notes = [name for name in archive.namelist() if name.endswith("/traced_inputs.pkl")]
+        text = archive.read(notes[0]) if notes else b""
+    if not text:
+        return None
+    try:
+        stored = _TensorForms(text, generator).load()
+    except pickle.UnpicklingError:
+        return None  # another version of torch may note it in another form: the graph is asked then
+    inputs = stored.get("forward") if isinstance(stored, dict) else None
+    return Inputs(tuple(inputs)) if isinstance(inputs, list | tuple) and inputs else None
+
+
+class _TensorForms(pickle.Unpickler):
+    """Reads tensors' forms and plain containers. Every name in the file stands for one of the few functions below, so
+    that nothing can be called that is not written here."""
+
+    def __init__(self, text: bytes, generator: torch.Generator) -> None:
+        super().__init__(io.BytesIO(text))
+        self.generator = generator
+
+    def find_class(self, module: str, name: str) -> Any:
+        dtype = _STORAGES.get(name) if module == "torch" else None
+        if dtype is not None:
+            return dtype
+        known = {
+            "torch._utils._rebuild_tensor_v2": self._tensor,
+            "torch.jit._pickle.restore_type_tag": lambda value, _type: value,
+            "torch.jit._pickle.build_intlist": list,
+            "torch.jit._pickle.build_doublelist": list,
+            "torch.jit._pickle.build_boollist": list,
+            "torch.jit._pickle.build_tensorlist": list,
+            "collections.OrderedDict": dict,
+        }
+        if f"{module}.{name}" not in known:
+            raise pickle.UnpicklingError(f"{module}.{name} is no part of a tensor's form")
+        return known[f"{module}.{name}"]
+
+    def persistent_load(self, pid: Any) -> torch.dtype:
+        """A storage: ``("storage", FloatStorage, key, device, size)``, of which only the dtype counts."""
+        if isinstance(pid, tuple) and len(pid) > 1 and isinstance(pid[1], torch.dtype):
+            return pid[1]
+        raise pickle.UnpicklingError("an unknown kind of storage")
+
+    def _tensor(self, dtype: torch.dtype, _offset: int, size: tuple[int, ...], *_rest: Any) -> torch.Tensor:
+        return made_tensor(dtype, size, self.generator)
+
+
+_STORAGES = {
+    "FloatStorage": torch.float32,
+    "DoubleStorage": torch.float64,
+    "HalfStorage": torch.float16,
+    "BFloat16Storage": torch.bfloat16,
+    "LongStorage": torch.int64,
+    "IntStorage": torch.int32,
+    "ShortStorage": torch.int16,
+    "CharStorage": torch.int8,
+    "ByteStorage": torch.uint8,
+    "BoolStorage": torch.bool,
+}
+
+
+def _from_graph(module: nn.Module, generator: torch.Generator) -> Inputs | None:
+    """From complete tensor types in the graph, where a file has them."""
+    graph: Any = module.graph
+    tensors = []
+    for value in list(graph.inputs())[1:]:
+        kind = value.type()
+        sizes = kind.sizes() if kind.kind() == "TensorType" else None
+        if sizes is None or any(size is None for size in sizes):
+            return None
+        tensors.append(made_tensor(kind.dtype() or torch.float32, sizes, generator))
+    return Inputs(tuple(tensors)) if tensors else None

@@ -1,0 +1,107 @@
+"""Subjects ``torchvision:NAME``: any model of torchvision, with random weights, at the size its weights were made for.
+
+Covers classification, segmentation, detection (a list of images in, a list of dicts out), video and optical flow.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from togi.core.errors import SubjectError
+from togi.subject.inputs import Subject
+from togi.subject.made_inputs import made_tensor
+from togi.subject.random_weights import live_in
+from togi.subject.sources.weights import load_weights
+from togi.subject.spec import Spec
+
+_DETECTION_SIZE = (480, 640)
+"""Height and width of a camera picture; the model resizes it by itself."""
+_FLOW_SIZE = (256, 320)
+_FLOW_MINIMUM = 128
+_VIDEO_FRAMES = 16
+
+
+def from_torchvision(spec: Spec, seed: int) -> Subject:
+    """Options: ``batch`` (1), ``size`` (pixels), ``classes``, ``weights`` (a .safetensors file).
+
+    Raises SubjectError when torchvision cannot build it or it does not take that size.
+    """
+    module = _create(spec)
+    if "weights" in spec.options:
+        load_weights(module, spec.options["weights"])
+    else:
+        live_in(module, seed)
+    generator = torch.Generator().manual_seed(seed)
+    return Subject(module.eval(), _sample(spec, generator))
+
+
+def _create(spec: Spec) -> Any:
+    import torchvision
+
+    options: dict[str, Any] = {"weights": None}
+    kind = _kind(spec.target)
+    if kind in ("detection", "segmentation"):
+        options["weights_backbone"] = None
+    if spec.integer("classes") is not None:
+        options["num_classes"] = spec.integer("classes")
+    size = spec.integer("size")
+    if size is not None and spec.target.startswith("vit_"):
+        options["image_size"] = size
+    try:
+        return torchvision.models.get_model(spec.target, **options)
+    except Exception as error:  # foreign code
+        raise SubjectError(f"{spec.text}: torchvision cannot build it: {type(error).__name__}: {error}") from error
+
+
+def _kind(name: str) -> str:
+    """classification, detection, segmentation, video, optical_flow or quantization: torchvision's own folder names."""
+    import torchvision
+
+    module = torchvision.models.get_model_builder(name).__module__
+    parts = module.removeprefix("torchvision.models.").split(".")
+    return parts[0] if len(parts) > 1 else "classification"
+
+
+def _sample(spec: Spec, generator: torch.Generator) -> Any:
+    batch, size = spec.integer("batch") or 1, spec.integer("size")
+    kind = _kind(spec.target)
+
+    def image(*shape: int) -> torch.Tensor:
+        return made_tensor(torch.float32, shape, generator)
+
+    if kind == "detection":
+        height, width = (size, size) if size else _DETECTION_SIZE
+        return ([torch.rand(3, height, width, generator=generator) for _ in range(batch)],)
+    if kind == "optical_flow":
+        height, width = (size, size) if size else _FLOW_SIZE
+        if height % 8 or height < _FLOW_MINIMUM:
+            raise SubjectError(f"{spec.text}: {spec.target} takes sizes from {_FLOW_MINIMUM} on, in multiples of 8.")
+        return image(batch, 3, height, width).tanh(), image(batch, 3, height, width).tanh()
+    side = size or _preset_size(spec.target)
+    if kind == "video":
+        return image(batch, 3, _frames(spec.target), side, side)
+    return image(batch, 3, side, side)
+
+
+def _preset_size(name: str) -> int:
+    """Side of the square picture that the published weights of this model were evaluated on."""
+    import torchvision
+
+    arguments = _preset(torchvision, name)
+    size = arguments.get("crop_size", arguments.get("resize_size", 224))
+    return int(size[0]) if isinstance(size, tuple | list) else int(size)
+
+
+def _preset(torchvision: Any, name: str) -> dict[str, Any]:
+    weights = torchvision.models.get_model_weights(name)
+    return dict(getattr(weights.DEFAULT.transforms, "keywords", {}))
+
+
+def _frames(name: str) -> int:
+    import torchvision
+
+    weights = torchvision.models.get_model_weights(name).DEFAULT
+    frames = int(weights.meta.get("min_temporal_size", _VIDEO_FRAMES))
+    return frames if frames > 1 else _VIDEO_FRAMES

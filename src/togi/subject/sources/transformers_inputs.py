@@ -1,0 +1,124 @@
+"""Example inputs for a transformers model, by the names its ``forward`` takes and its configured sizes."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from togi.core.errors import SubjectError
+from togi.subject.made_inputs import made_tensor
+from togi.subject.spec import Spec
+
+DEFAULT_LENGTH = 128
+_SAMPLES_PER_SECOND = 16_000
+_TEXT = ("input_ids", "attention_mask")
+_MAIN = ("input_ids", "pixel_values", "pixel_values_videos", "input_features", "input_values")
+
+
+def example_inputs(spec: Spec, module: Any, seed: int) -> dict[str, Tensor]:
+    """Keyword arguments of one call.
+
+    Text: ``input_ids``, ``attention_mask`` (int64, batch x length), and ``decoder_input_ids`` for encoder-decoders.
+    Pictures: ``pixel_values`` (float32, batch x channels x size x size). Audio: ``input_features`` or ``input_values``.
+
+    Raises SubjectError for models whose main input is none of these.
+    """
+    maker = _Maker(spec, module, torch.Generator().manual_seed(seed))
+    return maker.inputs()
+
+
+class _Maker:
+    def __init__(self, spec: Spec, module: Any, generator: torch.Generator) -> None:
+        self.spec = spec
+        self.config = module.config
+        self.main = getattr(module, "main_input_name", "input_ids")
+        self.accepted = inspect.signature(module.forward).parameters
+        self.generator = generator
+        self.batch = spec.integer("batch") or 1
+
+    def inputs(self) -> dict[str, Tensor]:
+        needed = [name for name in _MAIN if name == self.main or (name in self.accepted and self._is_joint(name))]
+        if not needed:
+            raise SubjectError(
+                f"{self.spec.text}: its main input is '{self.main}', for which togi makes no example. "
+                "Write a factory that returns the model with inputs of your own."
+            )
+        found: dict[str, Tensor] = {}
+        for name in needed:
+            found.update(self._make(name))
+        if self.config.is_encoder_decoder and "decoder_input_ids" in self.accepted:
+            found["decoder_input_ids"] = self._tokens(self._length())
+        return found
+
+    def _is_joint(self, name: str) -> bool:
+        """Models of text and pictures (CLIP) need both: they have one configuration for each."""
+        parts = {"input_ids": "text_config", "pixel_values": "vision_config"}
+        return name in parts and all(hasattr(self.config, part) for part in parts.values())
+
+    def _make(self, name: str) -> dict[str, Tensor]:
+        if name == "input_ids":
+            tokens = self._tokens(self._length())
+            return {"input_ids": tokens} | ({_TEXT[1]: torch.ones_like(tokens)} if _TEXT[1] in self.accepted else {})
+        return {name: made_tensor(torch.float32, self._shape(name), self.generator)}
+
+    def _shape(self, name: str) -> tuple[int, ...]:
+        vision = getattr(self.config, "vision_config", self.config)
+        if name == "pixel_values":
+            height, width = self._size(vision)
+            return self.batch, int(getattr(vision, "num_channels", 3)), height, width
+        if name == "pixel_values_videos":
+            height, width = self._size(vision)
+            frames: Any = getattr(vision, "num_frames", None) or getattr(vision, "frames_per_clip", 16)
+            return self.batch, int(frames), int(getattr(vision, "num_channels", 3)), height, width
+        if name == "input_features":
+            return self._features()
+        return self._waveform()
+
+    def _features(self) -> tuple[int, ...]:
+        """Spectrograms: whisper's two frames per position, else one frame per token (time before mels)."""
+        mels = getattr(self.config, "num_mel_bins", None) or getattr(self.config, "feature_projection_input_dim", None)
+        if mels is None:
+            raise SubjectError(f"{self.spec.text}: the size of its input_features is not in its configuration.")
+        if hasattr(self.config, "max_source_positions") and self.config.model_type == "whisper":
+            return self.batch, int(mels), 2 * int(self.config.max_source_positions)
+        return self.batch, self.spec.integer("length") or DEFAULT_LENGTH, int(mels)
+
+    def _waveform(self) -> tuple[int, ...]:
+        """One second of sound; the audio spectrogram transformer calls its spectrogram ``input_values`` too."""
+        if hasattr(self.config, "num_mel_bins") and hasattr(self.config, "max_length"):
+            return self.batch, int(self.config.max_length), int(self.config.num_mel_bins)
+        return self.batch, self.spec.integer("length") or _SAMPLES_PER_SECOND
+
+    def _size(self, config: Any) -> tuple[int, int]:
+        if asked := self.spec.integer("size"):
+            return asked, asked
+        size: Any = getattr(config, "image_size", None) or getattr(config, "input_size", None) or 224
+        if isinstance(size, dict):
+            size = (size.get("height", 224), size.get("width", 224))
+        height, width = (size, size) if isinstance(size, int) else tuple(size)[-2:]
+        return int(height), int(width)
+
+    def _length(self) -> int:
+        """Tokens: as asked, else 128 or as many as the model has positions for."""
+        text = self.config.get_text_config(decoder=self.config.is_encoder_decoder)
+        limits = [getattr(text, name, None) for name in ("max_position_embeddings", "max_target_positions")]
+        usable = [limit for limit in limits if isinstance(limit, int) and limit > 0]
+        length = self.spec.integer("length")
+        if length is not None and usable and length > min(usable):
+            raise SubjectError(f"{self.spec.text}: length={length}, but the model has {min(usable)} positions.")
+        return length or min([DEFAULT_LENGTH, *usable])
+
+    def _tokens(self, length: int) -> Tensor:
+        """Ids that are not special: padding and end marks change what a model computes."""
+        text = self.config.get_text_config(decoder=self.config.is_encoder_decoder)
+        vocabulary = int(text.vocab_size)
+        special = {getattr(text, f"{kind}_token_id", None) for kind in ("pad", "bos", "eos", "sep", "cls")}
+        tokens = torch.randint(0, vocabulary, (self.batch, length), generator=self.generator)
+        ordinary = next(i for i in range(vocabulary) if i not in special)
+        for token in special - {None}:
+            if isinstance(token, int):
+                tokens[tokens == token] = ordinary
+        return tokens

@@ -1,0 +1,128 @@
+"""From a recipe to something that can be called: the techniques applied in order to a candidate."""
+
+from __future__ import annotations
+
+import hashlib
+import traceback
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.errors import Refused
+from togi.core.records import Facts, Outcome, Recipe
+from togi.graph.candidate import Candidate
+from togi.subject.inputs import Subject
+from togi.subject.prepare import prepare
+from togi.subject.signature import Signature
+from togi.techniques import technique
+
+
+class StepFailed(Exception):
+    """A technique raised while it was applied: an error, or Refused. ``__cause__`` is what it raised."""
+
+    def __init__(self, technique: str) -> None:
+        super().__init__(technique)
+        self.technique = technique
+
+
+def first_candidate(subject: Subject, facts: Facts, signature: Signature) -> Candidate:
+    """The subject as the pipeline's start: a copy in eval mode, on the device."""
+    ready = prepare(subject, device=facts.device)
+    return Candidate(
+        module=ready.module,
+        samples=ready.samples,
+        calibration=ready.calibration,
+        signature=signature,
+        facts=facts,
+    )
+
+
+def build(recipe: Recipe, candidate: Candidate) -> Candidate:
+    """Apply the recipe.
+
+    Raises StepFailed (a technique raised; Refused where it found that it does not apply), or UserModuleChanged.
+    """
+    before = fingerprint(candidate.module)
+    module = candidate.module
+    steps = [(technique(choice.technique), dict(choice.options)) for choice in recipe.choices]
+    for step, options in steps:
+        candidate = step.configure(candidate, options)
+    for step, options in steps:
+        try:
+            candidate = step.apply(candidate, options)
+        except Exception as error:  # foreign code: a technique and the backend below it
+            raise StepFailed(step.id) from error
+    if fingerprint(module) != before:
+        raise UserModuleChanged
+    return candidate
+
+
+class UserModuleChanged(Exception):
+    """A technique changed the module it was given instead of a copy."""
+
+
+def fingerprint(module: nn.Module) -> str:
+    """Changes when a parameter, a buffer, a training flag, a hook or the module tree changes. Costs one read of all."""
+    digest = hashlib.sha256()
+    for name, part in module.named_modules():
+        hooks = [len(part._forward_hooks), len(part._forward_pre_hooks)]
+        digest.update(f"{name}|{type(part).__qualname__}|{part.training}|{hooks}".encode())
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|{tensor.stride()}|{_checksum(tensor)}".encode())
+    return digest.hexdigest()
+
+
+def _checksum(tensor: Tensor) -> str:
+    """Sum and alternating sum of the bytes as integers: exact, independent of NaN, at memory speed."""
+    if tensor.device.type == "meta" or tensor.numel() == 0 or tensor.layout is not torch.strided:
+        return "-"
+    flat = tensor.detach().contiguous().flatten()
+    size = flat.element_size()
+    integers = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}.get(size)
+    if integers is None:
+        flat, integers = torch.view_as_real(flat).flatten(), torch.int64
+    words = flat.view(integers)
+    return f"{int(words.sum(dtype=torch.int64))},{int(words[::3].sum(dtype=torch.int64))}"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An exception of a phase, as an outcome."""
+
+    outcome: Outcome
+    reason: str
+    stage: str
+    mend: str = ""
+    traceback: str = ""
+
+
+def classify(error: BaseException, stage: str) -> Failure:
+    """Which outcome an exception of ``stage`` is, and its one line for people."""
+    if isinstance(error, UserModuleChanged):
+        return Failure(Outcome.WRONG, "it changed the user's module instead of a copy", stage)
+    where = error.technique if isinstance(error, StepFailed) else stage
+    cause = error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
+    if isinstance(cause, Refused):
+        return Failure(Outcome.REFUSED, str(cause), where)
+    trace = "".join(traceback.format_exception(cause))
+    if _is_out_of_memory(cause):
+        return Failure(Outcome.OUT_OF_MEMORY, f"{where} ran out of memory: {first_line(cause)}", where, traceback=trace)
+    if isinstance(cause, ModuleNotFoundError) and cause.name and not cause.name.startswith("togi"):
+        mend = f"pip install {cause.name.split('.')[0]}"
+        return Failure(Outcome.MISSING, f"{where} needs the package {cause.name}", where, mend, trace)
+    return Failure(
+        Outcome.FAILED, f"{where} raised {type(cause).__name__}: {first_line(cause)}", where, traceback=trace
+    )
+
+
+def first_line(error: BaseException) -> str:
+    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
+    return line if len(line) <= 300 else line[:297] + "..."
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    text = str(error)
+    return "can't allocate memory" in text or "std::bad_alloc" in text or "CUDA out of memory" in text

@@ -1,0 +1,299 @@
+"""A function of tensors as a graph of ATen operations, with the conditions under which the graph is the function.
+
+The function is traced once on fake tensors with symbolic sizes (no arithmetic is done, nothing large is allocated), so
+one graph serves all sizes that its guards admit. Tensors that the function reaches without being given them (closures,
+parameters of a module) become inputs of the graph, so gradients reach them.
+
+Source: torch.fx.experimental.proxy_tensor.make_fx; torch.func.functionalize; ShapeEnv guards.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch._functorch.compile_utils import fx_graph_cse
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.func import functionalize
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
+from torch.overrides import TorchFunctionMode
+from torch.utils import _pytree as pytree
+
+from togi.tiling.arithmetic import Sizes, size_expression
+
+aten = torch.ops.aten
+
+
+class NotLean(Exception):
+    """Why a function cannot be streamed. Internal: becomes a line of the plan, and the function runs as it is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Captured:
+    """A function as a graph. Placeholders are the tensors given, then ``constants``."""
+
+    graph: fx.Graph
+    constants: tuple[Tensor, ...]
+    placeholders: tuple[fx.Node, ...]
+    outputs: tuple[fx.Node, ...]
+    rebuild: Callable[[Sequence[Any]], Any]
+    """From the values of ``outputs`` to what the function returns."""
+    sizes: Sizes
+    admits: Callable[[Sequence[Tensor]], bool]
+    """Whether the graph is the function for tensors of these sizes."""
+
+
+class _Watch(TorchFunctionMode):
+    """Sees what a graph would lose: calls made with gradients off (a ``no_grad`` block, the inside of a custom autograd
+    function), and gradients stopped by ``detach``, which functionalization writes as a plain alias."""
+
+    without_gradients: bool = False
+    detaches: bool = False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.without_gradients = self.without_gradients or not torch.is_grad_enabled()
+        self.detaches = self.detaches or func in _DETACHING
+        return func(*args, **(kwargs or {}))
+
+
+_DETACHING = (Tensor.detach, torch.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
+
+
+def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: bool) -> Captured:
+    """The graph of ``call(*tensors)``.
+
+    Args:
+        call: takes the tensors positionally; returns any pytree.
+        decompose: also write softmax, variance and other multi-pass operations as their parts, so that they can be
+            streamed over the dimension that they reduce.
+
+    Raises:
+        NotLean: the function depends on values, draws random numbers, changes its inputs, or cannot be traced.
+    """
+    environment = ShapeEnv(duck_shape=False)
+    mode = FakeTensorMode(shape_env=environment, allow_non_fake_inputs=True)
+    fakes = [_contiguous_fake(mode, tensor, index) for index, tensor in enumerate(tensors)]
+    form: list[Any] = []
+
+    def flat(*given: Tensor) -> list[Any]:
+        leaves, spec = pytree.tree_flatten(call(*given))
+        kept = [isinstance(leaf, Tensor | torch.SymInt) for leaf in leaves]
+        form[:] = [spec, [None if keep else leaf for keep, leaf in zip(kept, leaves, strict=True)], kept]
+        return [leaf for keep, leaf in zip(kept, leaves, strict=True) if keep]
+
+    watch = _Watch()
+    gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    module = _traced(flat, fakes, mode, watch, _decompositions(decompose, gradient))
+    constants = _lift_constants(module)
+    if watch.without_gradients and torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *constants)):
+        raise NotLean("it switches gradients off inside, or has an autograd function of its own, which a graph loses")
+    _refuse_effects(module.graph)
+    graph = fx_graph_cse(module.graph)
+    _simplify(graph)
+    for node in graph.nodes if watch.detaches else ():
+        if node.target is aten.alias.default:
+            node.target = aten.detach.default
+    placeholders = tuple(node for node in graph.nodes if node.op == "placeholder")
+    spec, leaves, kept = form
+
+    def rebuild(values: Sequence[Any]) -> Any:
+        computed = iter(values)
+        return pytree.tree_unflatten(
+            [next(computed) if keep else leaf for keep, leaf in zip(kept, leaves, strict=True)], spec
+        )
+
+    return Captured(
+        graph=graph,
+        constants=constants,
+        placeholders=placeholders,
+        outputs=tuple(next(n for n in graph.nodes if n.op == "output").args[0]),
+        rebuild=rebuild,
+        sizes=Sizes.of(fakes),
+        admits=_guards(environment, fakes),
+    )
+
+
+def _contiguous_fake(mode: FakeTensorMode, tensor: Tensor, index: int) -> Tensor:
+    """A stand-in of symbolic size. Always contiguous, so that one graph serves all strides."""
+    from torch._dynamo.source import ConstantSource
+
+    dynamic = [DimDynamic.STATIC if size < 2 else DimDynamic.DYNAMIC for size in tensor.shape]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
+    sized = mode.from_tensor(tensor, source=ConstantSource(f"tensor{index}"), symbolic_context=context)
+    with mode:
+        made = torch.empty(sized.shape, dtype=tensor.dtype, device=tensor.device)
+    return made.requires_grad_(tensor.requires_grad)
+
+
+def _traced(
+    flat: Callable[..., Any],
+    fakes: Sequence[Tensor],
+    mode: FakeTensorMode,
+    watch: _Watch,
+    decompositions: dict[Any, Any],
+) -> fx.GraphModule:
+    def watched(*given: Tensor) -> Any:
+        with watch:
+            return flat(*given)
+
+    def trace(call: Callable[..., Any]) -> fx.GraphModule:
+        traced: fx.GraphModule = make_fx(
+            functionalize(call, remove="mutations"),
+            decomposition_table=decompositions,
+            tracing_mode="symbolic",
+            _allow_non_fake_inputs=True,
+        )(*fakes)
+        return traced
+
+    try:
+        with mode:
+            module = trace(watched)
+            if any(_mutates(node) for node in module.graph.nodes):  # left over by composite operations
+                module = trace(module)
+    except Exception as error:  # the user's function, and every tracer's own complaint
+        raise NotLean(_why(error)) from error
+    return module
+
+
+def _why(error: Exception) -> str:
+    name, text = type(error).__name__, " ".join(str(error).split())
+    if "DataDependent" in name or "data-dependent" in text or "unbacked" in text.lower():
+        return f"what it does depends on the values of its tensors ({name})"
+    return f"it cannot be traced ({name}: {text[:160]})"
+
+
+def _decompositions(decompose: bool, gradient: bool) -> dict[Any, Any]:
+    """Distances by matrix products are taken apart, so that what depends on one side only is done once, not per
+    tile; not where gradients are wanted, as those of the parts are not finite at a distance of 0."""
+    from torch._decomp import core_aten_decompositions, get_decompositions
+
+    table: dict[Any, Any] = dict(core_aten_decompositions().items())  # type: ignore[no-untyped-call]
+    if decompose:
+        multi_pass = [aten._softmax, aten._log_softmax, aten.var, aten.std, aten.native_layer_norm, aten.addmm]
+        table |= dict(get_decompositions(multi_pass))
+    if not gradient:
+        table |= dict(get_decompositions([aten._euclidean_dist]))
+    if decompose:
+        return table
+    whole = (aten.logsumexp, aten.std, aten.var_mean, aten.std_mean, aten.addmm, aten.native_layer_norm)
+    return {op: rule for op, rule in table.items() if op.overloadpacket not in whole}
+
+
+def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
+    """Tensors held by the traced module as further placeholders."""
+    graph = module.graph
+    found: list[Tensor] = []
+    known: dict[str, fx.Node] = {}
+    last = [node for node in graph.nodes if node.op == "placeholder"][-1:]
+    for node in [node for node in graph.nodes if node.op == "get_attr"]:
+        value = getattr(module, str(node.target), None)
+        if not isinstance(value, Tensor):
+            raise NotLean("it calls higher-order operations (conditions, loops or maps as operators)")
+        if str(node.target) not in known:
+            with graph.inserting_after(last[-1]) if last else graph.inserting_before():
+                lifted = graph.placeholder(f"held_{len(found)}")
+            lifted.meta["val"] = value
+            last, known[str(node.target)] = [lifted], lifted
+            found.append(value)
+        node.replace_all_uses_with(known[str(node.target)])
+        graph.erase_node(node)
+    return tuple(found)
+
+
+def _simplify(graph: fx.Graph) -> None:
+    """Views of views become one view, and none where the shape comes back; slices of everything disappear."""
+    for node in list(graph.nodes):
+        if node.target in (aten.view.default, aten._unsafe_view.default):
+            source = node.args[0]
+            while source.target in (aten.view.default, aten._unsafe_view.default):
+                source = source.args[0]
+            if _shape(source) == _shape(node):
+                node.replace_all_uses_with(source)
+            else:
+                node.update_arg(0, source)
+        elif node.target is aten.copy.default and _shape(node.args[1]) == _shape(node):
+            with graph.inserting_before(node):
+                cast = graph.call_function(aten._to_copy.default, (node.args[1],), {"dtype": node.meta["val"].dtype})
+            cast.meta["val"] = node.meta["val"]
+            node.replace_all_uses_with(cast)
+        elif node.target is aten.slice.Tensor and _shape(node) == _shape(node.args[0]):
+            node.replace_all_uses_with(node.args[0])
+    graph.eliminate_dead_code()
+
+
+def _shape(node: fx.Node) -> list[Any]:
+    return [size_expression(size) for size in node.meta["val"].shape]
+
+
+def _mutates(node: fx.Node) -> bool:
+    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+
+
+def _refuse_effects(graph: fx.Graph) -> None:
+    for node in graph.nodes:
+        if node.op != "call_function":
+            continue
+        if isinstance(node.target, torch._ops.OpOverload):
+            if _mutates(node):
+                raise NotLean(f"it writes into a tensor that it was given ({node.target})")
+            if torch.Tag.nondeterministic_seeded in node.target.tags:
+                raise NotLean(f"it draws random numbers ({node.target}), which other tiles would draw differently")
+            if torch.Tag.dynamic_output_shape in node.target.tags and not _picks_by_index(node):
+                raise NotLean(f"the size of {node.target} depends on values")
+            if node.target in (aten.as_strided.default, aten.set_.source_Storage):
+                raise NotLean(f"it reads memory by strides ({node.target})")
+        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+            raise NotLean(f"it calls the higher-order operation {node.target}")
+        elif node.target is not operator.getitem and isinstance(node.meta.get("val"), Tensor):
+            raise NotLean(f"it calls {node.target}, which is no ATen operation")
+
+
+def _picks_by_index(node: fx.Node) -> bool:
+    """``x[i, j]`` with integer indices: its size is theirs, unlike that of a mask."""
+    if node.target is not aten.index.Tensor:
+        return False
+    indices: Any = node.args[1]
+    return all(index.meta["val"].dtype not in (torch.bool, torch.uint8) for index in indices if index is not None)
+
+
+def _guards(environment: ShapeEnv, fakes: Sequence[Tensor]) -> Callable[[Sequence[Tensor]], bool]:
+    code = environment.produce_guards_expression(list[Any](fakes))
+    fixed = [
+        (index, dim, int(expression))
+        for index, fake in enumerate(fakes)
+        for dim, expression in enumerate(_shape_of(fake))
+        if expression.is_number
+    ]
+
+    def admits(tensors: Sequence[Tensor]) -> bool:
+        if any(tensors[index].shape[dim] != size for index, dim, size in fixed):
+            return False
+        return code is None or bool(environment.evaluate_guards_expression(code, [_Shaped(t.shape) for t in tensors]))
+
+    return admits
+
+
+class _Shaped:
+    """What guards ask of a tensor, as if it were contiguous."""
+
+    def __init__(self, shape: torch.Size) -> None:
+        self.shape = shape
+
+    def size(self) -> torch.Size:
+        return self.shape
+
+    def stride(self) -> tuple[int, ...]:
+        return tuple(math.prod(max(size, 1) for size in self.shape[dim + 1 :]) for dim in range(len(self.shape)))
+
+    def storage_offset(self) -> int:
+        return 0
+
+
+def _shape_of(tensor: Tensor) -> list[Any]:
+    return [size_expression(size) for size in tensor.shape]

@@ -1,0 +1,226 @@
+"""How a reduction over a streamed dimension is put together from the parts of its tiles, and differentiated.
+
+A ``Combiner`` is made for one reduction node. ``add(part, offset, count)`` takes what the very same operation gave on
+one tile, ``finish`` gives what it gives on the whole. Sums are kept in float64 where torch has it, so thousands of
+tiles add no error of their own. Of equal extremes the first is kept, and NaN wins, as in torch.
+
+``part_gradient`` is the derivative of the whole with respect to the part of one tile; autograd does the rest.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, final
+
+import torch
+from torch import Tensor, fx
+
+from togi.tiling.slicing import Call, Slice, arguments, value
+from togi.tiling.slicing_rules import reduced_dims
+
+aten = torch.ops.aten
+
+
+class Combiner(ABC):
+    """The running state of one reduction in one pass over the tiles."""
+
+    differentiable = True
+
+    def __init__(self, node: fx.Node, dim: int, length: int) -> None:
+        """``dim``: the streamed dimension of the operand, which has ``length`` positions in all."""
+        self.node, self.dim, self.length = node, dim, length
+
+    @abstractmethod
+    def add(self, part: Any, offset: int, count: int) -> None:
+        """Take the result of a tile of ``count`` positions from ``offset`` on."""
+
+    @abstractmethod
+    def finish(self) -> Any:
+        """The result over all tiles."""
+
+    def part_gradient(self, part: Any, result: Any, gradient: Tensor, offset: int, count: int) -> Tensor:
+        """The gradient of ``part``'s values. ``result``: of the whole; ``gradient``: of its values."""
+        raise NotImplementedError(type(self).__name__)
+
+
+def _wide(tensor: Tensor) -> torch.dtype:
+    if not tensor.is_floating_point() or tensor.device.type == "mps":
+        return tensor.dtype
+    return torch.float64
+
+
+@final
+class Sum(Combiner):
+    """``sum``, ``mean``, and matrix products over the dimension that they sum."""
+
+    def __init__(self, node: fx.Node, dim: int, length: int) -> None:
+        super().__init__(node, dim, length)
+        self.mean = node.target in (aten.mean.dim, aten.mean.default)
+        self.total: Tensor | None = None
+
+    def add(self, part: Tensor, offset: int, count: int) -> None:
+        self.dtype = part.dtype
+        wide = part.to(_wide(part), copy=self.total is None)
+        if self.mean:
+            wide = wide * (count / self.length)
+        self.total = wide if self.total is None else self.total.add_(wide)
+
+    def finish(self) -> Tensor:
+        assert self.total is not None
+        return self.total.to(self.dtype)
+
+    def part_gradient(self, part: Tensor, result: Tensor, gradient: Tensor, offset: int, count: int) -> Tensor:
+        return gradient * (count / self.length) if self.mean else gradient
+
+
+@final
+class Extreme(Combiner):
+    """``amax``, ``amin``, ``max()``, ``min()``, ``any``, ``all``: values without an index."""
+
+    differentiable = False  # torch divides the gradient among equal extremes: their number is known only at the end
+
+    def __init__(self, node: fx.Node, dim: int, length: int) -> None:
+        super().__init__(node, dim, length)
+        self.best: Tensor | None = None
+        largest = node.target in (aten.amax.default, aten.max.default) or "any" in str(node.target)
+        self.join: Callable[[Tensor, Tensor], Tensor] = torch.maximum if largest else torch.minimum
+
+    def add(self, part: Tensor, offset: int, count: int) -> None:
+        self.best = part if self.best is None else self.join(self.best, part)
+
+    def finish(self) -> Tensor:
+        assert self.best is not None
+        return self.best
+
+
+@final
+class IndexedExtreme(Combiner):
+    """``max`` and ``min`` along a dimension with the index of the first extreme; ``argmax`` and ``argmin``."""
+
+    def __init__(self, node: fx.Node, dim: int, length: int) -> None:
+        super().__init__(node, dim, length)
+        self.largest = node.target in (aten.max.dim, aten.argmax.default)
+        self.index_only = node.target in (aten.argmax.default, aten.argmin.default)
+        self.values: Tensor | None = None
+        self.index: Tensor | None = None
+
+    def add(self, part: Any, offset: int, count: int) -> None:
+        values, index = part[0], part[1] + offset
+        if self.values is None or self.index is None:
+            self.values, self.index = values, index
+            return
+        better = values > self.values if self.largest else values < self.values
+        better |= values.isnan() & ~self.values.isnan()
+        self.values = torch.where(better, values, self.values)
+        self.index = torch.where(better, index, self.index)
+
+    def finish(self) -> Any:
+        assert self.values is not None
+        return self.index if self.index_only else (self.values, self.index)
+
+    def part_gradient(self, part: Any, result: Any, gradient: Tensor, offset: int, count: int) -> Tensor:
+        return torch.where((result[1] >= offset) & (result[1] < offset + count), gradient, 0)
+
+
+@final
+class TopK(Combiner):
+    """``topk`` along the streamed dimension: the best of the best so far and of the tile."""
+
+    def __init__(self, node: fx.Node, dim: int, length: int) -> None:
+        super().__init__(node, dim, length)
+        given = arguments(node)
+        self.count, self.largest = given["k"], given["largest"]
+        self.values: Tensor | None = None
+        self.index: Tensor | None = None
+
+    def add(self, part: Any, offset: int, count: int) -> None:
+        values, index = part[0], part[1] + offset
+        if self.values is not None and self.index is not None:
+            values = torch.cat([self.values, values], self.dim)
+            index = torch.cat([self.index, index], self.dim)
+        kept = min(self.count, values.shape[self.dim])
+        self.values, order = values.topk(kept, self.dim, self.largest, True)
+        self.index = index.gather(self.dim, order)
+
+    def finish(self) -> tuple[Tensor, Tensor]:
+        assert self.values is not None
+        assert self.index is not None
+        return self.values, self.index
+
+    def part_gradient(self, part: Any, result: Any, gradient: Tensor, offset: int, count: int) -> Tensor:
+        """Each of the tile's best gets the gradient of the place it took in the whole's best, if any."""
+        own, whole = (index.movedim(self.dim, -1) for index in (part[1] + offset, result[1]))
+        taken = own.unsqueeze(-1) == whole.unsqueeze(-2)
+        given = torch.where(taken, gradient.movedim(self.dim, -1).unsqueeze(-2), 0).sum(-1)
+        return given.movedim(-1, self.dim)
+
+
+@final
+class LogSumExp(Combiner):
+    """``logsumexp``."""
+
+    def __init__(self, node: fx.Node, dim: int, length: int) -> None:
+        super().__init__(node, dim, length)
+        self.total: Tensor | None = None
+
+    def add(self, part: Tensor, offset: int, count: int) -> None:
+        self.dtype = part.dtype
+        wide = part.to(_wide(part))
+        self.total = wide if self.total is None else torch.logaddexp(self.total, wide)
+
+    def finish(self) -> Tensor:
+        assert self.total is not None
+        return self.total.to(self.dtype)
+
+    def part_gradient(self, part: Tensor, result: Tensor, gradient: Tensor, offset: int, count: int) -> Tensor:
+        return (part - torch.where(result.isinf(), 0, result)).exp() * gradient
+
+
+def tile_topk(tile: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
+    """``topk`` of a tile, which may hold fewer than ``k``."""
+    found = tile.topk(min(k, tile.shape[dim]), dim, largest, True)
+    return found[0], found[1]
+
+
+COMBINERS: dict[Any, type[Combiner]] = {
+    **dict.fromkeys((aten.sum.dim_IntList, aten.sum.default, aten.mean.dim, aten.mean.default), Sum),
+    **dict.fromkeys((aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default), Sum),
+    **dict.fromkeys((aten.amax.default, aten.amin.default, aten.max.default, aten.min.default), Extreme),
+    **dict.fromkeys((aten.any.dim, aten.any.dims, aten.any.default), Extreme),
+    **dict.fromkeys((aten.all.dim, aten.all.dims, aten.all.default), Extreme),
+    **dict.fromkeys((aten.max.dim, aten.min.dim, aten.argmax.default, aten.argmin.default), IndexedExtreme),
+    aten.logsumexp.default: LogSumExp,
+    aten.topk.default: TopK,
+}
+_CONTRACTIONS = (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default)
+_WITH_INDEX = {aten.argmax.default: aten.max.dim, aten.argmin.default: aten.min.dim}
+
+
+def streamable_dims(node: fx.Node) -> list[int]:
+    """Dimensions of the first operand over which the parts of ``node`` can be combined."""
+    combiner = COMBINERS.get(node.target)
+    if combiner is None:
+        return []
+    count = value(node.args[0]).dim()  # type: ignore[arg-type]
+    if node.target in _CONTRACTIONS:
+        return [count - 1]
+    if combiner is TopK:
+        return [int(arguments(node)["dim"]) % count]
+    if combiner is IndexedExtreme and arguments(node).get("dim") is None:
+        return []  # an index into the flattened tensor
+    return reduced_dims(node)[0]
+
+
+def part_call(node: fx.Node, dim: int) -> Call:
+    """What is computed on a tile, the operand being sliced along the streamed ``dim``."""
+    source: Any = node.args[0]
+    given = arguments(node)
+    if node.target in _CONTRACTIONS:
+        other: Any = node.args[1]
+        return Call(node.target, (Slice(source, dim), Slice(other, max(0, value(other).dim() - 2))))
+    if node.target in _WITH_INDEX:
+        return Call(_WITH_INDEX[node.target], (Slice(source, dim), given["dim"], given["keepdim"]))
+    if node.target is aten.topk.default:
+        return Call(tile_topk, (Slice(source, dim), given["k"], dim, given["largest"]))
+    return Call(node.target, (Slice(source, dim), *node.args[1:]), node.kwargs)

@@ -1,0 +1,98 @@
+"""The work of a tile as compiled code: sized by its own peaks, timed, and kept where it is faster.
+
+A compiled body writes little of what the plain one does, so its tiles can be many times larger, and have to be: a call
+of compiled code costs some 50 microseconds. It is compiled once for tiles of any length. Equality is for ``proof``.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from togi.tiling.footprint import Weights
+from togi.tiling.loop import Body, TileLoop
+from togi.tiling.race import fastest
+from togi.tiling.tile import Choice, Tiling, device_of, excess_of, peak_of_tile, rounded, tile_of
+
+_SIZES = 9
+_LONG_S = 0.02
+"""A compiled tile that takes so long gains nothing by being longer."""
+_FASTER = 0.8
+"""A compiled body has to take this share of the plain one's time to be kept. They are timed one after the other."""
+_LEAST_EXCESS = 1e-6
+
+
+def with_compiled(loop: TileLoop, reads: Sequence[Any], plain: Tiling, weights: Weights, room_bytes: float) -> Choice:
+    """The choice with a compiled body where that is faster; without one, and the reason, where not."""
+    if device_of(reads) != "cpu":
+        return Choice(plain=plain, compiling="not compiled: whether it is faster is measured on the CPU only")
+    try:
+        form = _Compiled(loop)
+        sizes, any_length = form.sizes(reads, plain, weights, room_bytes)
+    except Exception as error:  # a missing compiler, or the compiler's own failure: the plain body goes on
+        text = " ".join(str(error).split())[:160]
+        return Choice(plain=plain, compiling=f"not compiled: {type(error).__name__}: {text}")
+    tile, took_s = fastest(loop, reads, sizes, weights.number(loop.loop.length), form.body)
+    if took_s > _FASTER * plain.per_position_s:
+        return Choice(plain=plain, compiling=f"compiled and dropped: {plain.per_position_s / took_s:.2f} x")
+    per_position, _ = loop.tile_bytes(weights)
+    excess, fixed = plain.excess, plain.fixed_positions
+    if len(sizes) > 1:
+        excess, fixed = excess_of(loop, reads, form.body, sizes[-2:], per_position, _LEAST_EXCESS)
+    found = Tiling(tile_bytes=tile * per_position, excess=excess, fixed_positions=fixed, per_position_s=took_s)
+    told = f"compiled: {plain.per_position_s / took_s:.2f} x"
+    return Choice(plain=plain, compiled=found, body=form.body, any_length=any_length, compiling=told)
+
+
+class _Compiled:
+    """A loop's body, compiled when it is first called. Counts how often it is compiled, and lives as long as it."""
+
+    def __init__(self, loop: TileLoop) -> None:
+        self.loop, self.times = loop, 0
+        self.body: Body = torch.compile(loop.body, fullgraph=True, backend=self._compile)
+
+    def _compile(self, module: Any, inputs: Any) -> Any:
+        from torch._inductor.compile_fx import compile_fx
+
+        self.times += 1
+        return compile_fx(module, inputs)
+
+    def sizes(self, reads: Sequence[Any], plain: Tiling, weights: Weights, room_bytes: float) -> tuple[list[int], bool]:
+        """Sizes of tiles whose peak keeps to the room, ascending; and whether one compiled form serves them all.
+
+        The first is the plain tile's, the others are each twice the last. The peak of the next is foretold by that of
+        the last before it is measured, so that measuring keeps to the room too.
+        """
+        length = weights.number(self.loop.loop.length)
+        _, besides = self.loop.tile_bytes(weights)
+        tile = tile_of(self.loop, plain, weights, room_bytes)
+        found: list[int] = []
+        for _ in range(_SIZES):
+            before = self.times
+            took_s = self._run(reads, tile, length)
+            if len(found) > self.loop.uses_length and self.times > before:
+                return found, False  # numbers are compiled in at first, and left open the second time
+            found.append(tile)
+            peak = peak_of_tile(self.loop, reads, self.body, tile)
+            tile = rounded(2 * tile)
+            if tile > length or took_s > _LONG_S:
+                break
+            if peak is None or 2 * peak + besides > room_bytes:
+                break
+        return found, True
+
+    def _run(self, reads: Sequence[Any], tile: int, length: int) -> float:
+        """At two places, as the offset may be a number of the body too. Seconds of a warm call."""
+        warm_s = float("inf")
+        for offset in (0, length - tile, length - tile):
+            arguments = self.loop.arguments(reads, offset, tile)
+            for argument, part in zip(arguments, self.loop.sliced, strict=False):
+                torch._dynamo.maybe_mark_dynamic(argument, part.dim)
+            with torch.no_grad():
+                start = time.perf_counter()
+                self.body(*arguments)
+                warm_s = min(warm_s, time.perf_counter() - start)
+        return warm_s

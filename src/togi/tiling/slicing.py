@@ -1,0 +1,139 @@
+"""Which slices of its operands does a slice of an operation's result need? The proof that a dimension is safe.
+
+For a call and a dimension of its result, a rule answers with the same call on sliced operands: each operand is either
+sliced along one dimension, at the same positions, or taken whole. Where no rule is known, or the dimension is one along
+which the operation mixes positions (a softmax, a scan, a sort along it), the answer is no: ``NotSliceable`` with the
+reason. An operation without a rule is never guessed at.
+
+Rules are keyed by ATen overload. Pointwise operations are known from torch's own tag. The rules of operations that
+move, pick or multiply dimensions are in ``slicing_rules``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+from togi.tiling.arithmetic import size_expression
+
+aten = torch.ops.aten
+
+
+class NotSliceable(Exception):
+    """A dimension along which a result cannot be computed slice by slice, and why."""
+
+
+@dataclass(frozen=True)
+class Slice:
+    """This node, at the positions of the tile along ``dim``."""
+
+    node: fx.Node
+    dim: int
+
+
+@dataclass(frozen=True)
+class Length:
+    """How many positions the tile has."""
+
+
+@dataclass(frozen=True)
+class Offset:
+    """Where the tile begins."""
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call on sliced operands. Arguments hold ``Slice``, ``Length``, ``Offset``; plain nodes are taken whole."""
+
+    target: Any
+    args: tuple[Any, ...]
+    kwargs: Mapping[str, Any] = field(default_factory=dict)
+
+
+Rule = Callable[[fx.Node, int], Call]
+RULES: dict[Any, Rule] = {}
+
+
+def rule(*targets: Any) -> Callable[[Rule], Rule]:
+    """Register a rule for ATen overloads: ``rule(node, dim)``, with ``dim`` not negative."""
+
+    def register(function: Rule) -> Rule:
+        for target in targets:
+            RULES[target] = function
+        return function
+
+    return register
+
+
+def sliced_call(node: fx.Node, dim: int) -> Call:
+    """How to compute the slice of ``node`` along ``dim`` (not negative) from slices of its operands.
+
+    Raises:
+        NotSliceable: the operation mixes positions of that dimension, or has no rule.
+    """
+    from togi.tiling import slicing_rules
+
+    assert slicing_rules
+    found = RULES.get(node.target)
+    if found is not None:
+        return found(node, dim)
+    if torch.Tag.pointwise in getattr(node.target, "tags", ()):
+        return pointwise(node, dim)
+    raise NotSliceable(f"{name(node)} has no rule for slices")
+
+
+def pointwise(node: fx.Node, dim: int) -> Call:
+    """Operands aligned from the right, as in broadcasting."""
+    out = rank(node)
+
+    def aligned(operand: fx.Node) -> Any:
+        return broadcast_slice(operand, dim, out)
+
+    args = fx.node.map_arg(node.args, aligned)
+    return Call(node.target, args, fx.node.map_arg(node.kwargs, aligned))
+
+
+def broadcast_slice(operand: fx.Node, dim: int, out_rank: int) -> Any:
+    """``operand`` sliced where it has the dimension of the result, whole where it is repeated along it."""
+    value = operand.meta.get("val")
+    if not isinstance(value, Tensor):
+        return operand
+    own = dim - (out_rank - value.dim())
+    return operand if own < 0 or size_expression(value.shape[own]) == 1 else Slice(operand, own)
+
+
+def value(node: fx.Node) -> Tensor:
+    found = node.meta["val"]
+    assert isinstance(found, Tensor), f"{node} is no tensor"
+    return found
+
+
+def rank(node: fx.Node) -> int:
+    """Dimensions of the result; of the first one where there are several (``max`` with its index)."""
+    found = node.meta["val"]
+    return (found if isinstance(found, Tensor) else found[0]).dim()
+
+
+def sizes(node: fx.Node) -> list[Any]:
+    """Symbolic sizes of the result; of the first one where there are several."""
+    found = node.meta["val"]
+    return [size_expression(size) for size in (found if isinstance(found, Tensor) else found[0]).shape]
+
+
+def name(node: fx.Node) -> str:
+    """``aten.cumsum`` for messages."""
+    packet = getattr(node.target, "overloadpacket", None)
+    return str(packet) if packet is not None else str(getattr(node.target, "__name__", node.target))
+
+
+def arguments(node: fx.Node) -> dict[str, Any]:
+    """All arguments by the schema's names, with defaults."""
+    schema = node.target._schema  # type: ignore[union-attr]
+    found = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
+    found.update(zip([argument.name for argument in schema.arguments], node.args, strict=False))
+    found.update(node.kwargs)
+    return found

@@ -1,0 +1,275 @@
+"""The parent's side of trial processes: start a server, start children, pause, resume, kill. No torch."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from togi.core import errors
+from togi.core.errors import TogiError, TrialServerError
+from togi.worker.protocol import Channel, Closed, Job, Message, ServerConfig, Timeout
+from togi.worker.server import CHANNEL_FD
+
+_START_TIMEOUT_S = 600.0
+_MEMORY_POLL_S = 0.25
+
+
+class Died(Exception):
+    """The child ended without a final record. ``status``: exit code, or minus the signal's number."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class TooMuchMemory(Exception):
+    """The child and its descendants held more than they may. ``bytes``: how much."""
+
+    def __init__(self, bytes: int) -> None:
+        super().__init__(bytes)
+        self.bytes = bytes
+
+
+class TrialServer:
+    """One server process for one subject. A context manager: leaving it ends every child.
+
+    Raises TogiError (the subject's own error) or TrialServerError on start.
+    """
+
+    def __init__(self, config: ServerConfig, environment: Mapping[str, str] | None = None) -> None:
+        self.config = config
+        self.environment = dict(environment or {})
+        self.fork_safe = True
+        self.exits: dict[int, int] = {}
+        self._log = Path(config.folder) / "server.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def start(self) -> None:
+        ours, theirs = socket.socketpair()
+        environment = {
+            **os.environ,
+            "OPENBLAS_NUM_THREADS": "1",  # numpy's OpenBLAS starts its threads on import, before any fork
+            "TOKENIZERS_PARALLELISM": "false",
+            "PYTHONUNBUFFERED": "1",
+            # compilers' caches and unpacked libraries: shared by the trials of a run, gone with its folder
+            "TMPDIR": str(Path(self.config.folder) / "tmp"),
+            **self.environment,
+            "TOGI_TOKEN": self.config.token,
+        }
+        fd = theirs.fileno()
+        Path(environment["TMPDIR"]).mkdir(exist_ok=True)
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-c", _BOOT, str(fd)],
+                pass_fds=(fd,),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                env=environment,
+                start_new_session=True,
+            )
+        theirs.close()
+        self.channel = Channel(ours, self.config.token)
+        self.channel.send(self.config.model_dump(mode="json"))
+        self._await_ready()
+
+    def _await_ready(self) -> None:
+        try:
+            answer = self.channel.receive(_START_TIMEOUT_S)
+        except (Closed, Timeout) as error:
+            self.close()
+            raise TrialServerError(
+                "the process that loads the subject "
+                + ("did not answer in 10 minutes" if isinstance(error, Timeout) else "died while loading it")
+                + f", so nothing can be tried. It printed last:\n{self.log_tail()}"
+            ) from None
+        if "error" in answer:
+            self.close()
+            raise _error(answer)
+        self.fork_safe = bool(answer["fork_safe"])
+
+    def start_child(self, job: Job) -> Child:
+        """Fork a child for ``job`` (or make a fresh server the child where forking is not safe)."""
+        if not self.fork_safe:
+            return self._start_inline(job)
+        ours, theirs = socket.socketpair()
+        self.channel.send({"job": job.model_dump(mode="json"), "inline": False}, (theirs.fileno(),))
+        theirs.close()
+        while True:
+            message = self._receive(30.0)
+            if "started" in message:
+                return Child(self, int(message["started"]), Channel(ours, self.config.token), job)
+
+    def _start_inline(self, job: Job) -> Child:
+        own = TrialServer(self.config, self.environment)
+        own.start()
+        ours, theirs = socket.socketpair()
+        own.channel.send({"job": job.model_dump(mode="json"), "inline": True}, (theirs.fileno(),))
+        theirs.close()
+        assert own._process is not None
+        return Child(own, own._process.pid, Channel(ours, self.config.token), job)
+
+    def exit_status(self, pid: int, timeout_s: float) -> int | None:
+        """How the child ended, or None if it has not within the time."""
+        deadline = time.monotonic() + timeout_s
+        while pid not in self.exits:
+            if self._process is not None and pid == self._process.pid:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    self.exits[pid] = self._process.wait(timeout_s)
+                return self.exits.get(pid)
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            with contextlib.suppress(Timeout):
+                self._receive(left)
+        return self.exits[pid]
+
+    def _receive(self, timeout_s: float) -> Message:
+        try:
+            message = self.channel.receive(timeout_s)
+        except Closed:
+            raise TrialServerError(
+                f"the trial server ended unexpectedly. What was learned is kept; it printed last:\n{self.log_tail()}"
+            ) from None
+        if "exited" in message:
+            self.exits[int(message["exited"])] = int(message["status"])
+        return message
+
+    def log_tail(self, limit: int = 2000) -> str:
+        return tail(self._log, limit)
+
+    def close(self) -> None:
+        if self._process is None:
+            return
+        if hasattr(self, "channel"):
+            self.channel.close()  # the server kills its children and ends when its channel closes
+        try:
+            self._process.wait(5.0)
+        except subprocess.TimeoutExpired:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
+
+
+class Child:
+    """One trial process. Paused children use no processor: idle thread pools spin and would disturb the others."""
+
+    def __init__(self, server: TrialServer, pid: int, channel: Channel, job: Job) -> None:
+        self.server = server
+        self.pid = pid
+        self.channel = channel
+        self.job = job
+        self.paused = False
+        self.ended = False
+
+    def send(self, message: Message) -> None:
+        try:
+            self.channel.send(message)
+        except Closed:
+            raise Died(self._status()) from None
+
+    def receive(self, timeout_s: float, memory_limit_bytes: int | None = None) -> Message:
+        """The next message. Raises Timeout, Died or TooMuchMemory."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                raise Timeout
+            try:
+                return self.channel.receive(min(left, _MEMORY_POLL_S) if memory_limit_bytes else left)
+            except Closed:
+                raise Died(self._status()) from None
+            except Timeout:
+                used = group_memory(self.pid) if memory_limit_bytes else 0
+                if memory_limit_bytes and used > memory_limit_bytes:
+                    raise TooMuchMemory(used) from None
+
+    def pause(self) -> None:
+        if not self.paused:
+            self._signal(signal.SIGSTOP)
+            self.paused = True
+
+    def resume(self) -> None:
+        if self.paused:
+            self._signal(signal.SIGCONT)
+            self.paused = False
+
+    def kill(self) -> None:
+        """End it and all its descendants, and wait until it is gone."""
+        if self.ended:
+            return
+        self.ended = True
+        self._signal(signal.SIGKILL)
+        with contextlib.suppress(TrialServerError):
+            self.server.exit_status(self.pid, 10.0)
+        self.channel.close()
+        if not self.server.fork_safe:
+            self.server.close()
+
+    def log_tail(self, limit: int = 4000) -> str:
+        return tail(Path(self.job.log), limit)
+
+    def _status(self) -> int:
+        status = self.server.exit_status(self.pid, 10.0)
+        return 0 if status is None else status
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, number)
+
+
+def group_memory(pid: int) -> int:
+    """Anonymous resident bytes of a process and its descendants (0 where /proc does not tell)."""
+    total, queue = 0, [pid]
+    while queue:
+        current = queue.pop()
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            status = Path(f"/proc/{current}/status").read_text().splitlines()
+            total += 1024 * int(next(line for line in status if line.startswith("RssAnon:")).split()[1])
+            for listing in Path(f"/proc/{current}/task").glob("*/children"):
+                queue += [int(child) for child in listing.read_text().split()]
+    return total
+
+
+def tail(path: Path, limit: int) -> str:
+    """The last ``limit`` bytes of a text file, whole lines, rubbish replaced."""
+    try:
+        with path.open("rb") as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - limit))
+            return file.read().decode(errors="replace").strip()
+    except OSError:
+        return ""
+
+
+def _error(answer: Message) -> TogiError:
+    known = getattr(errors, str(answer.get("kind", "")), None)
+    kind = known if isinstance(known, type) and issubclass(known, TogiError) else errors.SubjectError
+    return kind(str(answer["error"]))
+
+
+_BOOT = f"""
+import os, sys
+fd = int(sys.argv[1])
+if fd != {CHANNEL_FD}:
+    os.dup2(fd, {CHANNEL_FD})
+    os.close(fd)
+from togi.worker.server import main
+main()
+"""

@@ -1,0 +1,97 @@
+"""From a subject's name to the subject: builds the module, runs nothing.
+
+``locate`` is called in a trial server, which forks a child per trial; a process that has run a model has a thread pool,
+and a forked child of such a process hangs in its first parallel region. So building stays on one thread and the first
+call of the module (whether the inputs fit it) is left to ``togi.worker.survey``, which runs in a child.
+"""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from togi.subject.inputs import Subject
+from togi.subject.spec import Spec, check_spec, parse
+
+__all__ = ["check_spec", "locate"]
+
+
+def locate(spec: str, *, seed: int = 0) -> Subject:
+    """The subject that ``spec`` names (its forms: ``togi.subject.spec``). May import torch and the user's code.
+
+    Models of timm, torchvision and transformers get random weights from ``seed``, unless their weights are in a local
+    file; nothing is downloaded.
+
+    Raises SubjectError (cannot be found or built) or UnknownNameError (with the nearest name).
+    """
+    check_spec(spec)
+    parsed = parse(spec)
+    with _one_thread(), _seeded(seed):
+        return _build(parsed, seed)
+
+
+def _build(spec: Spec, seed: int) -> Subject:
+    match spec.form:
+        case "file" | "package":
+            from togi.subject.sources.factory import from_factory
+
+            return from_factory(spec)
+        case "timm":
+            from togi.subject.sources.timm_models import from_timm
+
+            return from_timm(spec, seed)
+        case "torchvision":
+            from togi.subject.sources.torchvision_models import from_torchvision
+
+            return from_torchvision(spec, seed)
+        case "transformers":
+            from togi.subject.sources.transformers_models import from_transformers
+
+            return from_transformers(spec, seed)
+        case "exported":
+            from togi.subject.sources.exported import from_exported
+
+            return from_exported(spec, seed)
+        case "torchscript":
+            from togi.subject.sources.torchscript import from_torchscript
+
+            return from_torchscript(spec, seed)
+        case "artifact":
+            from togi.artifact.subject import from_artifact
+
+            return from_artifact(spec, seed)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Filling weights with one thread starts no pool; a factory that sets the number itself keeps its choice."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if torch.get_num_threads() == 1:
+            torch.set_num_threads(before)
+
+
+@contextmanager
+def _seeded(seed: int) -> Iterator[None]:
+    """Random weights and inputs are the same in every process; the caller's generators are left as they were."""
+    import torch
+
+    state = random.getstate()
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        random.seed(seed)
+        if "numpy" in sys.modules:
+            import numpy
+
+            numpy.random.seed(seed % 2**32)
+        try:
+            yield
+        finally:
+            random.setstate(state)

@@ -1,0 +1,139 @@
+"""What the parent, the trial server and the trial children say to each other: framed lines of JSON, no pickle.
+
+A child's channel may be written to by hostile or careless code in the same process. Every frame therefore starts on a
+line of its own with a token that only this study knows; whatever else arrives is counted as rubbish and skipped.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import select
+import socket
+import sys
+import time
+from typing import Any, Literal
+
+from pydantic import Field
+
+from togi.core.records import Machine, Recipe, Record
+
+Message = dict[str, Any]
+
+
+class SubjectRef(Record):
+    """Where children find the subject."""
+
+    kind: Literal["locator", "live", "artifact", "nothing"]
+    spec: str = ""
+    """A locator; the path of the run's private file that holds a live subject; the folder of an artifact."""
+    path: tuple[str, ...] = ()
+    """``sys.path`` of the parent."""
+    cwd: str = "."
+
+    @classmethod
+    def here(cls, kind: Literal["locator", "live", "artifact", "nothing"], spec: str = "") -> SubjectRef:
+        """With this process's import path and working folder."""
+        return cls(kind=kind, spec=spec, path=tuple(sys.path), cwd=os.getcwd())
+
+
+class ServerConfig(Record):
+    """What a trial server is started with."""
+
+    token: str
+    subject: SubjectRef
+    folder: str
+    """The run's private folder: truth, logs."""
+    device: str
+    seed: int
+    threads: int
+    machine: Machine
+
+
+class Job(Record):
+    """What one child does after it has started."""
+
+    kind: Literal["survey", "trial", "artifact", "repro", "errand"]
+    log: str
+    """File that takes what the child prints."""
+    recipe: Recipe | None = None
+    artifact: str | None = None
+    out: str | None = None
+    """Folder for a repro."""
+    function: str | None = None
+    """``module:name`` of what an errand calls with the subject and ``payload``."""
+    payload: Message = Field(default_factory=dict)
+    check: bool = True
+    """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
+
+
+class Closed(Exception):
+    """The other side closed the channel."""
+
+
+class Timeout(Exception):
+    """Nothing arrived in time."""
+
+
+class Channel:
+    """Frames over a socket. ``rubbish_bytes`` counts what was not a frame of this study."""
+
+    def __init__(self, sock: socket.socket, token: str) -> None:
+        self.sock = sock
+        self.rubbish_bytes = 0
+        self._prefix = token.encode() + b" "
+        self._buffer = b""
+
+    def fileno(self) -> int:
+        return self.sock.fileno()
+
+    def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        frame = b"\n" + self._prefix + json.dumps(message).encode() + b"\n"
+        try:
+            if fds:
+                sent = socket.send_fds(self.sock, [frame], list(fds))
+                frame = frame[sent:]
+            if frame:
+                self.sock.sendall(frame)
+        except (BrokenPipeError, ConnectionResetError) as error:
+            raise Closed from error
+
+    def receive(self, timeout_s: float | None = None) -> Message:
+        """The next frame. Raises Timeout or Closed."""
+        return self.receive_with_fds(timeout_s)[0]
+
+    def receive_with_fds(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        fds: list[int] = []
+        while (message := self._next_frame()) is None:
+            left = None if deadline is None else max(0.0, deadline - time.monotonic())
+            if not select.select([self.sock], [], [], left)[0]:
+                raise Timeout
+            try:
+                data, received, _, _ = socket.recv_fds(self.sock, 1 << 16, 4)
+            except ConnectionResetError as error:
+                raise Closed from error
+            fds += received
+            if not data:
+                raise Closed
+            self._buffer += data
+        return message, fds
+
+    def close(self) -> None:
+        self.sock.close()
+
+    def _next_frame(self) -> Message | None:
+        while b"\n" in self._buffer:
+            line, self._buffer = self._buffer.split(b"\n", 1)
+            if line.startswith(self._prefix):
+                try:
+                    return dict(json.loads(line[len(self._prefix) :]))
+                except ValueError:
+                    pass  # a frame that foreign bytes were written into: rubbish like the rest
+            self.rubbish_bytes += len(line)
+        return None
+
+
+def new_token() -> str:
+    return secrets.token_hex(16)

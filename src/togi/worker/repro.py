@@ -1,0 +1,151 @@
+"""A folder that repeats one trial without togi: a script, the exported model, its inputs and the original's outputs.
+
+The script needs torch, safetensors and the backend alone, so it can go into a bug report. The rewrites, layout and
+precision of the recipe are in the exported model already; the engine and the runtime settings are in the script.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from togi.core.errors import Refused
+from togi.core.records import Choice, Recipe, Stage
+from togi.graph.candidate import Candidate
+from togi.graph.capture import export
+from togi.techniques import Engine, technique
+from togi.techniques.build import build
+from togi.torch_internals.archive import save_exported
+
+EAGER_LINES = "run = program.module()"
+
+_SCRIPT = '''"""Repeats the trial "{label}" of {subject} without togi.
+
+    python repro.py
+
+Needs torch {torch}{packages} and safetensors.
+model.pt2: the module, flattened to tensors in and out{rewritten}.
+inputs.safetensors: the samples. expected.safetensors: what the original answered in eager mode.
+"""
+
+import contextlib
+import time
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+here = Path(__file__).resolve().parent
+
+
+def read(name):
+    """Tensors named "sample.position", as one list a sample."""
+    found = {{}}
+    for key, tensor in load_file(here / name).items():
+        sample, position = map(int, key.split("."))
+        found.setdefault(sample, {{}})[position] = tensor
+    return [[found[s][p] for p in sorted(found[s])] for s in sorted(found)]
+
+
+samples, expected = read("inputs.safetensors"), read("expected.safetensors")
+program = torch.export.load(here / "model.pt2")
+{settings}
+with {context}():
+{engine}
+
+    for number, (inputs, wanted) in enumerate(zip(samples, expected)):
+        outputs = run(*inputs)
+        for position, (found, want) in enumerate(zip(outputs, wanted)):
+            error = (found.double() - want.double()).norm() / want.double().norm().clamp_min(1e-300)
+            print(f"sample {{number}}, output {{position}}: relative error {{error:.2e}}")
+        times = []
+        for _ in range(20):
+            began = time.perf_counter()
+            run(*inputs)
+            times.append(time.perf_counter() - began)
+        print(f"sample {{number}}: {{1e3 * sorted(times)[10]:.3f}} ms (median of 20)")
+'''
+
+
+def write_repro(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None:
+    """Write the folder. ``start`` is the subject before any technique.
+
+    Raises Refused: the model cannot be exported, the engine has no script form, or a technique works inside an engine.
+    """
+    inside = [c.technique for c in recipe.choices if technique(c.technique).needs]
+    if inside:
+        raise Refused(f"{inside[0]} works inside an engine and has no script form")
+    lines = _engine_lines(recipe)
+    graph_stages = (Stage.REWRITE, Stage.LAYOUT, Stage.PRECISION)
+    prefix = Recipe(choices=tuple(c for c in recipe.choices if c.stage in graph_stages))
+    program = export(build(prefix, start))
+    folder.mkdir(parents=True, exist_ok=True)
+    save_exported(program, folder / "model.pt2")
+    save_file(_named(start.flat_samples()), folder / "inputs.safetensors")
+    save_file(_named(_eager_outputs(start)), folder / "expected.safetensors")
+    (folder / "repro.py").write_text(_script(recipe, subject, lines, prefix))
+
+
+def _engine_lines(recipe: Recipe) -> str:
+    for choice in recipe.at(Stage.ENGINE):
+        engine = technique(choice.technique)
+        lines = engine.repro(dict(choice.options), _threads(recipe)) if isinstance(engine, Engine) else None
+        if lines is None:
+            raise Refused(f"{choice.label} has no script form")
+        return lines
+    return EAGER_LINES
+
+
+def _threads(recipe: Recipe) -> int | None:
+    choice = recipe.find("threads")
+    return int(str(choice.options["count"])) if choice else None
+
+
+def _eager_outputs(start: Candidate) -> list[list[Tensor]]:
+    flat = start.flat()
+    with torch.no_grad():
+        return [list(flat(*tensors)) for tensors in start.flat_samples()]
+
+
+def _named(samples: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
+    """Contiguous copies, so that safetensors takes views and tensors given twice."""
+    return {
+        f"{number}.{position}": tensor.detach().contiguous().clone()
+        for number, tensors in enumerate(samples)
+        for position, tensor in enumerate(tensors)
+    }
+
+
+def _script(recipe: Recipe, subject: str, lines: str, prefix: Recipe) -> str:
+    needed = [p.distribution for c in recipe.choices for p in technique(c.technique).packages]
+    return _SCRIPT.format(
+        label=recipe.label,
+        subject=subject,
+        torch=torch.__version__,
+        packages="".join(f", {name}" for name in needed),
+        rewritten=f", after {prefix.label}" if prefix.choices else "",
+        settings="\n".join(_setting(choice, recipe) for choice in recipe.at(Stage.RUNTIME)),
+        context=_context(recipe),
+        engine="\n".join(f"    {line}" for line in lines.splitlines()),
+    )
+
+
+def _context(recipe: Recipe) -> str:
+    for mode in ("inference_mode", "no_grad"):
+        if recipe.find(mode):
+            return f"torch.{mode}"
+    return "contextlib.nullcontext"
+
+
+def _setting(choice: Choice, recipe: Recipe) -> str:
+    if choice.technique == "threads":
+        return f"torch.set_num_threads({_threads(recipe)})"
+    if choice.technique == "flush_denormal":
+        return "torch.set_flush_denormal(True)"
+    if choice.technique == "allocator":
+        return f"# run it with LD_PRELOAD set to {choice.options.get('name')}"
+    return ""

@@ -1,0 +1,222 @@
+"""The trial server: imports torch and loads the subject once, then forks a child for every trial in milliseconds.
+
+Started with a socket as file descriptor 3 and a ``ServerConfig`` as first frame. It never runs the model and starts no
+thread, because a forked child of a process with an OpenMP pool hangs in its first parallel region. Where loading the
+subject starts threads or CUDA all the same, it says so, and the parent starts a fresh server for every trial, which
+then runs the job itself instead of forking.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from togi.core.errors import TogiError
+from togi.worker.protocol import Channel, Closed, Job, ServerConfig, SubjectRef
+
+CHANNEL_FD = 3
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def main() -> None:
+    channel, config = _connect()
+    os.chdir(config.subject.cwd)
+    sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        subject = _load(config)
+    except TogiError as error:
+        channel.send({"error": str(error), "kind": type(error).__name__})
+        return
+    except BaseException as error:
+        channel.send({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
+        return
+    channel.send({"ready": True, "pid": os.getpid(), "fork_safe": _fork_safe(), "threads": _thread_count()})
+    with contextlib.suppress(Closed):
+        _Server(channel, config, subject).serve()
+
+
+def _connect() -> tuple[Channel, ServerConfig]:
+    first = Channel(socket.socket(fileno=CHANNEL_FD), os.environ.pop("TOGI_TOKEN"))
+    os.set_inheritable(CHANNEL_FD, False)
+    return first, ServerConfig.model_validate(first.receive())
+
+
+def _load(config: ServerConfig) -> Any:
+    """Import torch with one thread, then the subject: nothing here may start a thread pool."""
+    import torch
+
+    torch.set_num_threads(1)
+    # what nearly every child needs is imported once, here; it would cost each of them a second
+    import torch._dynamo
+    import torch.export
+
+    import togi.worker.worker  # noqa: F401
+    from togi.techniques import all_techniques
+
+    all_techniques()
+    torch.manual_seed(config.seed)
+    return load_subject(config.subject)
+
+
+def load_subject(ref: SubjectRef) -> Any:
+    """The subject itself (None for an artifact, which the child loads, and where there is none)."""
+    if ref.kind in ("artifact", "nothing"):
+        return None
+    if ref.kind == "live":
+        import cloudpickle
+
+        with Path(ref.spec).open("rb") as file:
+            return cloudpickle.load(file)
+    from togi.worker.locate import locate
+
+    return locate(ref.spec)
+
+
+class _Server:
+    """Forks on request, reaps, reports every exit, and kills what a dead child left behind."""
+
+    def __init__(self, channel: Channel, config: ServerConfig, subject: Any) -> None:
+        self.channel = channel
+        self.config = config
+        self.subject = subject
+        self.children: set[int] = set()
+        # a collection in a child would visit, and so copy, everything that it shares with the server
+        gc.collect()
+        gc.freeze()
+        self.wake_read, wake_write = os.pipe()
+        os.set_blocking(wake_write, False)
+        signal.set_wakeup_fd(wake_write)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+
+    def serve(self) -> None:
+        try:
+            while True:
+                readable, _, _ = select.select([self.channel.fileno(), self.wake_read], [], [])
+                if self.wake_read in readable:
+                    os.read(self.wake_read, 4096)
+                    self._reap()
+                if self.channel.fileno() in readable and not self._obey():
+                    return
+        finally:
+            for pid in self.children:
+                _kill_group(pid)
+            self._reap_strays(set())
+
+    def _obey(self) -> bool:
+        message, fds = self.channel.receive_with_fds()
+        if "job" not in message:
+            return False
+        job = Job.model_validate(message["job"])
+        if message["inline"]:
+            self._become(job, fds[0])
+        pid = os.fork()
+        if pid == 0:
+            self._become(job, fds[0])
+        self.children.add(pid)
+        os.close(fds[0])
+        self.channel.send({"started": pid})
+        return True
+
+    def _become(self, job: Job, fd: int) -> None:
+        """In the child (or in the server itself for an inline job): run the job and end. Never returns."""
+        status = 70
+        try:
+            _settle(job)
+            from togi.worker.worker import run_job
+
+            status = run_job(job, self.config, self.subject, Channel(socket.socket(fileno=fd), self.config.token))
+        except BaseException:  # the last line of defence: whatever it was, the log has it
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(Exception):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(status)
+
+    def _reap(self) -> None:
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid in self.children:
+                self.children.discard(pid)
+                _kill_group(pid)
+                self._reap_strays(self.children)
+                self.channel.send({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
+
+    def _reap_strays(self, known: set[int]) -> None:
+        """Processes that a trial left behind are our children now (subreaper); they end with their trial."""
+        for _ in range(100):
+            strays = [pid for pid in _child_pids() if pid not in known]
+            if not strays:
+                return
+            for pid in strays:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, 0)
+
+
+def _settle(job: Job) -> None:
+    """Make the child a session of its own, with its prints in the log and first in line for the OOM killer."""
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+    with contextlib.suppress(PermissionError):
+        os.setsid()
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
+    log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    null = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(null, 0)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+
+
+def _fork_safe() -> bool:
+    import torch
+
+    return _thread_count() == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+
+
+def _thread_count() -> int:
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else 1
+
+
+def _child_pids() -> list[int]:
+    """Direct children, of every thread of this process (Linux; elsewhere none are found)."""
+    pids: list[int] = []
+    for listing in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            pids += [int(pid) for pid in listing.read_text().split()]
+    return pids
+
+
+def _kill_group(pid: int) -> None:
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+
+
+def _prctl(option: int, value: int) -> None:
+    with contextlib.suppress(OSError, AttributeError):  # Linux only: elsewhere orphans are killed by group alone
+        ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
+
+
+if __name__ == "__main__":
+    main()

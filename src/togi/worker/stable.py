@@ -1,0 +1,118 @@
+"""The processes of one subject: its trial servers, and whatever is started from them."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from togi.core.records import Facts, Machine, Recipe
+from togi.subject.signature import Signature
+from togi.techniques import technique
+from togi.worker.launch import TrialServer
+from togi.worker.protocol import Job, Message, ServerConfig, SubjectRef, new_token
+from togi.worker.supervise import Limits, OnPhase, RunningTrial
+
+
+class Stable:
+    """Starts trials of one subject and keeps them in a private folder that goes away at the end.
+
+    A context manager. Raises TogiError (the subject's own) when the subject cannot be loaded.
+    """
+
+    def __init__(self, subject: SubjectRef, machine: Machine, *, device: str, seed: int) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="togi-"))
+        self.config = ServerConfig(
+            token=new_token(),
+            subject=subject,
+            folder=str(self.folder),
+            device=device,
+            seed=seed,
+            threads=machine.threads,
+            machine=machine,
+        )
+        self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
+        self._started = 0
+
+    def __enter__(self) -> Self:
+        try:
+            self.server({})
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        for server in self._servers.values():
+            server.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def server(self, environment: Mapping[str, str]) -> TrialServer:
+        """The server whose children run under ``environment``; started on first use."""
+        key = tuple(sorted(environment.items()))
+        if key not in self._servers:
+            server = TrialServer(self.config, environment)
+            server.start()
+            self._servers[key] = server
+        return self._servers[key]
+
+    def survey(self, limits: Limits, on_phase: OnPhase) -> tuple[Facts, Signature, str]:
+        """Facts, signature and fingerprint of the subject. The truth stays in the folder for the trials.
+
+        Raises TrialEnded when the subject cannot be run.
+        """
+        with RunningTrial.begin(self.server({}), self._job("survey"), limits, "survey", on_phase) as trial:
+            found = trial.wait_for("surveyed")
+        return (
+            Facts.model_validate(found["facts"]),
+            Signature.model_validate(found["signature"]),
+            str(found["fingerprint"]),
+        )
+
+    def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
+        """A trial of ``recipe``, built and verified. Raises TrialEnded."""
+        server = self.server(environment_of(recipe, facts))
+        return RunningTrial.start(server, self._job("trial", recipe=recipe), limits, recipe.label, on_phase)
+
+    def start_unchecked(self, recipe: Recipe, limits: Limits) -> RunningTrial:
+        """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded."""
+        return RunningTrial.start(self.server({}), self._job("trial", recipe=recipe, check=False), limits, recipe.label)
+
+    def start_artifact(
+        self, folder: Path, recipe: Recipe, facts: Facts, limits: Limits, *, check: bool
+    ) -> RunningTrial:
+        """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded."""
+        server = self.server(environment_of(recipe, facts))
+        job = self._job("artifact", recipe=recipe, artifact=str(folder), check=check)
+        return RunningTrial.start(server, job, limits, folder.name)
+
+    def write_repro(self, recipe: Recipe, out: Path, limits: Limits) -> None:
+        """A folder that repeats ``recipe`` without togi. Raises TrialEnded (refused, with the reason)."""
+        job = self._job("repro", recipe=recipe, out=str(out))
+        with RunningTrial.begin(self.server({}), job, limits, "repro") as running:
+            running.wait_for("written")
+
+    def errand(self, function: str, payload: Message, limits: Limits, on_phase: OnPhase = lambda _: None) -> Message:
+        """``function("module:name")(subject, payload)`` in a child of its own; what it returned. Raises TrialEnded."""
+        job = self._job("errand", function=function, payload=payload)
+        with RunningTrial.begin(self.server({}), job, limits, function, on_phase) as running:
+            return running.wait_for("answer")
+
+    def _job(self, kind: str, **fields: object) -> Job:
+        self._started += 1
+        log = self.folder / f"{self._started}-{kind}.log"
+        return Job.model_validate({"kind": kind, "log": str(log), **fields})
+
+
+def environment_of(recipe: Recipe, facts: Facts) -> dict[str, str]:
+    """Environment variables that the recipe's techniques need before the process starts."""
+    environment: dict[str, str] = {}
+    for choice in recipe.choices:
+        environment |= technique(choice.technique).environment(facts, dict(choice.options))
+    return environment

@@ -1,0 +1,223 @@
+"""The parent's view of one trial: ask its child for things, and turn whatever happens instead into an outcome."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from togi.core.records import ErrorReport, Footprint, Outcome, Recipe, Trial
+from togi.measure.turn import Turn, Warmup, choose_passes
+from togi.worker.launch import Child, Died, TooMuchMemory, TrialServer
+from togi.worker.protocol import Job, Message, Timeout
+
+OnPhase = Callable[[str], None]
+_TURN_TIMEOUT_S = 60.0
+_OUTPUT_LIMIT = 4000
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What one trial may take before it is ended."""
+
+    timeout_s: float = 300.0
+    """For build, verification and warm-up together."""
+    memory_bytes: int | None = None
+    """Anonymous resident memory of the child and its descendants."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ending:
+    """Why a trial cannot go on."""
+
+    outcome: Outcome
+    reason: str
+    stage: str
+    mend: str = ""
+    traceback: str = ""
+
+
+class TrialEnded(Exception):
+    """The trial is over, and its child is gone."""
+
+    def __init__(self, ending: Ending, trial: RunningTrial) -> None:
+        super().__init__(ending.reason)
+        self.ending = ending
+        self.trial = trial
+
+    def record(self) -> Trial:
+        """The trial as far as it got."""
+        return Trial(
+            recipe=self.trial.recipe,
+            outcome=self.ending.outcome,
+            reason=self.ending.reason,
+            mend=self.ending.mend,
+            stage=self.ending.stage,
+            traceback=self.ending.traceback,
+            output=self.trial.child.log_tail(_OUTPUT_LIMIT),
+            error=self.trial.error,
+            cost_s=sum(self.trial.phases_s.values()),
+            phases_s=self.trial.phases_s,
+            notes=self.trial.notes,
+        )
+
+
+@dataclass
+class RunningTrial:
+    """A child that stands: built and verified. Paused whenever it is not asked for something.
+
+    Every method raises TrialEnded when the child fails, dies, takes too long or too much memory.
+    """
+
+    child: Child
+    name: str
+    recipe: Recipe
+    limits: Limits
+    on_phase: OnPhase = lambda _: None
+    phase: str = "start"
+    notes: tuple[str, ...] = ()
+    error: ErrorReport | None = None
+    build_s: float = 0.0
+    first_call_ms: float = 0.0
+    passes: int = 1
+    """Passes that make a turn; known once it is warm."""
+    turn_s: float = 0.1
+    """About how long a turn takes, the untimed passes before it included."""
+    ended: TrialEnded | None = None
+    phases_s: dict[str, float] = field(default_factory=dict)
+    _entered: float = field(default_factory=time.monotonic)
+    _deadline: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def begin(
+        cls, server: TrialServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
+    ) -> RunningTrial:
+        """Start the child; what it is doing by itself is waited for with ``wait_for``."""
+        started = time.monotonic()
+        trial = cls(server.start_child(job), name, job.recipe or Recipe(), limits, on_phase)
+        trial._entered = started
+        trial._deadline = started + limits.timeout_s
+        return trial
+
+    @classmethod
+    def start(
+        cls, server: TrialServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
+    ) -> RunningTrial:
+        """Start the child and let it build and verify."""
+        trial = cls.begin(server, job, limits, name, on_phase)
+        trial.wait_for("standing")
+        return trial
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+    def warm(self) -> Warmup:
+        answer = self._ask({"warm": {}}, "warmed")
+        warmed = Warmup.model_validate(answer)
+        self.first_call_ms = warmed.first_call_ms
+        self.passes = choose_passes(warmed.pass_ms)
+        self.turn_s = (self.passes + 2) * warmed.pass_ms * 1e-3
+        return warmed
+
+    def turn(self, passes: int) -> Turn:
+        if self.phase != "measure":
+            self._leave_phase()
+            self.phase = "measure"
+        self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
+        return Turn.model_validate(self._ask({"turn": {"passes": passes}}, "turned"))
+
+    def footprint(self) -> Footprint:
+        self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
+        return Footprint.model_validate(self._ask({"footprint": {}}, "footprint"))
+
+    def save(self, folder: Path) -> Message:
+        """What the child answered: the engine's links, or the reason why it has no file form."""
+        self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
+        return dict(self._ask({"save": str(folder)}, "saved"))
+
+    def close(self) -> None:
+        self._leave_phase()
+        self.child.kill()
+
+    def _ask(self, message: Message, key: str) -> Message:
+        self.child.resume()
+        try:
+            self.child.send(message)
+        except Died as error:
+            raise self._ended(self._died(error)) from None
+        return self.wait_for(key)
+
+    def wait_for(self, key: str) -> Message:
+        """Take messages until the one with ``key``, then pause the child. Returns what stands under the key."""
+        try:
+            while True:
+                left = self._deadline - time.monotonic()
+                message = self.child.receive(left, self.limits.memory_bytes)
+                if key in message:
+                    self.child.pause()
+                    return message[key] if isinstance(message[key], dict) else {}
+                self._note(message)
+        except Timeout:
+            ending = Ending(
+                outcome=Outcome.TIMED_OUT,
+                reason=f"it was still in {self.phase} after {self.limits.timeout_s:.0f} s",
+                stage=self.phase,
+            )
+        except Died as error:
+            ending = self._died(error)
+        except TooMuchMemory as error:
+            ending = Ending(
+                outcome=Outcome.OUT_OF_MEMORY,
+                reason=f"it held {error.bytes / 2**30:.1f} GiB in {self.phase}, more than a trial may take here",
+                stage=self.phase,
+            )
+        raise self._ended(ending) from None
+
+    def _note(self, message: Message) -> None:
+        if "phase" in message:
+            self._leave_phase()
+            self.phase = message["phase"]
+            self.on_phase(self.phase)
+        elif "built" in message:
+            self.build_s = message["built"]["build_s"]
+            self.notes = tuple(message["built"]["notes"])
+        elif "verified" in message:
+            self.error = ErrorReport.model_validate(message["verified"])
+        elif "failed" in message:
+            failed = message["failed"]
+            raise self._ended(Ending(**{**failed, "outcome": Outcome(failed["outcome"])}))
+
+    def _leave_phase(self) -> None:
+        now = time.monotonic()
+        self.phases_s[self.phase] = self.phases_s.get(self.phase, 0.0) + now - self._entered
+        self._entered = now
+
+    def _died(self, error: Died) -> Ending:
+        if error.status < 0:
+            how = f"was killed by {_signal_name(-error.status)}"
+        else:
+            how = f"ended by itself with exit status {error.status}"
+        return Ending(outcome=Outcome.CRASHED, reason=f"its process {how} in {self.phase}", stage=self.phase)
+
+    def end(self, outcome: Outcome, reason: str, stage: str) -> TrialEnded:
+        """End it on the parent's word; the caller raises what is returned."""
+        return self._ended(Ending(outcome=outcome, reason=reason, stage=stage))
+
+    def _ended(self, ending: Ending) -> TrialEnded:
+        self.close()
+        self.ended = TrialEnded(ending, self)
+        return self.ended
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

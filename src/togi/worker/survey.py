@@ -1,0 +1,171 @@
+"""What is known of a subject before any trial: runs it a few times in eager mode and writes down what it saw.
+
+``survey`` runs in a child process of the study. It works on a copy of the module; the user's own stays as it was.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from togi.core.errors import SubjectError
+from togi.core.records import Facts, Machine, Record
+from togi.core.user_code import user_place
+from togi.machine.describe import machine as this_machine
+from togi.subject.anatomy import class_name, count_modules, parameter_facts, shared_parameters
+from togi.subject.behaviour import observe, seed_all
+from togi.subject.functions import count_functions
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.prepare import Prepared, prepare
+from togi.subject.signature import Signature
+
+_SHORT_MS = 50.0
+"""A pass that is faster than this is timed again: a single short time is mostly noise."""
+_REPEATS = 5
+
+
+class Survey(Record):
+    """All that the parent and the trials need to know; no tensor in it."""
+
+    facts: Facts
+    signature: Signature
+
+
+def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Machine | None = None) -> Survey:
+    """Run the subject on its samples and describe it. ``machine``: as the parent knows it, else this one.
+
+    Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code, or
+    when the samples differ in form.
+    """
+    ready = prepare(subject, device=device)
+    outputs = [first_call(ready.module, sample, number, seed) for number, sample in enumerate(ready.samples, start=1)]
+    signature = Signature.of(ready.module, ready.samples, outputs, subject.dynamic)
+    behaviour = observe(ready.module, ready.samples[0], outputs, seed=seed)
+    del outputs
+    notes = [*ready.notes, *behaviour.notes, *_notes(ready.module, signature)]
+    if behaviour.non_finite:
+        notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
+    if behaviour.all_zero:
+        notes.append("Every output is zero: a comparison cannot show whether a candidate is right. Check its weights.")
+    facts = Facts(
+        device=torch.device(device).type,
+        machine=machine or this_machine(device),
+        module_class=class_name(ready.module),
+        modules=count_modules(ready.module),
+        **parameter_facts(ready.module),
+        training=ready.training,
+        buffers_change=behaviour.buffers_change,
+        random=behaviour.random,
+        repeatable=behaviour.repeatable,
+        non_finite_outputs=behaviour.non_finite,
+        inputs=signature.inputs_facts,
+        outputs=signature.outputs_facts,
+        samples=len(ready.samples),
+        functions=_observed(count_functions, ready.module, ready.samples[:1], notes) or {},
+        flops=_observed(_count_flops, ready.module, ready.samples, notes),
+        latency_ms=_latency_ms(ready),
+    )
+    error = export_error(ready, signature, facts)
+    facts = facts.model_copy(update={"exportable": error is None, "export_error": error, "notes": tuple(notes)})
+    return Survey(facts=facts, signature=signature)
+
+
+def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any:
+    """The output of one call under ``no_grad``. Raises SubjectError naming the inputs' shapes when it fails."""
+    given = sample.clone()
+    seed_all(seed)
+    try:
+        with torch.no_grad():
+            return module(*given.args, **given.kwargs)
+    except Exception as error:  # foreign code: the user's forward
+        raise SubjectError(
+            f"{class_name(module)} does not run on sample {number}, {_describe(module, sample)}: {user_place(error)}"
+        ) from error
+
+
+def export_error(ready: Prepared, signature: Signature, facts: Facts) -> str | None:
+    """Why ``torch.export`` cannot capture the module, in one line, or None. Tried on a copy of the samples."""
+    from togi.core.errors import Refused
+    from togi.graph.candidate import Candidate
+    from togi.graph.capture import export
+
+    samples = tuple(sample.clone() for sample in ready.samples)
+    try:
+        export(Candidate(module=ready.module, samples=samples, signature=signature, facts=facts))
+    except Refused as refused:
+        return str(refused)
+    return None
+
+
+def _describe(module: nn.Module, sample: Inputs) -> str:
+    """``(x: float32 (1, 3, 224, 224))``."""
+    named = Signature.named_inputs(module, sample)
+    listed = [f"{name}: {str(t.dtype).removeprefix('torch.')} {tuple(t.shape)}" for name, t in named]
+    return f"({', '.join(listed) or 'no tensors'})"
+
+
+def _pass(module: nn.Module, samples: Sequence[Inputs]) -> None:
+    with torch.no_grad():
+        for sample in samples:
+            module(*sample.args, **sample.kwargs)
+
+
+def _observed(
+    observer: Callable[[Callable[[], Any]], Any], module: nn.Module, samples: Sequence[Inputs], notes: list[str]
+) -> Any:
+    """What an observer of torch sees of one pass; None, with a note, where module and observer do not get along."""
+    fresh = [sample.clone() for sample in samples]
+    try:
+        return observer(lambda: _pass(module, fresh))
+    except Exception as error:  # foreign code: torch's modes reject compiled parts and some kinds of tensors
+        first = next(iter(str(error).splitlines()), "")
+        notes.append(f"{observer.__name__.strip('_')} did not work on it: {type(error).__name__}: {first}")
+        return None
+
+
+def _count_flops(call: Callable[[], Any]) -> int | None:
+    """Source: torch.utils.flop_counter; it knows matrix products, convolutions and attention. None: it saw none."""
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False) as counter:
+        call()
+    return counter.get_total_flops() or None
+
+
+def _latency_ms(ready: Prepared) -> float:
+    """One pass over all samples; the fastest of a few where it is short. Earlier calls have warmed it up."""
+    times = [_time_ms(ready)]
+    while times[0] < _SHORT_MS and len(times) < _REPEATS:
+        times.append(_time_ms(ready))
+    return min(times)
+
+
+def _time_ms(ready: Prepared) -> float:
+    fresh = [sample.clone() for sample in ready.samples]
+    on_gpu = any(tensor.is_cuda for tensor in ready.module.parameters())
+    started = time.perf_counter()
+    _pass(ready.module, fresh)
+    if on_gpu:
+        torch.cuda.synchronize()
+    return (time.perf_counter() - started) * 1e3
+
+
+def _notes(module: nn.Module, signature: Signature) -> Iterator[str]:
+    if signature.opaque:
+        yield f"{signature.opaque[0].upper()}{signature.opaque[1:]}: engines with a file form cannot run it."
+    if shared := shared_parameters(module):
+        yield f"Parameters are shared between layers ({', '.join(shared[:3])})."
+    dtypes = {p.dtype for p in module.parameters() if p.is_floating_point()}
+    if torch.float64 in dtypes:
+        yield "It computes in float64, which takes twice the memory of float32; most models do not need it."
+    if signature.device == "cpu" and dtypes & {torch.float16, torch.bfloat16}:
+        yield "Its weights are in half precision, which is slow on processors without instructions for it."
+    if any(facts.shape and 0 in facts.shape for facts in signature.inputs_facts):
+        yield "An input is empty (a dimension of size 0)."
+    hooked = sum(bool(part._forward_hooks or part._forward_pre_hooks) for part in module.modules())
+    if hooked:
+        yield f"{hooked} of its modules have forward hooks, which engines other than eager do not call."

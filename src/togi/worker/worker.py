@@ -1,0 +1,249 @@
+"""A trial child: survey the subject, or build, verify and time one recipe, on the parent's word.
+
+It sends what it finds as soon as it has it, so that whatever happens next, that much is known. Then it obeys: warm,
+turn, footprint, save, quit.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from togi.artifact.links import write_links
+from togi.core.errors import NotSaveable, Refused
+from togi.core.records import Facts, Footprint
+from togi.graph.candidate import Candidate
+from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.signature import Signature
+from togi.techniques.build import Failure, build, classify, fingerprint, first_candidate
+from togi.verify import Truth, make_truth, variants, verify
+from togi.worker.protocol import Channel, Closed, Job, Message, ServerConfig
+from togi.worker.repro import write_repro
+from togi.worker.survey import survey
+
+SURVEY_FILE = "survey.json"
+TRUTH_FOLDER = "truth"
+
+
+def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
+    """The child's life. Returns its exit status: 0 when the job ended as the protocol says."""
+    keep_freed_memory()
+    torch.set_num_threads(config.threads)
+    torch.manual_seed(config.seed)
+    worker = _Worker(job, config, subject, channel)
+    try:
+        if job.kind == "survey":
+            worker.survey()
+        elif job.kind == "repro":
+            worker.repro()
+        elif job.kind == "errand":
+            worker.errand()
+        else:
+            worker.trial()
+    except Closed:
+        return 1
+    except BaseException as error:
+        _send_failure(channel, classify(error, worker.phase))
+        return 1
+    return 0
+
+
+class _Worker:
+    def __init__(self, job: Job, config: ServerConfig, subject: Any, channel: Channel) -> None:
+        self.job = job
+        self.config = config
+        self.subject = subject
+        self.channel = channel
+        self.phase = "start"
+        self.inherited: dict[int, int] = {}
+        self.folder = Path(config.folder)
+        self.call: Callable[..., Any]
+        self.samples: tuple[Inputs, ...]
+        self.candidate: Candidate | None = None
+
+    @functools.cached_property
+    def surveyed(self) -> tuple[Facts, Signature]:
+        """What the survey child wrote; read once."""
+        return read_survey(self.folder)
+
+    def enter(self, phase: str) -> None:
+        self.phase = phase
+        self.channel.send({"phase": phase})
+
+    def survey(self) -> None:
+        """Facts, signature and truth of the subject: files in the run's folder that every trial reads."""
+        self.enter("survey")
+        found = survey(self.subject, device=self.config.device, seed=self.config.seed, machine=self.config.machine)
+        self.enter("truth")
+        start = first_candidate(self.subject, found.facts, found.signature)
+        truth = make_truth(
+            start.module,
+            variants(start.samples, found.signature, self.config.seed),
+            found.signature,
+            seed=self.config.seed,
+            device=self.config.device,
+            samples=len(start.samples),
+            metric=self.subject.metric,
+        )
+        folder = self.folder / TRUTH_FOLDER
+        folder.mkdir(exist_ok=True)
+        truth.save(folder)
+        facts = found.facts.model_copy(update={"notes": (*found.facts.notes, *truth.facts.notes)})
+        survey_json = {"facts": facts.model_dump(mode="json"), "signature": found.signature.model_dump(mode="json")}
+        (self.folder / SURVEY_FILE).write_text(json.dumps(survey_json))
+        self.channel.send({"surveyed": {**survey_json, "fingerprint": fingerprint(start.module)}})
+
+    def repro(self) -> None:
+        """Write the folder that repeats the recipe without togi."""
+        assert self.job.recipe is not None
+        assert self.job.out is not None
+        self.enter("repro")
+        facts, signature = self.surveyed
+        start = first_candidate(self.subject, facts, signature)
+        write_repro(self.job.recipe, start, self.config.subject.spec, Path(self.job.out))
+        self.channel.send({"written": True})
+
+    def errand(self) -> None:
+        """Call one function of togi with the subject; its answer is a dict that JSON can hold."""
+        assert self.job.function is not None
+        self.enter("import")
+        module, _, name = self.job.function.partition(":")
+        function = getattr(importlib.import_module(module), name)
+        self.enter("run")
+        self.channel.send({"answer": function(self.subject, self.job.payload)})
+
+    def trial(self) -> None:
+        """Build and verify at once; then obey until told to quit."""
+        self._build()
+        if self.job.check:
+            self._verify()
+        self.channel.send({"standing": True})
+        while (message := self.channel.receive()) and "quit" not in message:
+            self._obey(message)
+
+    def _build(self) -> None:
+        self.enter("build")
+        started = time.perf_counter()
+        if self.job.artifact is not None:
+            self._load_artifact(Path(self.job.artifact))
+        else:
+            self._build_recipe()
+        notes = list(self.candidate.notes) if self.candidate else []
+        self.channel.send({"built": {"build_s": time.perf_counter() - started, "notes": notes}})
+
+    def _build_recipe(self) -> None:
+        assert self.job.recipe is not None
+        facts, signature = self.surveyed
+        start = first_candidate(self.subject, facts, signature)
+        self.inherited = storages(start.module)
+        self.mark = mark_memory(self.config.device)
+        self.candidate = build(self.job.recipe, start)
+        self.call = self.candidate.runnable()
+        self.samples = start.samples
+        if self.candidate.program is not None and not self.candidate.program.holds_module:
+            self.candidate = self.candidate.with_(module=torch.nn.Identity())  # its memory is not the program's
+
+    def _load_artifact(self, folder: Path) -> None:
+        from togi.artifact.load import load
+
+        self.mark = mark_memory(self.config.device)
+        honed = load(folder)
+        self.call = honed
+        self.samples = self._artifact_samples(honed.signature)
+
+    def _artifact_samples(self, signature: Signature) -> tuple[Inputs, ...]:
+        """The subject's samples; for an artifact on its own, inputs made from its signature."""
+        if isinstance(self.subject, Subject):
+            return tuple(sample.to(self.config.device) for sample in self.subject.inputs)
+        from togi.subject.made_inputs import samples_from_signature
+
+        return samples_from_signature(signature, self.config.seed)
+
+    def _verify(self) -> None:
+        self.enter("verify")
+        truth = Truth.load(self.folder / TRUTH_FOLDER)
+        metric = self.subject.metric if isinstance(self.subject, Subject) else None
+        _, signature = self.surveyed
+        report = verify(
+            self.call,
+            truth,
+            variants(self.samples, signature, self.config.seed),
+            signature,
+            seed=self.config.seed,
+            metric=metric,
+        )
+        self.channel.send({"verified": report.model_dump(mode="json")})
+
+    def _obey(self, message: Message) -> None:
+        if "warm" in message:
+            self.enter("warm")
+            warmed = warm(self.call, self.samples, device=self.config.device, **message["warm"])
+            self.channel.send({"warmed": warmed.model_dump(mode="json")})
+        elif "turn" in message:
+            self.phase = "measure"
+            taken = take_turn(self.call, self.samples, device=self.config.device, **message["turn"])
+            self.channel.send({"turned": taken.model_dump(mode="json")})
+        elif "footprint" in message:
+            self.enter("memory")
+            self.channel.send({"footprint": self._footprint().model_dump(mode="json")})
+        elif "save" in message:
+            self.enter("save")
+            self.channel.send({"saved": self._save(Path(message["save"]))})
+
+    def _footprint(self) -> Footprint:
+        program = self.candidate.program if self.candidate else None
+        used = storages(self.candidate.module) if self.candidate and (not program or program.holds_module) else {}
+        return measure_footprint(
+            self.call,
+            self.samples,
+            self.mark,
+            held_bytes=sum(size for pointer, size in used.items() if pointer in self.inherited),
+            device=self.config.device,
+            exact=self.candidate is not None and (program is None or program.allocates_with_torch),
+        )
+
+    def _save(self, folder: Path) -> Message:
+        """Write the artifact's runnable files. A program without a file form is an answer, not a failure."""
+        assert self.candidate is not None
+        assert self.job.recipe is not None
+        facts, signature = self.surveyed
+        start = first_candidate(self.subject, facts, signature)
+        try:
+            links, notes = write_links(self.candidate, start, self.job.recipe, folder)
+        except (NotSaveable, Refused) as error:
+            return {"unsaveable": str(error)}
+        return {"links": [link.model_dump(mode="json") for link in links], "notes": list(notes)}
+
+
+def read_survey(folder: Path) -> tuple[Facts, Signature]:
+    """Facts and signature as the survey child wrote them."""
+    found = json.loads((folder / SURVEY_FILE).read_text())
+    return Facts.model_validate(found["facts"]), Signature.model_validate(found["signature"])
+
+
+def storages(module: torch.nn.Module) -> dict[int, int]:
+    """Address and bytes of every storage behind the module's parameters and buffers."""
+    tensors = [t for t in (*module.parameters(), *module.buffers()) if t.device.type != "meta"]
+    return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
+
+
+def _send_failure(channel: Channel, failure: Failure) -> None:
+    channel.send(
+        {
+            "failed": {
+                "outcome": failure.outcome.value,
+                "reason": failure.reason,
+                "mend": failure.mend,
+                "stage": failure.stage,
+                "traceback": failure.traceback,
+            }
+        }
+    )

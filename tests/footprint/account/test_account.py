@@ -1,0 +1,196 @@
+"""The account: exact against the profiler, complete to the byte, and right about who owns what."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+import togi
+from togi.core.errors import TogiError
+from togi.footprint.account.make import account_of
+from togi.footprint.account.record import Account, Category
+from togi.footprint.step import OptimizerName, make_step
+from togi.measure.memory import torch_allocator_peak_bytes
+from togi.subject.inputs import Subject
+
+MIB = 2**20
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.Conv2d(16, 32, 3), nn.Hardswish()
+        )
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.head(self.layers(given).mean((2, 3)))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return checkpoint(self.layer, given, use_reentrant=False) + given
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(16, 24, batch_first=True)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.lstm(given)[0]
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "convolutions": lambda: (Convolutions(), torch.randn(4, 3, 32, 32)),
+    "attention": lambda: (Attention(), torch.randn(2, 48, 32)),
+    "recurrent": lambda: (Recurrent(), torch.randn(4, 20, 16)),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["none", "momentum", "adamw"])
+@pytest.mark.parametrize("name", MODELS)
+def test_training_peak_is_the_allocators_to_the_byte(name: str, optimizer: OptimizerName) -> None:
+    module, given = MODELS[name]()
+    step = make_step(Subject(module, given), train=True, optimizer=optimizer)
+    account = account_of(step)
+    assert sum(holding.bytes for holding in account.holdings) == account.peak_bytes
+    peak = torch_allocator_peak_bytes(step.run)
+    assert peak is not None
+    assert account.peak_bytes - account.baseline_bytes == peak
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_inference_peak_is_the_allocators_to_the_byte(name: str) -> None:
+    module, given = MODELS[name]()
+    step = make_step(Subject(module, given), train=False)
+    account = account_of(step)
+    peak = torch_allocator_peak_bytes(step.run)
+    assert peak is not None
+    assert (
+        account.peak_bytes - account.baseline_bytes
+        == peak
+        == sum(account.by_category().values()) - (account.baseline_bytes)
+    )
+    assert not account.kept
+    assert Category.ACTIVATION not in account.by_category()
+
+
+def _train(module: nn.Module, given: Tensor, optimizer: OptimizerName = "none") -> Account:
+    return account_of(make_step(Subject(module, given), train=True, optimizer=optimizer))
+
+
+def test_adam_keeps_two_values_for_each_parameter() -> None:
+    module = nn.Linear(256, 256)
+    account = _train(module, torch.randn(2, 256), "adam")
+    state = account.by_category()[Category.OPTIMIZER]
+    weights = account.by_category()[Category.PARAMETER]
+    assert weights == (256 * 256 + 256) * 4
+    assert state == 2 * weights + 2 * 4  # and a step counter for each parameter
+
+
+def test_what_is_kept_is_counted_once_with_everyone_who_keeps_it() -> None:
+    class Twice(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(64, 64)
+
+        def forward(self, given: Tensor) -> Tensor:
+            hidden = self.first(given)
+            return hidden.exp() * hidden
+
+    account = _train(Twice(), torch.randn(128, 64))
+    hidden = [kept for kept in account.kept if kept.op == "aten.addmm.default"]
+    assert [kept.bytes for kept in hidden] == [128 * 64 * 4]
+    assert hidden[0].kept_by == ("MulBackward0.other",)
+    exponential = [kept for kept in account.kept if kept.op == "aten.exp.default"]
+    assert exponential[0].kept_by == ("ExpBackward0.result", "MulBackward0.self")
+    assert "first" in {kept.module for kept in account.kept}
+
+
+def test_a_name_that_outlives_its_use_is_found_with_what_its_deletion_brings() -> None:
+    class Wasteful(nn.Module):
+        def forward(self, given: Tensor) -> Tensor:
+            wide = given[:, None] + given[None]
+            half = wide * 0.5
+            shifted = half + 1.0
+            return shifted.sum()
+
+    step = make_step(Subject(Wasteful(), torch.randn(512)), train=False)
+    account = account_of(step)
+    held = {held.name: held for held in account.held_names}
+    assert set(held) == {"wide"}
+    assert held["wide"].bytes == MIB
+    assert held["wide"].saved_bytes == MIB
+
+    class Mended(nn.Module):
+        def forward(self, given: Tensor) -> Tensor:
+            wide = given[:, None] + given[None]
+            half = wide * 0.5
+            del wide
+            shifted = half + 1.0
+            return shifted.sum()
+
+    mended = account_of(make_step(Subject(Mended(), torch.randn(512)), train=False))
+    assert account.peak_bytes - mended.peak_bytes == MIB
+    assert not mended.held_names
+
+
+def test_gradients_belong_to_the_module_whose_parameter_they_are_of() -> None:
+    module = nn.Sequential(nn.Linear(512, 512, bias=False), nn.Linear(512, 512, bias=False))
+    account = _train(module, torch.randn(1, 512))
+    gradients = {holding.module: holding.bytes for holding in account.holdings if holding.category == "gradient"}
+    assert gradients == {"0": MIB, "1": MIB}
+
+
+def test_a_network_of_one_kernel_reports_its_workspace() -> None:
+    account = account_of(make_step(Subject(nn.Conv2d(8, 8, 3), torch.randn(1, 8, 64, 64)), train=False))
+    assert account.peak.op == "aten.convolution.default"
+    assert account.by_category()[Category.OUTPUT] >= 8 * 62 * 62 * 4
+
+
+def test_timeline_reaches_the_peak_and_is_complete_at_every_point() -> None:
+    module, given = MODELS["convolutions"]()
+    account = _train(module, given, "momentum")
+    totals = [sum(point) for point in zip(*account.timeline.bytes.values(), strict=True)]
+    assert max(totals) == account.peak_bytes
+    assert len(totals) == len(account.timeline.ms)
+    assert list(account.timeline.ms) == sorted(account.timeline.ms)
+    at_peak = {c: series[totals.index(max(totals))] for c, series in account.timeline.bytes.items()}
+    assert {c: b for c, b in at_peak.items() if b} == account.by_category()
+
+
+def test_what_was_there_before_watched_code_is_no_allocation_of_it() -> None:
+    given = torch.randn(1024, 256)
+
+    def watched(rows: Tensor) -> Tensor:
+        half = rows[:512]
+        return half.exp().sum()
+
+    with togi.memory() as watch:
+        watched(given)
+    account = watch.account
+    scratch = account.by_category().get(Category.WORKSPACE, 0)  # the sum's own
+    assert scratch < 64
+    assert account.peak_bytes == 512 * 256 * 4 + 4 + scratch
+    assert account.baseline_bytes == 0
+    assert not account.held_names
+
+
+def test_account_is_read_after_the_block() -> None:
+    watch = togi.memory()
+    with pytest.raises(TogiError, match="after the end of the with block"):
+        _ = watch.account
+    with pytest.raises(ValueError, match="of the user"), watch:
+        raise ValueError("of the user")
+    with pytest.raises(TogiError, match="must not raise"):
+        _ = watch.account

@@ -1,0 +1,105 @@
+"""A plan on a live module: names, copies, pickles, what is refused, and the file it is kept in."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from training_steps import Block
+
+from togi.footprint.fit.errors import FitError
+from togi.footprint.fit.plan import Plan, Treatment
+from togi.footprint.fit.treated import TreatedForward, is_treated
+
+PLAN = Plan(
+    treatments=tuple(
+        Treatment(value=value, module="0.norm")
+        for value in ("aten.native_batch_norm.default#0", "aten.relu_.default#0.w0", "aten.mul.Tensor#1")
+    ),
+    budget_bytes=7,
+)
+
+
+def _gradients(module: nn.Module) -> list[Tensor]:
+    module.zero_grad()
+    torch.manual_seed(5)
+    module(torch.ones(2, 4, 5, 5)).sum().backward()
+    return [p.grad.clone() for p in module.parameters() if p.grad is not None]
+
+
+@pytest.fixture
+def plan() -> Plan:
+    return PLAN.model_copy(deep=True)
+
+
+def test_names_copies_and_pickles(plan: Plan) -> None:
+    module = nn.Sequential(Block(), Block())
+    names, expected = list(module.state_dict()), _gradients(module)
+    assert plan.apply(module) is module
+    assert list(module.state_dict()) == names
+    for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
+        treated = vars(other)["forward"]
+        assert isinstance(treated, TreatedForward)
+        assert treated.module is other
+        assert all(map(torch.equal, expected, _gradients(other)))
+        plan.remove(other)
+        assert not is_treated(other)
+    assert is_treated(module)
+    plan.remove()
+    assert not is_treated(module)
+    assert "forward" not in vars(module)
+
+
+def test_a_forward_set_by_others_is_used_and_restored(plan: Plan) -> None:
+    module = nn.Sequential(Block(), Block())
+    theirs = lambda given: nn.Sequential.forward(module, given) * 3  # noqa: E731
+    module.forward = theirs
+    expected = _gradients(module)
+    plan.apply(module)
+    assert all(map(torch.equal, expected, _gradients(module)))
+    plan.remove()
+    assert module.forward is theirs
+
+
+def test_without_gradients_nothing_is_recorded(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
+    module = plan.apply(nn.Sequential(Block(), Block()))
+    monkeypatch.setattr("togi.footprint.fit.treated.Keeper", None)
+    with torch.no_grad():
+        module(torch.ones(1, 4, 5, 5))
+    with pytest.raises(TypeError):
+        module(torch.ones(1, 4, 5, 5))
+
+
+def test_code_that_forbids_hooks_is_named(plan: Plan) -> None:
+    module = plan.apply(nn.Sequential(Block(), Block()))
+    with (
+        torch.autograd.graph.disable_saved_tensors_hooks("no hooks here"),
+        pytest.raises(FitError, match="disable_saved_tensors_hooks"),
+    ):
+        module(torch.ones(1, 4, 5, 5))
+
+
+def test_plans_that_do_not_belong_change_nothing(plan: Plan) -> None:
+    other = nn.Sequential(nn.Linear(2, 2))
+    with pytest.raises(FitError, match=r"'0\.norm', which Sequential does not have"):
+        plan.apply(other)
+    assert not is_treated(other)
+    scripted = torch.jit.trace(Block().eval(), torch.ones(1, 4, 5, 5))
+    with pytest.raises(FitError, match="TorchScript"):
+        Plan().apply(scripted)
+    module = plan.apply(nn.Sequential(Block(), Block()))
+    with pytest.raises(FitError, match=r"remove\(\) first"):
+        plan.apply(module)
+
+
+def test_plans_are_saved_and_read(plan: Plan, tmp_path: Any) -> None:
+    plan.save(tmp_path / "plan.json")
+    assert Plan.load(tmp_path / "plan.json") == plan
+    (tmp_path / "other.json").write_text('{"kind": "plan", "colour": 1}')
+    for path in ("other.json", "nowhere.json"):
+        with pytest.raises(FitError, match="togi fit"):
+            Plan.load(tmp_path / path)

@@ -1,0 +1,209 @@
+"""A step under a budget: within it, proven, at the least cost known; what cannot be planned is explained."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from togi.footprint.fit.errors import FitError
+from togi.footprint.fit.make import fit_step
+from togi.footprint.fit.measured import measured_peak_bytes
+from togi.footprint.fit.plan import Action
+from togi.footprint.fit.planner import Planner
+from togi.footprint.fit.proof import outcome_of, same_beginning
+from togi.footprint.step import Step, make_step, mean_of_outputs
+from togi.subject.inputs import Inputs, Subject
+
+MIB = 1 << 20
+
+
+def _block(width: int = 16) -> nn.Module:
+    return nn.Sequential(nn.Conv2d(width, width, 3, padding=1), nn.BatchNorm2d(width), nn.ReLU(), nn.Dropout(0.1))
+
+
+def _step(module: nn.Module, *args: Any, optimizer: Any = "none") -> Step:
+    torch.manual_seed(0)
+    return make_step(Subject(module.train(), args), train=True, optimizer=optimizer)
+
+
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+def test_budgets_are_kept_and_proven(optimizer: str) -> None:
+    step = _step(nn.Sequential(*[_block() for _ in range(6)]), torch.randn(4, 16, 32, 32), optimizer=optimizer)
+    weights = {name: value.clone() for name, value in step.module.state_dict().items()}
+    planner = Planner(step)
+    plain = planner.plan(1 << 40, timed=False)
+    assert plain.fits
+    assert not plain.plan.treatments
+    last_ms = 0.0
+    for share in (0.8, 0.6):
+        found = planner.plan(int(share * plain.chosen.peak_bytes), timed=False)
+        assert found.fits
+        assert found.chosen.peak_bytes <= found.budget_bytes
+        assert found.proof.exact, found.proof.differences
+        assert found.chosen.recompute_ms >= last_ms
+        last_ms = found.chosen.recompute_ms
+        found.plan.apply(step.module)
+        with same_beginning(step.module, 0):
+            found_peak = measured_peak_bytes(step, lambda: _run(step))
+        assert found_peak == pytest.approx(found.plan.peak_bytes, rel=1e-3)
+        found.plan.remove()
+    for name, value in step.module.state_dict().items():
+        if "running" not in name and "num_batches" not in name:
+            assert torch.equal(value, weights[name])
+
+
+def _run(step: Step) -> None:
+    outcome_of(step)
+
+
+def test_a_budget_that_cannot_be_met_says_the_least_that_can() -> None:
+    found = fit_step(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
+    assert not found.fits
+    assert found.plan.treatments
+    assert found.chosen.peak_bytes < found.plain.peak_bytes
+    assert found.static_bytes > 1000
+    assert found.proof.exact
+
+
+def test_simulated_peaks_are_the_allocators() -> None:
+    step = _step(nn.Sequential(*[_block() for _ in range(4)]), torch.randn(4, 16, 32, 32))
+    found = fit_step(step, 1)
+    lowest = min(point.peak_bytes for point in found.front)
+    assert found.chosen.peak_bytes == pytest.approx(lowest, rel=0.01)
+
+
+class PythonsDice(nn.Module):
+    """Drops its layer by Python's generator, which torch does not seed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.layer(given) * random.random()
+
+
+class Caching(nn.Module):
+    """Uses what it saw before, as a cache of keys does: with its graph, or without."""
+
+    def __init__(self, graph: bool) -> None:
+        super().__init__()
+        self.layer, self.graph = nn.Linear(64, 64), graph
+        self.seen: list[Tensor] = []
+
+    def forward(self, given: Tensor) -> Tensor:
+        out = self.layer(given).sigmoid()
+        self.seen.append(out if self.graph else out.detach())
+        return (torch.stack(self.seen).sum(0) * out).tanh()
+
+
+class WritesIntoInput(nn.Module):
+    def forward(self, given: Tensor) -> Tensor:
+        return given.mul_(2).sigmoid().tanh()
+
+
+class Forbids(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Sequential(nn.Linear(32, 32), nn.GELU())
+
+    def forward(self, given: Tensor) -> Tensor:
+        with torch.autograd.graph.disable_saved_tensors_hooks("forbidden here"):
+            return self.layer(given)
+
+
+def test_gradients_that_are_random_are_named() -> None:
+    with pytest.raises(FitError, match=r"gradient of layer\.weight"):
+        fit_step(_step(PythonsDice(), torch.ones(2, 4)), 1 << 30)
+
+
+@pytest.mark.parametrize(("graph", "said"), [(True, "failed the second time"), (False, "differ")])
+def test_a_module_that_remembers_is_refused(graph: bool, said: str) -> None:
+    with pytest.raises(FitError, match=said):
+        fit_step(_step(Caching(graph), torch.randn(8, 64)), 1 << 30)
+
+
+def test_code_that_forbids_hooks_is_named() -> None:
+    with pytest.raises(FitError, match="forbids hooks"):
+        fit_step(_step(nn.Sequential(nn.Linear(32, 32), Forbids()), torch.randn(256, 32)), 1000)
+
+
+def test_inputs_that_are_written_into() -> None:
+    layers = [part for _ in range(6) for part in (nn.Linear(32, 32), WritesIntoInput())]
+    found = fit_step(_step(nn.Sequential(*layers), torch.randn(256, 32)), 1000)
+    assert found.plan.treatments
+    assert found.proof.exact, found.proof.differences
+
+
+def test_what_no_plan_lowers_is_named() -> None:
+    found = fit_step(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
+    assert any("no plan lowers that" in note and "aten." in note for note in found.notes)
+
+
+def test_a_step_that_does_not_fit_a_frozen_part_or_a_model_of_one_operation() -> None:
+    module = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
+    module[0].requires_grad_(False)
+    found = fit_step(_step(module, torch.randn(128, 64)), 1)
+    assert found.proof.exact
+    found = fit_step(_step(nn.Linear(4, 4), torch.randn(2, 4)), 1)
+    assert not found.fits
+    assert not found.plan.treatments
+
+
+def test_shared_modules_lstm_and_values_that_decide() -> None:
+    class Mixed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.shared = nn.Sequential(nn.Linear(16, 64), nn.GELU(), nn.Linear(64, 16), nn.Dropout(0.2))
+            self.lstm = nn.LSTM(16, 16, batch_first=True)
+
+        def forward(self, given: Tensor, *, twice: bool = True) -> dict[str, Tensor]:
+            hidden, _ = self.lstm(self.shared(self.shared(given)) if twice else given)
+            return {"out": hidden if hidden.sum().item() > -1e9 else -hidden}  # reads a value: not on fake tensors
+
+    torch.manual_seed(0)
+    step = Step(
+        module=Mixed().train(),
+        sample=Inputs((torch.randn(8, 8, 16),), {"twice": True}),
+        train=True,
+        loss=mean_of_outputs,
+    )
+    found = fit_step(step, 1)
+    assert any("fake tensors" in note for note in found.notes)
+    assert found.plan.treatments
+    assert found.proof.exact, found.proof.differences
+
+
+def test_approximate_only_when_allowed() -> None:
+    torch.manual_seed(0)
+    layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)]
+    step = _step(nn.Sequential(*layers), torch.randn(512, 64))
+    exact = fit_step(step, 1)
+    assert all(one.action is not Action.NARROW for one in exact.plan.treatments)
+    found = Planner(step, allow_approximate=True).plan(int(exact.plain.peak_bytes * 0.8), timed=False)
+    assert found.fits
+    assert found.plan.exact is found.proof.exact
+
+
+def test_micro_batches_come_last_and_are_refused_for_batch_norm() -> None:
+    layers = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(2)]
+    step = _step(nn.Sequential(*layers), torch.randn(1024, 32))
+    whole = fit_step(step, 1, allow_approximate=True, time_limit_s=0.1)
+    assert not whole.fits
+    assert whole.plan.micro_batches == 1
+    found = fit_step(step, int(whole.chosen.peak_bytes * 0.8), allow_approximate=True)
+    assert found.fits
+    assert found.plan.micro_batches > 1
+    assert not found.plan.exact
+    assert found.proof.worst_relative < 1e-3
+    assert found.plain.peak_bytes == whole.plain.peak_bytes
+    step.module.zero_grad()
+    loss = found.plan.apply(step.module) and found.plan.backward(step.module, step.sample, step.loss)
+    assert torch.isfinite(loss)
+    found.plan.remove()
+    found = fit_step(_step(nn.Sequential(_block(), _block()), torch.randn(4, 16, 8, 8)), 1, allow_approximate=True)
+    assert any("Not in micro-batches" in note and "statistics of the batch" in note for note in found.notes)

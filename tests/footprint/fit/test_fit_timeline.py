@@ -1,0 +1,171 @@
+"""Forecasts are what the ledger books when the step runs under the choice; the search keeps to them."""
+
+from __future__ import annotations
+
+import random
+from functools import cache
+from itertools import pairwise
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from training_steps import STEPS, Block
+
+from togi.footprint.fit.choose import Search, call_of, segments
+from togi.footprint.fit.fake import on_fake_tensors
+from togi.footprint.fit.keeping import Keeper
+from togi.footprint.fit.measured import tensors_before
+from togi.footprint.fit.observe import Call, Observed, Result, Saved, observe, watched_by
+from togi.footprint.fit.plan import Action
+from togi.footprint.fit.timeline import Choice, Timeline
+from togi.footprint.ledger import Ledger, Piece
+from togi.footprint.step import Step, mean_of_outputs
+from togi.subject.inputs import Inputs
+
+LARGE = {
+    "residual": lambda: nn.Sequential(*[Block(8) for _ in range(6)]),
+    "dropout": lambda: nn.Sequential(
+        *[nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(0.2)) for _ in range(6)]
+    ),
+}
+SAMPLES = {"residual": (4, 8, 24, 24), "dropout": (128, 64)}
+
+
+@cache
+def _step(name: str) -> Step:
+    torch.manual_seed(0)
+    if name not in LARGE:
+        return STEPS[name]()
+    sample = Inputs((torch.randn(SAMPLES[name]),))
+    return Step(module=LARGE[name]().train(), sample=sample, train=True, loss=mean_of_outputs)
+
+
+@cache
+def _timeline(name: str) -> Timeline:
+    with on_fake_tensors(_step(name)) as fake:
+        found = observe(fake, {})
+    for call in found.calls:
+        call.ms = 1.0 + (sum(map(ord, call.name)) % 17)
+    return Timeline(found)
+
+
+def _booked(name: str, choice: Choice) -> int:
+    actions = dict.fromkeys(choice.dropped, Action.RECOMPUTE) | dict.fromkeys(choice.kept, Action.KEEP)
+    with on_fake_tensors(_step(name)) as fake:
+        ledger = Ledger()
+        ledger.enter(tensors_before(fake), "before")
+        with watched_by(fake.module, lambda: Keeper(actions)), torch.random.fork_rng(), ledger:
+            fake.run()
+    return ledger.peak_bytes
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.sampled_from([*LARGE, "attention", "twice", "embedding", "blocks"]), st.integers(0, 10**6), st.floats(0, 1))
+def test_a_forecast_is_what_is_booked(name: str, seed: int, share: float) -> None:
+    line, dice = _timeline(name), random.Random(seed)
+    results = [result for result in line.results if not result.overwritten]
+    dropped = frozenset(r.key for r in results if r.saved and dice.random() < share)
+    kept = frozenset(r.key for r in results if not r.saved and dice.random() < share / 4)
+    found = line.forecast(Choice(dropped, kept)).peak_bytes
+    assert found == pytest.approx(_booked(name, Choice(dropped, kept)), rel=0.005, abs=512)
+
+
+def test_keeping_all_is_the_unmodified_step() -> None:
+    for name in LARGE:
+        found = _timeline(name).forecast(Choice())
+        assert found.ms == 0
+        assert found.peak_bytes == pytest.approx(_booked(name, Choice()), rel=1e-3)
+        assert found.peak_bytes > _timeline(name).ground_bytes.max()
+
+
+@pytest.mark.parametrize("name", LARGE)
+def test_budgets_are_kept_at_a_price_that_rises(name: str) -> None:
+    line = _timeline(name)
+    plain, ground = line.forecast(Choice()).peak_bytes, int(line.ground_bytes.max())
+    search, last_ms = Search(line), 0.0
+    for share in (0.8, 0.5, 0.35):
+        budget = int(ground + share * (plain - ground))
+        choice = search.cheapest(budget)
+        assert choice is not None, share
+        found = line.forecast(choice)
+        assert found.peak_bytes <= budget
+        assert found.ms >= last_ms
+        assert _booked(name, choice) <= budget * 1.005
+        assert _nothing_is_dropped_in_vain(line, choice, budget)
+        last_ms = found.ms
+    front = search.front
+    assert all(low[0] < high[0] and low[1] > high[1] for low, high in pairwise(front))
+
+
+def _nothing_is_dropped_in_vain(line: Timeline, choice: Choice, budget: int) -> bool:
+    ms = line.forecast(choice).ms
+    others = [line.forecast(choice.with_kept(key)) for key in choice.dropped]
+    return all(other.peak_bytes > budget or other.ms > ms for other in others)
+
+
+def test_a_budget_below_the_ground_is_not_found_and_the_least_is_known() -> None:
+    line = _timeline("residual")
+    search = Search(line)
+    assert search.cheapest(int(line.ground_bytes.max()) - 1) is None
+    assert search.seen[search.least][0] == min(peak for peak, _ in search.seen.values())
+
+
+def test_segments_keep_what_goes_across() -> None:
+    line = _timeline("residual")
+    for count in (2, 3, 6):
+        choice = segments(line.observed.calls, count)
+        assert choice.dropped
+        found = line.forecast(choice)
+        assert found.peak_bytes < line.forecast(Choice()).peak_bytes
+    assert segments(line.observed.calls, 1).kept == frozenset()
+
+
+def _chain(sizes: list[int]) -> Observed:
+    """A forward pass of operations in a row, each read by the next; the backward pass asks for them in reverse."""
+    count = len(sizes)
+    results = [Result(f"op#{at}", size, at + 1, died_at=at + 2) for at, size in enumerate(sizes)]
+    for at, result in enumerate(results):
+        result.saved.append(Saved(2 * count - at, 2 * count - at + 1))
+    calls = [
+        Call(f"op#{at}", at + 1, (results[at - 1],) if at else (), (result,), ms=1.0)
+        for at, result in enumerate(results)
+    ]
+    pieces = [Piece(bytes=r.bytes, device="cpu", born=r.made_at, died=r.died_at) for r in results]
+    return Observed(calls, pieces, 2 * count + 2)
+
+
+def test_a_chain_by_hand() -> None:
+    line = Timeline(_chain([100, 100, 100, 100]))
+    assert line.forecast(Choice()).peak_bytes == 400
+    one = line.forecast(Choice(frozenset({"op#1"})))
+    assert (one.peak_bytes, one.ms) == (300, 1.0)  # op#2 and op#3 are done with when op#1 comes back
+    two = line.forecast(Choice(frozenset({"op#1", "op#2"})))
+    assert two.ms == 2.0
+    assert two.repeats == {"op#1": 1.0, "op#2": 1.0}
+    all_four = line.forecast(Choice(frozenset({"op#0", "op#1", "op#2", "op#3"})))
+    assert all_four.ms == 4.0
+    assert Search(line).cheapest(300) is not None
+    assert Search(line).cheapest(99) is None
+
+
+def test_packed_results_take_less_until_they_are_asked_for() -> None:
+    observed = _chain([8000, 8000, 8000, 8000])
+    for call in observed.calls:
+        call.makes[0].dtype = torch.bool
+    line = Timeline(observed, packing_ms_per_byte={torch.bool: 1e-6})
+    plain = line.forecast(Choice()).peak_bytes
+    packed = line.forecast(Choice(packed=frozenset({"op#0", "op#1"})))
+    assert packed.peak_bytes < plain
+    assert 0 < packed.ms < 1
+    assert line.packed_bytes(line.results[0]) == 1000
+    search = Search(line)
+    choice = search.cheapest(int(plain * 0.8))
+    assert choice is not None
+    assert choice.packed  # a pass over the mask is cheaper than its operation
+
+
+def test_names_of_calls() -> None:
+    assert call_of("aten.native_batch_norm.default#3.1") == "aten.native_batch_norm.default#3"
+    assert call_of("aten.relu_.default#12.w0") == "aten.relu_.default#12"

@@ -1,0 +1,194 @@
+"""within keeps to the budget, gives the same results, and refuses to split what must not be split."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+import togi
+from togi.core.errors import TogiError
+from togi.core.memory_budget import BudgetError
+from togi.footprint.guard.independence import why_dependent
+from togi.footprint.guard.within import Guarded
+from togi.measure.memory import torch_allocator_peak_bytes
+from togi.subject.inputs import Inputs
+
+KIB = 1024
+
+
+def hungry(rows: Tensor) -> Tensor:
+    """(rows, 8) -> (rows,): takes 4 KiB a row on the way."""
+    return (rows[:, :, None] * torch.ones(128)).exp().sum((1, 2))
+
+
+def test_what_fits_runs_once() -> None:
+    guarded = togi.within("1GiB")(hungry)
+    given = torch.randn(64, 8)
+    assert torch.equal(guarded(given), hungry(given))
+    assert guarded.report.parts == 1
+    assert guarded.report.predicted_bytes == torch_allocator_peak_bytes(lambda: hungry(given))
+
+
+def test_what_does_not_fit_is_split_and_keeps_to_the_budget() -> None:
+    guarded = togi.within(128 * KIB)(hungry)
+    data = torch.randn(256, 8)
+    torch.testing.assert_close(guarded(data), hungry(data))
+    assert guarded.report.parts > 4
+    assert guarded.report.predicted_part_bytes <= 128 * KIB < guarded.report.predicted_bytes
+    measured = torch_allocator_peak_bytes(lambda: guarded(data))
+    assert measured is not None
+    assert measured <= 128 * KIB
+
+
+@given(rows=st.integers(2, 70), budget=st.integers(20, 400))
+@settings(max_examples=15, deadline=None)
+def test_any_number_of_rows(rows: int, budget: int) -> None:
+    data = torch.randn(rows, 8)
+    torch.testing.assert_close(togi.within(budget * KIB)(hungry)(data), hungry(data))
+
+
+def test_what_kernels_take_on_the_way_counts() -> None:
+    """A whole encoder layer is one kernel in eval mode: what it returns is a twelfth of what it takes."""
+    module, budget = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True).eval(), 1 << 20
+    data = torch.randn(16, 96, 32)
+    guarded = togi.within(budget)(module)
+    with torch.no_grad():
+        torch.testing.assert_close(guarded(data), module(data))
+        measured = torch_allocator_peak_bytes(lambda: guarded(data))
+        assert guarded.report.parts > 1
+        assert guarded.report.predicted_part_bytes <= budget < guarded.report.predicted_bytes
+    assert measured is not None
+    assert measured <= budget
+
+
+def test_a_function_that_does_nothing() -> None:
+    data = torch.randn(4, 8)
+    assert togi.within("1KiB")(lambda rows: rows)(data) is data
+
+
+def test_structure_of_results_is_kept() -> None:
+    @togi.within(64 * KIB)
+    def both(*, rows: Tensor) -> dict[str, Any]:
+        """Its text."""
+        return {"sum": hungry(rows), "pair": (rows * 2, rows > 0)}
+
+    data = torch.randn(100, 8)
+    found = both(rows=data)
+    assert list(found) == ["sum", "pair"]
+    assert torch.equal(found["pair"][0], data * 2)
+    assert torch.equal(found["pair"][1], data > 0)
+    assert both.__name__ == "both"
+    assert both.report.parts > 1
+
+
+def normalized(rows: Tensor) -> Tensor:
+    return hungry(rows) / rows.mean()
+
+
+def sorted_rows(rows: Tensor) -> Tensor:
+    return hungry(rows.sort(0).values)
+
+
+def summed(rows: Tensor) -> Tensor:
+    return hungry(rows).sum()
+
+
+def per_batch_size(rows: Tensor) -> Tensor:
+    return hungry(rows) / len(rows)
+
+
+def weighted(rows: Tensor, weight: Tensor) -> Tensor:
+    return hungry(rows) * weight
+
+
+@pytest.mark.parametrize(
+    ("function", "said"),
+    [
+        (normalized, "the first row's result changes"),
+        (sorted_rows, "the first row's result changes"),
+        (summed, "do not have one row per input row"),
+        (per_batch_size, "a row alone does not give"),
+        (nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4096)), "outlives the call"),
+    ],
+)
+def test_what_must_not_be_split_is_refused(function: Any, said: str) -> None:
+    with pytest.raises(BudgetError, match=said), torch.no_grad():
+        togi.within(8 * KIB)(function)(torch.randn(64, 8))
+
+
+def test_state_is_as_it_was_after_a_refusal() -> None:
+    norm = nn.BatchNorm1d(8)
+    before = {name: value.clone() for name, value in norm.state_dict().items()}
+    with pytest.raises(BudgetError), torch.no_grad():
+        togi.within(1)(norm)(torch.randn(64, 8))
+    assert all(torch.equal(value, before[name]) for name, value in norm.state_dict().items())
+
+
+def test_training_is_refused() -> None:
+    with pytest.raises(BudgetError, match=r"togi\.fit"):
+        togi.within(KIB)(nn.Linear(8, 512))(torch.randn(64, 8))
+
+
+def test_a_row_too_large_says_the_least() -> None:
+    with pytest.raises(BudgetError, match="even one row at a time would take"):
+        togi.within(KIB)(hungry)(torch.randn(64, 8))
+
+
+def test_inputs_without_a_batch() -> None:
+    with pytest.raises(BudgetError, match="share no dimension 0"):
+        togi.within(KIB)(weighted)(torch.randn(64, 8), torch.ones(1))
+
+
+@pytest.mark.parametrize("message", ["DefaultCPUAllocator: can't allocate memory: you tried", "CUDA out of memory."])
+def test_out_of_memory_is_split_on_the_same_device(message: str) -> None:
+    sizes = []
+
+    def refuses(rows: Tensor) -> Tensor:
+        if type(rows) is Tensor:
+            sizes.append(len(rows))
+            if len(rows) > 10:
+                raise torch.OutOfMemoryError(message) if "CUDA" in message else RuntimeError(message)
+        return rows * 2
+
+    guarded: Guarded = togi.within("1GiB")(refuses)
+    data = torch.randn(33, 4)
+    assert torch.equal(guarded(data), data * 2)
+    assert guarded.report.out_of_memory == 2
+    assert guarded.report.rows_per_part == 9
+    assert guarded.report.parts == 4
+
+
+def test_always_out_of_memory_ends() -> None:
+    def refuses(rows: Tensor) -> Tensor:
+        if type(rows) is Tensor and len(rows) != 2 and rows.abs().sum() > 0:
+            raise torch.OutOfMemoryError("CUDA out of memory.")
+        return rows * 2
+
+    with pytest.raises((BudgetError, torch.OutOfMemoryError)):
+        togi.within("1GiB")(refuses)(torch.randn(8, 4))
+
+
+def test_other_errors_pass() -> None:
+    def breaks(_: Tensor) -> Tensor:
+        raise RuntimeError("no such thing")
+
+    with pytest.raises(RuntimeError, match="no such thing"):
+        togi.within("1GiB")(breaks)(torch.randn(8, 4))
+
+
+@pytest.mark.parametrize("budget", ["8GiBB", "much", "0"])
+def test_bad_budget(budget: str) -> None:
+    with pytest.raises(TogiError):
+        togi.within(budget)
+
+
+def test_attention_within_a_row_is_independent() -> None:
+    layer = nn.TransformerEncoderLayer(16, 2, 32, batch_first=True).eval()
+    with torch.no_grad():
+        assert why_dependent(layer, Inputs((torch.randn(4, 6, 16),))) == ""
+        assert "first row" in why_dependent(nn.BatchNorm1d(16).train(), Inputs((torch.randn(4, 16),)))

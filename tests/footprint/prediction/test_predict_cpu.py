@@ -1,0 +1,126 @@
+"""Predicted against what the CPU allocator really did."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from togi.core.errors import SubjectError
+from togi.footprint.account.make import account_of
+from togi.footprint.prediction.predict import predict_cpu
+from togi.footprint.step import OptimizerName, make_step
+from togi.subject.inputs import Subject
+
+
+class Convolutions(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(3, 16, 3, padding=1),
+            nn.BatchNorm2d(16),
+            nn.ReLU(inplace=True),
+            nn.Conv2d(16, 16, 7, groups=16),
+            nn.Dropout(0.1),
+            nn.Conv2d(16, 32, 3),
+            nn.Hardswish(),
+        )
+        self.head = nn.Linear(32, 10)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.head(self.layers(given).mean((2, 3)))
+
+
+class Attention(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return checkpoint(self.layer, given, use_reentrant=False) + given
+
+
+class Tied(nn.Module):
+    """One weight under two names, a frozen one, a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.frozen = nn.Linear(64, 64), nn.Linear(64, 64), nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+        self.frozen.requires_grad_(False)
+        self.register_buffer("scale", torch.ones(64))
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.frozen(self.second(self.first(given).tanh())) * self.scale
+
+
+class Recurrent(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.lstm = nn.LSTM(16, 24, batch_first=True)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.lstm(given)[0]
+
+
+class DependsOnValues(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.linear(given[given > 0].reshape(-1, 1).expand(-1, 4))
+
+
+MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
+    "convolutions": lambda: (Convolutions(), torch.randn(4, 3, 32, 32)),
+    "attention": lambda: (Attention(), torch.randn(16, 96, 32)),
+    "tied": lambda: (Tied(), torch.randn(128, 64)),
+    "recurrent": lambda: (Recurrent(), torch.randn(4, 20, 16)),
+}
+
+
+@pytest.mark.parametrize(("train", "optimizer"), [(False, "none"), (True, "momentum"), (True, "adamw")])
+@pytest.mark.parametrize("name", MODELS)
+def test_within_one_percent(name: str, train: bool, optimizer: OptimizerName) -> None:
+    subject = Subject(*MODELS[name]())
+    found = predict_cpu(make_step(subject, train=train, optimizer=optimizer))
+    truth = account_of(make_step(subject, train=train, optimizer=optimizer))
+    assert found.baseline_bytes == truth.baseline_bytes
+    assert found.peak_bytes == pytest.approx(truth.peak_bytes, rel=0.01)
+    assert sum(found.by_category.values()) == found.peak_bytes
+    assert min(found.by_category.values()) > 0
+    assert found.low_bytes <= found.peak_bytes <= found.high_bytes
+
+
+def test_a_run_that_depends_on_values_is_refused() -> None:
+    with pytest.raises(SubjectError, match="depends on values"):
+        predict_cpu(make_step(Subject(DependsOnValues(), torch.randn(8)), train=False))
+
+
+def test_a_module_that_does_nothing_is_refused() -> None:
+    with pytest.raises(SubjectError, match="no operation of torch"):
+        predict_cpu(make_step(Subject(nn.Identity(), torch.randn(8)), train=False))
+
+
+def test_the_moment_is_the_operation_of_the_peak() -> None:
+    found = predict_cpu(make_step(Subject(nn.Linear(8, 512), torch.randn(16, 8)), train=False))
+    assert found.peak.op == "aten.addmm.default"
+
+
+def test_the_users_module_keeps_its_values() -> None:
+    module = nn.Linear(4, 4)
+    before = module.weight.detach().clone()
+    predict_cpu(make_step(Subject(module, torch.randn(2, 4)), train=True, optimizer="adam"))
+    assert type(module.weight.data) is Tensor
+    assert torch.equal(module.weight, before)
+    assert module.weight.grad is None
+
+
+def test_a_batch_that_does_not_fit_this_machine() -> None:
+    subject = Subject(nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 8)), torch.randn(2, 1024))
+    found = predict_cpu(make_step(subject, train=True), batch=1 << 24)
+    assert found.peak_bytes > 400 << 30

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+from made_up_study import HOSTILE, hostile_study, made_up_study
+
+from togi.core.records import Study
+from togi.render.html import study_html
+from togi.render.html.axis import Axis, tick_label
+from togi.render.html.markup import Markup, element, join
+from togi.render.rows import rows
+
+
+def test_same_study_gives_the_same_bytes() -> None:
+    assert study_html(made_up_study()) == study_html(made_up_study())
+
+
+def test_every_recipe_has_its_row_and_its_reason() -> None:
+    study = made_up_study()
+    page = study_html(study)
+    assert page.count("<tbody") == len(rows(study))
+    for trial in study.trials:
+        assert f'id="trial-{trial.recipe.id}"' in page
+    assert "it needs a CUDA device, and the subject is on the CPU" in page
+    assert "omp.h: No such file or directory" in page
+
+
+def test_nothing_is_loaded_from_elsewhere() -> None:
+    page = study_html(made_up_study())
+    attributes: set[str] = set()
+    parser = HTMLParser()
+    parser.handle_starttag = lambda _, attrs: attributes.update(dict(attrs))  # type: ignore[method-assign]
+    parser.feed(page)
+    assert {"class", "data-hint"} <= attributes
+    assert not attributes & {"src", "srcset", "href", "action", "xlink:href", "onclick", "onload"}
+    assert not re.search(r"@import|url\(|https?://", page)
+    assert "default-src 'none'" in page
+
+
+def test_hostile_text_is_escaped_everywhere() -> None:
+    page = study_html(hostile_study())
+    assert HOSTILE not in page
+    assert page.count("<script>") == 1
+    assert "<img" not in page
+    assert "\x1b" not in page
+    assert page.count("&lt;script&gt;") > 10
+
+
+def test_a_study_without_trials_is_shown_too() -> None:
+    empty = made_up_study().model_copy(update={"trials": (), "best": None, "finalists": (), "verdict": ""})
+    page = study_html(empty)
+    assert "Nothing could be chosen." in page
+    assert "<tbody" not in page
+
+
+def test_extreme_numbers_do_not_break_figures() -> None:
+    study = made_up_study()
+    trial = study.trials[0]
+    assert trial.timing is not None
+    assert trial.error is not None
+    nan = float("nan")
+    broken = trial.model_copy(
+        update={
+            "timing": trial.timing.model_copy(
+                update={"speedup_x": trial.timing.speedup_x.model_copy(update={"low": 0.0, "high": float("inf")})}
+            ),
+            "error": trial.error.model_copy(update={"units": nan, "rmse": nan, "max_abs": nan}),
+        }
+    )
+    page = study_html(Study(**{**dict(study), "trials": (broken, *study.trials[1:])}))
+    assert "left:nan%" not in page
+    assert "left:inf%" not in page
+
+
+def test_markup_escapes_text_and_attributes_but_not_markup() -> None:
+    made = element("p", {"title": '"<', "hidden": None}, "a<b", Markup("<b>x</b>"), None)
+    assert made == '<p title="&quot;&lt;">a&lt;b<b>x</b></p>'
+    assert join("\x00") == "\N{REPLACEMENT CHARACTER}"
+
+
+@pytest.mark.parametrize(
+    ("values", "logarithmic"), [([1.0, 1.5], False), ([1.0, 100.0], True), ([3.0], False), ([], False)]
+)
+def test_axis_keeps_values_inside_and_in_order(values: list[float], logarithmic: bool) -> None:
+    axis = Axis(values)
+    assert axis.logarithmic is logarithmic
+    places = [axis.place(value) for value in values]
+    assert places == sorted(places)
+    assert all(0 < place < 100 for place in places)
+    ticks = axis.ticks()
+    assert 2 <= len(ticks) <= 8
+    assert all(0 <= axis.place(tick) <= 100 for tick in ticks)
+
+
+def test_tick_labels_are_short() -> None:
+    assert [tick_label(v) for v in (0.5, 1.0, 20.0, 1000.0, 100_000.0, 2e6)] == [
+        "0.5",
+        "1",
+        "20",
+        "1,000",
+        "100k",
+        "2M",
+    ]

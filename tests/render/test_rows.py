@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import pytest
+from made_up_study import BF16, CHANNELS_LAST, FOLD, INFERENCE, NO_GRAD, OPENVINO, made_up_study, ran, recipe, timed
+
+from togi.core.records import Noise, Outcome, Trial
+from togi.render.attribution import effects
+from togi.render.rows import counts, mends, pareto_front, rows, speed, warnings
+
+
+def test_measured_recipes_come_first_by_latency() -> None:
+    found = rows(made_up_study())
+    latencies = [row.trial.timing.latency_ms.median for row in found if row.trial.eligible and row.trial.timing]
+    assert latencies == sorted(latencies)
+    assert [row.trial.eligible for row in found] == [True] * 10 + [False] * 7
+
+
+def test_one_row_per_recipe_with_its_last_trial() -> None:
+    study = made_up_study()
+    found = rows(study)
+    assert len(found) == len({trial.recipe for trial in study.trials}) == len(study.trials) - 1
+    chosen = next(row for row in found if row.chosen)
+    assert chosen.trial is study.trials[-1]
+    assert chosen.earlier == (study.trials[5],)
+    assert chosen.finalist
+
+
+def test_every_row_is_explained() -> None:
+    found = rows(made_up_study())
+    assert all(row.explanation and row.verdict for row in found)
+    bare = made_up_study().trials[10].model_copy(update={"reason": ""})
+    study = made_up_study().model_copy(
+        update={"trials": tuple(bare.model_copy(update={"outcome": outcome}) for outcome in Outcome)}
+    )
+    assert all(row.explanation for row in rows(study))
+
+
+@pytest.mark.parametrize(
+    ("speedup", "half", "said"),
+    [(1.2, 0.02, "faster"), (0.8, 0.02, "slower"), (1.0, 0.005, "same speed"), (1.05, 0.08, "cannot tell")],
+)
+def test_words_follow_the_interval(speedup: float, half: float, said: str) -> None:
+    assert speed(timed(10.0, speedup, half=half)) == said
+
+
+def test_pareto_front_holds_what_nothing_beats() -> None:
+    fast = ran(recipe(OPENVINO, NO_GRAD), 10.0, 4.0, 1.0, (50, 10))
+    small = ran(recipe(NO_GRAD), 40.0, 1.0, 1.0, (10, 10))
+    beaten = ran(recipe(CHANNELS_LAST, NO_GRAD), 45.0, 0.9, 1.0, (12, 10))
+    wrong = ran(recipe(BF16, NO_GRAD), 5.0, 8.0, 9_000.0, (5, 5))
+    assert pareto_front([fast, small, beaten, wrong]) == {fast.recipe, small.recipe}
+
+
+def test_counts_warnings_and_mends_are_gathered() -> None:
+    study = made_up_study()
+    assert counts(rows(study))[Outcome.OK] == 10
+    assert Outcome.OUT_OF_MEMORY not in counts(rows(study))
+    assert warnings(study) == ("other processes kept 1.1 cores busy while this was measured (the worst of 2 trials)",)
+    assert mends(study) == {"apt-get install libjemalloc2": ("libjemalloc is not installed",)}
+
+
+def test_an_effect_compares_recipes_that_differ_in_one_technique() -> None:
+    base = ran(recipe(INFERENCE), 40.0, 1.0, 1.0, (10, 10))
+    folded = ran(recipe(FOLD, NO_GRAD), 36.0, 1.1, 3.0, (10, 10))
+    both = ran(recipe(FOLD, OPENVINO, NO_GRAD), 12.0, 3.3, 5.0, (10, 10))
+    by_id = {effect.technique: effect for effect in effects([base, folded, both])}
+    assert (by_id["fold_batch_norm"].units_before, by_id["fold_batch_norm"].units) == (1.0, 3.0)
+    assert (by_id["openvino"].units_before, by_id["openvino"].units) == (3.0, 5.0)
+    alone = effects([both])
+    assert {effect.units_before for effect in alone} == {None}
+
+
+def test_of_equal_warnings_the_worst_is_told() -> None:
+    def noisy(cores: str) -> Trial:
+        noise = Noise(warnings=(f"other processes kept {cores} cores busy",))
+        return ran(recipe(NO_GRAD), 1.0, 1.0, 1.0, (1, 1), timing=timed(1.0, 1.0, noise=noise))
+
+    study = made_up_study().model_copy(update={"trials": (noisy("0.4"), noisy("10.5"), noisy("2"))})
+    assert warnings(study) == ("other processes kept 10.5 cores busy (the worst of 3 trials)",)
+
+
+def test_the_reference_relates_to_nothing() -> None:
+    study = made_up_study()
+    kept = study.model_copy(update={"best": recipe(NO_GRAD)})
+    reference = next(row for row in rows(kept) if row.reference)
+    assert reference.speedup_x is None
+    assert reference.verdict == "chosen (as it was)"

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import io
+
+import pytest
+from made_up_study import HOSTILE, hostile_study, machine, made_up_study
+from rich.console import Console
+
+from togi.core.records import Interval, Outcome, Study
+from togi.render.comparison_text import comparison_text
+from togi.render.rows import rows
+from togi.render.terminal import study_text
+from togi.study.comparison import Comparison, Contestant
+
+
+def text(study: Study, width: int, **more: object) -> str:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(study_text(study, width=width, **more))  # type: ignore[arg-type]
+    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+
+
+@pytest.mark.parametrize("width", [72, 80, 120, 160])
+def test_fits_the_width_and_cuts_nothing(width: int) -> None:
+    shown = text(made_up_study(), width)
+    assert max(len(line) for line in shown.splitlines()) <= width
+    assert "…" not in shown
+    joined = " ".join(shown.split())
+    for needed in ("13.3", "13.0-13.6", "3.14x", "3.08-3.20", "2.1 x", "58.9 MiB", "12,400 x"):
+        assert needed in joined
+
+
+def test_every_outcome_has_its_reason_and_mend() -> None:
+    shown = text(made_up_study(), 200)
+    for row in rows(made_up_study()):
+        if not row.trial.eligible:
+            assert row.trial.outcome.value in shown
+            assert row.explanation in shown
+    assert "mend: apt-get install libjemalloc2" in shown
+
+
+def test_tells_notes_noise_loading_and_next_steps() -> None:
+    shown = text(made_up_study(), 200, artifact="photos.togi")
+    assert "it was handed over in training mode" in shown
+    assert "other processes kept 1.1 cores busy" in shown
+    assert "fast = togi.load('photos.togi')" in shown
+    assert "togi report 5f2c9a7be1d0 --html report.html" in shown
+    assert "--out NAME.togi" in text(made_up_study(), 200)
+
+
+def test_a_limit_keeps_the_chosen_and_the_reference() -> None:
+    shown = text(made_up_study(), 200, limit=2)
+    assert "fold_batch_norm + openvino + inference_mode" in shown
+    assert "reference" in shown
+    assert "and 7 slower recipes" in shown
+
+
+def test_a_name_cannot_steer_the_terminal() -> None:
+    shown = text(hostile_study(), 120)
+    assert "\x1b" not in shown
+    assert HOSTILE.partition("\x1b")[0][:30] in shown
+
+
+def test_nothing_chosen_is_said() -> None:
+    empty = made_up_study().model_copy(update={"trials": (), "best": None, "verdict": ""})
+    assert "Nothing could be chosen." in text(empty, 80)
+
+
+def test_comparison_shows_each_contestant() -> None:
+    first = Contestant(name="a.togi", latency_ms=Interval(median=10, low=9.9, high=10.1))
+    second = Contestant(
+        name="b.togi",
+        latency_ms=Interval(median=5, low=4.9, high=5.1),
+        speedup_x=Interval(median=2, low=1.95, high=2.05),
+    )
+    third = Contestant(name="c.togi", outcome=Outcome.FAILED, reason="it raised ValueError")
+    found = Comparison(contestants=(first, second, third), verdict="b.togi is faster", machine=machine(), rounds=30)
+    console = Console(file=io.StringIO(), width=100)
+    console.print(comparison_text(found))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    for needed in ("2.00x", "1.95-2.05", "failed: it raised ValueError", "b.togi is faster", "30 rounds"):
+        assert needed in shown

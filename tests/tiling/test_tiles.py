@@ -1,0 +1,62 @@
+"""How a loop is cut: plain tiles, compiled ones, what is left over; and compiled tiles sized by their own peaks."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import togi
+from togi.measure.memory import torch_allocator_peak_bytes
+from togi.tiling.loop import Tiles
+
+
+def compiled_body(*_args):
+    raise AssertionError("only a name here")
+
+
+def plain_body(*_args):
+    raise AssertionError("only a name here")
+
+
+@given(
+    st.integers(1, 400),
+    st.integers(1, 60),
+    st.integers(1, 200),
+    st.integers(1, 200),
+    st.booleans(),
+)
+def test_tiles_cover_every_position_once_and_keep_to_their_sizes(length, plain, compiled, least, with_body):
+    tiles = Tiles(plain=plain, compiled=compiled, least=least, body=compiled_body) if with_body else Tiles(plain=plain)
+    cut = list(tiles.cut(length, plain_body))
+    assert [offset for offset, _, _ in cut] == [sum(count for _, count, _ in cut[:i]) for i in range(len(cut))]
+    assert sum(count for _, count, _ in cut) == length
+    for _, count, body in cut:
+        assert 1 <= count <= (compiled if body is compiled_body else plain)
+        assert body is plain_body or (with_body and count >= min(least, compiled))
+
+
+def nearest(x, y):
+    return ((x[:, None] - y) ** 2).sum(-1).min(1)
+
+
+def test_a_compiled_tile_is_sized_by_its_own_peak_and_serves_other_lengths():
+    pytest.importorskip("torch._inductor")
+    x, y = torch.randn(4_000, 3), torch.randn(1_000, 3)
+    budget = 256 << 10
+    call = togi.lean(nearest, memory=budget, compile=True)
+    call(x, y)
+    told = call.plan().loops[0]
+    if "compiled:" not in told:
+        pytest.skip(f"compiled code was not faster here: {told}")
+    tiles = int(told.split()[0].replace(",", ""))
+    fewest_plain_tiles = 4_000 * 1_000 * 3 * 4 / budget
+    assert tiles < fewest_plain_tiles
+    assert (torch_allocator_peak_bytes(lambda: call(x, y)) or 0) <= budget
+    compilations = torch._dynamo.utils.counters["stats"]["unique_graphs"]
+    for length in (3_999, 2_345, 701):
+        found, expected = call(x[:length], y), nearest(x[:length], y)
+        assert torch.allclose(found.values, expected.values, rtol=1e-5, atol=1e-6)
+        assert (found.indices != expected.indices).sum() <= length / 1000
+    assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compilations
