@@ -23,8 +23,10 @@ class LogitBlocks:
         self.sum_dtype = sum_dtype(hidden.dtype)
         self._is_direct = hidden.dtype == self.sum_dtype
         count, vocabulary = len(hidden), len(weight)
-        # in half precision the logits beside their float32, and the transposed copy that a product may make of them
-        bytes_each = self.sum_dtype.itemsize + (0 if self._is_direct else 2 * hidden.dtype.itemsize)
+        # In half precision: float32, the logits, and what their product takes for itself. That is float32 again where
+        # the processor has no instructions for the dtype (oneDNN sums in a buffer of the size of the result).
+        bytes_each = self.sum_dtype.itemsize * (1 if self._is_direct else 2)
+        bytes_each += 0 if self._is_direct else hidden.dtype.itemsize
         most = max(1, min(memory_bytes // bytes_each, count * vocabulary))
         self.width = min(vocabulary, most, max(most // max(1, count), _NARROWEST))
         self.height = max(1, min(count, most // max(1, self.width)))

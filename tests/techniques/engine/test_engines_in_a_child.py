@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 )
 def test_engines_run_in_a_forked_child(ids: tuple[str, ...], tmp_path: Path) -> None:
     assert set(ids) <= set(ENGINES)
-    environment = os.environ | {"PYTHONPATH": str(HERE), "TMPDIR": str(tmp_path)}
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join([str(HERE), *sys.path]), "TMPDIR": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, str(HERE / "child_trials.py"), *ids],
         capture_output=True,
