@@ -9,7 +9,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from togi.lint.finding import Finding, Fix, Place
 from togi.lint.source.callers import Callers
@@ -20,9 +20,6 @@ from togi.lint.source.hotness import Hotness
 from togi.lint.source.names import Names
 from togi.lint.source.tree import Function, Loop, Scope, Tree
 from togi.lint.source.value import UNKNOWN, Hot, Kind, Value
-
-if TYPE_CHECKING:
-    from togi.lint.rule import Rule
 
 __all__ = ["UNKNOWN", "Hot", "Kind", "Source", "Value"]
 
@@ -140,10 +137,10 @@ class Source:
         return self.grad.records(node)
 
     def finding(
-        self, rule: Rule, node: ast.AST, message: str, remedy: str, *, evidence: str = "", fix: Fix | None = None
+        self, rule: str, node: ast.AST, message: str, remedy: str, *, evidence: str = "", fix: Fix | None = None
     ) -> Finding:
-        """A finding of ``rule`` at ``node``."""
-        return Finding(rule=rule.id, message=message, remedy=remedy, place=self.place(node), evidence=evidence, fix=fix)
+        """A finding of the rule with the id ``rule`` at ``node``."""
+        return Finding(rule=rule, message=message, remedy=remedy, place=self.place(node), evidence=evidence, fix=fix)
 
     def place(self, node: ast.AST) -> Place:
         """The range of ``node`` with columns in characters, counted from 1."""

@@ -80,7 +80,7 @@ class BlockingTransfer(SourceRule):
             elif asynchronous and before.pinned is False:
                 message = f"{excerpt(call, 40)} blocks all the same: the DataLoader's batches are not in pinned memory"
                 remedy = f"pass pin_memory=True to the DataLoader that {excerpt(func.value, 30)} comes from"
-                yield source.finding(self, call, message, remedy, evidence=grounds(before, source.hot(call)))
+                yield source.finding(self.id, call, message, remedy, evidence=grounds(before, source.hot(call)))
 
     def _blocking(self, source: Source, call: ast.Call, func: ast.Attribute, before: Value) -> Finding:
         message = f"{excerpt(call, 40)} waits for the copy of a batch that could overlap with computation"
@@ -88,7 +88,7 @@ class BlockingTransfer(SourceRule):
         if before.pinned:
             remedy = f"pass non_blocking=True to {func.attr}() (the DataLoader pins its batches already)"
         evidence = grounds(before, source.hot(call))
-        return source.finding(self, call, message, remedy, evidence=evidence, fix=_fix(source, call))
+        return source.finding(self.id, call, message, remedy, evidence=evidence, fix=_fix(source, call))
 
 
 def _asynchronous(call: ast.Call) -> bool | None:

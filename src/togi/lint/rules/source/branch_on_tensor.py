@@ -95,7 +95,7 @@ class BranchOnTensor(SourceRule):
                 message = f"{what} {excerpt(tested, 40)} waits for the device to know which way to go"
                 if what == "for over":
                     message = f"going through {excerpt(tested, 40)} in Python launches kernels for every element"
-                yield source.finding(self, tested, message, _remedy(what), evidence=grounds(value, hot))
+                yield source.finding(self.id, tested, message, _remedy(what), evidence=grounds(value, hot))
 
 
 def _device_tensor(value: Value) -> Value | None:

@@ -64,7 +64,7 @@ class CheckpointWithoutUseReentrant(SourceRule):
                 edit = add_argument(source, call, "use_reentrant=False")
                 fix = Fix(title="Use the non-reentrant variant", edits=(edit,), safe=False) if edit else None
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"{name.rpartition('.')[2]} without use_reentrant takes the reentrant variant, and a later release "
                     "raises here",

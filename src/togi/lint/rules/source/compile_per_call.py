@@ -77,7 +77,7 @@ class CompilePerCall(SourceRule):
             if not _kept(source, call) and (reason := _again(source, call)):
                 what = ast.unparse(call.args[0])
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"torch.compile wraps {what} again in each call, and compiles what is made anew each time",
                     f"compile it once where it is made ({what} = torch.compile({what})), and call the result here",

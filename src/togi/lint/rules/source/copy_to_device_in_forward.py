@@ -87,7 +87,9 @@ class CopyToDeviceInForward(SourceRule):
             if here and _from_data(before.call):
                 continue
             message = f"{excerpt(call, 40)} copies what was made on the CPU to the device in every pass"
-            yield source.finding(self, call, message, _remedy(before.call, func, here), evidence=grounds(before, hot))
+            yield source.finding(
+                self.id, call, message, _remedy(before.call, func, here), evidence=grounds(before, hot)
+            )
 
 
 def _from_data(call: ast.Call) -> bool:

@@ -74,7 +74,7 @@ class CopyToHost(SourceRule):
             value = source.value(tensor)
             if value.on_device and not _SIZES.search(excerpt(tensor)):
                 message = f"{excerpt(call, 40)} copies {excerpt(tensor, 40)} to the CPU and waits for it"
-                yield source.finding(self, call, message, _remedy(hot, tensor), evidence=grounds(value, hot))
+                yield source.finding(self.id, call, message, _remedy(hot, tensor), evidence=grounds(value, hot))
 
 
 def _copies(source: Source) -> Iterator[tuple[ast.Call, ast.expr]]:

@@ -110,7 +110,7 @@ class CudnnBenchmarkVaryingShapes(SourceRule):
         evidence = next(_varying(source), "") if settings else ""
         for node in settings if evidence else ():
             yield source.finding(
-                self,
+                self.id,
                 node,
                 "cuDNN searches its algorithms anew for each size it has not seen, and sizes vary here",
                 "set it to False, or draw from a few sizes only so that each is searched once",

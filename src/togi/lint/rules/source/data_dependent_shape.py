@@ -91,7 +91,7 @@ class DataDependentShape(SourceRule):
                 continue
             what = "indexing with a mask" if operation == "index" else f"{operation}"
             message = f"{what} waits for the device: the size of {excerpt(node, 40)} depends on its values"
-            yield source.finding(self, node, message, _REMEDIES[operation], evidence=grounds(value, hot))
+            yield source.finding(self.id, node, message, _REMEDIES[operation], evidence=grounds(value, hot))
 
 
 def _operations(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:

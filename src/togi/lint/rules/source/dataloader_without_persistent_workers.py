@@ -76,7 +76,7 @@ class DataloaderWithoutPersistentWorkers(SourceRule):
         again = _passes_in_loops(source, calls) if calls else {}
         for call, node in again.items():
             yield source.finding(
-                self,
+                self.id,
                 call,
                 "the workers of this DataLoader end and start anew in each pass of the loop over epochs",
                 "add persistent_workers=True",

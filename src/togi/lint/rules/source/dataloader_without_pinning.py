@@ -72,7 +72,7 @@ class DataloaderWithoutPinning(SourceRule):
             return
         for call in calls:
             yield source.finding(
-                self,
+                self.id,
                 call,
                 "batches of this DataLoader lie in pageable memory, from which a copy to the GPU makes the host wait",
                 "add pin_memory=True, and non_blocking=True where the batch is moved",

@@ -68,7 +68,7 @@ class DataloaderWithoutWorkers(SourceRule):
             if (workers is None or is_constant(workers, 0)) and not in_memory(source, call):
                 how = "no num_workers is given, and 0 is its default" if workers is None else "num_workers is 0"
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     "this DataLoader loads each batch in the training process, between two steps",
                     f"{'add' if workers is None else 'write'} {_ADVICE}",

@@ -84,7 +84,7 @@ class DeprecatedAmp(SourceRule):
         for node, name in found:
             device, function = _NAMES[name]
             yield source.finding(
-                self,
+                self.id,
                 node,
                 f"torch.{device}.amp.{function} is deprecated and warns; it ties the code to one kind of device",
                 f"write {_instead(device, function)}",

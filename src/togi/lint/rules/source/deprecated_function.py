@@ -82,7 +82,7 @@ class DeprecatedFunction(SourceRule):
             named = call is None and (name in _ONLY_CALLS or _in_table(source, node))
             if not named and not _chosen(source, node, entry):
                 fix = _fix(source, node, call, entry)
-                yield source.finding(self, node, _message(entry), f"write {entry.instead}", fix=fix)
+                yield source.finding(self.id, node, _message(entry), f"write {entry.instead}", fix=fix)
 
 
 def _message(entry: Deprecated) -> str:

@@ -108,7 +108,7 @@ class DeprecatedQuantization(SourceRule):
                 continue
             if called(source, node) and not guarded(source, node):
                 yield source.finding(
-                    self,
+                    self.id,
                     node,
                     f"{name} is deprecated and will be removed; it quantizes for kernels of the CPU alone",
                     f"write {_SUCCESSORS[name.rpartition('.')[2]]}",

@@ -75,7 +75,7 @@ class DisableSavedTensorsHooks(SourceRule):
 
     def _finding(self, source: Source, call: ast.Call, evidence: str) -> Finding:
         return source.finding(
-            self,
+            self.id,
             call,
             "this saves no memory: it makes installing saved-tensor hooks raise, and autograd keeps what it kept",
             "to save memory use torch.autograd.graph.save_on_cpu(), torch.utils.checkpoint.checkpoint(..., "

@@ -80,7 +80,7 @@ class EmptyCacheInLoop(SourceRule):
                 continue
             if reason := _often(source, call):
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"{name}() gives the cached memory back in each pass, waits for the device, and has to ask for it "
                     "again",

@@ -116,7 +116,7 @@ class Float64ByAccident(SourceRule):
             typed = position is not None and argument(call, "dtype", position) is not None
             if not typed and is_float64(source, call.args[0]) and not tensor_cast_later(source, call):
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"{ast.unparse(call.args[0])} is float64 by NumPy's default, and so is this tensor and what it "
                     "meets",
@@ -131,7 +131,7 @@ class Float64ByAccident(SourceRule):
             call = source.parent(node)
             if isinstance(call, ast.Call) and call.func is node and call.args and _is_double(source, call.args[0]):
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"{name.rpartition('.')[2]} makes every new tensor and parameter float64",
                     "leave the default, and use float64 where it is needed: x.double() there",
@@ -152,7 +152,7 @@ class Float64ByAccident(SourceRule):
                 and not _deliberate(source, call)
             ):
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"{ast.unparse(call)} is float64, and so is what it meets",
                     "give it the dtype of what it meets (dtype=x.dtype)",
@@ -164,14 +164,14 @@ class Float64ByAccident(SourceRule):
                 continue
             if source.value(call.func.value).kind is Kind.MODULE and "gradcheck" not in source.text:
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"{ast.unparse(call)} makes all parameters float64, and so all that is computed with them",
                     "keep the model in float32 and cast its inputs: x.float()",
                 )
             elif _is_activation(source, call) and not _deliberate(source, call):
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"{ast.unparse(call)} doubles the bytes of an activation, and what follows is computed in float64",
                     "leave its type; where a sum needs it, give that one dtype=torch.float64",

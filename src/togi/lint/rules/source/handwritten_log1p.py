@@ -59,11 +59,11 @@ class HandwrittenLog1p(SourceRule):
             if _in_table(source, node):
                 continue
             if _is_one(node.right) and isinstance(node.op, ast.Sub) and _calls(source, node.left, "torch.exp"):
-                yield source.finding(self, node, *_words("exp(x) - 1", "torch.expm1(x)"))
+                yield source.finding(self.id, node, *_words("exp(x) - 1", "torch.expm1(x)"))
             elif isinstance(node.op, ast.Add) and (_is_one(node.left) or _is_one(node.right)):
                 above = source.parent(node)
                 if isinstance(above, ast.Call) and node in above.args and _calls(source, above, "torch.log"):
-                    yield source.finding(self, above, *_words("log(1 + x)", "torch.log1p(x)"))
+                    yield source.finding(self.id, above, *_words("log(1 + x)", "torch.log1p(x)"))
 
 
 def _in_table(source: Source, node: ast.AST) -> bool:

@@ -99,7 +99,7 @@ class InferenceInTrainingMode(SourceRule):
                 reported.add(region)
                 model = excerpt(use.model, 30)
                 yield source.finding(
-                    self,
+                    self.id,
                     use.call,
                     f"{excerpt(use.call, 40)} runs for inference in training mode",
                     f"call {model}.eval() before it (and {model}.train() before training goes on)",

@@ -96,7 +96,7 @@ class InferenceRecordsGraph(SourceRule):
             if source.records_grad(use.call):
                 reported.add(use.loop)
                 yield source.finding(
-                    self,
+                    self.id,
                     use.call,
                     f"{excerpt(use.call, 40)} records autograd's graph for every batch, and nothing here uses it",
                     f"put the loop in line {use.loop.lineno} under `with torch.inference_mode():` (torch.no_grad() "

@@ -118,7 +118,7 @@ class IntermediateKeptAlive(SourceRule):
         name, binding, last, later = kept[0]
         others = f" (so do {', '.join(one[0] for one in kept[1:])})" if len(kept) > 1 else ""
         return source.finding(
-            self,
+            self.id,
             binding.statement,
             f"{name}, a broadcast over pairs, is last used in line {last.statement.lineno} and stays alive while "
             f"line {later.statement.lineno} {_PEAK if later.temporary else _MODEL}{others}",

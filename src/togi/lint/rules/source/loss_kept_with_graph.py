@@ -112,7 +112,7 @@ class LossKeptWithGraph(SourceRule):
                 fix = _fix(source, kept)
                 reported.add(node)
                 yield source.finding(
-                    self, node, message, f"keep {text}.detach()", evidence=grounds(value, hot), fix=fix
+                    self.id, node, message, f"keep {text}.detach()", evidence=grounds(value, hot), fix=fix
                 )
 
 

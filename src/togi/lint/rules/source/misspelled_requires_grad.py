@@ -61,7 +61,7 @@ class MisspelledRequiresGrad(SourceRule):
                     line=line, column=column - len(node.attr), end_line=line, end_column=column, text="requires_grad"
                 )
                 yield source.finding(
-                    self,
+                    self.id,
                     node,
                     f"{ast.unparse(node)} makes a new attribute: autograd asks for requires_grad",
                     f"write {ast.unparse(node.value)}.requires_grad",

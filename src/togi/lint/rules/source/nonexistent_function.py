@@ -83,7 +83,7 @@ class NonexistentFunction(SourceRule):
             last = name.rpartition(".")[2]
             silent = name in assigned or _annotates(source, node) or probed(source, last)
             if not silent and not guarded(source, node):
-                yield source.finding(self, node, _message(node, name), _remedy(name))
+                yield source.finding(self.id, node, _message(node, name), _remedy(name))
 
 
 def _annotates(source: Source, node: ast.AST) -> bool:

@@ -88,7 +88,7 @@ class RecompilationTrap(SourceRule):
             if made is not None and not _is_dynamic(made):
                 name = ast.unparse(changing[0])
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"{ast.unparse(call.func)} is compiled, and {name} is another Python number in each call: it is "
                     "compiled again, for each value where the value must be known",
@@ -105,7 +105,7 @@ class RecompilationTrap(SourceRule):
                 if counted is not None and _is_integer(source, counted):
                     target = ast.unparse(counted)
                     yield source.finding(
-                        self,
+                        self.id,
                         node,
                         f"{target} is a Python number that changes in a compiled {function.name}: each value is "
                         "compiled for itself, until the limit",
@@ -118,7 +118,7 @@ class RecompilationTrap(SourceRule):
             changing = names_in(call.args[0]) & loop_names(loops[0]) if loops else set()
             if changing and isinstance(call.args[0], ast.Lambda):
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"a new lambda over {', '.join(sorted(changing))} is compiled in each pass of the loop",
                     "define and compile one function outside of the loop, and pass what changes as tensors",

@@ -100,7 +100,7 @@ class ScalarFromTensor(SourceRule):
             if value.on_device or _is_result_of_training(node, tensor, value, hot):
                 message = f"{what} waits for the device to compute {excerpt(tensor, 40)}"
                 yield source.finding(
-                    self, node, message, _remedy(source, hot, node, tensor), evidence=grounds(value, hot)
+                    self.id, node, message, _remedy(source, hot, node, tensor), evidence=grounds(value, hot)
                 )
 
 

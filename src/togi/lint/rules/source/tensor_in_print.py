@@ -91,7 +91,7 @@ class TensorInPrint(SourceRule):
             remedy = (
                 f"write it every so many steps only, or collect {excerpt(part, 40)}.detach() and write after the loop"
             )
-            yield source.finding(self, node, message, remedy, evidence=grounds(value, hot))
+            yield source.finding(self.id, node, message, remedy, evidence=grounds(value, hot))
 
 
 def _tensor(value: Value) -> Value | None:

@@ -90,7 +90,7 @@ class TensorMadeInForward(SourceRule):
                 moved = _moved(source) if moved is None else moved
                 if call in moved:
                     continue
-            yield source.finding(self, call, _message(call, last), _remedy(call, last), evidence=hot.reason)
+            yield source.finding(self.id, call, _message(call, last), _remedy(call, last), evidence=hot.reason)
 
 
 def _candidate(call: ast.Call) -> bool:

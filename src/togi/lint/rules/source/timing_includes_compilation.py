@@ -84,7 +84,7 @@ class TimingIncludesCompilation(SourceRule):
         for call, interval in found.items():
             what = ast.unparse(call.func)
             yield source.finding(
-                self,
+                self.id,
                 call,
                 f"the first call of {what} compiles it, between two readings of the clock",
                 f"call {what} a few times before the reading in line {interval.start.lineno}",

@@ -78,7 +78,7 @@ class TimingWithoutSynchronization(SourceRule):
                     found.setdefault(interval.reading, (interval, work))
         for reading, (interval, queued) in found.items():
             yield source.finding(
-                self,
+                self.id,
                 reading,
                 "the clock is read when the work is queued, not when the GPU has done it",
                 f"call torch.cuda.synchronize() before this reading and before the one in line {interval.start.lineno}",

@@ -88,7 +88,7 @@ class Torchscript(SourceRule):
         calls = {source.parent(node) for node, _ in found}
         for node, name in found:
             if not any(above in calls and above is not source.parent(node) for above in source.ancestors(node)):
-                yield source.finding(self, node, _message(_NAMES[name]), f"use {_INSTEAD[_NAMES[name]]}")
+                yield source.finding(self.id, node, _message(_NAMES[name]), f"use {_INSTEAD[_NAMES[name]]}")
 
 
 def _counts(source: Source, node: ast.expr, function: str) -> bool:

@@ -65,7 +65,7 @@ class UnsafeLoad(SourceRule):
                 continue
             if argument(call, "weights_only") is None and not guarded(source, call) and not _fallback(source, call):
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     "without weights_only, torch.load runs code of the file before torch 2.6 and refuses it since",
                     "add weights_only=True (False only for files you trust), or keep weights as safetensors",

@@ -71,7 +71,7 @@ class ZeroGradToZeros(SourceRule):
                 continue
             if call.func.attr == "zero_grad" and is_constant(argument(call, "set_to_none", 0), False):
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     "gradients are filled with zeros each step, and keep their memory through the forward pass",
                     f"write {ast.unparse(call.func)}(), which lets them go",
@@ -79,7 +79,7 @@ class ZeroGradToZeros(SourceRule):
                 )
             elif call.func.attr == "zero_" and (gradient := _gradient(call.func.value)) and _repeats(source, call):
                 yield source.finding(
-                    self,
+                    self.id,
                     call,
                     f"{ast.unparse(gradient)} is filled with zeros in each pass of the loop, one kernel a parameter",
                     f"write {ast.unparse(gradient)} = None, or optimizer.zero_grad()",
