@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from togi.lint.source.join import join
 from togi.lint.source.model import Kind, Source, Value
+from togi.lint.source.value import join
 
 HEAD = """
 import numpy as np

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from togi.lint.source.loaders import assigned
-from togi.lint.source.uses import uses
+from togi.lint.source.references import uses
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:

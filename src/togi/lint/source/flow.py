@@ -8,28 +8,28 @@ Interpretation follows the statements in order: assignments rebind, branches are
 from __future__ import annotations
 
 import ast
+from collections.abc import Callable
 
-from togi.lint.source.callers import Callers
-from togi.lint.source.classes import Classes
-from togi.lint.source.guess import guessed
-from togi.lint.source.join import join
+from togi.lint.source.definitions import Callers, Classes
+from togi.lint.source.hints import guessed
 from togi.lint.source.names import Names
 from togi.lint.source.tree import FUNCTIONS, Function, Scope, Tree
-from togi.lint.source.value import UNKNOWN, Kind, Value
-from togi.lint.source.words import words
+from togi.lint.source.value import UNKNOWN, Kind, Value, join
 
 _DEPTH = 12
 """How many scopes may wait for each other. Chains of calls beyond this are left unknown."""
-TENSOR_METHODS = words(
+_GIVEN_TENSORS = frozenset(
     """forward training_step validation_step test_step predict_step compute_loss loss criterion forward_features
-    forward_head encode decode sample"""
+    forward_head encode decode sample""".split()
 )
 
 
 class Flow:
     """Values of one file."""
 
-    def __init__(self, tree: Tree, names: Names, classes: Classes, callers: Callers) -> None:
+    def __init__(
+        self, tree: Tree, names: Names, classes: Classes, callers: Callers, interpreter: Callable[[Flow, Scope], None]
+    ) -> None:
         self.tree = tree
         self.names = names
         self.classes = classes
@@ -39,6 +39,7 @@ class Flow:
         self.attributes: dict[tuple[ast.ClassDef, str], Value] = {}
         self.returns: dict[Scope, Value] = {}
         self._state: dict[Scope, str] = {}
+        self._interpreter = interpreter
         self._depth = 0
 
     def value(self, node: ast.AST) -> Value:
@@ -70,10 +71,8 @@ class Flow:
                 self.ensure(self.tree.scope(call))
 
     def _interpret(self, scope: Scope) -> None:
-        from togi.lint.source.statements import Run
-
         try:
-            Run(self, scope).run()
+            self._interpreter(self, scope)
         except RecursionError:  # an expression nested deeper than Python's stack: the rest of the scope is unknown
             self.returns.setdefault(scope, UNKNOWN)
 
@@ -154,4 +153,4 @@ class Flow:
             return False
         if self.classes.is_autograd_function(owner):
             return True
-        return self.classes.is_module(owner) and function.name in TENSOR_METHODS
+        return self.classes.is_module(owner) and function.name in _GIVEN_TENSORS

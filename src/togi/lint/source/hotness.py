@@ -3,7 +3,7 @@
 Hot are ``forward`` of modules, steps of trainers (``training_step``), configured functions, loops over DataLoaders,
 loops that call a module, ``backward()`` or an optimizer's ``step()`` in every turn, and the functions of the file that
 are called from any of these. Not hot are constructors, representations, data preparation, tests, and branches that run
-rarely (``rarity``).
+rarely (``cold_branches``).
 """
 
 from __future__ import annotations
@@ -12,17 +12,16 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from togi.lint.source.callers import Callers
-from togi.lint.source.classes import Classes
+from togi.lint.source.cold_branches import fills_cache, rare_branch, returns_cached
+from togi.lint.source.definitions import Callers, Classes
 from togi.lint.source.flow import Flow
 from togi.lint.source.names import Names
-from togi.lint.source.rarity import fills_cache, rare_branch, returns_cached
 from togi.lint.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, Tree
 from togi.lint.source.value import Hot, Kind, Value
-from togi.lint.source.words import words
 
-STEPS = words(
-    "training_step validation_step test_step predict_step compute_loss train_step eval_step val_step training_substep"
+STEPS = frozenset(
+    """training_step validation_step test_step predict_step compute_loss train_step eval_step val_step
+    training_substep""".split()
 )
 _NEVER = re.compile(
     r"^(__init__|__new__|__repr__|__str__|extra_repr|__getitem__|__getitems__|__len__|__post_init__|__setstate__|setup|"

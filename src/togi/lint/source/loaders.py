@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from togi.lint.source.arguments import argument, unpacks
-from togi.lint.source.uses import uses
+from togi.lint.source.references import uses
+from togi.lint.source.syntax import argument, unpacks
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:

@@ -12,11 +12,11 @@ from functools import cached_property
 from typing import Any
 
 from togi.lint.finding import Finding, Fix, Place
-from togi.lint.source.callers import Callers
-from togi.lint.source.classes import Classes
+from togi.lint.source.autograd import Autograd
+from togi.lint.source.definitions import Callers, Classes
 from togi.lint.source.flow import Flow
-from togi.lint.source.grad import Grad
 from togi.lint.source.hotness import Hotness
+from togi.lint.source.interpreter.statements import interpret
 from togi.lint.source.names import Names
 from togi.lint.source.tree import Function, Loop, Scope, Tree
 from togi.lint.source.value import UNKNOWN, Hot, Kind, Value
@@ -76,15 +76,15 @@ class Source:
 
     @cached_property
     def flow(self) -> Flow:
-        return Flow(self.index, self.names, self.classes, self.callers)
+        return Flow(self.index, self.names, self.classes, self.callers, interpret)
 
     @cached_property
     def hotness(self) -> Hotness:
         return Hotness(self.index, self.names, self.classes, self.callers, self.flow, self.hot_functions, self.path)
 
     @cached_property
-    def grad(self) -> Grad:
-        return Grad(self.index, self.names, self.callers)
+    def autograd(self) -> Autograd:
+        return Autograd(self.index, self.names, self.callers)
 
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[Any]:
         """All nodes of exactly these types, from an index."""
@@ -134,7 +134,7 @@ class Source:
     def records_grad(self, node: ast.AST) -> bool:
         """Whether autograd records at ``node``, as far as the file tells: no ``no_grad`` or ``inference_mode`` around
         it, on its function, or around every call of its function in this file."""
-        return self.grad.records(node)
+        return self.autograd.records(node)
 
     def finding(
         self, rule: str, node: ast.AST, message: str, remedy: str, *, evidence: str = "", fix: Fix | None = None

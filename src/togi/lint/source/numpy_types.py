@@ -5,8 +5,8 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from togi.lint.source.arguments import argument, unpacks
 from togi.lint.source.loaders import assigned, made_by
+from togi.lint.source.syntax import argument, unpacks
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:

@@ -6,74 +6,75 @@ are not listed return tensors (``returns_tensor``), because nearly all do.
 
 from __future__ import annotations
 
-from togi.lint.source.names import BUILTINS as BUILTINS
-from togi.lint.source.words import words
-
-NUMBER_METHODS = words(
+NUMBER_METHODS = frozenset(
     """item dim ndimension numel nelement element_size storage_offset data_ptr get_device is_contiguous
-    is_floating_point is_complex is_set_to is_pinned is_shared is_inference is_signed is_coalesced is_conj is_neg
-    sparse_dim dense_dim equal allclose is_same_size has_names"""
+    is_floating_point is_complex is_set_to is_pinned is_shared is_inference is_signed is_coalesced is_conj
+    is_neg sparse_dim dense_dim equal allclose is_same_size has_names""".split()
 )
 """Methods of a tensor that return a Python number. ``item``, ``equal`` and ``allclose`` wait for the device."""
 NONE_METHODS = frozenset(["backward", "register_hook", "retain_grad", "share_memory"])
-LIST_METHODS = words("""split chunk unbind tensor_split hsplit vsplit dsplit split_with_sizes""")
-PAIR_METHODS = words("""sort topk kthvalue mode cummax cummin median nanmedian max min aminmax frexp""")
+LIST_METHODS = frozenset("split chunk unbind tensor_split hsplit vsplit dsplit split_with_sizes".split())
+PAIR_METHODS = frozenset("sort topk kthvalue mode cummax cummin median nanmedian max min aminmax frexp".split())
 """Methods (and functions of the same name) that return two tensors; ``max``, ``min``, ``median`` only with ``dim``."""
 ONLY_WITH_DIM = frozenset(["max", "min", "median", "nanmedian"])
-TUPLE_FUNCTIONS = words(
+TUPLE_FUNCTIONS = frozenset(
     """torch.svd torch.qr torch.slogdet torch.lu torch.linalg.svd torch.linalg.qr torch.linalg.eig torch.linalg.eigh
     torch.linalg.slogdet torch.linalg.lstsq torch.var_mean torch.std_mean torch.geqrf torch.linalg.lu
     torch.linalg.lu_factor torch.triangular_solve torch.lstsq torch.symeig torch.eig
-    torch.nn.functional.multi_head_attention_forward"""
+    torch.nn.functional.multi_head_attention_forward""".split()
 )
-LIST_FUNCTIONS = words(
+LIST_FUNCTIONS = frozenset(
     """torch.split torch.chunk torch.unbind torch.tensor_split torch.meshgrid torch.broadcast_tensors torch.hsplit
-    torch.vsplit torch.dsplit torch.align_tensors torch.where_tuple torch.atleast_list"""
+    torch.vsplit torch.dsplit torch.align_tensors torch.where_tuple torch.atleast_list""".split()
 )
-NUMBER_PROPERTIES = words(
-    """ndim is_cuda is_cpu is_mps is_xpu is_meta requires_grad is_leaf is_sparse is_quantized is_nested itemsize nbytes
-    output_nr retains_grad is_sparse_csr"""
+NUMBER_PROPERTIES = frozenset(
+    """ndim is_cuda is_cpu is_mps is_xpu is_meta requires_grad is_leaf is_sparse is_quantized is_nested itemsize
+    nbytes output_nr retains_grad is_sparse_csr""".split()
 )
-TENSOR_PROPERTIES = words("""grad data T mT H mH real imag""")
-OTHER_PROPERTIES = words("""grad_fn layout names name _version _backward_hooks _base""")
-TORCH_ONLY = words(
+TENSOR_PROPERTIES = frozenset("grad data T mT H mH real imag".split())
+OTHER_PROPERTIES = frozenset(["grad_fn", "layout", "names", "name", "_version", "_backward_hooks", "_base"])
+TORCH_ONLY = frozenset(
     """unsqueeze unsqueeze_ permute contiguous masked_fill masked_fill_ masked_select masked_scatter softmax
-    log_softmax sigmoid tanh relu relu_ gelu detach detach_ backward requires_grad_ expand expand_as type_as view_as
-    reshape_as scatter scatter_ scatter_add scatter_add_ gather index_select index_add index_add_ index_copy_
-    index_fill_ bmm matmul_ baddbmm addmm chunk unbind movedim narrow is_cuda grad_fn is_contiguous size numel
-    new_zeros new_ones new_full new_tensor new_empty new_zeros fill_ zero_ copy_ mul_ add_ sub_ div_ clamp clamp_
-    clamp_min clamp_max normal_ uniform_ triu tril tril_ triu_ logsumexp lt_ unfold topk is_floating_point
-    requires_grad item_ pow_ sqrt_ rsqrt exp_ log1p_ logical_not bernoulli_ repeat_interleave scatter_reduce
-    scatter_reduce_ squeeze_ transpose_ unflatten half bfloat16 cuda ndimension new addcmul addcdiv index_put_
-    index_put nan_to_num_ expm1 erf amax amin argmax_ softmax_ is_sparse storage data_ptr pin_memory element_size
-    device to_dense coalesce mT type retain_grad register_hook"""
+    log_softmax sigmoid tanh relu relu_ gelu detach detach_ backward requires_grad_ expand expand_as type_as
+    view_as reshape_as scatter scatter_ scatter_add scatter_add_ gather index_select index_add index_add_
+    index_copy_ index_fill_ bmm matmul_ baddbmm addmm chunk unbind movedim narrow is_cuda grad_fn
+    is_contiguous size numel new_zeros new_ones new_full new_tensor new_empty new_zeros fill_ zero_ copy_ mul_
+    add_ sub_ div_ clamp clamp_ clamp_min clamp_max normal_ uniform_ triu tril tril_ triu_ logsumexp lt_
+    unfold topk is_floating_point requires_grad item_ pow_ sqrt_ rsqrt exp_ log1p_ logical_not bernoulli_
+    repeat_interleave scatter_reduce scatter_reduce_ squeeze_ transpose_ unflatten half bfloat16 cuda
+    ndimension new addcmul addcdiv index_put_ index_put nan_to_num_ expm1 erf amax amin argmax_ softmax_
+    is_sparse storage data_ptr pin_memory element_size device to_dense coalesce mT type retain_grad
+    register_hook""".split()
 )
 """Attributes that tell that something is a tensor: neither NumPy's arrays nor Python's containers have them."""
-ARRAY_LIKE = words(
+ARRAY_LIKE = frozenset(
     """shape ndim sum mean std var min max argmax argmin any all reshape transpose view flatten squeeze cumsum clip
-    dtype T prod round abs dim float double int long bool sqrt exp log pow eq ne gt lt ge le mul div add sub matmul
-    cos sin nonzero t repeat flip roll norm sign log2 log10 to cpu item tolist numpy clone split sort argsort
-    nelement unique tile norm mm square ceil floor dot data grad"""
+    dtype T prod round abs dim float double int long bool sqrt exp log pow eq ne gt lt ge le mul div add sub
+    matmul cos sin nonzero t repeat flip roll norm sign log2 log10 to cpu item tolist numpy clone split sort
+    argsort nelement unique tile norm mm square ceil floor dot data grad""".split()
 )
 """Attributes that tensors share with arrays or other things."""
-LOSSES = words(
+LOSSES = frozenset(
     """cross_entropy mse_loss l1_loss nll_loss binary_cross_entropy binary_cross_entropy_with_logits smooth_l1_loss
-    huber_loss kl_div ctc_loss cosine_embedding_loss hinge_embedding_loss margin_ranking_loss triplet_margin_loss
-    multi_margin_loss soft_margin_loss gaussian_nll_loss poisson_nll_loss multilabel_margin_loss"""
+    huber_loss kl_div ctc_loss cosine_embedding_loss hinge_embedding_loss margin_ranking_loss
+    triplet_margin_loss multi_margin_loss soft_margin_loss gaussian_nll_loss poisson_nll_loss
+    multilabel_margin_loss""".split()
 )
-FACTORIES = words(
+FACTORIES = frozenset(
     """arange zeros ones full empty eye linspace logspace rand randn randint randperm range tril_indices triu_indices
-    hann_window hamming_window blackman_window bartlett_window kaiser_window complex_ empty_strided normal_"""
+    hann_window hamming_window blackman_window bartlett_window kaiser_window complex_ empty_strided normal_""".split()
 )
 """Functions of torch that make a tensor on the default device unless ``device=`` is given."""
-FROM_DATA = words("""tensor as_tensor from_numpy asarray frombuffer""")
+FROM_DATA = frozenset(["tensor", "as_tensor", "from_numpy", "asarray", "frombuffer"])
 """Functions of torch that make a tensor from Python's or NumPy's data."""
-LIKE = words("""zeros_like ones_like full_like empty_like rand_like randn_like randint_like""")
-BOOL_RESULTS = words(
-    """isnan isinf isfinite isposinf isneginf isreal isclose isin eq ne lt le gt ge logical_and logical_or logical_not
-    logical_xor any all signbit greater less greater_equal less_equal not_equal bool"""
+LIKE = frozenset(["zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like"])
+BOOL_RESULTS = frozenset(
+    """isnan isinf isfinite isposinf isneginf isreal isclose isin eq ne lt le gt ge logical_and logical_or
+    logical_not logical_xor any all signbit greater less greater_equal less_equal not_equal bool""".split()
 )
-INT_RESULTS = words("""argmax argmin argsort long int nonzero bincount searchsorted bucketize one_hot argwhere""")
+INT_RESULTS = frozenset(
+    """argmax argmin argsort long int nonzero bincount searchsorted bucketize one_hot argwhere""".split()
+)
 CASTS = {
     "float": "float32",
     "double": "float64",
@@ -86,39 +87,43 @@ CASTS = {
     "byte": "uint8",
     "char": "int8",
 }
-REDUCTIONS = words("""sum mean max min prod std var norm any all median amax amin logsumexp argmax argmin""")
-CONTRACTING = REDUCTIONS | words(
-    "matmul bmm mm einsum baddbmm addmm linear scaled_dot_product_attention dot mv size topk"
+REDUCTIONS = frozenset(
+    """sum mean max min prod std var norm any all median amax amin logsumexp argmax argmin""".split()
+)
+CONTRACTING = REDUCTIONS | frozenset(
+    """matmul bmm mm einsum baddbmm addmm linear scaled_dot_product_attention dot mv size topk""".split()
 )
 """Functions whose result is not as large as their operands."""
-NOT_TENSORS = words(
-    """device dtype Size Generator manual_seed seed initial_seed get_default_dtype get_default_device compile load save
-    no_grad enable_grad inference_mode set_grad_enabled is_grad_enabled finfo iinfo typename get_num_threads
-    set_num_threads get_rng_state set_rng_state is_inference_mode_enabled autocast promote_types can_cast
-    result_type broadcast_shapes vmap cond while_loop equal allclose numel get_autocast_dtype get_autocast_gpu_dtype
-    use_deterministic_algorithms set_printoptions memory_format layout Stream Event Tag _assert sym_int sym_max
-    sym_min sym_not sym_float sym_ite get_float32_matmul_precision Tensor_ is_autocast_enabled"""
+NOT_TENSORS = frozenset(
+    """device dtype Size Generator manual_seed seed initial_seed get_default_dtype get_default_device compile load
+    save no_grad enable_grad inference_mode set_grad_enabled is_grad_enabled finfo iinfo typename
+    get_num_threads set_num_threads get_rng_state set_rng_state is_inference_mode_enabled autocast
+    promote_types can_cast result_type broadcast_shapes vmap cond while_loop equal allclose numel
+    get_autocast_dtype get_autocast_gpu_dtype use_deterministic_algorithms set_printoptions memory_format
+    layout Stream Event Tag _assert sym_int sym_max sym_min sym_not sym_float sym_ite
+    get_float32_matmul_precision Tensor_ is_autocast_enabled""".split()
 )
-NUMBER_FUNCTIONS = words(
+NUMBER_FUNCTIONS = frozenset(
     """torch.numel torch.equal torch.allclose torch.is_tensor torch.is_floating_point torch.is_complex
     torch.is_grad_enabled torch.is_storage torch.is_inference_mode_enabled torch.get_num_threads
     torch.cuda.is_available torch.cuda.device_count torch.cuda.current_device torch.distributed.get_rank
     torch.distributed.get_world_size torch.is_autocast_enabled torch.jit.is_scripting torch.jit.is_tracing
     torch.compiler.is_compiling torch.onnx.is_in_onnx_export torch.cuda.memory_allocated
     torch.distributed.is_initialized torch.distributed.is_available torch.backends.mps.is_available
-    torch.cuda.max_memory_allocated torch.initial_seed torch.seed"""
+    torch.cuda.max_memory_allocated torch.initial_seed torch.seed""".split()
 )
-SAME_MODULE = words(
-    """to cuda cpu eval train half float double bfloat16 requires_grad_ share_memory to_empty type xpu compile_ apply"""
+SAME_MODULE = frozenset(
+    """to cuda cpu eval train half float double bfloat16 requires_grad_ share_memory to_empty type xpu compile_
+    apply""".split()
 )
 """Methods of a module that return the module itself."""
 TUPLE_MODULES = frozenset(["LSTM", "GRU", "RNN", "LSTMCell", "MultiheadAttention"])
 CONTAINERS = frozenset(
     ["torch.nn.ModuleList", "torch.nn.ModuleDict", "torch.nn.ParameterList", "torch.nn.ParameterDict"]
 )
-DTYPES = words(
+DTYPES = frozenset(
     """float32 float64 float16 bfloat16 float double half int8 int16 int32 int64 int long short uint8 bool complex64
-    complex128 cfloat cdouble float8_e4m3fn float8_e5m2"""
+    complex128 cfloat cdouble float8_e4m3fn float8_e5m2""".split()
 )
 DTYPE_NAMES = {
     "float": "float32",
@@ -143,10 +148,15 @@ TENSOR_CLASSES = {
     "torch.nn.Buffer": None,
     "torch.autograd.Variable": None,
 }
-NUMPY_NUMBERS = words("""int32 int64 float32 float64 int float bool_ float16 uint8 int8 bool""")
-LOADERS = words(
-    """torch.utils.data.DataLoader torch_geometric.loader.DataLoader torch_geometric.data.DataLoader
-    timm.data.create_loader torchdata.stateful_dataloader.StatefulDataLoader"""
+NUMPY_NUMBERS = frozenset("int32 int64 float32 float64 int float bool_ float16 uint8 int8 bool".split())
+LOADERS = frozenset(
+    [
+        "torch.utils.data.DataLoader",
+        "torch_geometric.loader.DataLoader",
+        "torch_geometric.data.DataLoader",
+        "timm.data.create_loader",
+        "torchdata.stateful_dataloader.StatefulDataLoader",
+    ]
 )
 MODULE_FACTORIES = (
     "timm.create_model",
@@ -157,12 +167,12 @@ MODULE_FACTORIES = (
     "torch.compile",
     "torch.fx.symbolic_trace",
 )
-GUARDS = words(
+GUARDS = frozenset(
     """torch.jit.is_scripting torch.jit.is_tracing torch.onnx.is_in_onnx_export torch.compiler.is_compiling
     torch.compiler.is_exporting torch._dynamo.is_compiling torch.compiler.is_dynamo_compiling is_tracing
     is_scripting is_torch_fx_proxy is_exportable is_jit_tracing is_fx_tracing is_torchdynamo_compiling
     is_torchdynamo_exporting is_in_onnx_export torch.jit._unwrap_optional torchvision._is_tracing _is_tracing
-    is_torch_compiling"""
+    is_torch_compiling""".split()
 )
 """Tests that are true only while a model is exported or scripted: what they guard does not run in eager code."""
 
@@ -183,3 +193,44 @@ def returns_tensor(name: str) -> bool:
 
 
 CONTAINER_ATTRIBUTES = frozenset(["config", "named_modules", "parameters", "state_dict"])
+
+
+TENSOR_METHODS = frozenset(
+    """abs absolute acos acosh add addbmm addcdiv addcmul addmm addmv addr adjoint all allclose amax amin aminmax
+    angle any apply arccos arccosh arcsin arcsinh arctan arctan2 arctanh argmax argmin argsort argwhere
+    as_strided as_strided_scatter as_subclass asin asinh atan atan2 atanh backward baddbmm bernoulli bfloat16
+    bincount bitwise_and bitwise_left_shift bitwise_not bitwise_or bitwise_right_shift bitwise_xor bmm bool
+    broadcast_to byte cauchy ccol_indices cdouble ceil cfloat chalf char cholesky cholesky_inverse
+    cholesky_solve chunk clamp clamp_max clamp_min clip clone coalesce col_indices conj conj_physical
+    const_data_ptr contiguous copy copysign corrcoef cos cosh count_nonzero cov cpu cross crow_indices cuda
+    cummax cummin cumprod cumsum data_ptr deg2rad dense_dim dequantize det detach diag diag_embed diagflat
+    diagonal diagonal_scatter diff digamma dim dim_order dist div divide dot double dsplit eig element_size eq
+    equal erf erfc erfinv exp exp2 expand expand_as expm1 exponential fill fill_diagonal fix flatten flip
+    fliplr flipud float float_power floor floor_divide fmax fmin fmod frac frexp gather gcd ge geometric geqrf
+    ger get_device greater greater_equal gt half hardshrink hash_tensor heaviside histc histogram hsplit hypot
+    i0 igamma igammac index index_add index_copy index_fill index_put index_reduce index_select indices inner
+    int int_repr inverse ipu is_coalesced is_complex is_conj is_contiguous is_distributed is_floating_point
+    is_inference is_neg is_nonzero is_pinned is_same_size is_set_to is_shared is_signed isclose isfinite isinf
+    isnan isneginf isposinf isreal istft item kron kthvalue lcm ldexp le lerp less less_equal lgamma log log10
+    log1p log2 log_normal log_softmax logaddexp logaddexp2 logcumsumexp logdet logical_and logical_not
+    logical_or logical_xor logit logsumexp long lstsq lt lu lu_solve map map2 masked_fill masked_scatter
+    masked_select matmul matrix_exp matrix_power max maximum mean median min minimum mm mode module_load
+    moveaxis movedim msort mtia mul multinomial multiply mv mvlgamma nan_to_num nanmean nanmedian nanquantile
+    nansum narrow narrow_copy ndimension ne neg negative nelement new new_empty new_empty_strided new_full
+    new_ones new_tensor new_zeros nextafter nonzero nonzero_static norm normal not_equal numel numpy orgqr
+    ormqr outer permute pin_memory pinverse polygamma positive pow prelu prod put q_per_channel_axis
+    q_per_channel_scales q_per_channel_zero_points q_scale q_zero_point qr qscheme quantile rad2deg random
+    ravel reciprocal record_stream register_hook register_post_accumulate_grad_hook reinforce relu remainder
+    renorm repeat repeat_interleave requires_grad reshape reshape_as resize resize_as resize_as_sparse
+    resolve_conj resolve_neg retain_grad roll rot90 round row_indices rsqrt scatter scatter_add scatter_reduce
+    select select_scatter set sgn share_memory short sigmoid sign signbit sin sinc sinh size slice_inverse
+    slice_scatter slogdet smm softmax solve sort sparse_dim sparse_mask sparse_resize sparse_resize_and_clear
+    split split_with_sizes sqrt square squeeze sspaddmm std stft storage storage_offset storage_type stride
+    sub subtract sum sum_to_size svd swapaxes swapdims symeig t take take_along_dim tan tanh tensor_split tile
+    to to_dense to_mkldnn to_padded_tensor to_sparse to_sparse_bsc to_sparse_bsr to_sparse_coo to_sparse_csc
+    to_sparse_csr tolist topk trace transpose triangular_solve tril triu true_divide trunc type type_as unbind
+    unflatten unfold uniform unique unique_consecutive unsafe_chunk unsafe_split unsafe_split_with_sizes
+    unsqueeze untyped_storage values var vdot view view_as vsplit where xlogy xpu zero""".split()
+)
+"""The methods of ``torch.Tensor``, as torch 2.15 lists them, without the underscore of in-place ones. A method that is
+not among them tells that something is not a tensor, whatever its annotation says."""

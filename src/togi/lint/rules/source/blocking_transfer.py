@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.grounds import grounds
-from togi.lint.source.value import Kind, Value, excerpt
+from togi.lint.source.value import Kind, Value, evidence_of, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -80,14 +79,14 @@ class BlockingTransfer(SourceRule):
             elif asynchronous and before.pinned is False:
                 message = f"{excerpt(call, 40)} blocks all the same: the DataLoader's batches are not in pinned memory"
                 remedy = f"pass pin_memory=True to the DataLoader that {excerpt(func.value, 30)} comes from"
-                yield source.finding(self.id, call, message, remedy, evidence=grounds(before, source.hot(call)))
+                yield source.finding(self.id, call, message, remedy, evidence=evidence_of(before, source.hot(call)))
 
     def _blocking(self, source: Source, call: ast.Call, func: ast.Attribute, before: Value) -> Finding:
         message = f"{excerpt(call, 40)} waits for the copy of a batch that could overlap with computation"
         remedy = f"pass non_blocking=True to {func.attr}(), and pin_memory=True to the DataLoader"
         if before.pinned:
             remedy = f"pass non_blocking=True to {func.attr}() (the DataLoader pins its batches already)"
-        evidence = grounds(before, source.hot(call))
+        evidence = evidence_of(before, source.hot(call))
         return source.finding(self.id, call, message, remedy, evidence=evidence, fix=_fix(source, call))
 
 

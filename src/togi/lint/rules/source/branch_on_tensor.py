@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.grounds import grounds
-from togi.lint.source.join import element_of
-from togi.lint.source.value import Kind, Value, excerpt
+from togi.lint.source.value import Kind, Value, element_of, evidence_of, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -95,7 +93,7 @@ class BranchOnTensor(SourceRule):
                 message = f"{what} {excerpt(tested, 40)} waits for the device to know which way to go"
                 if what == "for over":
                     message = f"going through {excerpt(tested, 40)} in Python launches kernels for every element"
-                yield source.finding(self.id, tested, message, _remedy(what), evidence=grounds(value, hot))
+                yield source.finding(self.id, tested, message, _remedy(what), evidence=evidence_of(value, hot))
 
 
 def _device_tensor(value: Value) -> Value | None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.arguments import argument
 from togi.lint.source.edits import add_argument
-from togi.lint.source.uses import uses
+from togi.lint.source.references import uses
+from togi.lint.source.syntax import argument
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

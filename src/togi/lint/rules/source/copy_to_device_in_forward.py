@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
-from togi.lint.source.grounds import grounds
-from togi.lint.source.value import Kind, excerpt
+from togi.lint.source.value import Kind, evidence_of, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -88,7 +87,7 @@ class CopyToDeviceInForward(SourceRule):
                 continue
             message = f"{excerpt(call, 40)} copies what was made on the CPU to the device in every pass"
             yield source.finding(
-                self.id, call, message, _remedy(before.call, func, here), evidence=grounds(before, hot)
+                self.id, call, message, _remedy(before.call, func, here), evidence=evidence_of(before, hot)
             )
 
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.grounds import grounds
-from togi.lint.source.value import Hot, Kind, excerpt
+from togi.lint.source.value import Hot, Kind, evidence_of, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -74,7 +73,7 @@ class CopyToHost(SourceRule):
             value = source.value(tensor)
             if value.on_device and not _SIZES.search(excerpt(tensor)):
                 message = f"{excerpt(call, 40)} copies {excerpt(tensor, 40)} to the CPU and waits for it"
-                yield source.finding(self.id, call, message, _remedy(hot, tensor), evidence=grounds(value, hot))
+                yield source.finding(self.id, call, message, _remedy(hot, tensor), evidence=evidence_of(value, hot))
 
 
 def _copies(source: Source) -> Iterator[tuple[ast.Call, ast.expr]]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.arguments import is_constant
 from togi.lint.source.compiled import names_in
+from togi.lint.source.syntax import is_constant
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.grounds import grounds
-from togi.lint.source.value import UNKNOWN, Kind, Value, excerpt
+from togi.lint.source.value import UNKNOWN, Kind, Value, evidence_of, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -91,7 +90,7 @@ class DataDependentShape(SourceRule):
                 continue
             what = "indexing with a mask" if operation == "index" else f"{operation}"
             message = f"{what} waits for the device: the size of {excerpt(node, 40)} depends on its values"
-            yield source.finding(self.id, node, message, _REMEDIES[operation], evidence=grounds(value, hot))
+            yield source.finding(self.id, node, message, _REMEDIES[operation], evidence=evidence_of(value, hot))
 
 
 def _operations(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.arguments import argument, is_constant
 from togi.lint.source.edits import add_argument, replace
 from togi.lint.source.loaders import loader_calls, made_by, passes
+from togi.lint.source.syntax import argument, is_constant
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

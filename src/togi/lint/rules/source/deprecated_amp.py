@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.arguments import unpacks
-from togi.lint.source.edits import end, insert, start, text_of
-from togi.lint.source.guards import guarded
-from togi.lint.source.rename import rename
-from togi.lint.source.uses import called, import_of, uses
+from togi.lint.source.edits import end, insert, rename, start, text_of
+from togi.lint.source.references import called, guarded, import_of, uses
+from togi.lint.source.syntax import unpacks
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 from togi.lint.data.deprecated_names import DEPRECATED, Deprecated
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.arguments import unpacks
-from togi.lint.source.edits import end, insert
-from togi.lint.source.guards import guarded, probed
-from togi.lint.source.rename import rename
-from togi.lint.source.uses import uses
+from togi.lint.source.edits import end, insert, rename
+from togi.lint.source.references import guarded, probed, uses
+from togi.lint.source.syntax import unpacks
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.guards import guarded
-from togi.lint.source.uses import called, uses
+from togi.lint.source.references import called, guarded, uses
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

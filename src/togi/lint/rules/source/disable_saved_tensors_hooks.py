@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.arguments import argument, unpacks
-from togi.lint.source.uses import uses
+from togi.lint.source.references import uses
+from togi.lint.source.syntax import argument, unpacks
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
-from togi.lint.source.arguments import argument, unpacks
 from togi.lint.source.edits import add_argument, end, insert
 from togi.lint.source.loaders import is_test
 from togi.lint.source.numpy_types import is_float64, tensor_cast_later
-from togi.lint.source.uses import uses
+from togi.lint.source.references import uses
+from togi.lint.source.syntax import argument, unpacks
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:

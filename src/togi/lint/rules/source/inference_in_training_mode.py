@@ -10,8 +10,15 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.hotness import gives_batches, iterated_by
-from togi.lint.source.inference import INFERENCE_NAMES, Use, mode_calls, sets_training, trains, uses_of_models
-from togi.lint.source.mode import depends_on_mode
+from togi.lint.source.inference import (
+    INFERENCE_NAMES,
+    Use,
+    depends_on_mode,
+    mode_calls,
+    sets_training,
+    trains,
+    uses_of_models,
+)
 from togi.lint.source.value import excerpt
 
 if TYPE_CHECKING:

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.broadcasts import PAIRS_OF_NUMBERS, Step, allocates, peak, steps, takes_one_row
 from togi.lint.source.inference import is_layer
-from togi.lint.source.one_row import takes_one_row
-from togi.lint.source.peak import PAIRS_OF_NUMBERS, Step, allocates, peak, steps
 from togi.lint.source.value import Kind, excerpt
 
 if TYPE_CHECKING:

@@ -9,11 +9,10 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source.accumulation import accumulations
-from togi.lint.source.grounds import grounds
 from togi.lint.source.hotness import STEPS, gives_batches, iterated_by
 from togi.lint.source.inference import INFERENCE_NAMES, backward_calls
 from togi.lint.source.tree import LOOPS
-from togi.lint.source.value import Hot, Kind, Value, excerpt
+from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -112,7 +111,7 @@ class LossKeptWithGraph(SourceRule):
                 fix = _fix(source, kept)
                 reported.add(node)
                 yield source.finding(
-                    self.id, node, message, f"keep {text}.detach()", evidence=grounds(value, hot), fix=fix
+                    self.id, node, message, f"keep {text}.detach()", evidence=evidence_of(value, hot), fix=fix
                 )
 
 

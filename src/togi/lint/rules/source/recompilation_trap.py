@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.arguments import argument, is_constant
 from togi.lint.source.compiled import compilation, compile_calls, is_compile, loop_names, names_in
+from togi.lint.source.syntax import argument, is_constant
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:

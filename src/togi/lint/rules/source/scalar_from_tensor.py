@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.grounds import grounds
 from togi.lint.source.inference import backward_calls
-from togi.lint.source.value import Hot, Kind, Value, excerpt
+from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -100,7 +99,7 @@ class ScalarFromTensor(SourceRule):
             if value.on_device or _is_result_of_training(node, tensor, value, hot):
                 message = f"{what} waits for the device to compute {excerpt(tensor, 40)}"
                 yield source.finding(
-                    self.id, node, message, _remedy(source, hot, node, tensor), evidence=grounds(value, hot)
+                    self.id, node, message, _remedy(source, hot, node, tensor), evidence=evidence_of(value, hot)
                 )
 
 

@@ -8,9 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.grounds import grounds
-from togi.lint.source.join import element_of
-from togi.lint.source.value import Kind, Value, excerpt
+from togi.lint.source.value import Kind, Value, element_of, evidence_of, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -91,7 +89,7 @@ class TensorInPrint(SourceRule):
             remedy = (
                 f"write it every so many steps only, or collect {excerpt(part, 40)}.detach() and write after the loop"
             )
-            yield source.finding(self.id, node, message, remedy, evidence=grounds(value, hot))
+            yield source.finding(self.id, node, message, remedy, evidence=evidence_of(value, hot))
 
 
 def _tensor(value: Value) -> Value | None:

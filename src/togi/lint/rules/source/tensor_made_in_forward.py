@@ -14,7 +14,7 @@ from togi.lint.source.value import Kind, Value, excerpt
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
 
-_FILLED = frozenset(["arange", "zeros", "ones", "full", "eye", "linspace", "logspace", "tril_indices", "triu_indices"])
+_FILLED = frozenset("arange zeros ones full eye linspace logspace tril_indices triu_indices".split())
 _DEFAULTS = ("torch.set_default_device", "torch.set_default_tensor_type")
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.clocks import Interval, event_intervals, intervals
 from togi.lint.source.compiled import compilation
+from togi.lint.source.timing import Interval, event_intervals, intervals
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

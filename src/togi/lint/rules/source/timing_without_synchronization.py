@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.clocks import Interval, intervals
-from togi.lint.source.device_work import device_work, may_wait, on_cuda
+from togi.lint.source.timing import Interval, device_work, intervals, may_wait, on_cuda
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

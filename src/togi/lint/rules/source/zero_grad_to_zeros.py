@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.arguments import argument, is_constant
 from togi.lint.source.edits import end
+from togi.lint.source.syntax import argument, is_constant
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

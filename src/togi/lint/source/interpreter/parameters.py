@@ -7,24 +7,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from togi.lint.source import torch_api
-from togi.lint.source.annotations import annotated
-from togi.lint.source.callers import argument
-from togi.lint.source.guess import guessed
-from togi.lint.source.join import Environment, join_all
+from togi.lint.source.definitions import passed_argument
+from togi.lint.source.hints import annotated, guessed
 from togi.lint.source.tree import Function, Scope
-from togi.lint.source.value import UNKNOWN, Kind, Value
-from togi.lint.source.words import words
+from togi.lint.source.value import UNKNOWN, Environment, Kind, Value, join_all
 
 if TYPE_CHECKING:
     from togi.lint.source.flow import Flow
 
-_USUAL = words(
-    """x y z input inputs target targets hidden_states query key value q k v feature features image images label labels
-    logits pred preds prediction predictions tokens input_ids embeddings embedding attention_mask output outputs
-    tensor mask"""
+_USUAL = frozenset(
+    """x y z input inputs target targets hidden_states query key value q k v feature features image images label
+    labels logits pred preds prediction predictions tokens input_ids embeddings embedding attention_mask
+    output outputs tensor mask""".split()
 )
 """Names that a parameter of ``forward`` without a default bears when it is a tensor."""
-_PLURAL = words("inputs targets features images labels preds predictions tokens embeddings outputs")
+_PLURAL = frozenset("inputs targets features images labels preds predictions tokens embeddings outputs".split())
 """Names that lists bear as well."""
 
 
@@ -112,7 +109,7 @@ def _passed(flow: Flow, scope: Scope, name: str, owner: ast.ClassDef | None) -> 
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.name == "forward":
         return UNKNOWN
     method = owner is not None and not _is_static(function)
-    sent = [argument(call, function, name, method=method) for call in flow.callers.sites(function)]
+    sent = [passed_argument(call, function, name, method=method) for call in flow.callers.sites(function)]
     values = [flow.values[one] for one in sent if one is not None and one in flow.values]
     known = [value for value in values if value.kind is not Kind.UNKNOWN]
     if not known:

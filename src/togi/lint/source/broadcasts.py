@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from togi.lint.source import torch_api
-from togi.lint.source.pairwise import inserts_axis, is_pairwise
+from togi.lint.source.syntax import inserts_axis, is_pairwise
 from togi.lint.source.value import Kind
-from togi.lint.source.words import words
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
 
+
 PAIRS, PAIRS_OF_NUMBERS = 2.0, 1.0
-_VIEWS = words(
+_VIEWS = frozenset(
     """view reshape permute transpose squeeze unsqueeze expand expand_as t T mT flatten unflatten detach unbind chunk
-    split narrow movedim swapaxes view_as broadcast_to diagonal select size dim to float contiguous type_as"""
+    split narrow movedim swapaxes view_as broadcast_to diagonal select size dim to float contiguous type_as""".split()
 )
 """Methods that allocate nothing, or nothing if all is well."""
-_PICKING = words(
-    "gather index_select take_along_dim nonzero unique masked_select diagonal multinomial argwhere bincount"
+_PICKING = frozenset(
+    """gather index_select take_along_dim nonzero unique masked_select diagonal multinomial argwhere bincount""".split()
 )
 """Functions that take a part of their operand."""
-_JOINING = words("cat concat concatenate hstack vstack dstack")
+_JOINING = frozenset(["cat", "concat", "concatenate", "hstack", "vstack", "dstack"])
 """A row that was expanded to be joined with others is one beside many (a feature that stays the same), no pair."""
 
 
@@ -188,3 +188,43 @@ def _pairs(source: Source, node: ast.expr, left: ast.expr, right: ast.expr) -> b
 
 def _narrower(units: float) -> float:
     return PAIRS_OF_NUMBERS if units == PAIRS else 0.0
+
+
+_DEPTH = 3
+"""Calls of calls that are followed; also what ends a recursion."""
+
+
+def takes_one_row(source: Source, function: ast.FunctionDef, depth: int = _DEPTH) -> bool:
+    """Whether ``function`` is called in this file, and every call hands over ``x.unsqueeze(0)``, ``x[None]`` or
+    ``torch.tensor([[...]])``, or stands in a function of which the same is true."""
+    sites = source.callers.sites(function)
+    return bool(sites) and all(_hands_one_row(source, site, depth) for site in sites)
+
+
+def _hands_one_row(source: Source, site: ast.Call, depth: int) -> bool:
+    around = source.function(site)
+    if any(_is_one_row(one) or _is_bound_to_one_row(one, around) for one in site.args):
+        return True
+    return isinstance(around, ast.FunctionDef) and depth > 0 and takes_one_row(source, around, depth - 1)
+
+
+def _is_bound_to_one_row(node: ast.expr, around: ast.AST | None) -> bool:
+    if not isinstance(node, ast.Name) or around is None:
+        return False
+    bound = [
+        one.value
+        for one in ast.walk(around)
+        if isinstance(one, ast.Assign) and any(ast.unparse(target) == node.id for target in one.targets)
+    ]
+    return bool(bound) and all(_is_one_row(one) for one in bound)
+
+
+def _is_one_row(node: ast.expr) -> bool:
+    match node:
+        case ast.Call(func=ast.Attribute(attr="unsqueeze"), args=[ast.Constant(value=0)]):
+            return True
+        case ast.Call(func=ast.Attribute(attr="tensor"), args=[ast.List(elts=[ast.List()]), *_]):
+            return True
+        case ast.Subscript(slice=ast.Constant(value=None) | ast.Tuple(elts=[ast.Constant(value=None), *_])):
+            return True
+    return False

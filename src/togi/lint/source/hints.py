@@ -1,19 +1,63 @@
-"""Type annotations as abstract values."""
+"""What names and type annotations tell about a value, before any code is read."""
 
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable
 
 from togi.lint.source import torch_api
 from togi.lint.source.value import UNKNOWN, Kind, Value
-from togi.lint.source.words import words
 
-_SEQUENCES = words(
-    """list set List Set Sequence Iterable Iterator Collection MutableSequence Generator frozenset FrozenSet"""
+_MODELS = re.compile(
+    r"^_?((\w+_)?(model|net|network|backbone|encoder|decoder|discriminator|generator|classifier|unet|vae|teacher|student|policy|actor|critic)"
+    r"|netG|netD|net_g|net_d|ddp_model|model_ema|ema_model)$"
 )
-_MAPPINGS = words("""dict Dict Mapping MutableMapping OrderedDict defaultdict""")
-_NUMBERS = frozenset(["int", "float", "bool", "complex", "Number"])
+_LOSSES = re.compile(r"^_?((\w+_)?(criterion|loss_fn|loss_func|lossfn|loss_function)|criterion_\w+)$", re.IGNORECASE)
+_OPTIMIZERS = re.compile(r"^_?((\w+_)?(optimizer|optim)|opt|optimizer\w*|opt_[gd])$", re.IGNORECASE)
+_LOADERS = re.compile(
+    r"^_?((\w+_)?(dataloader|data_loader|loader)|(train|val|valid|test|eval|trn|tst)_?(dl|iter)|loader_\w+)$",
+    re.IGNORECASE,
+)
+_AMBIGUOUS = re.compile(r"(encoder|decoder|generator|classifier)$")
+"""Names that other libraries' objects bear as well."""
+_DEVICES = re.compile(r"^_?((\w+_)?device)$", re.IGNORECASE)
+_NUMBERS = re.compile(
+    r"^_?(num_\w+|n_\w+|\w+_size|\w+_dim|\w+_steps|step|epoch|global_step|batch_idx|batch_index|max_\w+_len\w*|eps)$"
+)
+
+
+def guessed(name: str) -> Value:
+    """The value that ``name`` suggests, not certain; UNKNOWN where it suggests none."""
+    if _LOSSES.match(name):
+        return Value(Kind.MODULE, qualified="torch.nn.modules.loss", certain=False, note="is named like a loss")
+    if _MODELS.match(name):
+        return Value(Kind.MODULE, certain=False, note="is named like a model")
+    if _OPTIMIZERS.match(name):
+        return Value(Kind.OPTIMIZER, certain=False, note="is named like an optimizer")
+    if _LOADERS.match(name):
+        return Value(Kind.DATALOADER, certain=False, note="is named like a DataLoader")
+    if _DEVICES.match(name):
+        return Value(Kind.DEVICE, certain=False)
+    if _NUMBERS.match(name):
+        return Value(Kind.NUMBER, certain=False)
+    return UNKNOWN
+
+
+def guessed_result(name: str) -> Value:
+    """The value that ``name`` suggests for what a call of something unknown returned, where names are clear enough."""
+    value = guessed(name)
+    told = value.kind in (Kind.DATALOADER, Kind.OPTIMIZER) or (
+        value.kind is Kind.MODULE and not _AMBIGUOUS.search(name)
+    )
+    return value if told else UNKNOWN
+
+
+_SEQUENCES = frozenset(
+    """list set List Set Sequence Iterable Iterator Collection MutableSequence Generator frozenset FrozenSet""".split()
+)
+_MAPPINGS = frozenset(["dict", "Dict", "Mapping", "MutableMapping", "OrderedDict", "defaultdict"])
+_NUMBER_TYPES = frozenset(["int", "float", "bool", "complex", "Number"])
 
 
 def annotated(node: ast.expr | None, qualified: Callable[[ast.AST], str | None]) -> Value:
@@ -88,7 +132,7 @@ def _plain(node: ast.AST, qualified: Callable[[ast.AST], str | None]) -> Value:
         return Value(Kind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES[name])
     if last in ("Tensor", "FloatTensor", "LongTensor", "BoolTensor") and "tf" not in name:
         return Value(Kind.TENSOR, qualified=name, dtype=torch_api.TENSOR_CLASSES.get(f"torch.{last}"))
-    if last in _NUMBERS:
+    if last in _NUMBER_TYPES:
         return Value(Kind.NUMBER)
     if name in ("str", "bytes") or last in ("Path", "PathLike"):
         return Value(Kind.STRING)

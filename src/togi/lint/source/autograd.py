@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
-from togi.lint.source.callers import Callers
+from togi.lint.source.definitions import Callers
 from togi.lint.source.names import Names
 from togi.lint.source.tree import FUNCTIONS, Tree
 
@@ -36,7 +36,7 @@ def _constant(call: ast.Call | None) -> object:
     return first[0].value if first and isinstance(first[0], ast.Constant) else None
 
 
-class Grad:
+class Autograd:
     """Where autograd records in one file, by structure: blocks, decorators, switches and callers."""
 
     def __init__(self, tree: Tree, names: Names, callers: Callers) -> None:

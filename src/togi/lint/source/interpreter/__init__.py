@@ -1,0 +1,1 @@
+"""Abstract interpretation: what every expression of a scope is, found without running it."""

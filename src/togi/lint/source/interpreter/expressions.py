@@ -1,0 +1,354 @@
+"""What expressions other than calls evaluate to: names, attributes, operators, displays, comprehensions."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from togi.lint.source import torch_api
+from togi.lint.source.hints import guessed
+from togi.lint.source.interpreter.state import State, key, narrow
+from togi.lint.source.interpreter.torch_objects import (
+    module_attribute,
+    tensor_attribute,
+    tensor_comparison,
+    tensor_operation,
+)
+from togi.lint.source.names import BUILTINS
+from togi.lint.source.tree import FUNCTIONS
+from togi.lint.source.value import (
+    ARRAY,
+    NONE,
+    NUMBER,
+    STRING,
+    UNKNOWN,
+    Kind,
+    Value,
+    element_of,
+    iterate,
+    join,
+    join_all,
+)
+
+
+def read(state: State, target: ast.expr) -> Value:
+    """The value of an assignment's target before the assignment."""
+    if isinstance(target, ast.Name):
+        return _name(state, target)
+    if isinstance(target, ast.Attribute):
+        return _attribute(state, target)
+    if isinstance(target, ast.Subscript):
+        return _subscript(state, target)
+    return UNKNOWN
+
+
+# Names and attributes
+
+
+def _constant(_: State, node: ast.Constant) -> Value:
+    value = node.value
+    if value is None:
+        return NONE
+    if isinstance(value, str):
+        base = value.partition(":")[0]
+        device = "cpu" if base == "cpu" else "cuda" if base in ("cuda", "mps", "xpu", "npu", "hpu") else None
+        return Value(Kind.STRING, constant=value, device=device)
+    if isinstance(value, int | float | complex):
+        return Value(Kind.NUMBER, constant=value)
+    return STRING if isinstance(value, bytes) else UNKNOWN
+
+
+def _name(state: State, node: ast.Name) -> Value:
+    found = state.env.get(node.id)
+    if found is not None:
+        return found
+    holder = state.flow.names.holder(node.id, state.scope)
+    if holder is None:
+        return Value(Kind.FUNCTION, qualified=node.id) if node.id in BUILTINS else guessed(node.id)
+    imported = state.flow.names.imported(node.id, state.scope)
+    if imported is not None:
+        return named(imported)
+    if holder is state.scope and isinstance(holder.node, FUNCTIONS):
+        return UNKNOWN
+    return state.flow.outer(holder, node.id)
+
+
+def named(name: str) -> Value:
+    """What the imported ``name`` is."""
+    package, _, last = name.rpartition(".")
+    if package == "torch" and last in torch_api.DTYPES:
+        return Value(Kind.DTYPE, dtype=torch_api.DTYPE_NAMES.get(last, last))
+    if package == "numpy" and last in ("pi", "e", "inf", "nan", "newaxis", "euler_gamma"):
+        return NUMBER if last != "newaxis" else NONE
+    if package == "math" and last in ("pi", "e", "inf", "nan", "tau"):
+        return NUMBER
+    return Value(Kind.CLASS if last[:1].isupper() else Kind.FUNCTION, qualified=name)
+
+
+def _attribute(state: State, node: ast.Attribute) -> Value:
+    name = state.qualified(node)
+    if name is not None:
+        return named(name)
+    dotted = key(node)
+    if dotted is not None and dotted in state.env:
+        state.evaluate(node.value)
+        return state.env[dotted]
+    return attribute_of(state, state.evaluate(node.value), node)
+
+
+def attribute_of(state: State, base: Value, node: ast.Attribute) -> Value:
+    attr = node.attr
+    if base.kind is Kind.TENSOR:
+        return tensor_attribute(base, attr, node)
+    if isinstance(base.definition, ast.ClassDef) and base.kind in (Kind.MODULE, Kind.UNKNOWN):
+        found = state.flow.attribute(base.definition, attr)
+        if found.kind is not Kind.UNKNOWN or found.definition is not None:
+            return found
+    if base.kind is Kind.MODULE:
+        return module_attribute(base, attr)
+    if base.kind is Kind.NDARRAY:
+        return ARRAY if attr in ("T", "real", "imag", "flat") else NUMBER
+    if base.kind is Kind.UNKNOWN:
+        if attr in ("shape", "ndim"):
+            return Value(Kind.SHAPE if attr == "shape" else Kind.NUMBER)
+        if attr in torch_api.TORCH_ONLY and isinstance(state.flow.tree.parents.get(node), ast.Call):
+            return UNKNOWN
+        return guessed(attr)
+    if base.kind is Kind.DEVICE:
+        return STRING if attr == "type" else NUMBER
+    if base.kind is Kind.DATALOADER and attr == "dataset":
+        return Value(Kind.DATASET)
+    return UNKNOWN
+
+
+def _subscript(state: State, node: ast.Subscript) -> Value:
+    base, index = state.evaluate(node.value), state.evaluate(node.slice)
+    if base.kind is Kind.TENSOR:
+        if index.kind is Kind.STRING and base.certain:
+            return UNKNOWN
+        large = base.large and not isinstance(node.slice, ast.Constant)
+        return base.but(call=None, scalar=False, large=large, origin=node, note="", cause=base)
+    if base.kind is Kind.TUPLE and base.items is not None:
+        return _item_of_tuple(base.items, node.slice)
+    if base.kind in (Kind.LIST, Kind.TUPLE):
+        return base if isinstance(node.slice, ast.Slice) else element_of(base)
+    if base.kind is Kind.DICT:
+        return base.element or UNKNOWN
+    if base.kind is Kind.SHAPE:
+        return base if isinstance(node.slice, ast.Slice) else NUMBER
+    if base.kind in (Kind.NDARRAY, Kind.STRING):
+        return base.but(constant=None)
+    if base.kind is Kind.MODULE and base.definition is None:
+        return Value(Kind.MODULE, device=base.device)
+    return UNKNOWN
+
+
+def _item_of_tuple(items: tuple[Value, ...], node: ast.expr) -> Value:
+    try:
+        at = ast.literal_eval(node) if not isinstance(node, ast.Slice) else None
+    except (ValueError, TypeError, SyntaxError):
+        at = None
+    if isinstance(at, int) and -len(items) <= at < len(items):
+        return items[at]
+    joined = join_all(items)
+    return Value(Kind.LIST, element=joined) if isinstance(node, ast.Slice) else joined
+
+
+def _slice(state: State, node: ast.Slice) -> Value:
+    for part in (node.lower, node.upper, node.step):
+        if part is not None:
+            state.evaluate(part)
+    return UNKNOWN
+
+
+# Operators
+
+
+def _binary(state: State, node: ast.BinOp) -> Value:
+    return operation(state, node, node.op, state.evaluate(node.left), state.evaluate(node.right), node.left, node.right)
+
+
+def operation(
+    state: State, node: ast.AST, op: ast.operator, one: Value, other: Value, left: ast.expr, right: ast.expr
+) -> Value:
+    kinds = {one.kind, other.kind}
+    if Kind.TENSOR in kinds:
+        return tensor_operation(state, node, op, one, other, left, right)
+    if one.kind is Kind.STRING:
+        return STRING if isinstance(op, ast.Mod | ast.Add | ast.Mult) else UNKNOWN
+    if Kind.NDARRAY in kinds:
+        return ARRAY
+    if kinds == {Kind.NUMBER}:
+        return NUMBER
+    if one.kind in (Kind.LIST, Kind.TUPLE):
+        if isinstance(op, ast.Add) and other.kind in (Kind.LIST, Kind.TUPLE):
+            return _concatenation(one, other)
+        return Value(Kind.LIST, element=element_of(one)) if isinstance(op, ast.Mult) else UNKNOWN
+    return UNKNOWN
+
+
+def _concatenation(one: Value, other: Value) -> Value:
+    if one.items is not None and other.items is not None:
+        return Value(Kind.TUPLE, items=one.items + other.items)
+    elements = [element_of(value) for value in (one, other) if value.items or value.element]
+    return Value(Kind.LIST, element=join_all(elements) if elements else None)
+
+
+def _unary(state: State, node: ast.UnaryOp) -> Value:
+    value = state.evaluate(node.operand)
+    if isinstance(node.op, ast.Not):
+        return NUMBER
+    if value.kind is Kind.TENSOR:
+        return value.but(call=None, origin=node, note="", cause=value)
+    if value.kind is Kind.NUMBER:
+        negative = isinstance(node.op, ast.USub) and value.constant is not None
+        return Value(Kind.NUMBER, constant=-value.constant) if negative else NUMBER
+    return value if value.kind is Kind.NDARRAY else UNKNOWN
+
+
+def _boolean(state: State, node: ast.BoolOp) -> Value:
+    before, values = state.env, []
+    state.env = dict(before)
+    for one in node.values:
+        values.append(state.evaluate(one))
+        narrow(state.env, one, isinstance(node.op, ast.And), state.qualified)
+    state.env = before
+    return join_all(values)
+
+
+def _compare(state: State, node: ast.Compare) -> Value:
+    operands = [state.evaluate(node.left), *map(state.evaluate, node.comparators)]
+    if any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops):
+        return NUMBER
+    kinds = {value.kind for value in operands}
+    if Kind.STRING in kinds or Kind.NONE in kinds or kinds & {Kind.SHAPE, Kind.DEVICE, Kind.DTYPE}:
+        return NUMBER
+    if Kind.TENSOR in kinds:
+        return tensor_comparison(node, operands)
+    if Kind.NDARRAY in kinds:
+        return ARRAY
+    return UNKNOWN if Kind.UNKNOWN in kinds else NUMBER
+
+
+def _conditional(state: State, node: ast.IfExp) -> Value:
+    state.evaluate(node.test)
+    before = state.env
+    values = []
+    for branch, truth in ((node.body, True), (node.orelse, False)):
+        state.env = dict(before)
+        narrow(state.env, node.test, truth, state.qualified)
+        values.append(state.evaluate(branch))
+    state.env = before
+    return join(*values)
+
+
+# Displays, comprehensions and the rest
+
+
+def _tuple(state: State, node: ast.Tuple) -> Value:
+    items = tuple(map(state.evaluate, node.elts))
+    if any(isinstance(one, ast.Starred) for one in node.elts):
+        return Value(Kind.LIST, element=join_all(items))
+    return Value(Kind.TUPLE, items=items)
+
+
+def _list(state: State, node: ast.List | ast.Set) -> Value:
+    values = [state.evaluate(one) for one in node.elts]
+    return Value(Kind.LIST, element=join_all(values) if values else None)
+
+
+def _dict(state: State, node: ast.Dict) -> Value:
+    for one in node.keys:
+        if one is not None:
+            state.evaluate(one)
+    values = [state.evaluate(one) for one in node.values]
+    return Value(Kind.DICT, element=join_all(values) if values else None)
+
+
+def _starred(state: State, node: ast.Starred) -> Value:
+    return iterate(state.evaluate(node.value))
+
+
+def _comprehension(state: State, node: ast.ListComp | ast.SetComp | ast.GeneratorExp) -> Value:
+    return Value(Kind.LIST, element=_in_comprehension(state, node.generators, lambda: state.evaluate(node.elt)))
+
+
+def _dict_comprehension(state: State, node: ast.DictComp) -> Value:
+    def pair() -> Value:
+        state.evaluate(node.key)
+        return state.evaluate(node.value)
+
+    return Value(Kind.DICT, element=_in_comprehension(state, node.generators, pair))
+
+
+def _in_comprehension(state: State, generators: Sequence[ast.comprehension], body: Callable[[], Value]) -> Value:
+    before = state.env
+    state.env = dict(before)
+    for generator in generators:
+        state.assign(generator.target, iterate(state.evaluate(generator.iter)))
+        for test in generator.ifs:
+            state.evaluate(test)
+            narrow(state.env, test, True, state.qualified)
+    value = body()
+    state.env = before
+    return value
+
+
+def _named_expression(state: State, node: ast.NamedExpr) -> Value:
+    value = state.evaluate(node.value)
+    state.assign(node.target, value)
+    return value
+
+
+def _formatted(state: State, node: ast.JoinedStr) -> Value:
+    for one in node.values:
+        if isinstance(one, ast.FormattedValue):
+            state.evaluate(one.value)
+            if isinstance(one.format_spec, ast.JoinedStr):
+                _formatted(state, one.format_spec)
+    return STRING
+
+
+def _lambda(_: State, node: ast.Lambda) -> Value:
+    return Value(Kind.FUNCTION, definition=node)
+
+
+def _await(state: State, node: ast.Await) -> Value:
+    return state.evaluate(node.value)
+
+
+def _yield(state: State, node: ast.Yield | ast.YieldFrom) -> Value:
+    if node.value is not None:
+        value = state.evaluate(node.value)
+        state.yielded.append(value if isinstance(node, ast.Yield) else element_of(value))
+    return UNKNOWN
+
+
+EVALUATORS: Mapping[type[ast.expr], Callable[[State, Any], Value]] = {
+    ast.Name: _name,
+    ast.Constant: _constant,
+    ast.Attribute: _attribute,
+    ast.Subscript: _subscript,
+    ast.Slice: _slice,
+    ast.BinOp: _binary,
+    ast.UnaryOp: _unary,
+    ast.BoolOp: _boolean,
+    ast.Compare: _compare,
+    ast.IfExp: _conditional,
+    ast.Tuple: _tuple,
+    ast.List: _list,
+    ast.Set: _list,
+    ast.Dict: _dict,
+    ast.Starred: _starred,
+    ast.ListComp: _comprehension,
+    ast.SetComp: _comprehension,
+    ast.GeneratorExp: _comprehension,
+    ast.DictComp: _dict_comprehension,
+    ast.NamedExpr: _named_expression,
+    ast.JoinedStr: _formatted,
+    ast.Lambda: _lambda,
+    ast.Await: _await,
+    ast.Yield: _yield,
+    ast.YieldFrom: _yield,
+}

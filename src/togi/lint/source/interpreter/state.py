@@ -1,0 +1,211 @@
+"""The state of an interpretation: the environment, what tests tell about it, and assignments to it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from togi.lint.source import torch_api
+from togi.lint.source.flow import Flow
+from togi.lint.source.tree import Scope
+from togi.lint.source.value import UNKNOWN, Environment, Kind, Value, iterate, join
+
+Qualified = Callable[[ast.AST], str | None]
+_CLASSES = {
+    "int": Kind.NUMBER,
+    "float": Kind.NUMBER,
+    "bool": Kind.NUMBER,
+    "complex": Kind.NUMBER,
+    "str": Kind.STRING,
+    "list": Kind.LIST,
+    "tuple": Kind.LIST,
+    "set": Kind.LIST,
+    "dict": Kind.DICT,
+    "numpy.ndarray": Kind.NDARRAY,
+    "torch.nn.Module": Kind.MODULE,
+    "torch.device": Kind.DEVICE,
+}
+
+
+class State:
+    """What is known at one place of a scope while it is interpreted."""
+
+    def __init__(
+        self, flow: Flow, scope: Scope, evaluators: Mapping[type[ast.expr], Callable[[State, Any], Value]]
+    ) -> None:
+        self.flow = flow
+        self.scope = scope
+        self.values = flow.values
+        self.env: Environment = {}
+        self.alive = True
+        """Whether control flow arrives here; where not, ``env`` means nothing."""
+        self.grad = True
+        """Whether autograd records here."""
+        self.breaks: list[Environment | None] = []
+        self.continues: list[Environment | None] = []
+        self.returned: list[Value] = []
+        self.yielded: list[Value] = []
+        self._evaluators = evaluators
+        self._dotted: set[str] = set()
+        """Names of which ``env`` keeps attributes."""
+
+    def qualified(self, node: ast.AST) -> str | None:
+        return self.flow.names.qualified(node, self.scope)
+
+    def evaluate(self, node: ast.expr) -> Value:
+        """The value of ``node`` here and now."""
+        evaluator = self._evaluators.get(type(node))
+        value = evaluator(self, node) if evaluator is not None else UNKNOWN
+        self.values[node] = value
+        return value
+
+    def set_recording(self, on: bool | None) -> None:
+        """Autograd is switched on or off here; None leaves it as it is."""
+        self.grad = self.grad if on is None else on
+
+    def recorded(self, operands: Sequence[Value]) -> bool | None:
+        """Whether autograd's graph hangs on a result computed from ``operands``."""
+        if not self.grad:
+            return False
+        graphs = [value.graph for value in operands]
+        if True in graphs:
+            return True
+        return False if graphs and all(graph is False for graph in graphs) else None
+
+    def assign(self, target: ast.expr, value: Value) -> None:
+        match target:
+            case ast.Name():
+                self.assign_name(target.id, value)
+            case ast.Attribute():
+                self._assign_attribute(target, value)
+            case ast.Tuple() | ast.List():
+                self._unpack(target.elts, value)
+            case ast.Starred():
+                self.assign(target.value, Value(Kind.LIST, element=value))
+            case ast.Subscript():
+                self._assign_item(target, value)
+
+    def assign_name(self, name: str, value: Value) -> None:
+        if name in self.scope.foreign:
+            holder = self.flow.names.holder(name, self.scope)
+            if holder is not None:
+                self.flow.bind(holder, name, value)
+        self.env[name] = value
+        for known in [one for one in self.env if one.startswith(name + ".")] if name in self._dotted else ():
+            del self.env[known]
+        self.flow.bind(self.scope, name, value)
+
+    def _assign_attribute(self, target: ast.Attribute, value: Value) -> None:
+        owner = self.evaluate(target.value).definition
+        name = key(target)
+        if name is not None and isinstance(target.value, ast.Name):
+            self.env[name] = value
+            self._dotted.add(target.value.id)
+        if isinstance(owner, ast.ClassDef):
+            self.flow.keep(owner, target.attr, value)
+
+    def _unpack(self, targets: list[ast.expr], value: Value) -> None:
+        plain = not any(isinstance(one, ast.Starred) for one in targets)
+        if value.items is not None and plain and len(value.items) == len(targets):
+            for target, item in zip(targets, value.items, strict=True):
+                self.assign(target, item)
+            return
+        element = iterate(value)
+        for target in targets:
+            self.assign(target, element)
+
+    def _assign_item(self, target: ast.Subscript, value: Value) -> None:
+        container = self.evaluate(target.value)
+        self.evaluate(target.slice)
+        name = key(target.value)
+        if name is not None and container.kind in (Kind.LIST, Kind.DICT):
+            known = container.element
+            self.env[name] = container.but(element=value if known is None else join(known, value))
+
+
+def narrow(environment: Environment, test: ast.expr, truth: bool, qualified: Qualified) -> None:
+    """Change ``environment`` to what holds after ``test`` came out as ``truth``."""
+    match test:
+        case ast.UnaryOp(op=ast.Not()):
+            narrow(environment, test.operand, not truth, qualified)
+        case ast.BoolOp(op=op) if isinstance(op, ast.And) is truth:
+            for one in test.values:
+                narrow(environment, one, truth, qualified)
+        case ast.Call():
+            _by_call(environment, test, truth, qualified)
+        case ast.Compare(ops=[op], comparators=[other]):
+            _by_comparison(environment, test.left, op, other, truth)
+        case ast.Attribute(attr="is_cuda"):
+            _set(environment, key(test.value), device="cuda" if truth else "cpu")
+        case ast.Name() | ast.Attribute() if truth:
+            _set(environment, key(test), optional=False)
+
+
+def key(node: ast.AST) -> str | None:
+    """Under which name the environment keeps ``node``: ``x``, ``self.x``."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return f"{node.value.id}.{node.attr}"
+    return None
+
+
+def _set(environment: Environment, name: str | None, **facts: object) -> None:
+    value = environment.get(name) if name else None
+    if name is not None and value is not None and value.kind not in (Kind.UNKNOWN, Kind.NONE):
+        environment[name] = value.but(**facts)
+
+
+def _by_comparison(environment: Environment, left: ast.expr, op: ast.cmpop, other: ast.expr, truth: bool) -> None:
+    if isinstance(op, ast.NotEq | ast.IsNot):
+        truth = not truth
+    if not isinstance(op, ast.Eq | ast.NotEq | ast.Is | ast.IsNot) or not isinstance(other, ast.Constant):
+        return
+    name = key(left)
+    if other.value is None and name is not None:
+        if truth:
+            environment[name] = Value(Kind.NONE)
+        else:
+            _set(environment, name, optional=False)
+    elif isinstance(other.value, str) and isinstance(left, ast.Attribute) and left.attr == "type":
+        device = left.value
+        if isinstance(device, ast.Attribute) and device.attr == "device":
+            _set_device(environment, device.value, other.value, truth)
+
+
+def _set_device(environment: Environment, tensor: ast.expr, device: str, truth: bool) -> None:
+    if truth:
+        _set(environment, key(tensor), device="cpu" if device == "cpu" else "cuda")
+    elif device == "cpu":
+        _set(environment, key(tensor), device="cuda")
+
+
+def _by_call(environment: Environment, test: ast.Call, truth: bool, qualified: Qualified) -> None:
+    name = qualified(test.func)
+    if not test.args or (target := key(test.args[0])) is None:
+        return
+    if name in ("torch.is_tensor", "torch.jit.isinstance"):
+        _be(environment, target, Value(Kind.TENSOR, note="is tested to be a tensor", origin=test.args[0]), truth)
+    elif name == "isinstance" and len(test.args) == 2:
+        second = test.args[1]
+        classes = second.elts if isinstance(second, ast.Tuple) else [second]
+        _be(environment, target, _of_classes([qualified(one) or "" for one in classes], test.args[0]), truth)
+
+
+def _of_classes(names: list[str], tested: ast.expr) -> Value:
+    if all(name in torch_api.TENSOR_CLASSES for name in names):
+        return Value(Kind.TENSOR, note="is tested to be a tensor", origin=tested)
+    kinds = {_CLASSES.get(name, Kind.UNKNOWN) for name in names}
+    return Value(kinds.pop()) if len(kinds) == 1 else UNKNOWN
+
+
+def _be(environment: Environment, name: str, tested: Value, truth: bool) -> None:
+    value = environment.get(name, UNKNOWN)
+    if truth:
+        if value.kind is not tested.kind or tested.kind is Kind.UNKNOWN:
+            environment[name] = tested
+        else:
+            environment[name] = value.but(certain=True, optional=False)
+    elif value.kind is tested.kind:
+        environment[name] = UNKNOWN

@@ -1,0 +1,318 @@
+"""Interpretation of one scope, statement by statement, without running it."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from togi.lint.source.autograd import sets_grad
+from togi.lint.source.flow import Flow
+from togi.lint.source.hints import annotated, guessed_result
+from togi.lint.source.interpreter.calls import call
+from togi.lint.source.interpreter.expressions import EVALUATORS, operation, read
+from togi.lint.source.interpreter.parameters import parameters
+from togi.lint.source.interpreter.state import State, key, narrow
+from togi.lint.source.tree import FUNCTIONS, Scope
+from togi.lint.source.value import UNKNOWN, Environment, Kind, Value, iterate, join, join_all, join_environments
+
+_PASSES = 3
+"""Turns of a loop that are interpreted, at most."""
+_FOREIGN = (
+    "sklearn.",
+    "tensorflow.",
+    "keras.",
+    "jax.",
+    "flax.",
+    "xgboost.",
+    "lightgbm.",
+    "onnx",
+    "openvino.",
+    "gensim.",
+)
+"""Libraries that have models too."""
+
+
+def interpret(flow: Flow, scope: Scope) -> None:
+    """Note in ``flow`` what every expression of ``scope`` is, what it binds, and what it returns."""
+    state = State(flow, scope, _EVALUATORS)
+    node = scope.node
+    if isinstance(node, FUNCTIONS):
+        state.env = parameters(flow, scope)
+    if isinstance(node, ast.Lambda):
+        flow.returns[scope] = state.evaluate(node.body)
+        return
+    if isinstance(node, FUNCTIONS):
+        for decorator in node.decorator_list:
+            state.set_recording(sets_grad(decorator, state.qualified))
+    _block(state, node.body)
+    if isinstance(node, FUNCTIONS):
+        flow.returns[scope] = _returned(state)
+
+
+def _returned(state: State) -> Value:
+    if state.yielded:
+        return Value(Kind.LIST, element=join_all(state.yielded))
+    return join_all(state.returned) if state.returned else Value(Kind.NONE)
+
+
+def _block(state: State, statements: Sequence[ast.stmt]) -> None:
+    for statement in statements:
+        if not state.alive:
+            return
+        handler = _HANDLERS.get(type(statement))
+        if handler is not None:
+            handler(state, statement)
+
+
+# Control flow. A branch starts from a copy of the environment; dead branches take no part in the join.
+
+
+def _branch(state: State, environment: Environment, statements: Sequence[ast.stmt]) -> Environment | None:
+    state.env, state.alive = environment, True
+    _block(state, statements)
+    return state.env if state.alive else None
+
+
+def _meet(state: State, ends: list[Environment | None]) -> None:
+    living = [end for end in ends if end is not None]
+    state.alive = bool(living)
+    if living:
+        state.env = living[0] if len(living) == 1 else join_environments(living)
+
+
+def _if(state: State, node: ast.If) -> None:
+    state.evaluate(node.test)
+    otherwise = dict(state.env)
+    narrow(state.env, node.test, True, state.qualified)
+    narrow(otherwise, node.test, False, state.qualified)
+    then = _branch(state, state.env, node.body)
+    _meet(state, [then, _branch(state, otherwise, node.orelse)])
+
+
+def _for(state: State, node: ast.For | ast.AsyncFor) -> None:
+    iterated = state.evaluate(node.iter)
+    element = iterate(iterated)
+
+    def turn() -> None:
+        state.assign(node.target, element)
+        _block(state, node.body)
+
+    _loop(state, turn, node.orelse, always=False)
+
+
+def _while(state: State, node: ast.While) -> None:
+    forever = isinstance(node.test, ast.Constant) and bool(node.test.value)
+
+    def turn() -> None:
+        state.evaluate(node.test)
+        narrow(state.env, node.test, True, state.qualified)
+        _block(state, node.body)
+
+    _loop(state, turn, node.orelse, always=forever)
+
+
+def _loop(state: State, turn: Callable[[], None], orelse: Sequence[ast.stmt], *, always: bool) -> None:
+    outer = state.breaks, state.continues
+    entry = dict(state.env)
+    exits: list[Environment | None] = []
+    for _ in range(_PASSES):
+        state.breaks, state.continues = [], []
+        state.env, state.alive = dict(entry), True
+        turn()
+        ends = [*state.continues, *([state.env] if state.alive else [])]
+        exits = [*state.breaks]
+        joined = join_environments([entry, *(end for end in ends if end is not None)])
+        if all(entry.get(name) == value for name, value in joined.items() if name in entry):
+            entry = joined
+            break
+        entry = joined
+    state.breaks, state.continues = outer
+    if not always:
+        exits.append(_branch(state, entry, orelse))
+    _meet(state, exits)
+
+
+def _break(state: State, _: ast.Break) -> None:
+    state.breaks.append(state.env)
+    state.alive = False
+
+
+def _continue(state: State, _: ast.Continue) -> None:
+    state.continues.append(state.env)
+    state.alive = False
+
+
+def _try(state: State, node: ast.Try) -> None:
+    before = dict(state.env)
+    body = _branch(state, state.env, node.body)
+    halfway = join_environments([before, body]) if body is not None else before
+    ends: list[Environment | None] = []
+    for handler in node.handlers:
+        environment = dict(halfway)
+        if handler.name:
+            environment[handler.name] = UNKNOWN
+        ends.append(_branch(state, environment, handler.body))
+    ends.append(_branch(state, body, node.orelse) if body is not None else None)
+    _meet(state, ends)
+    if node.finalbody:
+        alive, state.alive = state.alive, True
+        _block(state, node.finalbody)
+        state.alive = state.alive and alive
+
+
+def _with(state: State, node: ast.With | ast.AsyncWith) -> None:
+    grad = state.grad
+    for item in node.items:
+        value = state.evaluate(item.context_expr)
+        state.set_recording(sets_grad(item.context_expr, state.qualified))
+        if item.optional_vars is not None:
+            state.assign(item.optional_vars, value)
+    _block(state, node.body)
+    state.grad = grad
+
+
+def _match(state: State, node: ast.Match) -> None:
+    state.evaluate(node.subject)
+    ends: list[Environment | None] = [dict(state.env)]
+    for case in node.cases:
+        environment = dict(ends[0] or {})
+        for one in ast.walk(case.pattern):
+            name = getattr(one, "name", None) or getattr(one, "rest", None)
+            if name:
+                environment[name] = UNKNOWN
+        state.env, state.alive = environment, True
+        if case.guard is not None:
+            state.evaluate(case.guard)
+        ends.append(_branch(state, state.env, case.body))
+    _meet(state, ends)
+
+
+def _return(state: State, node: ast.Return) -> None:
+    state.returned.append(state.evaluate(node.value) if node.value is not None else Value(Kind.NONE))
+    state.alive = False
+
+
+def _raise(state: State, node: ast.Raise) -> None:
+    for one in (node.exc, node.cause):
+        if one is not None:
+            state.evaluate(one)
+    state.alive = False
+
+
+def _assert(state: State, node: ast.Assert) -> None:
+    state.evaluate(node.test)
+    if node.msg is not None:
+        state.evaluate(node.msg)
+    narrow(state.env, node.test, True, state.qualified)
+
+
+# Binding
+
+
+def _assign(state: State, node: ast.Assign) -> None:
+    value = state.evaluate(node.value)
+    for target in node.targets:
+        state.assign(target, value)
+        if value == UNKNOWN and isinstance(node.value, ast.Call) and not _is_foreign(state, node.value.func):
+            _assign_by_name(state, target)
+
+
+def _is_foreign(state: State, func: ast.expr) -> bool:
+    return (state.qualified(func) or "").startswith(_FOREIGN)
+
+
+def _assign_by_name(state: State, target: ast.expr) -> None:
+    """``model, loader = build(options)``: only the names tell."""
+    for one in target.elts if isinstance(target, ast.Tuple) else [target]:
+        if isinstance(one, ast.Name) and (value := guessed_result(one.id)) != UNKNOWN:
+            state.assign_name(one.id, value)
+
+
+def _annotated_assign(state: State, node: ast.AnnAssign) -> None:
+    promised = annotated(node.annotation, state.qualified)
+    value = state.evaluate(node.value) if node.value is not None else UNKNOWN
+    if value.kind in (Kind.UNKNOWN, Kind.NONE) and promised.kind is not Kind.UNKNOWN:
+        value = promised.but(optional=value.kind is Kind.NONE or promised.optional)
+    if node.value is not None or isinstance(state.scope.node, ast.ClassDef):
+        state.assign(node.target, value)
+
+
+def _augmented_assign(state: State, node: ast.AugAssign) -> None:
+    before = read(state, node.target)
+    state.values[node.target] = before
+    state.assign(
+        node.target, operation(state, node, node.op, before, state.evaluate(node.value), node.target, node.value)
+    )
+
+
+def _delete(state: State, node: ast.Delete) -> None:
+    for target in node.targets:
+        name = key(target)
+        if name is not None:
+            state.env.pop(name, None)
+        else:
+            read(state, target)
+
+
+def _define(state: State, node: Any) -> None:
+    for decorator in node.decorator_list:
+        state.evaluate(decorator)
+    if isinstance(node, ast.ClassDef):
+        state.assign_name(node.name, Value(Kind.CLASS, definition=node))
+        return
+    for default in (*node.args.defaults, *node.args.kw_defaults):
+        if default is not None:
+            state.evaluate(default)
+    state.assign_name(node.name, Value(Kind.FUNCTION, definition=node))
+
+
+def _expression(state: State, node: ast.Expr) -> None:
+    value = state.evaluate(node.value)
+    call = node.value
+    if isinstance(call, ast.Call):
+        state.set_recording(sets_grad(call, state.qualified))
+        if isinstance(call.func, ast.Attribute):
+            _note_change_in_place(state, call.func, call, value)
+
+
+def _note_change_in_place(state: State, func: ast.Attribute, call: ast.Call, value: Value) -> None:
+    """``model.to(device)`` as a statement moves the model itself; ``xs.append(x)`` tells what xs holds."""
+    name = key(func.value)
+    if name is None or (base := state.env.get(name)) is None:
+        return
+    if base.kind is Kind.MODULE and value.kind is Kind.MODULE and func.attr in ("to", "cuda", "cpu"):
+        state.env[name] = value
+        state.flow.bind(state.scope, name, value)
+    elif base.kind is Kind.LIST and func.attr in ("append", "add", "appendleft") and call.args:
+        item = state.values.get(call.args[0], UNKNOWN)
+        state.env[name] = base.but(element=item if base.element is None else join(base.element, item))
+    elif base.kind is Kind.TENSOR and func.attr.endswith("_") and value.kind is Kind.TENSOR:
+        state.env[name] = base.but(graph=value.graph if func.attr != "requires_grad_" else True)
+
+
+_EVALUATORS = {**EVALUATORS, ast.Call: call}
+_HANDLERS: Mapping[type[ast.stmt], Callable[[State, Any], None]] = {
+    ast.If: _if,
+    ast.For: _for,
+    ast.AsyncFor: _for,
+    ast.While: _while,
+    ast.Break: _break,
+    ast.Continue: _continue,
+    ast.Try: _try,
+    ast.TryStar: _try,
+    ast.With: _with,
+    ast.AsyncWith: _with,
+    ast.Match: _match,
+    ast.Return: _return,
+    ast.Raise: _raise,
+    ast.Assert: _assert,
+    ast.Assign: _assign,
+    ast.AnnAssign: _annotated_assign,
+    ast.AugAssign: _augmented_assign,
+    ast.Delete: _delete,
+    ast.FunctionDef: _define,
+    ast.AsyncFunctionDef: _define,
+    ast.ClassDef: _define,
+    ast.Expr: _expression,
+}
