@@ -323,7 +323,7 @@ def fit(
     Raises:
         TogiError: bad subject or option, gradients that differ between equal runs, a step that cannot be repeated.
     """
-    from togi.core.parse_quantities import parse_size
+    from togi.core.quantities import parse_size
     from togi.footprint.fit.record import FitResult
     from togi.footprint.options import check_options
     from togi.worker.errand import run_errand

@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from togi.core.records import Machine
-from togi.doctor import Level, accelerator, allocators, compiler, memory, neighbours, packages, processor
+from togi.doctor import Level, accelerator, allocators, compiler, neighbours, packages, processor
 
 
 def machine(**changes: object) -> Machine:
@@ -92,13 +92,6 @@ def test_allocators_tell_how_to_get_them() -> None:
     assert found["jemalloc"].level is Level.OK
     assert found["tcmalloc"].level is Level.OPTIONAL
     assert found["tcmalloc"].mend.startswith("sudo apt-get install")
-
-
-def test_available_memory_is_read(tmp_path: Path) -> None:
-    meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 100 kB\nMemAvailable:   42 kB\n")
-    assert memory.available_bytes(meminfo) == 42 * 1024
-    assert memory.available_bytes(tmp_path / "absent") is None
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")

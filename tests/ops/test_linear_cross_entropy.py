@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from togi import ops
-from togi.core.memory_budget import BudgetError
+from togi.core.errors import BudgetError
 from togi.measure.memory import torch_allocator_peak_bytes
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)

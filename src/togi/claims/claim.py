@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import abc
 import functools
-import importlib
-import inspect
-import pkgutil
 from collections.abc import Mapping
 from enum import StrEnum
 from typing import ClassVar
 
+from togi.core.plugins import by_id, instances_in
 from togi.core.records import Record
 
 HEADINGS = ("What is claimed", "What is measured", "What is known", "Source")
@@ -64,10 +62,4 @@ class Claim(abc.ABC):
 @functools.cache
 def all_claims() -> Mapping[str, Claim]:
     """Every claim by id. Imports no torch."""
-    package = importlib.import_module("togi.claims")
-    found: dict[str, Claim] = {}
-    for entry in sorted(pkgutil.iter_modules(package.__path__), key=lambda entry: entry.name):
-        module = importlib.import_module(f"togi.claims.{entry.name}")
-        own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
-        found |= {c.id: c() for c in own if issubclass(c, Claim) and not inspect.isabstract(c)}
-    return found
+    return by_id(instances_in("togi.claims", Claim), "claims")  # type: ignore[type-abstract]

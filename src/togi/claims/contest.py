@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from togi.claims.claim import Measured
+from togi.core.quantities import first_line
 from togi.measure.allocator import freed_memory_returned
 from togi.measure.memory import peak_resident_bytes
 
@@ -28,7 +29,7 @@ def contest(ways: Mapping[str, Way], *, budget_s: float = 20.0, rounds: int = 7)
             way()  # compilers and caches first
             peaks[name] = _peak_bytes(way)
         except Exception as error:  # the ways under test may forbid themselves: that is a result
-            errors[name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0]}"
+            errors[name] = f"{type(error).__name__}: {first_line(error)}"
     times = _take_turns({name: ways[name] for name in peaks}, budget_s, rounds)
     return tuple(
         Measured(

@@ -7,8 +7,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import Device, Json, Seed
-from togi.core.parse_quantities import parse_duration, parse_size
+from togi.cli.options import DURATION, SIZE, Device, Json, Seed
 
 APPROXIMATE = "approximate"
 
@@ -17,7 +16,7 @@ def fit(
     subject: Annotated[str, typer.Argument(metavar="SUBJECT", help="A locator: timm:resnet50, file.py:factory, ...")],
     memory: Annotated[
         int,
-        typer.Option("--memory", metavar="SIZE", parser=parse_size, help="The whole peak: parameters, optimizer, all."),
+        typer.Option("--memory", metavar="SIZE", parser=SIZE, help="The whole peak: parameters, optimizer, all."),
     ],
     inference: Annotated[
         bool, typer.Option("--inference", help="One inference pass instead of a training step: modules run in slices.")
@@ -33,7 +32,7 @@ def fit(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="TIME", parser=parse_duration, help="For planning.")
+        float, typer.Option("--time-limit", metavar="TIME", parser=DURATION, help="For planning.")
     ] = 60.0,
     json: Json = False,
     device: Device = "cpu",

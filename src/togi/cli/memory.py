@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from togi.cli.options import Device, Json, Seed
-from togi.core.parse_quantities import parse_size
+from togi.cli.options import SIZE, Device, Json, Seed
 
 if TYPE_CHECKING:
     from togi.footprint.account.record import Account
@@ -33,7 +32,7 @@ def memory(
     ] = None,
     fail_over: Annotated[
         int | None,
-        typer.Option("--fail-over", metavar="SIZE", parser=parse_size, help="Exit with 1 when the peak is above it."),
+        typer.Option("--fail-over", metavar="SIZE", parser=SIZE, help="Exit with 1 when the peak is above it."),
     ] = None,
     predict: Annotated[
         bool, typer.Option("--predict", help="Do not run it: predict. Also where --device cuda is not here.")
@@ -43,7 +42,7 @@ def memory(
     ] = False,
     limit: Annotated[
         int | None,
-        typer.Option("--memory", metavar="SIZE", parser=parse_size, help="Predict the largest batch that fits."),
+        typer.Option("--memory", metavar="SIZE", parser=SIZE, help="Predict the largest batch that fits."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --report replace any file.")] = False,
     json: Json = False,

@@ -2,15 +2,36 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, TypeVar
 
 import typer
 
-from togi.core.errors import UnknownNameError, nearest
-from togi.core.parse_quantities import parse_duration
+from togi.core.errors import QuantityError, UnknownNameError, nearest
+from togi.core.quantities import parse_duration, parse_share, parse_size
+
+Parsed = TypeVar("Parsed")
+
+
+def argument(parse: Callable[[str | float], Parsed]) -> Callable[[str | float], Parsed]:
+    """``parse`` for the command line, which names the option in its message: usage errors, exit code 2."""
+
+    @functools.wraps(parse)
+    def parsed(given: str | float) -> Parsed:
+        try:
+            return parse(given)
+        except QuantityError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return parsed
+
+
+SIZE = argument(parse_size)
+DURATION = argument(parse_duration)
+SHARE = argument(parse_share)
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -45,7 +66,7 @@ Journal = Annotated[
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option("--time-limit", metavar="TIME", parser=parse_duration, help="Stop after this long: 90s, 5m, 1h."),
+    typer.Option("--time-limit", metavar="TIME", parser=DURATION, help="Stop after this long: 90s, 5m, 1h."),
 ]
 
 

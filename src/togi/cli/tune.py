@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from togi.cli.options import (
+    SHARE,
+    SIZE,
     Device,
     Journal,
     Json,
@@ -18,7 +20,6 @@ from togi.cli.options import (
     complete_technique,
     names,
 )
-from togi.core.parse_quantities import parse_share, parse_size
 
 if TYPE_CHECKING:
     from togi.core.records import Study
@@ -45,15 +46,15 @@ def tune(
     time_limit: TimeLimit = None,
     max_memory: Annotated[
         int | None,
-        typer.Option("--max-memory", metavar="SIZE", parser=parse_size, help="Idle + peak of a call: 2GiB, 500MB."),
+        typer.Option("--max-memory", metavar="SIZE", parser=SIZE, help="Idle + peak of a call: 2GiB, 500MB."),
     ] = None,
     max_error: Annotated[
         float | None,
-        typer.Option("--max-error", metavar="ERROR", parser=parse_share, help="Relative error that --allow accepts."),
+        typer.Option("--max-error", metavar="ERROR", parser=SHARE, help="Relative error that --allow accepts."),
     ] = None,
     max_drop: Annotated[
         float | None,
-        typer.Option("--max-drop", metavar="DROP", parser=parse_share, help="Drop of the metric that --allow accepts."),
+        typer.Option("--max-drop", metavar="DROP", parser=SHARE, help="Drop of the metric that --allow accepts."),
     ] = None,
     allow: Annotated[
         list[str] | None,

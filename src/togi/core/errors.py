@@ -41,6 +41,14 @@ class OutputExistsError(TogiError):
     """The output is there already and ``force`` was not given."""
 
 
+class QuantityError(TogiError, ValueError):
+    """A size, a duration or a share that is not one, or that is out of range."""
+
+
+class BudgetError(QuantityError):
+    """A number of bytes that is not one, or that cannot hold what the call has to return."""
+
+
 class Refused(Exception):
     """Raised by ``Technique.apply`` when only building could show that it does not apply. Message: the reason."""
 

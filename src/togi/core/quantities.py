@@ -1,12 +1,91 @@
-"""How numbers are written for people: three significant digits, units, and the interval beside the median."""
+"""Sizes, durations, shares and counts: parsed as people write them, and written for people.
+
+Written numbers have three significant digits, a unit, and the interval beside the median.
+"""
 
 from __future__ import annotations
 
 import math
+import re
+from typing import TYPE_CHECKING
 
-from togi.core.records import Interval
+from togi.core.errors import BudgetError, QuantityError
+
+if TYPE_CHECKING:
+    from togi.core.records import Interval
 
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
+_BYTES = {"": 1, "b": 1} | {
+    unit: base**power
+    for power, letter in enumerate("kmgt", start=1)
+    for unit, base in ((letter, 1024), (f"{letter}ib", 1024), (f"{letter}b", 1000))
+}
+_SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+_NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.ASCII)
+_LONGEST_LINE = 300
+
+
+def parse_size(value: str | float, name: str = "") -> int:
+    """Bytes: ``"8GiB"``, ``"500MB"`` (powers of 1000), ``"2G"`` (powers of 1024) or a whole number of bytes.
+
+    ``name`` is what the caller calls it (``memory``), for the message.
+
+    Raises:
+        BudgetError: it is not a size, or not above zero.
+    """
+    said = _said(value, name)
+    if isinstance(value, str):
+        match = _NUMBER.fullmatch(value.strip().lower())
+        if match is None:
+            raise BudgetError(f"{said} is not a size in bytes: write 8GiB, 500MB or 1073741824")
+        if match[2] not in _BYTES:
+            raise BudgetError(f"{said} has no known unit of size: write KiB, MiB, GiB, TiB or kB, MB, GB, TB")
+        count = float(match[1]) * _BYTES[match[2]]
+    elif isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
+        count = value
+    else:
+        raise BudgetError(f"{said} is not a size in bytes: write '8GiB', '500MB' or 1073741824")
+    if count < 1:
+        raise BudgetError(f"{said} is no memory at all: give a size above zero, such as 64MiB")
+    return int(count)
+
+
+def parse_duration(value: str | float, name: str = "") -> float:
+    """Seconds: ``"90s"``, ``"5m"``, ``"1h30m"``, ``"90"`` or a number of seconds.
+
+    Raises:
+        QuantityError: it is not a duration, or not above zero.
+    """
+    said = _said(value, name)
+    if isinstance(value, str):
+        total_s = _seconds(value, said)
+    elif isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
+        total_s = float(value)
+    else:
+        raise QuantityError(f"{said} is not a duration: write '90s', '5m', '1h30m' or a number of seconds")
+    if total_s <= 0:
+        raise QuantityError(f"{said} is no time at all: give a duration above zero, such as 90s")
+    return total_s
+
+
+def parse_share(value: str | float, name: str = "") -> float:
+    """A share from 0 to 1: ``"1e-2"``, ``0.01``, ``"1%"``.
+
+    Raises:
+        QuantityError: it is not a number, below zero, or above one.
+    """
+    said = _said(value, name)
+    bare = value.strip() if isinstance(value, str) else value
+    try:
+        if isinstance(bare, str):
+            share = float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1)
+        else:
+            share = float("nan" if isinstance(bare, bool) else bare)
+    except (TypeError, ValueError):
+        raise QuantityError(f"{said} is not a number: write 1e-2, 0.01 or 1%") from None
+    if not 0 <= share <= 1:
+        raise QuantityError(f"{said} is out of range: give a number from 0 to 1, such as 1e-2, or 0% to 100%")
+    return share
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -71,7 +150,32 @@ def percent(share: float) -> str:
 
 
 def plural(count: int, noun: str) -> str:
+    """``1 layer``, ``3 layers``, ``1,204 layers``."""
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def first_line(error: BaseException | str) -> str:
+    """The first line of an error's message that is not empty, cut to 300 characters; its type without a message."""
+    lines = (line.strip() for line in str(error).splitlines())
+    line = next(filter(None, lines), "" if isinstance(error, str) else type(error).__name__)
+    return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
+
+
+def _said(value: object, name: str) -> str:
+    return f"{name}={value!r}" if name else f"'{value}'"
+
+
+def _seconds(text: str, said: str) -> float:
+    compact = text.strip().lower().replace(" ", "")
+    parts = _NUMBER.findall(compact)
+    if not parts or "".join(number + unit for number, unit in parts) != compact:
+        raise QuantityError(f"{said} is not a duration: write 90s, 5m or 1h30m")
+    unknown = next((unit for _, unit in parts if unit not in _SECONDS), None)
+    if unknown is not None:
+        raise QuantityError(f"{said}: there is no unit of time '{unknown}': write s, m or h, as in 90s or 5m")
+    if len(parts) > 1 and not all(unit for _, unit in parts):
+        raise QuantityError(f"{said} is not clear: give every part its unit, as in 1h30m")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
 
 
 def _decimals(value: float) -> int:

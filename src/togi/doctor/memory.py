@@ -10,6 +10,7 @@ from togi.core.quantities import size
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
 from togi.machine import cgroup
+from togi.machine.memory import available_bytes
 
 LITTLE = 0.15
 """Share of the memory below which a study will probably meet the limit."""
@@ -47,13 +48,3 @@ def _shared() -> list[Check]:
     why = "data loaders and some engines pass tensors through it and fail where it is small"
     mend = "docker run --shm-size=1g ..."
     return [Check(topic="memory", name="/dev/shm", level=Level.WARNING, found=found, why=why, mend=mend)]
-
-
-def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """What can be allocated without swapping, as the kernel estimates; None where it does not say."""
-    try:
-        lines = meminfo.read_text(encoding="ascii").splitlines()
-    except OSError:
-        return None
-    found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-    return int(found) * 1024 if found else None

@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from togi.core.errors import Refused
+from togi.core.quantities import first_line
 from togi.subject.signature import Signature
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ def export(candidate: Candidate) -> ExportedProgram:
         with torch.no_grad():
             program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
-        raise Refused(f"torch.export cannot capture it: {_first_line(error)}") from error
+        raise Refused(f"torch.export cannot capture it: {first_line(error)}") from error
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
     return program
@@ -175,7 +176,3 @@ def _dynamic_shapes(candidate: Candidate) -> Any:
         for facts in candidate.signature.inputs_facts
     ]
     return (tuple(shapes),)
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

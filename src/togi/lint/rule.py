@@ -10,13 +10,10 @@ from __future__ import annotations
 
 import abc
 import functools
-import importlib
-import inspect
-import pkgutil
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from togi.core.errors import TogiError
+from togi.core.plugins import by_id, instances_in
 from togi.lint.finding import Finding
 
 if TYPE_CHECKING:
@@ -75,18 +72,5 @@ class TraceRule(Rule):
 @functools.cache
 def all_rules() -> Mapping[str, Rule]:
     """Every rule by id, by kind and then by name."""
-    found = [rule for kind in KINDS for rule in _of_kind(kind)]
-    by_id = {rule.id: rule for rule in found}
-    if len(by_id) != len(found):
-        raise TogiError("two rules share an id: rename one, ids name files, comments and settings")
-    return by_id
-
-
-def _of_kind(kind: Kind) -> list[Rule]:
-    package = importlib.import_module(f"togi.lint.rules.{kind}")
-    found: list[Rule] = []
-    for entry in sorted(pkgutil.iter_modules(package.__path__), key=lambda entry: entry.name):
-        module = importlib.import_module(f"{package.__name__}.{entry.name}")
-        own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
-        found += [c() for c in own if issubclass(c, Rule) and not inspect.isabstract(c)]
-    return found
+    found = (rule for kind in KINDS for rule in instances_in(f"togi.lint.rules.{kind}", Rule))
+    return by_id(found, "rules")

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from togi.core.records import Machine
 from togi.machine import allocators, cgroup
+from togi.machine.memory import usable_bytes
 
 BACKENDS = (
     "torch",
@@ -45,7 +46,7 @@ def machine(device: str = "cpu") -> Machine:
         cpu_model=_cpu_model(),
         cpu_flags=_cpu_flags(),
         cpu_cores=cores,
-        memory_bytes=_memory_bytes(),
+        memory_bytes=usable_bytes(),
         threads=_threads(cores),
         os=f"{platform.system()} {platform.release()} {platform.machine()}",
         python=platform.python_version(),
@@ -113,18 +114,6 @@ def _cpu_flags() -> tuple[str, ...]:
         if flags := block.get("flags") or block.get("Features") or block.get("isa"):
             return tuple(sorted(set(flags.split())))
     return tuple(sorted(_output("sysctl", "-n", "machdep.cpu.features").lower().split()))
-
-
-def _memory_bytes() -> int:
-    """Memory this process may use: the machine's, cut to the container's limit; 0 where it cannot be read."""
-    total = 0
-    with contextlib.suppress(ValueError, OSError, AttributeError):
-        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    if total <= 0:
-        found = _output("sysctl", "-n", "hw.memsize")
-        total = int(found) if found.isdigit() else 0
-    limit = cgroup.memory_limit_bytes()
-    return min(total, limit) if limit and total else total
 
 
 def _versions() -> dict[str, str]:

@@ -67,9 +67,9 @@ def linear_cross_entropy(
         TargetError: a target is neither in the vocabulary nor ``ignore_index``.
         BudgetError: ``memory`` is no size.
     """
-    from togi.core.memory_budget import budget_bytes  # here, so that the boxes import nothing but themselves
+    from togi.core.quantities import parse_size  # here, so that the boxes import nothing but themselves
 
-    memory_bytes = budget_bytes(memory)
+    memory_bytes = parse_size(memory, "memory")
     check_options(reduction, label_smoothing)
     check_tensors(hidden=hidden, weight=weight, target=target)
     check_shapes(hidden, weight, target, bias)

@@ -11,6 +11,7 @@ from togi.core.errors import SubjectError
 from togi.core.records import Facts, Outcome, Recipe, Study, Trial
 from togi.journal import Journal, study_key
 from togi.machine.describe import machine
+from togi.machine.memory import available_bytes
 from togi.search import Search
 from togi.study.course import REFERENCE, Course, explore_s
 from togi.study.finals import Finals, Saved, race_budget_s
@@ -136,12 +137,8 @@ def _trial_memory_bytes(settings: Settings) -> int:
     """What a trial may hold: the setting, else 80 % of what is free now, so that a runaway leaves the machine alive."""
     if settings.trial_memory_bytes is not None:
         return settings.trial_memory_bytes
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        free = 1024 * int(next(line for line in lines if line.startswith("MemAvailable:")).split()[1])
-    except (OSError, StopIteration, ValueError):
-        free = machine().memory_bytes
-    return int(0.8 * free)
+    free = available_bytes()
+    return int(0.8 * (machine().memory_bytes if free is None else free))
 
 
 def _now() -> str:

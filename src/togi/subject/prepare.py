@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
+from togi.core.quantities import first_line
 from togi.subject.inputs import Inputs, Subject
 
 
@@ -106,7 +107,7 @@ def _copied(module: nn.Module, notes: list[str]) -> nn.Module:
         return copy.deepcopy(module)
     except Exception as error:  # foreign code: __deepcopy__ and __reduce__ of anything that the module holds
         notes.append(
-            f"The module cannot be copied ({type(error).__name__}: {_first_line(error)}), so techniques that edit "
+            f"The module cannot be copied ({type(error).__name__}: {first_line(error)}), so techniques that edit "
             "a copy of it will fail."
         )
         return module
@@ -149,8 +150,4 @@ def _moved(module: nn.Module, device: str) -> nn.Module:
     try:
         return module.to(device)
     except (RuntimeError, NotImplementedError) as error:
-        raise SubjectError(f"the module cannot be moved to {device}: {_first_line(error)}") from error
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise SubjectError(f"the module cannot be moved to {device}: {first_line(error)}") from error

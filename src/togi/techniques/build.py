@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import Refused
+from togi.core.quantities import first_line
 from togi.core.records import Facts, Outcome, Recipe
 from togi.graph.candidate import Candidate
 from togi.subject.inputs import Subject
@@ -114,11 +115,6 @@ def classify(error: BaseException, stage: str) -> Failure:
     return Failure(
         Outcome.FAILED, f"{where} raised {type(cause).__name__}: {first_line(cause)}", where, traceback=trace
     )
-
-
-def first_line(error: BaseException) -> str:
-    line = next((line.strip() for line in str(error).splitlines() if line.strip()), "no message")
-    return line if len(line) <= 300 else line[:297] + "..."
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 import functools
-import importlib
 import importlib.metadata
-import inspect
-import pkgutil
 from collections.abc import Iterable, Mapping
-from types import ModuleType
 
-from togi.core.errors import TogiError, UnknownNameError, nearest
+from togi.core.errors import UnknownNameError, nearest
+from togi.core.plugins import by_id, instances_in
 from togi.core.records import STAGES, Choice, Recipe
 from togi.techniques.base import Options, Technique
 
@@ -22,13 +19,7 @@ def all_techniques() -> Mapping[str, Technique]:
     """Every technique by id, in pipeline order. A built-in that cannot be imported raises: it is never dropped."""
     found = [*_built_in(), *_third_party()]
     found.sort(key=lambda t: (STAGES.index(t.stage), t.rank, t.id))
-    by_id = {t.id: t for t in found}
-    if len(by_id) != len(found):
-        twice = sorted({t.id for t in found if sum(o.id == t.id for o in found) > 1})
-        raise TogiError(
-            f"two techniques share the id {', '.join(twice)}: rename one, ids name files and journal entries"
-        )
-    return by_id
+    return by_id(found, "techniques")
 
 
 def technique(id: str) -> Technique:
@@ -62,18 +53,7 @@ def compatible(techniques: Iterable[Technique]) -> bool:
 
 
 def _built_in() -> list[Technique]:
-    package = importlib.import_module("togi.techniques")
-    found: list[Technique] = []
-    for stage in STAGES:
-        for entry in pkgutil.iter_modules([f"{path}/{stage}" for path in package.__path__]):
-            module = importlib.import_module(f"togi.techniques.{stage}.{entry.name}")
-            found.extend(_classes(module))
-    return found
-
-
-def _classes(module: ModuleType) -> list[Technique]:
-    own = (c for c in vars(module).values() if inspect.isclass(c) and c.__module__ == module.__name__)
-    return [c() for c in own if issubclass(c, Technique) and not inspect.isabstract(c)]
+    return [t for stage in STAGES for t in instances_in(f"togi.techniques.{stage}", Technique)]  # type: ignore[type-abstract]
 
 
 def _third_party() -> list[Technique]:

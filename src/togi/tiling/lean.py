@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils import _pytree as pytree
 
-from togi.core.memory_budget import budget_bytes, mib
+from togi.core.quantities import parse_size, size
 from togi.tiling.capture import NotLean, capture
 from togi.tiling.plan import LeanPlan
 from togi.tiling.planned import Planned
@@ -60,7 +60,7 @@ def lean(function: Any = None, *, memory: str | int, compile: bool | None = None
     Raises:
         BudgetError: ``memory`` is no size; on a call, it is below the size of the result.
     """
-    budget = budget_bytes(memory)
+    budget = parse_size(memory, "memory")
     if function is None:
         return functools.partial(LeanFunction, budget=budget, compiling=compile)
     return LeanFunction(function, budget=budget, compiling=compile)
@@ -178,7 +178,7 @@ class LeanFunction(Generic[P, R]):
         self._latest = functools.partial(LeanPlan, strategy="as it is", reason=reason, budget_bytes=self._budget)
         name = getattr(self._function, "__name__", type(self._function).__name__)
         self._warn(
-            f"togi.lean runs {name} as it is, without keeping to {mib(self._budget)}: {reason}. "
+            f"togi.lean runs {name} as it is, without keeping to {size(self._budget)}: {reason}. "
             f"{name}.plan() says this again; remove togi.lean, or change what it names"
         )
         return self._function(*args, **kwargs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from togi.core.memory_budget import mib
+from togi.core.quantities import size
 from togi.core.records import Record
 
 
@@ -28,14 +28,14 @@ class LeanPlan(Record):
         given = ", ".join(" x ".join(map(str, shape)) or "scalar" for shape in self.shapes)
         lines = [f"strategy     {self.strategy}" + (f": {self.reason}" if self.reason else "")]
         lines += [f"given        {given}"] if given else []
-        lines.append(f"budget       {mib(self.budget_bytes)}")
+        lines.append(f"budget       {size(self.budget_bytes)}")
         if self.result_bytes is not None:
-            lines.append(f"result       {mib(self.result_bytes)}")
+            lines.append(f"result       {size(self.result_bytes)}")
         if self.peak_before_bytes is not None:
-            lines.append(f"peak before  {mib(self.peak_before_bytes)} or more (the plain function, modelled)")
+            lines.append(f"peak before  {size(self.peak_before_bytes)} or more (the plain function, modelled)")
         if self.peak_after_bytes is not None:
             how = "measured" if self.peak_after_measured else "modelled"
-            lines.append(f"peak after   {mib(self.peak_after_bytes)} ({how}, result included)")
+            lines.append(f"peak after   {size(self.peak_after_bytes)} ({how}, result included)")
         lines += [f"loop {i}       {loop}" for i, loop in enumerate(self.loops, start=1)]
         lines += [f"proof        {self.proof}"] if self.proof else []
         return "\n".join(lines)

@@ -9,7 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.core.memory_budget import BudgetError, mib
+from togi.core.errors import BudgetError
+from togi.core.quantities import size
 from togi.tiling.capture import Captured, NotLean
 from togi.tiling.compiled import with_compiled
 from togi.tiling.differentiate import Run
@@ -98,7 +99,7 @@ class Planned:
             if all(largest_tile(loop, weights, room, Tiling(tile_bytes=0.0)) >= 1 for loop in program.tile_loops):
                 self.programs[key] = program
                 return program, room
-            reasons.append(f"one position of each tile, beside what is kept, needs more than {mib(self.budget_bytes)}")
+            reasons.append(f"one position of each tile, beside what is kept, needs more than {size(self.budget_bytes)}")
         raise NotLean("; ".join(dict.fromkeys(reasons)))
 
     def decide(self, tensors: Sequence[Tensor], fitted: Fitted) -> None:
@@ -192,8 +193,8 @@ def too_small(budget: int, result: int, tensors: Sequence[Tensor]) -> str:
     """The error for a budget below the result itself."""
     shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
     return (
-        f"memory={mib(budget)} is less than the result itself, which is {mib(result)} for tensors of {shapes}: no way "
-        f"of computing it can keep to that. Give memory a size above {mib(result)}, or reduce it inside the function"
+        f"memory={size(budget)} is less than the result itself, which is {size(result)} for tensors of {shapes}: "
+        f"no way of computing it can keep to that. Give memory a size above {size(result)}, or reduce it inside it"
     )
 
 
@@ -204,5 +205,5 @@ def described(loop: TileLoop, tile: int, tile_bytes: float, length: int, compili
         verb = "combined over" if product.combined else "assembled along"
         how.append(f"{product.node.name} {verb} dimension {product.dim}")
     count = -(-length // tile)
-    size = f"{count:,} tiles of {tile:,} of {length:,} ({mib(tile_bytes)} each)"
-    return f"{size}: {'; '.join(how)}" + (f"; {compiling}" if compiling else "")
+    tiles = f"{count:,} tiles of {tile:,} of {length:,} ({size(tile_bytes)} each)"
+    return f"{tiles}: {'; '.join(how)}" + (f"; {compiling}" if compiling else "")

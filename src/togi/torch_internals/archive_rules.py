@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from togi.core.errors import ArtifactError
+from togi.core.quantities import first_line
 
 MAX_JSON_BYTES = 256 * 1024**2
 MAX_MEMBERS = 200_000
@@ -113,7 +114,7 @@ class _Records:
             self._reader = torch._C.PyTorchFileReader(str(path))
             names = self._reader.get_all_records()
         except RuntimeError as error:
-            raise ArtifactError(f"{path.name} is damaged: {str(error).splitlines()[0]}") from error
+            raise ArtifactError(f"{path.name} is damaged: {first_line(error)}") from error
         strange = sorted(name for name in names if not _MEMBER.fullmatch(name))
         if strange:
             raise ArtifactError(f"{path.name} holds {strange[0]!r}, which an exported program of togi never does")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
+from togi.machine.memory import available_bytes
 from togi.subject.inputs import Inputs
 from togi.verify.leaves import clone, copy_inputs, with_layout_of
 
@@ -53,12 +54,8 @@ def wide(tensor: Tensor) -> Tensor:
 
 def free_bytes() -> int:
     """Memory that can be had without swapping; of this process's limits only the machine's is known here."""
-    try:
-        with open("/proc/meminfo") as file:
-            fields = dict(line.split(":", 1) for line in file)
-        return int(fields["MemAvailable"].split()[0]) * 1024
-    except (OSError, KeyError, ValueError):
-        return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    available = available_bytes()
+    return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if available is None else available
 
 
 @contextmanager

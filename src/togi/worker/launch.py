@@ -16,6 +16,7 @@ from typing import Self
 
 from togi.core import errors
 from togi.core.errors import TogiError, TrialServerError
+from togi.machine.memory import processes_bytes
 from togi.worker.protocol import Channel, Closed, Job, Message, ServerConfig, Timeout
 from togi.worker.server import CHANNEL_FD
 
@@ -196,7 +197,7 @@ class Child:
             except Closed:
                 raise Died(self._status()) from None
             except Timeout:
-                used = group_memory(self.pid) if memory_limit_bytes else 0
+                used = processes_bytes(self.pid) if memory_limit_bytes else 0
                 if memory_limit_bytes and used > memory_limit_bytes:
                     raise TooMuchMemory(used) from None
 
@@ -232,19 +233,6 @@ class Child:
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, number)
-
-
-def group_memory(pid: int) -> int:
-    """Anonymous resident bytes of a process and its descendants (0 where /proc does not tell)."""
-    total, queue = 0, [pid]
-    while queue:
-        current = queue.pop()
-        with contextlib.suppress(OSError, ValueError, StopIteration):
-            status = Path(f"/proc/{current}/status").read_text().splitlines()
-            total += 1024 * int(next(line for line in status if line.startswith("RssAnon:")).split()[1])
-            for listing in Path(f"/proc/{current}/task").glob("*/children"):
-                queue += [int(child) for child in listing.read_text().split()]
-    return total
 
 
 def tail(path: Path, limit: int) -> str:

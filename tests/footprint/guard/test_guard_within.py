@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 import togi
-from togi.core.errors import TogiError
-from togi.core.memory_budget import BudgetError
+from togi.core.errors import BudgetError, TogiError
 from togi.footprint.guard.independence import why_dependent
 from togi.footprint.guard.within import Guarded
 from togi.measure.memory import torch_allocator_peak_bytes

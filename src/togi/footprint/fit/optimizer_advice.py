@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from togi.core.memory_budget import mib
+from togi.core.quantities import size
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
 
@@ -52,9 +52,9 @@ def advise(step: Step) -> tuple[str, ...]:
     optimizer = step.optimizer
     if optimizer is None or not step.train or not type(optimizer).__module__.startswith("torch.optim."):
         return ()
-    size = sum(p.nbytes for group in optimizer.param_groups for p in group["params"])
-    if size > _COPIED_BYTES:
-        return (f"Other ways to run the optimizer were not measured: that needs copies of {mib(size)} of parameters.",)
+    held = sum(p.nbytes for group in optimizer.param_groups for p in group["params"])
+    if held > _COPIED_BYTES:
+        return (f"Other ways to run the optimizer were not measured: that needs copies of {size(held)} of parameters.",)
     now = _measured(lambda groups: _again(optimizer, groups, {}), optimizer)
     if now is None:
         return ()
@@ -75,8 +75,8 @@ def _leaner_way(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterat
     if now.peak - peak >= _WORTH_BYTES:
         yield (
             f"{name}({_told(way)}) instead of {name}({_told(_given_way(optimizer))}) lowers the peak of the "
-            f"optimizer's step by {mib(now.peak - peak)} (measured: {mib(now.state)} of state and "
-            f"{mib(now.temporary)} of temporaries now). The same algorithm."
+            f"optimizer's step by {size(now.peak - peak)} (measured: {size(now.state)} of state and "
+            f"{size(now.temporary)} of temporaries now). The same algorithm."
         )
 
 
@@ -94,9 +94,9 @@ def _adafactor(optimizer: torch.optim.Optimizer, now: OptimizerBytes) -> Iterato
     peak, measured, way = min(found, key=lambda one: one[0])
     if now.peak - peak >= _WORTH_BYTES:
         yield (
-            f"Adafactor({_told(way)}) in place of {type(optimizer).__name__} keeps {mib(measured.state)} of state "
-            f"instead of {mib(now.state)} and takes {mib(measured.temporary)} of temporaries instead of "
-            f"{mib(now.temporary)} (measured). Another algorithm: training differs, and so does its learning rate."
+            f"Adafactor({_told(way)}) in place of {type(optimizer).__name__} keeps {size(measured.state)} of state "
+            f"instead of {size(now.state)} and takes {size(measured.temporary)} of temporaries instead of "
+            f"{size(now.temporary)} (measured). Another algorithm: training differs, and so does its learning rate."
         )
 
 

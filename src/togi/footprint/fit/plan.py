@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Self
 from pydantic import PrivateAttr, ValidationError
 
 from togi.core.errors import nearest
+from togi.core.quantities import first_line
 from togi.core.records import SCHEMA_VERSION, Record
 from togi.footprint.fit.chunk import Chunk
 from togi.footprint.fit.errors import FitError
@@ -133,7 +134,7 @@ class Plan(Record):
             ) from None
         except (ValidationError, ValueError) as error:
             raise FitError(
-                f"{path} is no plan of this version ({str(error).splitlines()[0]}). 'togi fit SUBJECT --memory SIZE "
+                f"{path} is no plan of this version ({first_line(error)}). 'togi fit SUBJECT --memory SIZE "
                 "--out FILE' writes one"
             ) from None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import torch
 
-from togi.core.quantities import size
+from togi.core.quantities import first_line, size
 from togi.footprint.fit.choose import Search
 from togi.footprint.fit.compressed import ms_per_byte
 from togi.footprint.fit.errors import FitError
@@ -125,7 +125,7 @@ class Planner:
         return costs
 
     def _why_not_again(self, error: RuntimeError) -> str:
-        first = str(error).splitlines()[0]
+        first = first_line(error)
         try:
             with same_beginning(self.step.module, self._seed):
                 outcome_of(self.step)
@@ -166,7 +166,7 @@ class Planner:
             yield
         except RuntimeError as error:
             raise FitError(
-                f"the step runs, and fails under a plan ({str(error).splitlines()[0]}). Something that was computed "
+                f"the step runs, and fails under a plan ({first_line(error)}). Something that was computed "
                 "again did not come out as the first time: a result was written into behind torch's back."
             ) from error
         finally:
@@ -250,7 +250,7 @@ def _observed(step: Step, milliseconds: dict[str, float], seed: int) -> tuple[Ob
             return found, ""
         note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
     except Exception as error:  # foreign code: a model may read values, or not be copied
-        first = str(error).splitlines()[0] if str(error) else ""
+        first = first_line(error)
         note = f"The step does not run on fake tensors ({type(error).__name__}: {first}); it was watched on real ones."
     with same_beginning(step.module, seed):
         return observe(step, milliseconds), note

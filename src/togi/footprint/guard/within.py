@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_flatten, tree_unflatten
 
-from togi.core.memory_budget import BudgetError, budget_bytes
-from togi.core.quantities import size
+from togi.core.errors import BudgetError
+from togi.core.quantities import first_line, parse_size, size
 from togi.footprint.guard.foresee import Foreseen, first_rows, foresee, tensors_of
 from togi.footprint.guard.independence import why_dependent
 from togi.footprint.guard.record import WithinReport
@@ -37,7 +37,7 @@ def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
     not be split: rows that depend on each other, results that take part in autograd (``togi.fit`` is for training), a
     function that writes to tensors which outlive it.
     """
-    limit = budget_bytes(budget)
+    limit = parse_size(budget, "budget")
     return lambda function: Guarded(function, limit)
 
 
@@ -80,7 +80,7 @@ class _Call:
             except (torch.OutOfMemoryError, RuntimeError) as error:
                 if not _is_out_of_memory(error):
                     raise
-                refusal = str(error).partition("\n")[0]
+                refusal = first_line(error)
             self._say(out_of_memory=self.report.out_of_memory + 1)
             part = self._fewer_rows(part, refusal)
             gc.collect()

@@ -21,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
+from togi.core.quantities import first_line
 from togi.footprint.ledger import Where
 from togi.footprint.prediction.recording import Recording
 from togi.footprint.whereabouts import users_frames
@@ -85,7 +86,7 @@ def compilation_notes() -> list[str]:
         return ["torch.compile made no graph of it: it runs as without."]
     if graphs == 1:
         return []
-    reasons = "; ".join(reason.strip().splitlines()[0] for reason in list(breaks)[:3])
+    reasons = "; ".join(first_line(reason) for reason in list(breaks)[:3])
     return [
         f"torch.compile made {graphs} graphs{' (' + reasons + ')' if reasons else ''}: what is between is not fused."
     ]

@@ -14,6 +14,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicO
 from torch.utils._pytree import tree_leaves
 
 from togi.core.errors import SubjectError
+from togi.core.quantities import first_line
 from togi.footprint.account.record import Category, Moment
 from togi.footprint.ledger import Piece
 from togi.footprint.prediction.compiled import CompiledRecording, compilation_notes, compiled, where_in
@@ -114,7 +115,7 @@ def record(
                 notes += compilation_notes()
     except (DataDependentOutputException, DynamicOutputShapeException) as error:
         raise SubjectError(
-            f"the run depends on values ({_first_line(error)}), which a run without values cannot know: no prediction "
+            f"the run depends on values ({first_line(error)}), which a run without values cannot know: no prediction "
             "is possible. Without --predict the model is run and accounted for."
         ) from error
     return recording
@@ -208,7 +209,3 @@ def _mended_on_cpu(func: Any, args: Any, kwargs: Any, results: Any) -> Any:
 
 def _tensors(values: object) -> Iterable[Tensor]:
     return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
-
-
-def _first_line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)

@@ -1,4 +1,4 @@
-"""How findings name several layers, and shares."""
+"""How findings name several layers."""
 
 from __future__ import annotations
 
@@ -12,13 +12,3 @@ def layers(names: Iterable[str], most: int = 3) -> str:
     if rest > 0:
         return f"{', '.join(unique[:most])} and {rest} other{'s' * (rest > 1)}"
     return " and ".join([", ".join(unique[:-1]), unique[-1]]) if len(unique) > 1 else "".join(unique)
-
-
-def percent(share: float) -> str:
-    """``13 %``, ``2.4 %``."""
-    return f"{100 * share:.0f} %" if share >= 0.1 else f"{100 * share:.1f} %"
-
-
-def plural(count: int, word: str) -> str:
-    """``1 layer``, ``3 layers``."""
-    return f"{count} {word}{'s' * (count != 1)}"

@@ -17,6 +17,7 @@ import torch
 import torch._dynamo
 from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics, graph_break_reasons
 
+from togi.core.quantities import first_line
 from togi.core.user_code import user_place
 from togi.lint.trace.record import Event, Frame
 from togi.lint.trace.stack import is_users
@@ -110,7 +111,7 @@ def _recompilations(metrics: Iterable[Any]) -> Iterator[Event]:
 
 def _guard(reason: str) -> str:
     """The condition that failed, without dynamo's numbering and comments: ``n == 1``."""
-    first = reason.splitlines()[0]
+    first = first_line(reason)
     return re.sub(r"^\d+/\d+:\s*", "", first).split("  # ")[0].strip()
 
 

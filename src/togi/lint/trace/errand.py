@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from togi.core.quantities import size
 from togi.core.records import Record
 from togi.lint.rule import TraceRule, all_rules
 from togi.lint.trace.compiled import compile_events
-from togi.lint.trace.findings import by_line, shown, size, total, total_bytes
+from togi.lint.trace.findings import by_line, shown, total, total_bytes
 from togi.lint.trace.record import Trace
 from togi.lint.trace.run import trace_subject
 from togi.subject.inputs import Subject

@@ -84,14 +84,6 @@ def times(count: int) -> str:
     return "once" if count == 1 else "twice" if count == 2 else f"{count} times"
 
 
-def size(count: int) -> str:
-    """Bytes for people, in binary units."""
-    for unit, bytes_ in (("GiB", 2**30), ("MiB", 2**20), ("KiB", 2**10)):
-        if count >= bytes_:
-            return f"{count / bytes_:.3g} {unit}"
-    return f"{count} bytes"
-
-
 def _per(trace: Trace) -> str:
     if trace.step:
         return "one training step"

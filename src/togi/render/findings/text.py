@@ -5,11 +5,12 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator, Sequence
 
+from togi.core.quantities import plural
 from togi.lint.finding import Finding
 from togi.lint.result import CheckResult, Note, Problem
 from togi.render.findings.excerpt import excerpt
 from togi.render.findings.lines import Line
-from togi.render.findings.wording import many, one_line, printable
+from togi.render.findings.wording import one_line, printable
 
 _MIN_WIDTH = 40
 
@@ -47,10 +48,10 @@ def located(finding: Finding) -> str:
 
 
 def summary(result: CheckResult) -> Line:
-    found, files = len(result.findings), many(result.files, "file")
+    found, files = len(result.findings), plural(result.files, "file")
     safe = sum(f.fix is not None and f.fix.safe for f in result.findings)
     unsafe = sum(f.fix is not None and not f.fix.safe for f in result.findings)
-    parts = [many(found, "finding") if found else "Nothing found", f"in {files}" if result.files else ""]
+    parts = [plural(found, "finding") if found else "Nothing found", f"in {files}" if result.files else ""]
     text = " ".join(part for part in parts if part)
     if result.fixed:
         text += f"; {result.fixed} fixed"
@@ -61,7 +62,7 @@ def summary(result: CheckResult) -> Line:
     if result.suppressed:
         text += f"; {len(result.suppressed)} ignored"
     if result.problems:
-        text += f"; {many(len(result.problems), 'problem')}: not everything was checked"
+        text += f"; {plural(len(result.problems), 'problem')}: not everything was checked"
     return ((f"{text}.", "bold" if found or result.problems else "green"),)
 
 

@@ -17,7 +17,3 @@ def printable(text: str) -> str:
 
 def one_line(text: str) -> str:
     return " ".join(printable(text).split("\n"))
-
-
-def many(count: int, noun: str) -> str:
-    return f"{count:,} {noun}{'' if count == 1 else 's'}"

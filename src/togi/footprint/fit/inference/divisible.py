@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from togi.core.quantities import first_line
 from togi.footprint.fit.chunk import ANY, CUT, ONE, Chunk
 from togi.footprint.fit.inference.leaves import CONSTANTS, constants, named_leaves
 from togi.footprint.fit.inference.sites import Site
@@ -115,7 +116,7 @@ def _way(site: Site, part: nn.Module, sample: Inputs, length: int, cut: Cut) -> 
     try:
         along, reason = joined_along(part.forward, sample, cut)
     except Exception as error:  # foreign code: a module may insist on its sizes
-        along, reason = [], f"two slices of it do not run ({_line(error)})"
+        along, reason = [], f"two slices of it do not run ({first_line(error)})"
     if reason:
         return None, f"dimension {dimension}: {reason}"
     shapes = _shapes(part, sample, cut)
@@ -209,7 +210,3 @@ def _shapes(part: nn.Module, sample: Inputs, cut: Cut) -> dict[str, tuple[str, .
 
 def _leaves(part: nn.Module, sample: Inputs) -> dict[str, Any]:
     return named_leaves(type(part).forward, sample.args, sample.kwargs)
-
-
-def _line(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__

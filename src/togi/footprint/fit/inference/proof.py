@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
+from togi.core.quantities import first_line
 from togi.footprint.fit.chunk import CUT, Chunk
 from togi.footprint.fit.inference.leaves import named_leaves
 from togi.footprint.fit.record import Proof
@@ -88,7 +89,7 @@ class Reference:
             if [t.shape for t in truth] != [t.shape for t in self.outputs]:
                 raise ValueError("its outputs have other shapes in float64")
         except Exception as error:  # foreign code: a forward may insist on its own dtype
-            self.note = f"It does not run in float64 ({_line(error)}): outputs are compared with its own, nudged."
+            self.note = f"It does not run in float64 ({first_line(error)}): outputs are compared with its own, nudged."
             truth = [wide(plain(t)) for t in self.outputs]
         self._truth = truth
         if self.note or any(t.numel() < FEW for t in self.outputs):
@@ -103,7 +104,7 @@ class Reference:
                 torch.manual_seed(self.seed)
                 found = _tensors(module(*given.args, **given.kwargs))
         except Exception as error:  # foreign code: a module may insist on exact values
-            self.note = self.note or f"The module's own error could not be sampled ({_line(error)})."
+            self.note = self.note or f"The module's own error could not be sampled ({first_line(error)})."
             return []
         return found if [t.shape for t in found] == [t.shape for t in self.outputs] else []
 
@@ -176,7 +177,3 @@ def _why(part: nn.Module, entry: Chunk, sample: Inputs) -> str:
 
 def _tensors(output: Any) -> list[Tensor]:
     return split(output)[0]
-
-
-def _line(error: BaseException) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__

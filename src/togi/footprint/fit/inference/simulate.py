@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
+from togi.core.quantities import first_line
 from togi.footprint.fit.chunk import Chunk
 from togi.footprint.fit.inference.chunked import chunk, unchunk
 from togi.footprint.guard.foresee import tensors_of
@@ -129,8 +130,8 @@ def simulation_of(step: Step) -> Simulation:
         found = _fake(step)
         found.peak(())
     except Exception as error:  # foreign code: a model may read values, or not be copied
-        first = str(error).partition("\n")[0]
-        note = f"The pass does not run on fake tensors ({type(error).__name__}: {first}); plans are tried on real ones."
+        why = f"{type(error).__name__}: {first_line(error)}"
+        note = f"The pass does not run on fake tensors ({why}); plans are tried on real ones."
         return Simulation(step, None, note)
     return found
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from togi.core.quantities import plural
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.forward_pass import FunctionCall, Line
 from togi.lint.module.place import place_of
 from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers, plural
+from togi.lint.module.wording import layers
 from togi.lint.rule import ModuleRule
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from togi.core.quantities import percent, plural
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.flow import CONVOLUTIONS, is_linear
 from togi.lint.module.forward_pass import Call
 from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers, percent, plural
+from togi.lint.module.wording import layers
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.05

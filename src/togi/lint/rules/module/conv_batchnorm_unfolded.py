@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from togi.core.quantities import size
+from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.flow import BATCH_NORMS, is_linear, uses_batch_statistics
 from togi.lint.module.forward_pass import Call
 from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers, percent, plural
+from togi.lint.module.wording import layers
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.01

@@ -6,10 +6,10 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from togi.core.quantities import size
+from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers, percent, plural
+from togi.lint.module.wording import layers
 from togi.lint.rule import ModuleRule
 
 if TYPE_CHECKING:

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from togi.core.quantities import size
+from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers, percent, plural
+from togi.lint.module.wording import layers
 from togi.lint.rule import ModuleRule
 
 LEAST_BYTES = 64 * 2**10

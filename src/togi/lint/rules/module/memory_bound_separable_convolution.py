@@ -6,11 +6,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
+from togi.core.quantities import percent, plural
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.flow import CONVOLUTIONS, is_linear
 from togi.lint.module.forward_pass import Call
 from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers, percent, plural
+from togi.lint.module.wording import layers
 from togi.lint.roofline.work import Work, predicted, work
 from togi.lint.rule import ModuleRule
 

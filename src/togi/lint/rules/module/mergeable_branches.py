@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from togi.core.quantities import plural
 from togi.lint.finding import Cost, Finding
 from togi.lint.module.seen import Seen, layer_of
-from togi.lint.module.wording import layers, plural
+from togi.lint.module.wording import layers
 from togi.lint.rule import ModuleRule
 
 

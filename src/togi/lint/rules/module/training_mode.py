@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from togi.core.quantities import plural
 from togi.lint.finding import Finding
 from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers, plural
+from togi.lint.module.wording import layers
 from togi.lint.rule import ModuleRule
 
 _MATTER = ("BatchNorm", "Dropout", "DropPath", "DropBlock", "StochasticDepth", "RReLU", "MultiheadAttention")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from togi.core.quantities import size
 from togi.lint.finding import Cost, Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.findings import by_line, evidence, per_step, place_of, size, total, total_bytes
+from togi.lint.trace.findings import by_line, evidence, per_step, place_of, total, total_bytes
 from togi.lint.trace.record import Event, Trace
 
 LEAST_BYTES = 64 * 1024

@@ -14,6 +14,7 @@ from torch import Tensor
 from torch.jit._trace import TracerWarning
 
 from togi.core.errors import NotSaveable, Refused
+from togi.core.quantities import first_line
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate, FlatProgram
 from togi.subject.signature import Signature
@@ -128,4 +129,4 @@ def _optimized(graph: Any, options: dict[str, Scalar]) -> Any:
 def _tracer_warnings(caught: Sequence[warnings.WarningMessage]) -> list[str]:
     """Those that say the trace may not hold for other inputs."""
     found = [w for w in caught if issubclass(w.category, TracerWarning)]
-    return list(dict.fromkeys(f"{str(w.message).splitlines()[0]} ({Path(w.filename).name}:{w.lineno})" for w in found))
+    return list(dict.fromkeys(f"{first_line(str(w.message))} ({Path(w.filename).name}:{w.lineno})" for w in found))
