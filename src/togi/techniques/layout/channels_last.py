@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.techniques.layout.innermost_channels import InnermostChannels
 
 if TYPE_CHECKING:
-    from togi.graph.candidate import Candidate
+    import torch
 
 
-class ChannelsLast(Technique):
+class ChannelsLast(InnermostChannels):
     """Keep two-dimensional activations and weights with the channels innermost in memory.
 
     What it does: converts weights (and four-dimensional inputs, per call) to ``torch.channels_last``, in which
@@ -33,25 +32,9 @@ class ChannelsLast(Technique):
     """
 
     id = "channels_last"
-    stage = Stage.LAYOUT
-    provides = frozenset({"memory_format"})
-    conflicts = frozenset({"memory_format"})
+    dimensions = "two"
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        known = {*facts.functions, *facts.modules}
-        if known & {"conv2d", "conv_transpose2d", "convolution", "Conv2d", "ConvTranspose2d"}:
-            return Applies()
-        return Refuses("it has no two-dimensional convolution, which is what this layout is for")
-
-    def promise(self, facts: Facts, options: Options) -> float:
-        return 1.2
-
-    def cost_s(self, facts: Facts, options: Options) -> float:
-        return 0.1 + 3e-3 * (facts.latency_ms or 0.0)
-
-    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+    def memory_format(self) -> torch.memory_format:
         import torch
 
-        from togi.techniques.memory_format import with_memory_format
-
-        return with_memory_format(candidate, torch.channels_last)
+        return torch.channels_last

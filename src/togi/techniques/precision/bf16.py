@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.core.records import Facts
+from togi.techniques.base import Options
+from togi.techniques.precision.half import BFLOAT16_FLAGS, HalfPrecision
 
 if TYPE_CHECKING:
-    from togi.graph.candidate import Candidate
-
-_CPU_FLAGS = frozenset({"avx512_bf16", "amx_bf16", "bf16"})
+    import torch
 
 
-class Bf16(Technique):
+class Bf16(HalfPrecision):
     """Compute in bfloat16: float32's range with 8 bits of precision.
 
     What it does: ``how=cast`` stores the float32 weights in bfloat16 and casts floating inputs; ``how=autocast`` keeps
@@ -35,29 +33,13 @@ class Bf16(Technique):
     """
 
     id = "bf16"
-    stage = Stage.PRECISION
-    exact = False
-    provides = frozenset({"precision"})
-    conflicts = frozenset({"precision"})
+    type_name = "bfloat16"
+    cpu_flags = BFLOAT16_FLAGS
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        if facts.device == "cpu" and not _CPU_FLAGS & set(facts.machine.cpu_flags):
-            return Refuses(
-                "this CPU has no bfloat16 instructions (avx512_bf16, amx_bf16): it would be emulated, and slower"
-            )
-        if "float32" not in {*facts.parameter_dtypes, *(tensor.dtype for tensor in facts.inputs)}:
-            return Refuses("neither a weight nor an input is float32: there is nothing to lower")
-        return Applies()
+    def dtype(self) -> torch.dtype:
+        import torch
 
-    def options(self, facts: Facts) -> Sequence[Options]:
-        return [{"how": "cast"}, {"how": "autocast"}]
+        return torch.bfloat16
 
     def promise(self, facts: Facts, options: Options) -> float:
         return 1.3
-
-    def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        import torch
-
-        from togi.techniques.precision.lowering.cast import lower
-
-        return lower(candidate, torch.bfloat16, str(options["how"]))

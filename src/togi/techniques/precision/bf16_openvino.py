@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.techniques.precision.half import BFLOAT16_FLAGS
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -38,7 +39,7 @@ class Bf16OpenVino(Technique):
     conflicts = frozenset({"precision"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        if not {"avx512_bf16", "amx_bf16", "bf16"} & set(facts.machine.cpu_flags):
+        if not BFLOAT16_FLAGS & set(facts.machine.cpu_flags):
             return Refuses(
                 "this CPU has no bfloat16 instructions (avx512_bf16, amx_bf16): OpenVINO would stay in float32"
             )

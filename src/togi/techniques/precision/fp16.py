@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.core.records import Facts
+from togi.techniques.base import Options
+from togi.techniques.precision.half import FLOAT16_FLAGS, HalfPrecision
 
 if TYPE_CHECKING:
-    from togi.graph.candidate import Candidate
-
-_CPU_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "fphp", "asimdhp"})
+    import torch
 
 
-class Fp16(Technique):
+class Fp16(HalfPrecision):
     """Compute in float16: 11 bits of precision, and nothing above 65504.
 
     What it does: ``how=cast`` stores the float32 weights in float16 and casts floating inputs; ``how=autocast`` keeps
@@ -34,29 +32,13 @@ class Fp16(Technique):
     """
 
     id = "fp16"
-    stage = Stage.PRECISION
-    exact = False
-    provides = frozenset({"precision"})
-    conflicts = frozenset({"precision"})
+    type_name = "float16"
+    cpu_flags = FLOAT16_FLAGS
 
-    def applies(self, facts: Facts) -> Applies | Refuses:
-        if facts.device == "cpu" and not _CPU_FLAGS & set(facts.machine.cpu_flags):
-            return Refuses(
-                "this CPU has no float16 instructions (avx512_fp16, amx_fp16): it would be emulated, and slower"
-            )
-        if "float32" not in {*facts.parameter_dtypes, *(tensor.dtype for tensor in facts.inputs)}:
-            return Refuses("neither a weight nor an input is float32: there is nothing to lower")
-        return Applies()
+    def dtype(self) -> torch.dtype:
+        import torch
 
-    def options(self, facts: Facts) -> Sequence[Options]:
-        return [{"how": "cast"}, {"how": "autocast"}]
+        return torch.float16
 
     def promise(self, facts: Facts, options: Options) -> float:
         return 1.5 if facts.device == "cuda" else 1.2
-
-    def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        import torch
-
-        from togi.techniques.precision.lowering.cast import lower
-
-        return lower(candidate, torch.float16, str(options["how"]))

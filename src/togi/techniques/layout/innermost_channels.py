@@ -1,0 +1,46 @@
+"""The shared body of ``channels_last`` and ``channels_last_3d``, which differ in the rank of what they convert."""
+
+from __future__ import annotations
+
+import abc
+from typing import TYPE_CHECKING, ClassVar
+
+from togi.core.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
+
+if TYPE_CHECKING:
+    import torch
+
+    from togi.graph.candidate import Candidate
+
+
+class InnermostChannels(Technique):
+    """Keeps activations and weights of convolutions with the channels innermost in memory."""
+
+    stage = Stage.LAYOUT
+    provides = frozenset({"memory_format"})
+    conflicts = frozenset({"memory_format"})
+    dimensions: ClassVar[str]
+    """Of the convolutions: ``two`` or ``three``, as refusals say it."""
+
+    @abc.abstractmethod
+    def memory_format(self) -> torch.memory_format:
+        """torch's constant for the layout. (A method, so that planning does not import torch.)"""
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        d = {"two": "2d", "three": "3d"}[self.dimensions]
+        convolutions = {f"conv{d}", f"conv_transpose{d}", "convolution", f"Conv{d}", f"ConvTranspose{d}"}
+        if convolutions & {*facts.functions, *facts.modules}:
+            return Applies()
+        return Refuses(f"it has no {self.dimensions}-dimensional convolution, which is what this layout is for")
+
+    def promise(self, facts: Facts, options: Options) -> float:
+        return 1.2
+
+    def cost_s(self, facts: Facts, options: Options) -> float:
+        return 0.1 + 3e-3 * (facts.latency_ms or 0.0)
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.techniques.memory_format import with_memory_format
+
+        return with_memory_format(candidate, self.memory_format())
