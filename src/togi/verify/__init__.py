@@ -14,8 +14,8 @@ _PUBLIC = {
     "MAX_UNITS": "togi.verify.verdict",
     "State": "togi.verify.observe",
     "Truth": "togi.verify.truth",
-    "make_truth": "togi.verify.original",
-    "variants": "togi.verify.derive",
+    "make_truth": "togi.verify.reference",
+    "variants": "togi.verify.derived_inputs",
     "verify": "togi.verify.verdict",
 }
 

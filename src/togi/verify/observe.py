@@ -37,6 +37,14 @@ class Observation:
     """Pairs of outputs of this call that overlap in memory."""
 
 
+@dataclass
+class Run:
+    """One sequence of calls. ``leaves[c]`` are dense CPU copies, taken before the next call could change them."""
+
+    seen: list[Observation]
+    leaves: list[list[Tensor]]
+
+
 def observe(
     call: Callable[..., Any], inputs: Inputs, signature: Signature, *, seed: int, given: Inputs | None = None
 ) -> Observation:

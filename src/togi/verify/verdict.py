@@ -20,9 +20,9 @@ from togi.core.records import ErrorReport, LeafError
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.compare import continuous, difference, identical, mismatches, plain, ratio
-from togi.verify.form import comparable, form
 from togi.verify.leaves import fresh, input_tensors
 from togi.verify.observe import Named, Observation, observe, overlaps
+from togi.verify.output_structure import comparable, form
 from togi.verify.truth import LeafTruth, Truth
 
 MAX_UNITS = 8.0

@@ -24,9 +24,9 @@ from togi.footprint.guard.independence import Cut, why_kept_changes
 from togi.footprint.step import Step
 from togi.subject.inputs import Inputs
 from togi.verify.compare import continuous, difference, identical, mismatches, plain, ratio, sentinel_threshold
+from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.units import FEW, discrete_units, epsilon_of, share, units
 from togi.verify.verdict import MAX_UNITS
-from togi.verify.widen import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 
 _NUDGES = 8
 

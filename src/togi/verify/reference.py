@@ -17,14 +17,12 @@ from torch import Tensor, nn
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify.answers import Run, answer_of, different_form, judged
-from togi.verify.compare import continuous, difference, identical, plain
+from togi.verify.compare import Difference, continuous, difference, identical, plain
+from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import input_tensors
-from togi.verify.observe import State, observe, overlaps, run_all
-from togi.verify.pool import units_of
-from togi.verify.truth import Answer, Truth, TruthFacts
-from togi.verify.units import FEW, epsilon_of
-from togi.verify.widen import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
+from togi.verify.observe import Observation, Run, State, observe, overlaps, run_all
+from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
+from togi.verify.units import FEW, Measured, epsilon_of, share, units_of
 
 NUDGES_FEW = 8
 """Nudged runs per input where the outputs hold few numbers, or where eager must serve as the truth."""
@@ -96,7 +94,7 @@ class _Making:
             metric=None if metric is None else float(metric(outputs[: self.samples])),
             notes=tuple(self.notes),
         )
-        return Truth(facts=judged(facts, again if noisy else None, run), truth=truths, eager=run.leaves)
+        return Truth(facts=with_repeatability(facts, again if noisy else None, run), truth=truths, eager=run.leaves)
 
     def _runnable(self) -> list[int]:
         """Indices of the inputs the original runs on and stays finite on."""
@@ -293,3 +291,95 @@ def _unchanged(module: nn.Module) -> Iterator[None]:
         yield
     finally:
         state.restore()
+
+
+NOISE_ROUNDINGS = 1000.0
+"""Two runs of the original may differ by so many roundings (atomics on a GPU sum in any order), by 1e-4 at most in
+float32, and still be the same answer. Not measured in units: what makes it unrepeatable would make the unit large."""
+NOISE_SHARE = 1e-3
+"""The same for integers and bools: share of elements."""
+
+
+def answer_of(
+    index: int,
+    seen: Observation,
+    eager: list[Tensor],
+    truth: list[Tensor],
+    measured: list[Measured],
+    gradients: dict[str, bool],
+) -> Answer:
+    leaves = []
+    for i, (name, tensor) in enumerate(seen.leaves):
+        unit, own, threshold = measured[i]
+        strided = tensor.layout is torch.strided
+        leaves.append(
+            LeafTruth(
+                name=name,
+                dtype=str(tensor.dtype).removeprefix("torch."),
+                device=tensor.device.type,
+                layout=str(tensor.layout).removeprefix("torch."),
+                shape=tuple(tensor.shape),
+                stride=tuple(tensor.stride()) if strided else (),
+                contiguous=strided and tensor.is_contiguous(),
+                requires_grad=gradients.get(name),
+                threshold=threshold,
+                eager_rmse=own.rmse if isinstance(own, Difference) else own,
+                eager_max=own.max_abs if isinstance(own, Difference) else own,
+                unit=unit,
+                same=truth[i].dtype == eager[i].dtype and identical(truth[i], eager[i]),
+            )
+        )
+    return Answer(
+        input=index,
+        structure=seen.structure,
+        leaves=tuple(leaves),
+        changed=seen.changed,
+        shares_inputs=tuple(sorted(seen.shares_inputs)),
+        shares_outputs=tuple(sorted(seen.shares_outputs)),
+    )
+
+
+def with_repeatability(facts: TruthFacts, again: Run | None, run: Run) -> TruthFacts:
+    """With the word on repeatability; ``again`` is given when a second run differed in some bit."""
+    if again is None:
+        return facts
+    for seen, one, two in zip(run.seen, run.leaves, again.leaves, strict=False):
+        for (name, _), first, second in zip(seen.leaves, one, two, strict=False):
+            off = apart(second, first)
+            if off > noise_limit(first):
+                reason = (
+                    f"the original itself is not repeatable: with the same input and the same seed {name} differs by "
+                    f"{off:.3g} of its root mean square, so nothing can be proven equal to it"
+                )
+                return facts.model_copy(update={"repeatable": False, "unrepeatable": reason})
+    note = "the original is not repeatable to the bit, but within rounding"
+    return facts.model_copy(update={"notes": (*facts.notes, note)})
+
+
+def apart(one: Tensor, other: Tensor) -> float:
+    """Relative root-mean-square difference (share of elements where discrete) of two runs."""
+    if one.shape != other.shape:
+        return float("inf")
+    if not continuous(one):
+        return share(int((one != other).sum()), one)
+    return difference(one, other, other).rmse
+
+
+def noise_limit(tensor: Tensor) -> float:
+    if not continuous(tensor):
+        return NOISE_SHARE
+    epsilon = epsilon_of(tensor)
+    return max(4 * epsilon, min(NOISE_ROUNDINGS * epsilon, 1e-4))
+
+
+def different_form(eager: Run, exact: Run) -> str:
+    """Why answers in float64 cannot stand beside eager's, or an empty string."""
+    for one, other in zip(eager.seen, exact.seen, strict=True):
+        if [n for n, _ in one.leaves] != [n for n, _ in other.leaves]:
+            return "in float64 its output has another structure"
+        for (name, a), (_, b) in zip(one.leaves, other.leaves, strict=True):
+            if a.shape != b.shape:
+                return f"in float64 {name} has another shape (it depends on the values)"
+            if continuous(a) != continuous(b):
+                return f"in float64 {name} has another kind of dtype"
+    return ""
