@@ -3,7 +3,7 @@
 Kinds that behave differently: dense, depthwise and densely connected convolutions, parallel branches, transformers on
 pictures and on text (with fixed and with varying length), recurrence, encoder-decoder with skips, sound, mixing by
 matrix products alone. Two have published weights (``efficientnet_lite0``, ``minilm``); the others have random ones
-in which no layer is the identity (``togi.subject.random_weights``).
+in which no layer is the identity (``togi.subject.made_inputs``).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import torch
 from torch import Tensor, nn
 
 import togi
-from togi.subject.random_weights import live_in
+from togi.subject.made_inputs import vary_constants
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
@@ -82,7 +82,7 @@ def lstm_tagger() -> Subject:
 def unet() -> Subject:
     """Encoder and decoder with skip connections. Source: arXiv:1505.04597, narrower, with batch norm."""
     _seed()
-    return live_in(UNet(), SEED).eval(), torch.randn(1, 3, 160, 160)
+    return vary_constants(UNet(), SEED).eval(), torch.randn(1, 3, 160, 160)
 
 
 def gpt2_small() -> Subject:
@@ -114,7 +114,7 @@ def minilm() -> togi.Subject:
 def audio_conv() -> Subject:
     """One second of sound at 16 kHz through strided and dilated 1-d convolutions."""
     _seed()
-    return live_in(AudioNet(), SEED).eval(), torch.randn(1, 1, 16_000)
+    return vary_constants(AudioNet(), SEED).eval(), torch.randn(1, 1, 16_000)
 
 
 ALL = (
@@ -199,7 +199,7 @@ def _timm(name: str, size: int = 224) -> Subject:
     import timm
 
     _seed()
-    return live_in(timm.create_model(name, pretrained=False), SEED).eval(), torch.randn(1, 3, size, size)
+    return vary_constants(timm.create_model(name, pretrained=False), SEED).eval(), torch.randn(1, 3, size, size)
 
 
 def _seed() -> None:

@@ -8,7 +8,7 @@ from torch import nn
 from togi.core.errors import SubjectError, UnknownNameError
 from togi.subject import catalogue
 from togi.subject.behaviour import tensors
-from togi.subject.random_weights import live_in
+from togi.subject.made_inputs import vary_constants
 from togi.worker.locate import locate
 
 BERT = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=32&vocab_size=100"
@@ -168,7 +168,7 @@ def test_live_in_leaves_no_layer_that_does_nothing():
     nn.init.zeros_(module[3].weight)
     nn.init.zeros_(module[1].weight)
     before = module[0].weight.clone()
-    live_in(module, seed=0).eval()
+    vary_constants(module, seed=0).eval()
     output = module(torch.rand(1, 3, 2, 2))
     assert torch.equal(module[0].weight, before)
     assert output.std() > 0

@@ -8,14 +8,22 @@ large vocabulary without its logits. See docs/ops.md.
 from togi.ops.arguments import BoxError
 from togi.ops.assign import Assignment, assign_atss, assign_task_aligned
 from togi.ops.backend import Backend, BackendError, backend
-from togi.ops.boxes import box_ciou, box_diou, box_giou, box_intersection, box_iou
+from togi.ops.boxes import (
+    box_ciou,
+    box_diou,
+    box_giou,
+    box_intersection,
+    box_iou,
+    ciou_loss,
+    diou_loss,
+    giou_loss,
+    iou_loss,
+)
 from togi.ops.linear_arguments import CrossEntropyError, TargetError
 from togi.ops.linear_cross_entropy import linear_cross_entropy
-from togi.ops.losses import ciou_loss, diou_loss, giou_loss, iou_loss
-from togi.ops.match import BoxMatches, match_boxes
+from togi.ops.matching import BoxMatches, TopKIoU, match_boxes, topk_iou
 from togi.ops.nms import batched_nms, nms
 from togi.ops.patch import Patch, PatchError, patch
-from togi.ops.topk import TopKIoU, topk_iou
 
 __all__ = [
     "Assignment",

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import TogiError, nearest
-from togi.ops.corners import FORMATS, negative_sizes
+from togi.ops.measures import FORMATS, negative_sizes
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 UNDEFINED = ("nan", "zero")

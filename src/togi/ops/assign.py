@@ -22,8 +22,7 @@ import torch
 from torch import Tensor
 
 from togi.ops.arguments import BoxError, check_options, check_pair, check_sizes
-from togi.ops.corners import Corners, corners
-from togi.ops.formula import measure
+from togi.ops.measures import Corners, corners, measure
 
 _TILE_PAIRS = 1 << 18
 _LEAST_TILE = 1 << 10

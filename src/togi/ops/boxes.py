@@ -1,5 +1,7 @@
 """Measures of boxes, for all pairs or box by box: intersection, IoU, generalized, distance and complete IoU.
 
+Also the losses made of them: 1 less the IoU.
+
 Common to all of them:
 
 - ``boxes1`` [..., N, 4] and ``boxes2`` [..., M, 4], leading dimensions broadcast; the result is [..., N, M]. With
@@ -20,8 +22,12 @@ Common to all of them:
 Raises BoxError: not a tensor, a last dimension other than 4, integer boxes, two dtypes or devices, shapes that do not
 fit, a negative size, an unknown option.
 
+The losses take predicted boxes and their targets box by box, in plain torch on aligned boxes: O(N) is kept for the
+gradient. Their values are those of torchvision.ops, whose ``eps`` keeps boxes without an area from dividing by 0.
+
 Sources: torchvision.ops.boxes (formulas and order of operations), detectron2.structures.pairwise_iou
-(``undefined="zero"``).
+(``undefined="zero"``); losses: arXiv:1902.09630 (generalized), arXiv:1911.08287 (distance, complete),
+torchvision.ops.*_box_iou_loss.
 """
 
 from __future__ import annotations
@@ -29,16 +35,15 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from togi.ops.arguments import batch_shape, check_aligned, check_options, check_pair, check_sizes
-from togi.ops.corners import corners
-from togi.ops.formula import measure
+from togi.ops.arguments import BoxError, batch_shape, check_aligned, check_options, check_pair, check_sizes
 from togi.ops.images import per_image
+from togi.ops.measures import EPS, corners, measure
 from togi.ops.operators import box_matrix
 
-NAMES = ("boxes1", "boxes2")
+_NAMES = ("boxes1", "boxes2")
 
 
-@per_image(*NAMES)
+@per_image(*_NAMES)
 def box_intersection(
     boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
 ) -> Tensor:
@@ -46,7 +51,7 @@ def box_intersection(
     return _measure("intersection", boxes1, boxes2, format, "nan", aligned, check)
 
 
-@per_image(*NAMES)
+@per_image(*_NAMES)
 def box_iou(
     boxes1: Tensor,
     boxes2: Tensor,
@@ -60,7 +65,7 @@ def box_iou(
     return _measure("iou", boxes1, boxes2, format, undefined, aligned, check)
 
 
-@per_image(*NAMES)
+@per_image(*_NAMES)
 def box_giou(
     boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
 ) -> Tensor:
@@ -68,7 +73,7 @@ def box_giou(
     return _measure("giou", boxes1, boxes2, format, "nan", aligned, check)
 
 
-@per_image(*NAMES)
+@per_image(*_NAMES)
 def box_diou(
     boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
 ) -> Tensor:
@@ -77,7 +82,7 @@ def box_diou(
     return _measure("diou", boxes1, boxes2, format, "nan", aligned, check)
 
 
-@per_image(*NAMES)
+@per_image(*_NAMES)
 def box_ciou(
     boxes1: Tensor, boxes2: Tensor, *, format: str = "xyxy", aligned: bool = False, check: bool = True
 ) -> Tensor:
@@ -90,14 +95,14 @@ def _measure(
     kind: str, boxes1: Tensor, boxes2: Tensor, format: str, undefined: str, aligned: bool, check: bool
 ) -> Tensor:
     check_options(format, undefined)
-    a, b = check_pair(NAMES, boxes1, boxes2)
+    a, b = check_pair(_NAMES, boxes1, boxes2)
     if not aligned:
-        a, b = expanded(NAMES, a, b)
+        a, b = expanded(_NAMES, a, b)
         pairs: Tensor = box_matrix(a, b, kind, format, undefined, check)
         return pairs
-    check_aligned(NAMES, a, b)
+    check_aligned(_NAMES, a, b)
     if check and a.device.type == "cpu" and not torch.compiler.is_compiling():
-        check_sizes(NAMES, a, b, format)
+        check_sizes(_NAMES, a, b, format)
     return measure(kind, corners(a, format), corners(b, format), undefined)
 
 
@@ -105,3 +110,42 @@ def expanded(names: tuple[str, str], a: Tensor, b: Tensor) -> tuple[Tensor, Tens
     """Both with the same leading dimensions, without a copy."""
     lead = batch_shape(names, a, b)
     return a.expand(*lead, *a.shape[-2:]), b.expand(*lead, *b.shape[-2:])
+
+
+_LOSS_NAMES = ("predicted", "target")
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def iou_loss(predicted: Tensor, target: Tensor, *, reduction: str = "none", format: str = "xyxy") -> Tensor:
+    """1 - IoU. No gradient where boxes do not overlap: the other losses have one."""
+    return _loss("iou", predicted, target, reduction, format)
+
+
+def giou_loss(predicted: Tensor, target: Tensor, *, reduction: str = "none", format: str = "xyxy") -> Tensor:
+    """1 - generalized IoU, from 0 to 2."""
+    return _loss("giou", predicted, target, reduction, format)
+
+
+def diou_loss(predicted: Tensor, target: Tensor, *, reduction: str = "none", format: str = "xyxy") -> Tensor:
+    """1 - distance IoU, from 0 to 2."""
+    return _loss("diou", predicted, target, reduction, format)
+
+
+def ciou_loss(predicted: Tensor, target: Tensor, *, reduction: str = "none", format: str = "xyxy") -> Tensor:
+    """1 - complete IoU. NaN for a box of width and height 0, whose aspect ratio is not defined."""
+    return _loss("ciou", predicted, target, reduction, format)
+
+
+def _loss(kind: str, predicted: Tensor, target: Tensor, reduction: str, format: str) -> Tensor:
+    """Both [..., 4] of one shape; ``none`` gives [...], else a scalar (0 for no boxes). Negative sizes are not
+    refused: a network that is being trained predicts them, and has to get a gradient."""
+    check_options(format)
+    a, b = check_pair(_LOSS_NAMES, predicted, target)
+    check_aligned(_LOSS_NAMES, a, b)
+    if reduction not in REDUCTIONS:
+        raise BoxError(f"reduction={reduction!r} is unknown; it can be {', '.join(REDUCTIONS)}")
+    loss = 1 - measure(kind, corners(a, format), corners(b, format), eps=EPS)
+    if reduction == "none":
+        return loss
+    total = loss.sum()
+    return total if reduction == "sum" else total / max(1, loss.numel())

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 
 from togi.ops.boxes import box_ciou, box_diou, box_giou, box_intersection, box_iou
-from togi.ops.corners import FORMATS
-from togi.ops.formula import EPS
+from togi.ops.measures import EPS, FORMATS
 
 Answer = Callable[..., Tensor | None]
 _DTYPES = (torch.float32, torch.float64)

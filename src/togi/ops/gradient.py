@@ -13,9 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from togi.ops.corners import Corners, compute_dtype, corners
-from togi.ops.formula import EPS, angle
 from togi.ops.kernels.tiled import tile_shape
+from togi.ops.measures import EPS, Corners, angle, compute_dtype, corners
 
 
 def matrix_gradient(

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from togi.ops.arguments import BoxError, check_options, check_pair, check_sizes
 from togi.ops.backend import kernels
-from togi.ops.corners import compute_dtype, corners
+from togi.ops.measures import compute_dtype, corners
 
 
 def nms(boxes: Tensor, scores: Tensor, iou_threshold: float, *, format: str = "xyxy", check: bool = True) -> Tensor:

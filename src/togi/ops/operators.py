@@ -18,8 +18,8 @@ from torch import Tensor
 
 from togi.ops.arguments import check_sizes
 from togi.ops.backend import kernels
-from togi.ops.corners import compute_dtype
 from togi.ops.gradient import matrix_gradient
+from togi.ops.measures import compute_dtype
 
 _NAMES = ("boxes1", "boxes2")
 _MATCH_NAMES = ("anchors", "boxes")

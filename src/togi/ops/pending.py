@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_map_only
 
 from togi.ops.drop_in import answers, stand_in
-from togi.ops.match import BoxMatches, match_boxes
+from togi.ops.matching import BoxMatches, match_boxes
 
 _DETECTION = "torchvision.models.detection"
 _MODULES = ("rpn", "roi_heads", "retinanet", "ssd")

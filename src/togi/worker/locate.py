@@ -39,15 +39,15 @@ def _build(spec: Spec, seed: int) -> Subject:
 
             return from_factory(spec)
         case "timm":
-            from togi.subject.sources.timm_models import from_timm
+            from togi.subject.sources.timm import from_timm
 
             return from_timm(spec, seed)
         case "torchvision":
-            from togi.subject.sources.torchvision_models import from_torchvision
+            from togi.subject.sources.torchvision import from_torchvision
 
             return from_torchvision(spec, seed)
         case "transformers":
-            from togi.subject.sources.transformers_models import from_transformers
+            from togi.subject.sources.transformers import from_transformers
 
             return from_transformers(spec, seed)
         case "exported":

@@ -11,8 +11,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from togi.ops.corners import Corners, corners, negative_sizes
-from togi.ops.formula import measure
+from togi.ops.measures import Corners, corners, measure, negative_sizes
 
 _TILE_PAIRS = 1 << 14
 _ACCELERATOR_TILE_PAIRS = 1 << 22

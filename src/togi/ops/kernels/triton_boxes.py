@@ -40,7 +40,7 @@ _NAN: tl.constexpr = tl.constexpr(tl.PropagateNan.ALL)
 
 @triton.jit
 def _corners(data, rows, inside, row_stride, step, FORMAT: tl.constexpr, DTYPE: tl.constexpr):
-    """Corners and area of boxes, read as ``togi.ops.corners`` does."""
+    """Corners and area of boxes, read as ``togi.ops.measures`` does."""
     at = data + rows.to(tl.int64) * row_stride
     a = tl.load(at, mask=inside, other=0.0).to(DTYPE)
     b = tl.load(at + step, mask=inside, other=0.0).to(DTYPE)
@@ -76,7 +76,7 @@ def _hull(low1, high1, low2, high2):
 
 @triton.jit
 def _measure(ax1, ay1, ax2, ay2, area1, bx1, by1, bx2, by2, area2, KIND: tl.constexpr, ZERO: tl.constexpr):
-    """One of ``KINDS`` of corners that broadcast against each other; see ``togi.ops.formula``."""
+    """One of ``KINDS`` of corners that broadcast against each other; see ``togi.ops.measures``."""
     overlap = _extent(ax1, ax2, bx1, bx2) * _extent(ay1, ay2, by1, by2)
     if KIND == 0:
         return overlap

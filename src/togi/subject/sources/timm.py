@@ -8,8 +8,7 @@ import torch
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
-from togi.subject.made_inputs import made_tensor
-from togi.subject.random_weights import live_in
+from togi.subject.made_inputs import made_tensor, vary_constants
 from togi.subject.sources.weights import load_weights
 from togi.subject.spec import Spec
 
@@ -29,7 +28,7 @@ def from_timm(spec: Spec, seed: int) -> Subject:
     if "weights" in spec.options:
         load_weights(module, spec.options["weights"])
     else:
-        live_in(module, seed)
+        vary_constants(module, seed)
     shape = (spec.integer("batch") or 1, channels, height, width)
     return Subject(module.eval(), made_tensor(torch.float32, shape, torch.Generator().manual_seed(seed)))
 

@@ -11,8 +11,7 @@ import torch
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
-from togi.subject.made_inputs import made_tensor
-from togi.subject.random_weights import live_in
+from togi.subject.made_inputs import made_tensor, vary_constants
 from togi.subject.sources.weights import load_weights
 from togi.subject.spec import Spec
 
@@ -32,7 +31,7 @@ def from_torchvision(spec: Spec, seed: int) -> Subject:
     if "weights" in spec.options:
         load_weights(module, spec.options["weights"])
     else:
-        live_in(module, seed)
+        vary_constants(module, seed)
     generator = torch.Generator().manual_seed(seed)
     return Subject(module.eval(), _sample(spec, generator))
 

@@ -1,4 +1,4 @@
-"""Matching anchors to boxes without ever holding their N x M matrix.
+"""Matching anchors to boxes, and the k best boxes of every anchor, without ever holding their N x M matrix.
 
 Decisions are those of torchvision's and detectron2's ``Matcher`` on the eager IoU matrix, bit for bit: the same index
 at ties (the first), the same thresholds on the same float, the same low-quality matches.
@@ -18,9 +18,9 @@ from torch import Tensor
 from togi.ops.arguments import BoxError, check_options, check_pair, check_thresholds
 from togi.ops.boxes import expanded
 from togi.ops.images import per_image
-from togi.ops.operators import match
+from togi.ops.operators import match, topk
 
-NAMES = ("anchors", "boxes")
+_NAMES = ("anchors", "boxes")
 BELOW, BETWEEN = -1, -2
 
 
@@ -46,7 +46,7 @@ class BoxMatches(NamedTuple):
         return torch.where(self.label == 1, self.box, unmatched)
 
 
-@per_image(*NAMES)
+@per_image(*_NAMES)
 def match_boxes(
     anchors: Tensor,
     boxes: Tensor,
@@ -85,7 +85,7 @@ def match_boxes(
             ``low_quality`` without any.
     """
     check_options(format, undefined)
-    a, b = (t.detach() for t in expanded(NAMES, *check_pair(NAMES, anchors, boxes)))
+    a, b = (t.detach() for t in expanded(_NAMES, *check_pair(_NAMES, anchors, boxes)))
     levels = _levels(thresholds, labels, low_quality)
     wants_boxes = per_box or low_quality
     iou, box, anchor_iou, anchor, tied = match(a, b, format, undefined, wants_boxes, low_quality, check)
@@ -116,3 +116,45 @@ def _label(iou: Tensor, thresholds: list[float], labels: list[int]) -> Tensor:
     for low, high, name in zip(thresholds, [*thresholds[1:], float("inf")], labels[1:], strict=True):
         label.masked_fill_((iou >= low) & (iou < high), name)
     return label
+
+
+class TopKIoU(NamedTuple):
+    """What ``topk_iou`` found: both [..., N, k], best first."""
+
+    iou: Tensor
+    box: Tensor
+    """int64."""
+
+
+@per_image(*_NAMES)
+def topk_iou(
+    anchors: Tensor,
+    boxes: Tensor,
+    k: int,
+    *,
+    format: str = "xyxy",
+    undefined: str = "nan",
+    check: bool = True,
+) -> TopKIoU:
+    """The ``k`` boxes of highest IoU for every anchor. For the k best anchors of every box swap the first two
+    arguments.
+
+    Args:
+        anchors: [..., N, 4] or a list of [N_i, 4], and ``boxes`` alike: see ``match_boxes``.
+        k: from 1 to the number of boxes.
+        format, undefined, check: as in ``togi.ops.boxes``.
+
+    Returns:
+        IoU, descending (NaN first, as in torch.topk), and the indices of the boxes. Equal IoU: the lower index first,
+        where torch.topk promises no order. No gradients.
+
+    Raises:
+        BoxError: see ``togi.ops.boxes``; and a ``k`` out of range.
+    """
+    check_options(format, undefined)
+    a, b = (t.detach() for t in expanded(_NAMES, *check_pair(_NAMES, anchors, boxes)))
+    if not 1 <= k <= b.shape[-2]:
+        raise BoxError(
+            f"k={k} of boxes {list(boxes.shape)}: give a k from 1 to {b.shape[-2]}, such as min(k, {b.shape[-2]})."
+        )
+    return TopKIoU(*topk(a, b, k, format, undefined, check))
