@@ -25,7 +25,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
-from togi.measure import PLACEMENT, RaceResult, Turn, Verdict, compare, keep_freed_memory, take_turn, warm
+from togi.decide.faster import PROCESS_BIAS, Criterion
+from togi.measure import RaceResult, Turn, Verdict, compare, keep_freed_memory, take_turn, warm
 from togi.subject.inputs import Inputs
 
 BLOCKS, MORE_BLOCKS = 20, 22
@@ -118,7 +119,8 @@ def one_run(blocks: int, seed: int, options: argparse.Namespace) -> RaceResult:
     try:
         for name in random.Random(seed).sample(sorted(sizes), 2):
             runners[name] = ChildRunner(name, sizes[name], options.threads)
-        unending = {"margin": 0.0, "placement": 0.0, "min_rounds": sys.maxsize} if options.bias else {}
+        exact = Criterion(margin=0.0, process_bias=0.0)
+        unending = {"criterion": exact, "min_rounds": sys.maxsize} if options.bias else {}
         return compare(runners["model"], runners["other"], budget_s=options.budget, seed=seed, **unending)
     finally:
         for runner in runners.values():
@@ -128,7 +130,7 @@ def one_run(blocks: int, seed: int, options: argparse.Namespace) -> RaceResult:
 def answer(result: RaceResult) -> str:
     if result.verdict is not Verdict.SEPARATED:
         return result.verdict.value
-    return "other slower" if result.lane("other").left_at is not None else "other faster"
+    return "other slower" if result.entry("other").left_at is not None else "other faster"
 
 
 def scenario(name: str, blocks: int, options: argparse.Namespace) -> dict[str, Any]:
@@ -138,7 +140,7 @@ def scenario(name: str, blocks: int, options: argparse.Namespace) -> dict[str, A
         for run in range(options.runs):
             results.append(one_run(blocks, options.seed + run, options))
             print(f"{name}, {blocks} blocks, run {run}: {results[-1].sentence}", file=sys.stderr)
-    ratios = sorted(1.0 / result.lane("other").speedup_x.median for result in results)  # type: ignore[union-attr]
+    ratios = sorted(1.0 / result.entry("other").speedup_x.median for result in results)  # type: ignore[union-attr]
     return {
         "machine": name,
         "other": "same" if blocks == BLOCKS else f"{blocks / BLOCKS - 1:.0%} more work",
@@ -150,9 +152,9 @@ def scenario(name: str, blocks: int, options: argparse.Namespace) -> dict[str, A
         "ratio_high": ratios[-1],
         "rounds": statistics.median(result.rounds for result in results),
         "seconds": statistics.median(result.wall_s for result in results),
-        "spread": statistics.median(result.lane("model").noise.spread for result in results),
-        "waiting": statistics.median(result.lane("model").noise.waiting for result in results),
-        "neighbours": statistics.median(result.lane("model").noise.neighbours for result in results),
+        "spread": statistics.median(result.entry("model").noise.spread for result in results),
+        "waiting": statistics.median(result.entry("model").noise.waiting for result in results),
+        "neighbours": statistics.median(result.entry("model").noise.neighbours for result in results),
     }
 
 
@@ -188,14 +190,14 @@ def bias(options: argparse.Namespace) -> None:
     """
     found = []
     for run in range(options.runs):
-        speedup = one_run(BLOCKS, options.seed + run, options).lane("other").speedup_x
+        speedup = one_run(BLOCKS, options.seed + run, options).entry("other").speedup_x
         if speedup is not None and speedup.high - speedup.low < 0.02:
             found.append(max(speedup.median, 1.0 / speedup.median) - 1.0)
         print(f"run {run}: {speedup}", file=sys.stderr)
     print(f"{len(found)} of {options.runs} pairs are conclusive (interval narrower than 2 %)")
     for share in (0.5, 0.9, 1.0) if found else ():
         print(f"{share:.0%} of those differ by at most {sorted(found)[math.ceil(share * len(found)) - 1]:.2%}")
-    print(f"placement allowed: {PLACEMENT:.1%}")
+    print(f"allowed between two processes: {PROCESS_BIAS:.1%}")
 
 
 def main() -> None:

@@ -126,7 +126,7 @@ def race_all(row: Row, stable: Stable, facts: Facts, best: api.Best, budget_s: f
         row.peers_ms[name] = median_ms(result, running)
     row.eager_ms = row.peers_ms.pop("eager", math.nan)
     # the race's reference is the artifact, so a peer's speed-up over it is artifact time over peer time
-    ratios = {name: lane.speedup_x for name in standing if (lane := result.lane(standing[name].name)).speedup_x}
+    ratios = {name: entry.speedup_x for name in standing if (entry := result.entry(standing[name].name)).speedup_x}
     row.over_eager = 1 / ratios["eager"].median if "eager" in ratios else math.nan
     rivals = {name: interval for name, interval in ratios.items() if name != "eager"}
     if rivals:
@@ -152,8 +152,8 @@ def start(row: Row, stable: Stable, facts: Facts, name: str, peer: Recipe) -> Ru
 
 
 def median_ms(result: RaceResult, running: RunningTrial) -> float:
-    lane = result.lane(running.name)
-    return lane.latency_ms.median if lane.latency_ms else math.nan
+    entry = result.entry(running.name)
+    return entry.latency_ms.median if entry.latency_ms else math.nan
 
 
 def inverse(interval: Interval) -> tuple[float, float, float]:

@@ -22,9 +22,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from togi.decide.faithful import MAX_UNITS
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify import MAX_UNITS, make_truth, variants, verify
+from togi.verify import make_truth, variants, verify
 
 Call = Callable[[Tensor], Tensor]
 

@@ -3,6 +3,7 @@ import random
 import pytest
 from simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 
+from togi.decide.faster import Criterion
 from togi.measure import RaceResult, Verdict, compare, race
 
 RACES = 60
@@ -21,9 +22,9 @@ def test_fastest_is_separated_and_wins():
     field = [SimulatedRunner("half", machine, ms=5.0), SimulatedRunner("slow", machine, ms=20.0)]
     result = race(field, base, budget_s=30, seed=1, clock=machine.clock)
     assert (result.verdict, result.winner) == (Verdict.SEPARATED, "half")
-    found = result.lane("half").speedup_x
+    found = result.entry("half").speedup_x
     assert found.low <= 2.0 <= found.high
-    assert result.lane("slow").left_at is not None
+    assert result.entry("slow").left_at is not None
     assert "half" in result.sentence
 
 
@@ -52,21 +53,23 @@ def test_a_runner_far_behind_leaves_early_and_costs_no_more_turns():
     base, near = SimulatedRunner("base", machine), SimulatedRunner("near", machine, ms=9.99)
     far = SimulatedRunner("far", machine, ms=50.0)
     result = race([near, far], base, budget_s=5, seed=3, clock=machine.clock)
-    lane = result.lane("far")
-    assert lane.left_at < result.rounds
-    assert len([t for t in lane.rounds_ms if t is not None]) == lane.left_at
-    assert "times" in lane.left_because
+    entry = result.entry("far")
+    assert entry.left_at < result.rounds
+    assert len([t for t in entry.rounds_ms if t is not None]) == entry.left_at
+    assert "times" in entry.left_because
 
 
 def test_beaten_reference_goes_on_in_every_fourth_round():
     machine = SimulatedMachine(gaussian(random.Random(2), 0.05))
     base = SimulatedRunner("base", machine, ms=40.0)
     field = [SimulatedRunner("x", machine), SimulatedRunner("y", machine)]
-    result = race(field, base, budget_s=6, seed=3, margin=0.0, placement=0.001, clock=machine.clock)
-    lane = result.lane("base")
-    later = lane.rounds_ms[lane.left_at :]
+    result = race(
+        field, base, budget_s=6, seed=3, criterion=Criterion(margin=0.0, process_bias=0.001), clock=machine.clock
+    )
+    entry = result.entry("base")
+    later = entry.rounds_ms[entry.left_at :]
     assert len(later) > 8
-    assert [time is not None for time in later] == [k % 4 == 0 for k in range(lane.left_at + 1, result.rounds + 1)]
+    assert [time is not None for time in later] == [k % 4 == 0 for k in range(entry.left_at + 1, result.rounds + 1)]
     assert result.timing("x").speedup_x.low > 3.5
 
 
@@ -84,7 +87,7 @@ def test_out_of_budget_cannot_tell_and_the_reference_wins():
 
 
 def test_budget_holds():
-    result = _pair(gaussian, 1.02, seed=0, budget_s=4.0, margin=0.0, placement=0.0)
+    result = _pair(gaussian, 1.02, seed=0, budget_s=4.0, criterion=Criterion(margin=0.0, process_bias=0.0))
     assert result.wall_s <= 4.5
 
 
@@ -100,10 +103,10 @@ def test_a_runner_that_raises_leaves_with_its_reason_and_the_race_goes_on():
     bad = SimulatedRunner("bad", machine, ms=1.0, raises_at=6)
     result = race([good, bad], base, budget_s=20, seed=3, clock=machine.clock)
     assert result.winner == "good"
-    lane = result.lane("bad")
-    assert lane.left_because == "RuntimeError: bad broke in turn 6"
-    assert "simulated_runners.py" in lane.traceback
-    assert lane.left_at == 4
+    entry = result.entry("bad")
+    assert entry.left_because == "RuntimeError: bad broke in turn 6"
+    assert "simulated_runners.py" in entry.traceback
+    assert entry.left_at == 4
 
 
 @pytest.mark.parametrize("turn", [1, 2, 5])
@@ -132,7 +135,7 @@ def test_reference_among_the_runners_races_once():
     machine = SimulatedMachine()
     base, other = SimulatedRunner("base", machine), SimulatedRunner("other", machine)
     result = race([base, other], base, budget_s=5, seed=0, clock=machine.clock)
-    assert [lane.name for lane in result.lanes] == ["base", "other"]
+    assert [entry.name for entry in result.entries] == ["base", "other"]
 
 
 def test_names_must_differ():
@@ -190,7 +193,7 @@ def test_lasting_differences_between_processes_are_not_taken_for_more(noise):
 @pytest.mark.parametrize("noise", NOISES.values(), ids=NOISES)
 def test_a_tenth_slower_is_found_and_never_the_wrong_way_round(noise):
     results = [_pair(noise, 1.1, seed=seed, bias=0.01) for seed in range(RACES)]
-    wrong = [result for result in results if result.winner == "b" or result.lane("a").left_at is not None]
+    wrong = [result for result in results if result.winner == "b" or result.entry("a").left_at is not None]
     found = [result for result in results if result.verdict is Verdict.SEPARATED]
     assert wrong == []
     assert len(found) >= 0.9 * RACES
@@ -204,5 +207,5 @@ def test_field_of_eight_keeps_its_fastest():
         base = SimulatedRunner("base", machine, ms=10.0)
         field = [SimulatedRunner(f"r{k}", machine, ms=8.0 + 0.4 * k) for k in range(7)]
         result = race(field, base, budget_s=40, seed=seed, clock=machine.clock)
-        lost += result.lane("r0").left_at is not None
+        lost += result.entry("r0").left_at is not None
     assert lost <= 2

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from togi.core.records import Interval, Noise, Recipe
-from togi.measure import Lane, RaceResult, Verdict
+from togi.decide.faster import BETWEEN_PROCESSES
+from togi.measure import RaceEntry, RaceResult, Verdict
 from togi.study.finals import ranking
 from togi.techniques import recipe
 
@@ -15,28 +16,26 @@ RECIPES = {
 }
 
 
-def lane(name: str, median: float, width: float = 0.02, left_at: int | None = None) -> Lane:
+def lane(name: str, median: float, width: float = 0.02, left_at: int | None = None) -> RaceEntry:
     speedup = Interval(median=median, low=median - width, high=median + width)
-    return Lane(name=name, rounds_ms=(), speedup_x=speedup, left_at=left_at, noise=Noise())
+    return RaceEntry(name=name, rounds_ms=(), speedup_x=speedup, left_at=left_at, noise=Noise())
 
 
-def result(verdict: Verdict, *lanes: Lane) -> RaceResult:
+def result(verdict: Verdict, *lanes: RaceEntry) -> RaceResult:
     reference = lane("eager", 1.0, 0.0)
     return RaceResult(
         reference="eager",
         winner="eager",
         verdict=verdict,
         sentence="",
-        lanes=(reference, *lanes),
+        entries=(reference, *lanes),
         rounds=8,
         wall_s=1.0,
-        margin=0.01,
-        placement=0.03,
-        confidence=0.95,
+        criterion=BETWEEN_PROCESSES,
     )
 
 
-def ranked(verdict: Verdict, *lanes: Lane) -> list[str]:
+def ranked(verdict: Verdict, *lanes: RaceEntry) -> list[str]:
     recipes: dict[str, Recipe] = RECIPES
     return ranking(result(verdict, *lanes), recipes)
 

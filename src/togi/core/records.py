@@ -18,6 +18,9 @@ SCHEMA_VERSION = 1
 
 Scalar = bool | int | float | str | None
 
+REFERENCE = "no_grad"
+"""The technique that is, alone, the reference of every speed-up: plain eager without autograd."""
+
 
 class Record(BaseModel):
     """Base of all records: immutable, no unknown fields, compared by value."""
@@ -93,6 +96,11 @@ class Recipe(Record):
     @property
     def techniques(self) -> frozenset[str]:
         return frozenset(choice.technique for choice in self.choices)
+
+    @property
+    def is_reference(self) -> bool:
+        """Plain eager under ``no_grad``, to which every speed-up relates."""
+        return self.techniques == {REFERENCE}
 
 
 class Outcome(StrEnum):
@@ -322,7 +330,7 @@ class Study(Record):
     @property
     def reference(self) -> Trial | None:
         """The trial of plain eager under ``no_grad``, to which every speed-up relates."""
-        return next((t for t in self.trials if t.recipe.techniques == {"no_grad"}), None)
+        return next((t for t in self.trials if t.recipe.is_reference), None)
 
     def trial(self, recipe: Recipe) -> Trial | None:
         """The last trial of ``recipe`` (a finalist is measured again)."""

@@ -1,18 +1,16 @@
 """How long it takes and how much memory it needs, found in turns, and how sure that is. No torch is imported here."""
 
 from togi.measure.allocator import keep_freed_memory
-from togi.measure.course import Lane, Runner, Verdict
-from togi.measure.interval import PLACEMENT, median_interval, ratio_interval, rounds_needed, sharp
+from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.memory import MemoryMark, mark_memory, measure_footprint
 from togi.measure.noise import judge, usable
-from togi.measure.race import RaceResult, compare, race
+from togi.measure.race import RaceEntry, RaceResult, Runner, Verdict, compare, race
 from togi.measure.turn import TURN_MS, Turn, Warmup, choose_passes, take_turn, warm
 
 __all__ = [
-    "PLACEMENT",
     "TURN_MS",
-    "Lane",
     "MemoryMark",
+    "RaceEntry",
     "RaceResult",
     "Runner",
     "Turn",
@@ -28,7 +26,6 @@ __all__ = [
     "race",
     "ratio_interval",
     "rounds_needed",
-    "sharp",
     "take_turn",
     "usable",
     "warm",

@@ -11,7 +11,8 @@ order statistics. No distribution, no variance and no independence of sizes is a
 in random order, so two equal candidates give ratios above and below 1 with probability 1/2 each, even where the noise
 drifts, is heavy-tailed or lasts over many rounds.
 
-What it cannot know: a difference that lasts as long as the process does (where its memory lies). See ``PLACEMENT``.
+What it cannot know: a difference that lasts as long as the process does, because of where its memory lies
+(``decide.faster.PROCESS_BIAS``).
 
 Sources: H. Robbins, "Statistical methods related to the law of the iterated logarithm", Ann. Math. Statist. 41 (1970);
 S. R. Howard and A. Ramdas, "Sequential estimation of quantiles with applications to A/B testing and best-arm
@@ -26,26 +27,10 @@ import statistics
 from collections.abc import Sequence
 
 from togi.core.records import Interval
-
-PLACEMENT = 0.03
-"""By how much two processes of one and the same recipe may differ for as long as they live, as a share of the time.
-
-It comes from where their memory lies, and no number of rounds averages it out. On two cores of a server CPU (November
-2026), of the eight pairs that a shared machine left calm, seven differed by less than 2 % and one by 3.6 %; this plus
-the margin of 1 % lies above that. ``benchmarks/noise.py --bias`` measures it on another machine."""
+from togi.decide.faster import CONFIDENCE
 
 
-SHARP_X = 1.5
-"""Ends of an interval of ratios that differ by more than this factor say that something other than the candidates was
-measured (threads of one of them sharing a core for seconds). No order is concluded from such an interval."""
-
-
-def sharp(interval: Interval) -> bool:
-    """Whether an interval of ratios is narrow enough to conclude anything from it."""
-    return interval.high <= SHARP_X * interval.low
-
-
-def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interval:
+def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
     """The median of ``values`` with an interval that stays valid under repeated looks.
 
     Args:
@@ -68,14 +53,16 @@ def median_interval(values: Sequence[float], confidence: float = 0.95) -> Interv
     return Interval(median=statistics.median(ordered), low=low, high=high)
 
 
-def ratio_interval(numerators: Sequence[float], denominators: Sequence[float], confidence: float = 0.95) -> Interval:
+def ratio_interval(
+    numerators: Sequence[float], denominators: Sequence[float], confidence: float = CONFIDENCE
+) -> Interval:
     """The median of paired ratios of positive numbers; its low end is 0 while there are too few rounds."""
     ratios = [above / below for above, below in zip(numerators, denominators, strict=True)]
     found = median_interval(ratios, confidence)
     return Interval(median=found.median, low=max(found.low, 0.0), high=found.high)
 
 
-def rounds_needed(confidence: float = 0.95) -> int:
+def rounds_needed(confidence: float = CONFIDENCE) -> int:
     """The least number of rounds after which an interval has finite ends."""
     return next(count for count in range(1, 10_000) if _rank(count, confidence))
 

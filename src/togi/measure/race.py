@@ -12,49 +12,96 @@ from __future__ import annotations
 
 import random
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
+from enum import StrEnum
+from typing import Protocol, final
 
-from togi.core.records import Interval, Record, Timing
-from togi.measure.course import Course, Lane, Runner, Verdict
-from togi.measure.interval import PLACEMENT
-from togi.measure.turn import TURN_MS
+from togi.core.records import Interval, Noise, Record, Timing
+from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
+from togi.measure.interval import median_interval, ratio_interval
+from togi.measure.noise import judge
+from togi.measure.turn import TURN_MS, Turn, choose_passes
 
 Seconds = Callable[[], float]
 OnRound = Callable[[int, Mapping[str, Interval]], None]
 """Called after each round with its number (from 1) and every racing runner's speed-up over the reference."""
 
+_REFERENCE_EVERY = 4
+"""A reference that cannot win still runs in every fourth round, so that speed-ups over it keep getting sharper."""
 
+
+class Runner(Protocol):
+    """A candidate, built and warm, that can be told to run."""
+
+    @property
+    def name(self) -> str:
+        """Unique in a race; shown to people."""
+
+    def turn(self, passes: int) -> Turn:
+        """Run ``passes`` passes and answer. Whatever it raises ends its race, not the others'."""
+
+
+class Verdict(StrEnum):
+    """How a race ended."""
+
+    SEPARATED = "separated"
+    """One is faster than every other by more than what could be chance or the bias of a process."""
+    EQUIVALENT = "equivalent"
+    """The fastest differ by less than what matters."""
+    CANNOT_TELL = "cannot_tell"
+    """Time was up, or too few runners survived."""
+
+
+@final
+class RaceEntry(Record):
+    """One runner's race."""
+
+    name: str
+    rounds_ms: tuple[float | None, ...]
+    """Raw: ms per sample in each round; None where it did not take part."""
+    latency_ms: Interval | None = None
+    """None when it finished no round."""
+    speedup_x: Interval | None = None
+    """Reference time over its time, round by round. None when it shared no round with the reference."""
+    left_at: int | None = None
+    """The round after which it left the race (0: before the first); None when it stayed to the end."""
+    left_because: str = ""
+    traceback: str = ""
+    noise: Noise
+
+
+@final
 class RaceResult(Record):
-    """All lanes (the reference first) and what follows."""
+    """All entries (the reference first) and what follows."""
 
     reference: str
     winner: str
     """The reference, unless another is faster beyond doubt."""
     verdict: Verdict
     sentence: str
-    lanes: tuple[Lane, ...]
+    entries: tuple[RaceEntry, ...]
     rounds: int
     wall_s: float
-    margin: float
-    placement: float
-    confidence: float
+    criterion: Criterion
 
-    def lane(self, name: str) -> Lane:
-        return next(lane for lane in self.lanes if lane.name == name)
+    def entry(self, name: str) -> RaceEntry:
+        return next(entry for entry in self.entries if entry.name == name)
 
     def timing(self, name: str, *, first_call_ms: float = 0.0, build_s: float = 0.0) -> Timing | None:
         """What the journal keeps of one runner; None when it shared no round with the reference."""
-        lane, base = self.lane(name), self.lane(self.reference)
-        if lane.latency_ms is None or lane.speedup_x is None:
+        entry, base = self.entry(name), self.entry(self.reference)
+        if entry.latency_ms is None or entry.speedup_x is None:
             return None
-        pairs = zip(base.rounds_ms, lane.rounds_ms, strict=True)
+        pairs = zip(base.rounds_ms, entry.rounds_ms, strict=True)
+        shared = tuple((a, b) for a, b in pairs if a is not None and b is not None)
         return Timing(
-            latency_ms=lane.latency_ms,
-            speedup_x=lane.speedup_x,
-            rounds_ms=tuple((a, b) for a, b in pairs if a is not None and b is not None),
+            latency_ms=_times_interval([own_ms for _, own_ms in shared], self.criterion.confidence),
+            speedup_x=entry.speedup_x,
+            rounds_ms=shared,
             first_call_ms=first_call_ms,
             build_s=build_s,
-            noise=lane.noise,
+            noise=entry.noise,
         )
 
 
@@ -64,9 +111,7 @@ def race(
     *,
     budget_s: float,
     seed: int,
-    margin: float = 0.01,
-    placement: float = PLACEMENT,
-    confidence: float = 0.95,
+    criterion: Criterion = BETWEEN_PROCESSES,
     min_rounds: int = 8,
     turn_ms: float = TURN_MS,
     clock: Seconds = time.monotonic,
@@ -74,49 +119,45 @@ def race(
 ) -> RaceResult:
     """Race ``runners`` against each other and the ``reference`` in interleaved rounds of random order.
 
-    A runner leaves when its interval against the leader says that it is slower by more than ``margin + placement``, or
-    when it raises. The race ends when all others have left, when all that remain are within ``margin + placement`` of
-    the leader, or when the next round would not fit into ``budget_s`` (one round is always run).
+    A runner leaves when its interval against the leader says that it is slower (``criterion``), or when it raises. The
+    race ends when all others have left, when all that remain are as fast as the leader, or when the next round would
+    not fit into ``budget_s`` (one round is always run).
 
     Args:
         runners: the candidates; the reference may be among them.
         reference: what speed-ups relate to, and what wins where nothing is better beyond doubt.
         budget_s: wall time for everything.
         seed: of the order within the rounds.
-        margin: the relative difference that matters.
-        placement: the relative difference that two processes of one recipe may have; see ``interval.PLACEMENT``.
-        confidence: that no runner is wrongly found slower than another, over the whole race and all runners.
+        criterion: how large a difference counts. Its confidence is that of all intervals of the race together.
         min_rounds: decisions are not made before.
         turn_ms: what a turn should last; passes per turn are chosen for each runner.
         clock: seconds, monotonic.
         on_round: progress.
 
     Raises:
-        ValueError: two runners with one name, or settings that make no sense.
+        ValueError: two runners with one name.
     """
     field = [reference, *(runner for runner in runners if runner is not reference)]
-    _check(field, margin, placement)
-    course = Course(field, confidence, 1.0 + margin + placement)
+    _check(field)
+    state = _RaceState(field, criterion)
     began, order, longest = clock(), random.Random(seed), 0.0
-    course.choose_passes(turn_ms)
-    while course.worth_another(min_rounds) and (course.rounds == 0 or clock() - began + longest <= budget_s):
+    state.choose_passes(turn_ms)
+    while state.worth_another(min_rounds) and (state.rounds == 0 or clock() - began + longest <= budget_s):
         started = clock()
-        course.run_round(order, decide=course.rounds + 1 >= min_rounds)
+        state.run_round(order, decide=state.rounds + 1 >= min_rounds)
         longest = max(longest * 0.9, clock() - started)
         if on_round is not None:
-            on_round(course.rounds, course.standing())
-    verdict, winner, sentence = course.judge(min_rounds)
+            on_round(state.rounds, state.standing())
+    verdict, winner, sentence = state.judge(min_rounds)
     return RaceResult(
         reference=reference.name,
         winner=winner,
         verdict=verdict,
         sentence=sentence,
-        lanes=tuple(course.lane(runner.name) for runner in field),
-        rounds=course.rounds,
+        entries=tuple(state.entry(runner.name) for runner in field),
+        rounds=state.rounds,
         wall_s=clock() - began,
-        margin=margin,
-        placement=placement,
-        confidence=confidence,
+        criterion=criterion,
     )
 
 
@@ -126,16 +167,14 @@ def compare(
     *,
     budget_s: float,
     seed: int,
-    margin: float = 0.01,
-    placement: float = PLACEMENT,
-    confidence: float = 0.95,
+    criterion: Criterion = BETWEEN_PROCESSES,
     min_rounds: int = 8,
     clock: Seconds = time.monotonic,
     on_round: OnRound | None = None,
 ) -> RaceResult:
     """Are they really different? The race of two, ``a`` being the reference; see ``race``.
 
-    ``result.verdict`` answers, ``result.lane(b.name).speedup_x`` says by how much. With a budget of about a second it
+    ``result.verdict`` answers, ``result.entry(b.name).speedup_x`` says by how much. With a budget of about a second it
     is the quick measurement of a trial against the reference: ``compare(reference, trial, ...).timing(trial.name)``.
     """
     return race(
@@ -143,18 +182,202 @@ def compare(
         a,
         budget_s=budget_s,
         seed=seed,
-        margin=margin,
-        placement=placement,
-        confidence=confidence,
+        criterion=criterion,
         min_rounds=min_rounds,
         clock=clock,
         on_round=on_round,
     )
 
 
-def _check(field: Sequence[Runner], margin: float, placement: float) -> None:
+@final
+class _Contestant:
+    """One runner's state."""
+
+    def __init__(self, runner: Runner) -> None:
+        self.runner = runner
+        self.name = runner.name
+        self.passes = 1
+        self.turns: list[Turn | None] = []
+        self.left_at: int | None = None
+        self.left_because = ""
+        self.traceback = ""
+        self.broken = False
+
+    @property
+    def racing(self) -> bool:
+        return self.left_at is None
+
+    @property
+    def taken(self) -> list[Turn]:
+        return [turn for turn in self.turns if turn is not None]
+
+    def take(self, passes: int, round_number: int) -> Turn | None:
+        try:
+            return self.runner.turn(passes)
+        except Exception as error:  # foreign code: a model, a backend, a dying child
+            self.leave(round_number, f"{type(error).__name__}: {error}")
+            self.traceback, self.broken = traceback.format_exc(), True
+            return None
+
+    def leave(self, round_number: int, because: str) -> None:
+        self.left_at, self.left_because = round_number, because
+
+
+@final
+class _RaceState:
+    """Who is still in a race and how they stand to each other. The first contestant is the reference."""
+
+    def __init__(self, field: Sequence[Runner], criterion: Criterion) -> None:
+        self.entries = [_Contestant(runner) for runner in field]
+        self.reference = self.entries[0]
+        self.criterion = criterion
+        self.rounds = 0
+        # All intervals of a race hold together: the fastest is wronged only if it loses against one of the others, and
+        # whoever is called faster than the reference is one of them (a union bound).
+        self._confidence = 1.0 - (1.0 - criterion.confidence) / max(1, len(self.entries) - 1)
+
+    @property
+    def racing(self) -> list[_Contestant]:
+        return [entry for entry in self.entries if entry.racing]
+
+    def choose_passes(self, turn_ms: float) -> None:
+        """From one pass, and where that was short (and so, cold) from a whole turn."""
+        for entry in self.entries:
+            first = entry.take(1, 0)
+            if first is None or first.wall_s * 1e3 >= turn_ms:
+                continue
+            trial = entry.take(choose_passes(first.wall_s * 1e3, turn_ms), 0)
+            if trial is not None:
+                entry.passes = choose_passes(trial.wall_s * 1e3 / trial.passes, turn_ms)
+
+    def worth_another(self, min_rounds: int) -> bool:
+        if self.reference.broken or len(self.racing) < 2:
+            return False
+        return self.rounds < min_rounds or not self._all_equal()
+
+    def run_round(self, order: random.Random, decide: bool) -> None:
+        self.rounds += 1
+        called = [entry for entry in self.entries if entry.racing or self._lingers(entry)]
+        order.shuffle(called)
+        turns = {entry.name: entry.take(entry.passes, self.rounds) for entry in called}
+        for entry in self.entries:
+            entry.turns.append(turns.get(entry.name))
+        if decide:
+            self._dismiss()
+
+    def _lingers(self, entry: _Contestant) -> bool:
+        return entry is self.reference and not entry.broken and self.rounds % _REFERENCE_EVERY == 0
+
+    def _dismiss(self) -> None:
+        leader = self.leader()
+        for entry in self.racing:
+            if entry is leader:
+                continue
+            against = self.speed_x(entry, leader)
+            if against is not None and self.criterion.slower(against):
+                entry.leave(self.rounds, f"it takes {_times(_inverse(against))} the time of {leader.name}")
+
+    def leader(self) -> _Contestant:
+        """The racing runner with the best median speed-up; the reference where the medians are equal."""
+        return max(self.racing, key=self._median_speedup)
+
+    def _median_speedup(self, entry: _Contestant) -> float:
+        found = self.speed_x(entry, self.reference)
+        return found.median if found is not None else 0.0
+
+    def speed_x(self, entry: _Contestant, other: _Contestant) -> Interval | None:
+        """How many times as fast as ``other`` it is, over the rounds that both were in; None: there are none."""
+        pairs = [
+            (theirs.pass_ms, own.pass_ms)
+            for own, theirs in zip(entry.turns, other.turns, strict=True)
+            if own is not None and theirs is not None and own.pass_ms > 0 and theirs.pass_ms > 0
+        ]
+        return ratio_interval([a for a, _ in pairs], [b for _, b in pairs], self._confidence) if pairs else None
+
+    def _all_equal(self) -> bool:
+        leader = self.leader()
+        others = [self.speed_x(entry, leader) for entry in self.racing if entry is not leader]
+        return all(found is not None and self.criterion.speed(found) is Speed.SAME for found in others)
+
+    def standing(self) -> dict[str, Interval]:
+        found = {entry.name: self.speed_x(entry, self.reference) for entry in self.racing}
+        return {name: interval for name, interval in found.items() if interval is not None}
+
+    def judge(self, min_rounds: int) -> tuple[Verdict, str, str]:
+        """The verdict, the winner's name, and a sentence for people."""
+        if self.reference.broken:
+            said = f"{self.reference.name}, the reference, failed ({self.reference.left_because}): nothing to compare"
+            return Verdict.CANNOT_TELL, self.reference.name, said
+        winner = self._winner()
+        if len(self.racing) < 2:
+            beaten = [entry for entry in self.entries if not entry.broken and not entry.racing]
+            verdict = Verdict.SEPARATED if beaten else Verdict.CANNOT_TELL
+        else:
+            equal = self.rounds >= min_rounds and self._all_equal()
+            verdict = Verdict.EQUIVALENT if equal else Verdict.CANNOT_TELL
+        return verdict, winner.name, self._sentence(verdict, winner)
+
+    def _winner(self) -> _Contestant:
+        """The best of those racing that are faster than the reference beyond doubt, else the reference."""
+        sure = [entry for entry in self.racing if self._beats_reference(entry)]
+        return max(sure, key=self._median_speedup, default=self.reference)
+
+    def _beats_reference(self, entry: _Contestant) -> bool:
+        found = self.speed_x(entry, self.reference)
+        return found is not None and self.criterion.faster(found)
+
+    def _sentence(self, verdict: Verdict, winner: _Contestant) -> str:
+        racing = [entry.name for entry in self.racing]
+        rounds = f"after {self.rounds} round{'s' * (self.rounds != 1)}"
+        if verdict is Verdict.EQUIVALENT:
+            said = f"{' and '.join(racing)} are within {self.criterion.band_x - 1:.1%} of each other {rounds}"
+        elif verdict is Verdict.SEPARATED:
+            said = f"{self.racing[0].name} is the fastest beyond doubt {rounds}"
+        elif len(racing) < 2:
+            return f"no runner was left to compare {self.reference.name} with"
+        else:
+            said = f"cannot tell {' and '.join(racing)} apart {rounds} on this machine now"
+        found = self.speed_x(winner, self.reference)
+        if verdict is Verdict.SEPARATED and winner is self.reference:
+            return said
+        if winner is self.reference or found is None:
+            return f"{said}; nothing is faster than {self.reference.name} beyond doubt"
+        return f"{said}; {winner.name} is {_times(found)} as fast as {self.reference.name}"
+
+    def entry(self, name: str) -> RaceEntry:
+        entry = next(entry for entry in self.entries if entry.name == name)
+        rounds = tuple(turn.pass_ms if turn is not None else None for turn in entry.turns)
+        times = [time_ms for time_ms in rounds if time_ms is not None]
+        return RaceEntry(
+            name=name,
+            rounds_ms=rounds,
+            latency_ms=_times_interval(times, self._confidence) if times else None,
+            speedup_x=self.speed_x(entry, self.reference),
+            left_at=entry.left_at,
+            left_because=entry.left_because,
+            traceback=entry.traceback,
+            noise=judge(entry.taken),
+        )
+
+
+def _check(field: Sequence[Runner]) -> None:
     names = [runner.name for runner in field]
     if len(set(names)) != len(names):
         raise ValueError(f"runners of a race need names of their own, but got {names}")
-    if margin < 0 or placement < 0:
-        raise ValueError(f"margin ({margin}) and placement ({placement}) are shares of the time and cannot be negative")
+
+
+def _times_interval(times_ms: Sequence[float], confidence: float) -> Interval:
+    found = median_interval(times_ms, confidence)
+    return Interval(median=found.median, low=max(0.0, found.low), high=found.high)
+
+
+def _inverse(interval: Interval) -> Interval:
+    return Interval(
+        median=1.0 / interval.median,
+        low=1.0 / interval.high,
+        high=1.0 / interval.low if interval.low > 0 else float("inf"),
+    )
+
+
+def _times(interval: Interval) -> str:
+    return f"{interval.median:.2f} times ({interval.low:.2f} to {interval.high:.2f})"

@@ -12,10 +12,10 @@ from typing import assert_never
 
 from togi.core.quantities import bounds, relative, significant, times
 from togi.core.records import Interval, Outcome, Recipe, Study, Timing, Trial
+from togi.decide.choose import front
+from togi.decide.faster import BETWEEN_PROCESSES
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
-MATTERS = 0.01
-"""Differences in speed below this share are called no difference."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,12 +76,7 @@ class Row:
 
 def speed(timing: Timing) -> str:
     """What the interval of the speed-up allows to say."""
-    low, high = timing.speedup_x.low, timing.speedup_x.high
-    if low > 1 + MATTERS:
-        return "faster"
-    if high < 1 - MATTERS:
-        return "slower"
-    return "same speed" if low > 1 - 2 * MATTERS and high < 1 + 2 * MATTERS else "cannot tell"
+    return BETWEEN_PROCESSES.speed(timing.speedup_x).value
 
 
 def rows(study: Study) -> tuple[Row, ...]:
@@ -106,18 +101,9 @@ def rows(study: Study) -> tuple[Row, ...]:
 
 
 def pareto_front(trials: Iterable[Trial]) -> frozenset[Recipe]:
-    """Recipes of faithful, measured trials that no other such trial beats in latency and in memory."""
-    points = [
-        (trial.timing.latency_ms.median, trial.footprint.total_bytes, trial.recipe)
-        for trial in trials
-        if trial.eligible and trial.timing and trial.footprint and (trial.error is None or trial.error.faithful)
-    ]
-    front, least = set(), float("inf")
-    for _, memory, recipe in sorted(points, key=lambda point: point[:2]):
-        if memory < least:
-            front.add(recipe)
-            least = memory
-    return frozenset(front)
+    """Recipes of faithful, measured trials that no other such trial beats in speed and in memory."""
+    faithful = [trial for trial in trials if trial.error is None or trial.error.faithful]
+    return frozenset(trial.recipe for trial in front(faithful) if trial.footprint is not None)
 
 
 def counts(found: Sequence[Row]) -> dict[Outcome, int]:

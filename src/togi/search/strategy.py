@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from typing import final
 
 from togi.core.records import Facts, Recipe, Stage, Trial
+from togi.decide.choose import acceptable, latest
 from togi.search.lessons import Lessons
 from togi.search.model import Regression, expected_improvement
-from togi.search.pareto import acceptable, latest
 from togi.search.settings import SearchSettings
 from togi.search.space import Space
 from togi.search.traits import Traits
@@ -185,7 +185,7 @@ class Search:
         return tuple(t.recipe for t in standing[:count] if t.timing is not None and t.timing.speedup_x.high >= bar)
 
     def _acceptable(self, trial: Trial) -> bool:
-        return acceptable(trial, self.settings.max_memory_bytes, self.settings.max_error)
+        return acceptable(trial, self.settings.max_memory_bytes)
 
     def _standing(self) -> list[Trial]:
         """Acceptable trials, fastest first."""

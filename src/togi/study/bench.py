@@ -9,7 +9,7 @@ from pathlib import Path
 from togi.artifact.manifest import read_manifest
 from togi.core.records import Footprint, Machine, Outcome
 from togi.machine.describe import machine
-from togi.measure import Lane, RaceResult, race
+from togi.measure import RaceEntry, RaceResult, race
 from togi.study.comparison import Comparison, Contestant
 from togi.study.course import REFERENCE
 from togi.study.progress import Progress
@@ -45,7 +45,7 @@ def run_bench(
         if len(standing) < 2:
             return Comparison(contestants=tuple(contestants), verdict="There is nothing to compare.", machine=here)
         result = race(standing[1:], standing[0], budget_s=time_limit_s or 60.0, seed=seed)
-        found = [_contestant(running, result.lane(running.name)) for running in standing]
+        found = [_contestant(running, result.entry(running.name)) for running in standing]
         return _comparison((*found, *contestants), result, here)
 
 
@@ -94,10 +94,10 @@ def _names(specs: Sequence[str]) -> list[str]:
     ]
 
 
-def _contestant(running: RunningTrial, lane: Lane) -> Contestant:
+def _contestant(running: RunningTrial, entry: RaceEntry) -> Contestant:
     footprint: Footprint | None = None
-    outcome, reason = Outcome.OK, lane.left_because
-    if lane.traceback:
+    outcome, reason = Outcome.OK, entry.left_because
+    if entry.traceback:
         outcome = Outcome.FAILED
     else:
         try:
@@ -105,18 +105,18 @@ def _contestant(running: RunningTrial, lane: Lane) -> Contestant:
         except TrialEnded as ended:
             outcome, reason = ended.ending.outcome, ended.ending.reason
     return Contestant(
-        name=lane.name,
+        name=entry.name,
         outcome=outcome,
         reason=reason,
-        latency_ms=lane.latency_ms,
-        speedup_x=lane.speedup_x,
+        latency_ms=entry.latency_ms,
+        speedup_x=entry.speedup_x,
         error=running.error,
         footprint=footprint,
     )
 
 
 def _comparison(contestants: tuple[Contestant, ...], result: RaceResult, here: Machine) -> Comparison:
-    noises = [lane.noise for lane in result.lanes]
+    noises = [entry.noise for entry in result.entries]
     worst = max(noises, key=lambda noise: noise.spread)
     sentence = f"{result.sentence[0].upper()}{result.sentence[1:]}."
     return Comparison(contestants=contestants, verdict=sentence, machine=here, noise=worst, rounds=result.rounds)

@@ -9,11 +9,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from togi.core.records import Facts, Interval, Outcome, Recipe, Timing, Trial
+from togi.decide.faithful import accept
+from togi.decide.faster import conclusive
 from togi.journal import StudyLog
-from togi.measure import compare, median_interval, sharp, usable
+from togi.measure import compare, median_interval, usable
 from togi.measure import judge as judge_noise
 from togi.search import Search
-from togi.study.judgement import judge
 from togi.study.progress import Progress
 from togi.study.settings import Settings
 from togi.subject.signature import Signature
@@ -165,7 +166,8 @@ class Course:
         if running.error is None:
             return Outcome.FAILED, "it was not verified"
         exact = all(technique(choice.technique).exact for choice in running.recipe.choices)
-        return judge(running.error, exact=exact, settings=self.settings)
+        settings = self.settings
+        return accept(running.error, exact=exact, max_error=settings.max_error, max_drop=settings.max_drop)
 
     def _measured(self, running: RunningTrial, reference: RunningTrial) -> Trial:
         self.progress.trial_phase(running.recipe, "measure")
@@ -198,7 +200,7 @@ class Course:
         Pairing does not help when a neighbour comes: one engine's threads wait for each other and lose a factor of ten,
         another's do not. The reference has run before, and tells.
         """
-        if not usable(timing.noise) and not sharp(timing.speedup_x):
+        if not usable(timing.noise) and not conclusive(timing.speedup_x):
             return f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
         slower_x = _reference_ms(timing) / self._calm_ms
         if slower_x > _DISTURBED_X:

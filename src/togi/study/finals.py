@@ -12,7 +12,8 @@ from pathlib import Path
 from togi.artifact.manifest import Link
 from togi.artifact.save import write_manifest
 from togi.core.records import Outcome, Recipe, Trial
-from togi.measure import PLACEMENT, Lane, RaceResult, Verdict, race, sharp
+from togi.decide.faster import BETWEEN_PROCESSES
+from togi.measure import RaceEntry, RaceResult, Verdict, race
 from togi.study.course import REFERENCE, Course, enough_s
 from togi.techniques import recipe
 from togi.worker.stable import environment_of
@@ -75,7 +76,7 @@ class Finals:
         found = {
             recipe: trial.timing.speedup_x for recipe in raced if (trial := self.course.last(recipe)) and trial.timing
         }
-        faster = [r for r, speedup_x in found.items() if sharp(speedup_x) and speedup_x.low > 1.0 + PLACEMENT]
+        faster = [r for r, speedup_x in found.items() if BETWEEN_PROCESSES.faster(speedup_x)]
         return (*sorted(faster, key=lambda r: -found[r].median), recipe(**REFERENCE))
 
     def _candidates(self) -> Sequence[Recipe]:
@@ -165,15 +166,15 @@ def ranking(result: RaceResult, recipes: Mapping[str, Recipe]) -> list[str]:
     Where several cannot be told apart, those whose medians differ by less than what matters are ranked by how few
     choices they are made of (less can break), the others by their medians: the best guess there is.
     """
-    behind = 1.0 + result.margin + result.placement
-    faster = [lane for lane in result.lanes if (x := lane.speedup_x) is not None and sharp(x) and x.low > behind]
+    criterion = result.criterion
+    faster = [lane for lane in result.entries if lane.speedup_x is not None and criterion.faster(lane.speedup_x)]
     standing = {lane.name for lane in faster if lane.left_at is None and result.verdict is Verdict.EQUIVALENT}
 
     speeds = {lane.name: lane.speedup_x.median for lane in faster if lane.speedup_x is not None}
     best = max((speeds[name] for name in standing), default=math.inf)
 
-    def order(lane: Lane) -> tuple[bool, int, float]:
-        level = lane.name in standing and speeds[lane.name] * (1.0 + result.margin) >= best
+    def order(lane: RaceEntry) -> tuple[bool, int, float]:
+        level = lane.name in standing and speeds[lane.name] * (1.0 + criterion.margin) >= best
         return not level, len(recipes[lane.name].choices) if level else 0, -speeds[lane.name]
 
     return [*(lane.name for lane in sorted(faster, key=order)), result.reference]

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from togi.core.errors import Refused
 from togi.core.records import STAGES, Facts, Machine, TensorFacts
+from togi.decide.faithful import MAX_UNITS, within
 from togi.graph.candidate import Candidate
 from togi.subject.anatomy import count_modules, parameter_facts
 from togi.subject.functions import count_functions
@@ -29,10 +30,9 @@ from togi.subject.inputs import Dynamic, Subject
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.verify.units import error_in_units
 
 HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
-FAITHFUL_UNITS = 8.0
-"""Errors of an exact technique, in multiples of plain eager's own error against float64."""
 
 Builder = Callable[[], Candidate]
 
@@ -137,8 +137,8 @@ def check_faithful(name: str, truth: list[list[Tensor]], eager: list[list[Tensor
             assert torch.equal(p.isfinite(), o.isfinite()), (
                 f"{name} has other NaN or infinite outputs than the original"
             )
-            worst = max(worst, _rmse(o, r) / _unit(p, r))
-    assert worst <= FAITHFUL_UNITS, f"{name} is {worst:.3g} times as far from the truth as the original is"
+            worst = max(worst, error_in_units(o, r, p))
+    assert within(worst), f"{name} is {worst:.3g} times as far from the truth as the original is (limit {MAX_UNITS:g})"
     return worst
 
 
@@ -222,19 +222,6 @@ def _truth(candidate: Candidate) -> list[list[Tensor]]:
     doubled = candidate.copy().double()
     samples = tuple(s.map(lambda t: t.double() if t.is_floating_point() else t) for s in candidate.samples)
     return _answers(doubled, candidate.with_(module=doubled, samples=samples))
-
-
-def _rmse(found: Tensor, truth: Tensor) -> float:
-    finite = truth.isfinite() & found.isfinite()
-    error = (found.double() - truth.double())[finite]
-    return float(error.square().mean().sqrt()) if error.numel() else 0.0
-
-
-def _unit(eager: Tensor, truth: Tensor) -> float:
-    """Eager's own error, but at least the rounding of its dtype: a tiny tensor may be right by luck."""
-    finite = truth[truth.isfinite()].double()
-    size = float(finite.square().mean().sqrt()) if finite.numel() else 0.0
-    return max(_rmse(eager, truth), size * torch.finfo(eager.dtype).eps / 2, torch.finfo(eager.dtype).tiny)
 
 
 def _check_form(technique: Technique, wanted: list[list[Tensor]], found: list[list[Tensor]]) -> None:

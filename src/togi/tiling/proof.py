@@ -16,19 +16,16 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, in_units, within
 from togi.tiling.arithmetic import evaluate, size_expression
 from togi.tiling.capture import Captured, NotLean
 from togi.tiling.footprint import Weights, plain_peak_bytes
 from togi.tiling.loop import TileLoop, Tiles
 from togi.verify.compare import difference, mismatches
 from togi.verify.units import epsilon_of, units
-from togi.verify.verdict import MAX_UNITS
 
 LARGEST_BYTES = 64 << 20
 """A proof on more than this proves no more and takes longer."""
-COMPILED_UNITS = 2 * MAX_UNITS
-"""Limit for a compiled body. Inductor adds a row up one by one where torch adds pairwise: sums of 10,000 terms of both
-signs came out 9 units off at their worst, 4 in root mean square, and are right."""
 _LEAST = 2
 """Positions below which a dimension is not cut."""
 _TILES = 3.3
@@ -88,7 +85,7 @@ def same_tiles(loop: TileLoop, reads: Sequence[Any], tiles: Tiles, length: int) 
     The reference is the plain body in float64, in half of its tiles so that it stays within the same memory.
 
     Raises:
-        NotLean: it is another function, or off by more than ``COMPILED_UNITS``.
+        NotLean: it is another function, or off by more than ``MAX_UNITS_COMPILED``.
     """
     count = min(tiles.compiled, length)
     part = [read.narrow(s.dim, 0, count) for s, read in zip(loop.sliced, reads, strict=False)]
@@ -102,7 +99,7 @@ def same_tiles(loop: TileLoop, reads: Sequence[Any], tiles: Tiles, length: int) 
             truth = pytree.tree_leaves(loop.run(wide, count, Tiles(plain=max(1, plain // 2))))
         except Exception:  # an operation of the user's function may not exist in float64
             truth = expected
-    return _distance(found, expected, truth, COMPILED_UNITS)
+    return _distance(found, expected, truth, MAX_UNITS_COMPILED)
 
 
 def _part(
@@ -221,7 +218,7 @@ def _leaf_distance(found: Any, expected: Any, truth: Any, where: str, limit: flo
         return 0.0
     error, own = difference(found, truth, expected), difference(expected, truth, expected)
     unit = units([own], [[]], epsilon_of(expected))[0]
-    distance = max(error.rms / unit.rms if unit.rms else 0.0, error.peak / unit.peak if unit.peak else 0.0)
-    if not distance <= limit:
+    distance = max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
+    if not within(distance, limit):
         raise NotLean(f"{where} is {distance:.3g} times the plain function's own error off (limit {limit:g})")
     return distance

@@ -11,7 +11,6 @@ import importlib
 from typing import Any
 
 _PUBLIC = {
-    "MAX_UNITS": "togi.verify.verdict",
     "State": "togi.verify.observe",
     "Truth": "togi.verify.truth",
     "make_truth": "togi.verify.reference",
@@ -19,7 +18,7 @@ _PUBLIC = {
     "verify": "togi.verify.verdict",
 }
 
-__all__ = ["MAX_UNITS", "State", "Truth", "make_truth", "variants", "verify"]
+__all__ = ["State", "Truth", "make_truth", "variants", "verify"]
 
 
 def __getattr__(name: str) -> Any:

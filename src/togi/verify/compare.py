@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from togi.decide.faithful import in_units
+
 _BLOCK = 1 << 21
 """Elements compared at a time: 16 MiB in float64."""
 SENTINEL_LEAST = 1e4
@@ -48,21 +50,12 @@ class Difference:
     @property
     def rmse(self) -> float:
         """Root-mean-square error relative to the truth's root mean square."""
-        return ratio(self.rms, self.scale)
+        return in_units(self.rms, self.scale)
 
     @property
     def max_abs(self) -> float:
         """Largest absolute error relative to the truth's root mean square."""
-        return ratio(self.peak, self.scale)
-
-
-def ratio(error: float, unit: float) -> float:
-    """``error / unit``, where no error is 0 and an error without a unit is infinite."""
-    if error == 0:
-        return 0.0
-    if math.isnan(error) or math.isnan(unit) or unit == 0 or math.isinf(error):
-        return math.inf
-    return error / unit
+        return in_units(self.peak, self.scale)
 
 
 def continuous(tensor: Tensor) -> bool:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from togi.core.records import Record
+from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_of_error
 from togi.verify.compare import Difference, continuous, difference, mismatches, sentinel_threshold
 from togi.verify.observe import Run
 
@@ -24,15 +25,6 @@ FEW = 256
 """Below this many numbers (over all inputs) eager's own error is also sampled by nudged runs. The root mean square of n
 normal errors is below a quarter of its expectation with probability 2e-4 at n = 8 and never seen at n = 256; the
 extreme of few numbers scatters far more than their mean square."""
-FLOOR_ROUNDINGS = 4.0
-"""Floor of the unit, in roundings (machine epsilon) of float32 and float64: relative to the truth's root mean square
-for the root-mean-square error, to its largest magnitude for the largest error. Torch sums pairwise, other engines one
-by one: a sum of a million numbers came out 20 roundings off, 14 times eager's own error, and is right."""
-FLOOR_ROUNDINGS_16 = 0.5
-"""The same for 16-bit floats and less, whose roundings are visible errors: only that of the output itself."""
-MISMATCH_FLOOR = 1e-6
-"""Floor of the unit for integers and bools: share of elements. A tie within rounding may fall either way about as
-often."""
 
 
 class Unit(Record):
@@ -56,12 +48,10 @@ def units(eager: Sequence[Difference], nudged: Sequence[Sequence[Difference]], e
     peak = [_support(e.peak, [n.peak for n in more]) for e, more in zip(eager, nudged, strict=True)]
     typical_rms = _typical([r / e.scale for r, e in zip(rms, eager, strict=True) if e.scale])
     typical_peak = _typical([p / e.scale for p, e in zip(peak, eager, strict=True) if e.scale])
-    floor = epsilon * (FLOOR_ROUNDINGS if epsilon < 1e-5 else FLOOR_ROUNDINGS_16)
-    tiny = torch.finfo(torch.float32).tiny * (epsilon > 1e-10)
     return [
         Unit(
-            rms=max(r, typical_rms * e.scale, floor * e.scale, tiny),
-            peak=max(p, typical_peak * e.scale, floor * e.largest, tiny),
+            rms=unit_of_error(max(r, typical_rms * e.scale), e.scale, epsilon),
+            peak=unit_of_error(max(p, typical_peak * e.scale), e.largest, epsilon),
         )
         for r, p, e in zip(rms, peak, eager, strict=True)
     ]
@@ -71,6 +61,24 @@ def discrete_units(shares: Sequence[float], nudged: Sequence[Sequence[float]]) -
     """For integers and bools: ``shares`` of elements on which eager and the truth disagree, per input."""
     found = [max([share, *more, MISMATCH_FLOOR]) for share, more in zip(shares, nudged, strict=True)]
     return [Unit(rms=share, peak=share) for share in found]
+
+
+def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence[Tensor] = ()) -> float:
+    """How far one output is from the truth, in units of plain eager's own error.
+
+    All tensors have one shape. ``truth`` is in float64 (where there is none, eager itself); ``nudged`` are eager's
+    outputs with weights and inputs moved by a rounding, which support the unit where an output has few numbers.
+    Infinite where NaN, infinity or a sentinel stands where it must not, or is missing.
+    """
+    if not continuous(eager):
+        own, more = share(mismatches(eager, truth, truth), eager), [mismatches(n, truth, eager) for n in nudged]
+        unit = discrete_units([own], [[share(count, eager) for count in more]])[0]
+        return in_units(share(mismatches(found, truth, eager), eager), unit.rms)
+    threshold = sentinel_threshold(eager)
+    one = difference(eager, truth, eager, threshold)
+    unit = units([one], [[difference(n, truth, eager, threshold) for n in nudged]], epsilon_of(eager))[0]
+    error = difference(found, truth, eager, threshold)
+    return max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
 
 
 def _support(own: float, nudged: Sequence[float]) -> float:

@@ -17,17 +17,15 @@ import torch
 from torch import Tensor
 
 from togi.core.records import ErrorReport, LeafError
+from togi.decide.faithful import MAX_UNITS, in_units, within
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify.compare import continuous, difference, identical, mismatches, plain, ratio
+from togi.verify.compare import continuous, difference, identical, mismatches, plain
 from togi.verify.leaves import fresh, input_tensors
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form
 from togi.verify.truth import LeafTruth, Truth
 
-MAX_UNITS = 8.0
-"""Largest error of a faithful candidate, in multiples of eager's own. ``benchmarks/verification.py`` measures both
-sides."""
 _CALLS_KEPT = 3
 """Outputs kept alive across calls: an engine with a ring of that many output buffers is found out."""
 _BADLY_WRONG_UNITS = 1e3
@@ -107,7 +105,7 @@ class _Verification:
         units = max((e.units for e in self.errors.values()), default=0.0)
         missing = math.inf if self.problems and not self.errors else 0.0
         return ErrorReport(
-            faithful=units <= max_units and not self.problems,
+            faithful=within(units, max_units) and not self.problems,
             units=max(units, missing),
             rmse=max((e.rmse for e in self.errors.values()), default=missing),
             max_abs=max((e.max_abs for e in self.errors.values()), default=missing),
@@ -173,7 +171,7 @@ class _Verification:
         for leaf, one, two in zip(answer.leaves, self.first, self.kept[-1].values, strict=True):
             error, misplaced = leaf_error(two, one, one, leaf)
             allowed = max(max_units, _RERUN_SHARE * self.errors[leaf.name].units)
-            if misplaced or error.units > allowed:
+            if misplaced or not within(error.units, allowed):
                 self.problems[
                     f"a second run with the same input differs in {leaf.name} by {error.units:.3g} times "
                     "eager's own error"
@@ -198,7 +196,7 @@ class _Verification:
             return
         for i, leaf in enumerate(facts.answers[b].leaves):
             error, misplaced = leaf_error(seen.leaves[i][1], self.truth.truth[b][i], self.truth.eager[b][i], leaf)
-            if misplaced or error.units > max(max_units, 2 * known[leaf.name]):
+            if misplaced or not within(error.units, max(max_units, 2 * known[leaf.name])):
                 self.problems[
                     f"{leaf.name} does not follow when an input's values are replaced in place (cached by identity)"
                 ] = None
@@ -213,9 +211,9 @@ def leaf_error(found: Tensor, truth: Tensor, eager: Tensor, leaf: LeafTruth) -> 
     found = plain(found)
     if not continuous(found):
         share = mismatches(found, truth, eager) / max(found.numel(), 1)
-        return LeafError(name=leaf.name, rmse=share, max_abs=share, units=ratio(share, leaf.unit.rms)), False
+        return LeafError(name=leaf.name, rmse=share, max_abs=share, units=in_units(share, leaf.unit.rms)), False
     measured = difference(found, truth, eager, leaf.threshold)
-    units = max(ratio(measured.rms, leaf.unit.rms), ratio(measured.peak, leaf.unit.peak))
+    units = max(in_units(measured.rms, leaf.unit.rms), in_units(measured.peak, leaf.unit.peak))
     error = LeafError(name=leaf.name, rmse=measured.rmse, max_abs=measured.max_abs, units=units)
     return error, measured.misplaced > 0
 

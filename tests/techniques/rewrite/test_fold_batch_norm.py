@@ -9,6 +9,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from togi.core.errors import Refused
+from togi.decide.faithful import MAX_UNITS
 from togi.techniques import conformance
 from togi.techniques.rewrite.fold_batch_norm import FoldBatchNorm
 
@@ -281,7 +282,7 @@ def test_half_precision_weights_are_rounded_once(randomise, calls):
         truth = module.double()(sample.double())
         error = (result.module(sample).double() - truth).square().mean().sqrt()
         eager = (original.module(sample).double() - truth).square().mean().sqrt()
-    assert error <= conformance.FAITHFUL_UNITS * eager
+    assert error <= MAX_UNITS * eager
 
 
 def test_conformance(randomise):

@@ -14,8 +14,9 @@ import torch
 
 from togi.core.errors import Refused
 from togi.core.records import Interval, Record, Scalar
+from togi.decide.faster import WITHIN_PROCESS, Speed
 from togi.lint.module.seen import Seen
-from togi.measure import PLACEMENT, Turn, compare, take_turn, warm
+from togi.measure import Turn, compare, take_turn, warm
 from togi.techniques import technique
 
 if TYPE_CHECKING:
@@ -37,14 +38,18 @@ class Attempt(Record):
     """Why it was not measured."""
 
     @property
+    def speed(self) -> Speed:
+        """What the measurement allows to say; ``UNCLEAR`` where there is none."""
+        return Speed.UNCLEAR if self.speedup_x is None else WITHIN_PROCESS.speed(self.speedup_x)
+
+    @property
     def faster(self) -> bool:
-        """Beyond noise, and beyond where the two lie in memory."""
-        return self.speedup_x is not None and self.speedup_x.low > 1.0 + PLACEMENT
+        return self.speed is Speed.FASTER
 
     @property
     def useless(self) -> bool:
         """Surely not faster."""
-        return self.speedup_x is not None and self.speedup_x.high < 1.0 + PLACEMENT
+        return self.speedup_x is not None and WITHIN_PROCESS.at_most_same(self.speedup_x)
 
     @property
     def sentence(self) -> str:
@@ -55,7 +60,7 @@ class Attempt(Record):
         interval = f"{found.low:.2f} to {found.high:.2f}"
         if self.faster:
             return f"{found.median:.2f}x as fast with {self.technique} ({interval}), measured here"
-        if found.high < 1.0 - PLACEMENT:
+        if self.speed is Speed.SLOWER:
             return f"slower with {self.technique} alone ({found.median:.2f}x as fast, {interval}), measured here"
         return (
             f"no difference beyond noise with {self.technique} alone ({found.median:.2f}x, {interval}), measured here"
@@ -108,7 +113,7 @@ def _race(
     lanes = [_Here("original", original, samples, device), _Here("mended", mended, samples, device)]
     for lane in lanes:
         warm(lane.call, samples, limit_s=budget_s / 4, device=device)
-    return compare(lanes[0], lanes[1], budget_s=budget_s, seed=seed).lane("mended").speedup_x
+    return compare(lanes[0], lanes[1], budget_s=budget_s, seed=seed, criterion=WITHIN_PROCESS).entry("mended").speedup_x
 
 
 def _difference(original: Callable[..., Any], mended: Callable[..., Any], sample: Inputs) -> float:

@@ -17,16 +17,16 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_flatten
 
 from togi.core.quantities import first_line
+from togi.decide.faithful import in_units, within
 from togi.footprint.fit.chunk import CUT, Chunk
 from togi.footprint.fit.inference.leaves import named_leaves
 from togi.footprint.fit.record import Proof
 from togi.footprint.guard.independence import Cut, why_kept_changes
 from togi.footprint.step import Step
 from togi.subject.inputs import Inputs
-from togi.verify.compare import continuous, difference, identical, mismatches, plain, ratio, sentinel_threshold
+from togi.verify.compare import continuous, difference, identical, mismatches, plain, sentinel_threshold
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.units import FEW, discrete_units, epsilon_of, share, units
-from togi.verify.verdict import MAX_UNITS
 
 _NUDGES = 8
 
@@ -66,7 +66,7 @@ class Reference:
             own = share(int((eager != truth).sum()), eager)
             more = [share(mismatches(other, truth, eager), eager) for other in others]
             unit = discrete_units([own], [more])[0]
-            return ratio(share(mismatches(plain(found), truth, eager), eager), unit.rms)
+            return in_units(share(mismatches(plain(found), truth, eager), eager), unit.rms)
         limit = sentinel_threshold(eager)
         unit = units(
             [difference(eager, truth, eager, limit)],
@@ -74,7 +74,7 @@ class Reference:
             epsilon_of(self.outputs[at]),
         )[0]
         error = difference(plain(found), truth, eager, limit)
-        return max(ratio(error.rms, unit.rms), ratio(error.peak, unit.peak))
+        return max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
 
     def _make_truth(self) -> None:
         if self._truth is not None:
@@ -110,7 +110,7 @@ class Reference:
 
 
 def faithful(proof: Proof) -> bool:
-    return proof.exact or proof.units <= MAX_UNITS
+    return proof.exact or within(proof.units)
 
 
 def run_for_outputs(step: Step, seed: int) -> tuple[list[Tensor], Any]:

@@ -8,7 +8,7 @@ import pytest
 
 from togi.core.errors import TogiError
 from togi.core.records import ErrorReport, Outcome
-from togi.study.judgement import judge
+from togi.decide.faithful import MAX_UNITS, accept, unit_of_error, within
 from togi.study.settings import Settings
 
 
@@ -17,19 +17,19 @@ def report(**fields: object) -> ErrorReport:
 
 
 def test_faithful_is_right() -> None:
-    assert judge(report(faithful=True, units=1.2), exact=True, settings=Settings()) == (Outcome.OK, "")
+    assert accept(report(faithful=True, units=1.2), exact=True) == (Outcome.OK, "")
 
 
 def test_a_problem_is_wrong_whatever_the_error() -> None:
     found = report(units=0.0, rmse=0.0, problems=("output is overwritten by a later call",))
-    assert judge(found, exact=False, settings=Settings(max_error=1.0)) == (
+    assert accept(found, exact=False, max_error=1.0) == (
         Outcome.WRONG,
         "output is overwritten by a later call",
     )
 
 
 def test_an_exact_technique_has_no_allowance() -> None:
-    outcome, reason = judge(report(), exact=True, settings=Settings(max_error=1.0))
+    outcome, reason = accept(report(), exact=True, max_error=1.0)
     assert outcome is Outcome.WRONG
     assert "5,000 x eager's own" in reason
 
@@ -39,30 +39,45 @@ def test_an_exact_technique_has_no_allowance() -> None:
     [(4e-3, Outcome.OK), (2e-2, Outcome.WRONG), (math.nan, Outcome.WRONG), (math.inf, Outcome.WRONG)],
 )
 def test_an_approximate_one_has_the_bound(rmse: float, outcome: Outcome) -> None:
-    assert judge(report(rmse=rmse), exact=False, settings=Settings(max_error=1e-2))[0] is outcome
+    assert accept(report(rmse=rmse), exact=False, max_error=1e-2)[0] is outcome
 
 
 @pytest.mark.parametrize(("metric", "outcome"), [(0.905, Outcome.OK), (0.85, Outcome.WRONG), (math.nan, Outcome.WRONG)])
 def test_or_the_metric_and_its_drop(metric: float, outcome: Outcome) -> None:
     found = report(metric=metric, metric_original=0.91)
-    assert judge(found, exact=False, settings=Settings(max_drop=0.01))[0] is outcome
+    assert accept(found, exact=False, max_drop=0.01)[0] is outcome
 
 
 def test_both_bounds_hold_where_both_are_given() -> None:
     found = report(rmse=0.5, metric=0.91, metric_original=0.91)
-    assert judge(found, exact=False, settings=Settings(max_drop=0.01, max_error=1e-2))[0] is Outcome.WRONG
+    assert accept(found, exact=False, max_drop=0.01, max_error=1e-2)[0] is Outcome.WRONG
 
 
 def test_a_drop_without_a_metric_is_not_met() -> None:
-    outcome, reason = judge(report(), exact=False, settings=Settings(max_drop=0.01))
+    outcome, reason = accept(report(), exact=False, max_drop=0.01)
     assert outcome is Outcome.WRONG
     assert "without a metric" in reason
 
 
 def test_no_bound_means_no_allowance() -> None:
-    assert judge(report(), exact=False, settings=Settings())[0] is Outcome.WRONG
+    assert accept(report(), exact=False)[0] is Outcome.WRONG
 
 
 def test_allowing_without_a_bound_is_refused_at_once() -> None:
     with pytest.raises(TogiError, match="--max-error"):
         Settings(allow=("bf16",))
+
+
+def test_the_unit_never_falls_below_a_few_roundings_of_the_type() -> None:
+    float32, bfloat16, float64 = 2.0**-23, 2.0**-7, 2.0**-52
+    assert unit_of_error(1e-3, size=1.0, epsilon=float32) == 1e-3
+    assert unit_of_error(0.0, size=2.0, epsilon=float32) == 8 * float32
+    assert unit_of_error(0.0, size=2.0, epsilon=bfloat16) == bfloat16
+    assert unit_of_error(0.0, size=0.0, epsilon=float32) == 2.0**-126
+    assert unit_of_error(0.0, size=0.0, epsilon=float64) == 0.0
+
+
+def test_an_error_that_is_no_number_is_not_faithful() -> None:
+    assert within(MAX_UNITS)
+    assert not within(MAX_UNITS * 1.001)
+    assert not within(math.nan)

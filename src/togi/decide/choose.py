@@ -1,0 +1,189 @@
+"""The choice of a recipe under the user's limits: the fastest that fits, and the original where nothing is faster.
+
+It decides over the last trial of each recipe, which is what every report shows: a choice can be explained from the
+table alone. What is approximate beyond what the user accepts never gets here (``faithful.accept`` makes it WRONG).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+from togi.core.quantities import size
+from togi.core.records import Interval, Outcome, Recipe, Record, Trial
+from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
+
+
+class Chosen(Record):
+    """The choice, with the reason in a sentence. ``trial`` is None when nothing meets the limits."""
+
+    trial: Trial | None
+    reason: str
+
+
+def fits(trial: Trial, max_memory_bytes: int | None) -> bool:
+    """Within the memory limit, idle and peak together. A footprint that is not known meets no limit."""
+    if max_memory_bytes is None:
+        return True
+    return trial.footprint is not None and trial.footprint.total_bytes <= max_memory_bytes
+
+
+def acceptable(trial: Trial, max_memory_bytes: int | None = None) -> bool:
+    """It ran, was measured and found right (or wrong within what the user accepts), and fits."""
+    return trial.eligible and fits(trial, max_memory_bytes)
+
+
+def latest(trials: Iterable[Trial]) -> list[Trial]:
+    """The last trial of each recipe, in the order of the first."""
+    return list({trial.recipe: trial for trial in trials}.values())
+
+
+def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
+    """Eligible trials that no other beats in one of speed, memory and error without losing in another; fastest first.
+
+    Speed is the paired speed-up; errors of faithful trials count as equal (zero); an unknown footprint is larger than
+    any known one.
+    """
+    points = [(_point(trial), trial) for trial in latest(trials) if trial.eligible]
+    kept = [(p, t) for p, t in points if not any(_dominates(other, p) for other, _ in points)]
+    return tuple(trial for _, trial in sorted(kept, key=lambda pair: (pair[0], pair[1].recipe.label)))
+
+
+def choose(
+    trials: Iterable[Trial],
+    max_memory_bytes: int | None = None,
+    *,
+    proven: Collection[Recipe] = (),
+    unusable: Collection[Recipe] = (),
+    criterion: Criterion = BETWEEN_PROCESSES,
+) -> Chosen:
+    """The fastest trial that fits, if it is faster than plain eager by ``criterion``; else plain eager.
+
+    Where plain eager itself does not fit, the fastest that fits, be it slower. Among those within the margin of the
+    fastest a faithful one is preferred, then the one with fewer choices (less can break), then the smaller one.
+
+    Args:
+        trials: in the order in which they ended; the last of each recipe counts.
+        proven: recipes whose last trial measured what was saved. One of them stays the choice unless another is faster
+            by more than two processes of one recipe may differ.
+        unusable: recipes that cannot be had in the form that is wanted (they could not be saved).
+    """
+    every = latest(trials)
+    usable = [trial for trial in every if trial.recipe not in unusable]
+    reference = next((trial for trial in usable if trial.recipe.is_reference), None)
+    reference_fits = reference is not None and _ran(reference) and fits(reference, max_memory_bytes)
+    too_large = any(t.recipe.is_reference and _ran(t) and not fits(t, max_memory_bytes) for t in every)
+    fitting = [t for t in usable if acceptable(t, max_memory_bytes)]
+    candidates = [t for t in fitting if t.recipe.choices and not t.recipe.is_reference]
+    if too_large:
+        candidates = candidates or fitting
+    else:
+        candidates = [trial for trial in candidates if criterion.faster(_speedup_x(trial))]
+    if candidates:
+        best = _best(candidates, proven, criterion)
+        return Chosen(trial=best, reason=_describe(best) + "; plain eager itself does not fit" * too_large)
+    if reference_fits:
+        assert reference is not None
+        return Chosen(trial=reference, reason="nothing is faster than plain eager beyond doubt, so it stays")
+    return Chosen(trial=None, reason=_nothing(every, max_memory_bytes))
+
+
+def rank(
+    trials: Iterable[Trial], max_memory_bytes: int | None = None, criterion: Criterion = BETWEEN_PROCESSES
+) -> tuple[Recipe, ...]:
+    """Recipes in the order in which they would be chosen if those before could not be had."""
+    every, found = list(trials), list[Recipe]()
+    while (chosen := choose(every, max_memory_bytes, unusable=found, criterion=criterion)).trial is not None:
+        found.append(chosen.trial.recipe)
+    return tuple(found)
+
+
+def why_not(
+    trial: Trial, chosen: Trial | None, max_memory_bytes: int | None = None, criterion: Criterion = BETWEEN_PROCESSES
+) -> str:
+    """Why an eligible trial with a higher speed-up than the chosen one's was not chosen; empty where it has none.
+
+    The chosen trial is the one that measured what was saved.
+    """
+    if not trial.eligible or (chosen is not None and trial.recipe == chosen.recipe):
+        return ""
+    if not fits(trial, max_memory_bytes):
+        assert max_memory_bytes is not None
+        needs = "an unknown amount" if trial.footprint is None else size(trial.footprint.total_bytes)
+        return f"it needs {needs} of memory, the limit is {size(max_memory_bytes)}"
+    if chosen is None or not trial.recipe.choices or _speedup(trial) <= _speedup(chosen):
+        return ""
+    if not criterion.faster(_speedup_x(trial)):
+        return "its speed-up is not beyond doubt"
+    if _speedup(trial) <= _speedup(chosen) * criterion.band_x:
+        return (
+            f"as fast as the chosen one within the {criterion.band_x - 1:.0%} by which two processes of one recipe "
+            "may differ"
+        )
+    return ""
+
+
+def _best(candidates: Sequence[Trial], proven: Collection[Recipe], criterion: Criterion) -> Trial:
+    fastest = max(map(_speedup, candidates))
+    standing = [t for t in candidates if t.recipe in proven and _speedup(t) * criterion.band_x >= fastest]
+    candidates = standing or candidates
+    fastest = max(map(_speedup, candidates))
+    return min((t for t in candidates if _speedup(t) >= fastest * (1 - MARGIN)), key=_plainness)
+
+
+def _ran(trial: Trial) -> bool:
+    """The reference is right by definition, and a noisy machine does not make it unusable."""
+    return trial.outcome in (Outcome.OK, Outcome.UNSTABLE) and trial.timing is not None
+
+
+def _speedup_x(trial: Trial) -> Interval:
+    assert trial.timing is not None
+    return trial.timing.speedup_x
+
+
+def _speedup(trial: Trial) -> float:
+    return _speedup_x(trial).median
+
+
+def _error(trial: Trial) -> float:
+    """Relative root-mean-square error; zero when faithful, infinite when it is not known."""
+    if trial.error is None:
+        return math.inf
+    return 0.0 if trial.error.faithful else trial.error.rmse
+
+
+def _memory(trial: Trial) -> float:
+    return math.inf if trial.footprint is None else float(trial.footprint.total_bytes)
+
+
+def _point(trial: Trial) -> tuple[float, float, float]:
+    return 1 / _speedup(trial), _memory(trial), _error(trial)
+
+
+def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+    return one != other and all(a <= b for a, b in zip(one, other, strict=True))
+
+
+def _plainness(trial: Trial) -> tuple[bool, int, float, float, str]:
+    return _error(trial) > 0, len(trial.recipe.choices), _memory(trial), -_speedup(trial), trial.recipe.label
+
+
+def _describe(trial: Trial) -> str:
+    speedup = _speedup_x(trial)
+    how = f"{speedup.median:.2f}x ({speedup.low:.2f} to {speedup.high:.2f}) the speed of plain eager"
+    if trial.error is None:
+        return f"{trial.recipe.label}: {how}"
+    right = "faithful" if trial.error.faithful else f"approximate, relative error {trial.error.rmse:.1e}"
+    return f"{trial.recipe.label}: {how}, {right}"
+
+
+def _nothing(trials: Iterable[Trial], max_memory_bytes: int | None) -> str:
+    measured = [trial for trial in trials if trial.eligible and trial.footprint is not None]
+    if max_memory_bytes is None or not measured:
+        return "no recipe ran, was measured and gave the right output"
+    least = min(measured, key=lambda trial: (_memory(trial), trial.recipe.label))
+    needed = int(_memory(least))
+    return (
+        f"no recipe fits into {size(max_memory_bytes)} ({max_memory_bytes:,} bytes); the least is had with "
+        f"{least.recipe.label}: {size(needed)} ({needed:,} bytes)"
+    )

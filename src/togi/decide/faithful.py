@@ -1,0 +1,92 @@
+"""The definition of "faithful": how large an error may be, in which unit, and what becomes of an approximate result.
+
+The unit is plain eager's own distance from the truth in float64, with a floor of a few roundings. The numbers come from
+``verify``, which holds the tensors; that an error is within the limit, and what it means, is said here alone.
+"""
+
+from __future__ import annotations
+
+import math
+
+from togi.core.records import ErrorReport, Outcome
+
+MAX_UNITS = 8.0
+"""Largest error of a faithful result, in multiples of plain eager's own. ``benchmarks/verification.py`` measures both
+sides: what is right stays below, planted faults lie above."""
+MAX_UNITS_COMPILED = 2 * MAX_UNITS
+"""The same for one compiled body alone. Inductor adds a row up one by one where torch adds pairwise: sums of 10,000
+terms of both signs came out 9 units off at their worst, 4 in root mean square, and are right."""
+
+FLOOR_ROUNDINGS = 4.0
+"""Floor of the unit, in roundings (machine epsilon) of float32 and float64: relative to the truth's root mean square
+for the root-mean-square error, to its largest magnitude for the largest error. Torch sums pairwise, other engines one
+by one: a sum of a million numbers came out 20 roundings off, 14 times eager's own error, and is right."""
+FLOOR_ROUNDINGS_16 = 0.5
+"""The same for 16-bit floats and less, whose roundings are visible errors: only that of the output itself."""
+MISMATCH_FLOOR = 1e-6
+"""Floor of the unit for integers and bools: share of elements. A tie within rounding may fall either way about as
+often."""
+_SMALLEST_FLOAT32 = 2.0**-126
+"""Below it float32 has fewer digits (subnormal numbers): the unit never falls below it, except in float64."""
+
+
+def unit_of_error(own: float, size: float, epsilon: float) -> float:
+    """One unit of error, absolute.
+
+    Args:
+        own: plain eager's own error.
+        size: of the truth: its root mean square for a root-mean-square error, its largest magnitude for a largest one.
+        epsilon: machine epsilon of the computation's type.
+    """
+    roundings = FLOOR_ROUNDINGS if epsilon < 1e-5 else FLOOR_ROUNDINGS_16
+    return max(own, roundings * epsilon * size, _SMALLEST_FLOAT32 if epsilon > 1e-10 else 0.0)
+
+
+def in_units(error: float, unit: float) -> float:
+    """``error / unit``, where no error is 0 and an error without a unit, or none at all (NaN), is infinite."""
+    if error == 0:
+        return 0.0
+    if math.isnan(error) or math.isnan(unit) or unit == 0 or math.isinf(error):
+        return math.inf
+    return error / unit
+
+
+def within(units: float, limit: float = MAX_UNITS) -> bool:
+    """An error of so many units is faithful. NaN is not."""
+    return units <= limit
+
+
+def accept(
+    error: ErrorReport, *, exact: bool, max_error: float | None = None, max_drop: float | None = None
+) -> tuple[Outcome, str]:
+    """``(OK, "")``, ``(OK, how approximate)`` or ``(WRONG, why)``: an error report becomes an outcome here alone.
+
+    Args:
+        exact: no technique of the recipe is approximate, so nothing beyond rounding is accepted.
+        max_error: largest relative root-mean-square error of an approximate result that the user accepts.
+        max_drop: largest drop of the subject's metric that the user accepts. Where both are given, both hold.
+    """
+    if error.problems:
+        return Outcome.WRONG, error.problems[0]
+    if error.faithful:
+        return Outcome.OK, ""
+    how_far = f"its error is {error.units:,.0f} x eager's own (relative RMS error {error.rmse:.1e})"
+    if exact:
+        return Outcome.WRONG, f"{how_far}, beyond what rounding explains"
+    if max_error is not None and not error.rmse <= max_error:
+        return Outcome.WRONG, f"{how_far}, above the allowed {max_error:.1e}"
+    if max_drop is not None:
+        return _accept_metric(error, max_drop)
+    if max_error is None:
+        return Outcome.WRONG, f"{how_far}, and no --max-error or --max-drop allows it"
+    return Outcome.OK, f"approximate: {how_far}, within the allowed {max_error:.1e}"
+
+
+def _accept_metric(error: ErrorReport, max_drop: float) -> tuple[Outcome, str]:
+    if error.metric is None or error.metric_original is None:
+        return Outcome.WRONG, "it is approximate, and --max-drop was given for a subject without a metric"
+    drop = error.metric_original - error.metric
+    measured = f"the metric goes from {error.metric_original:.4g} to {error.metric:.4g}"
+    if not drop <= max_drop:
+        return Outcome.WRONG, f"{measured}, a drop above the allowed {max_drop:g}"
+    return Outcome.OK, f"approximate: {measured}, within the allowed drop of {max_drop:g}"

@@ -1,0 +1,84 @@
+"""The definition of "faster": what an interval of speed-ups must show before one thing is called faster than another.
+
+Every report, ranking, verdict and gate of togi asks here, with the interval that it prints, so that no two of them can
+contradict each other. To change what counts as faster, change the constants.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import final
+
+from pydantic import Field
+
+from togi.core.records import Interval, Record
+
+MARGIN = 0.01
+"""The smallest difference in speed that matters, as a share of the time."""
+PROCESS_BIAS = 0.03
+"""By how much two processes of one and the same recipe may differ for as long as they live, as a share of the time.
+
+It comes from where their memory lies, and no number of rounds averages it out. On two cores of a server CPU (November
+2026), of the eight pairs that a shared machine left calm, seven differed by less than 2 % and one by 3.6 %: with the
+margin, this lies above all of them (2 % would not). ``benchmarks/noise.py --bias`` measures it on another machine."""
+CONFIDENCE = 0.95
+"""Of all intervals of one comparison together, however often and at however many contestants one looks."""
+CONCLUSIVE_X = 1.5
+"""Ends of an interval that differ by more than this factor say that something other than the contestants was measured
+(threads of one of them sharing a core for seconds). Nothing is concluded from such an interval."""
+
+
+class Speed(StrEnum):
+    """What an interval of speed-ups allows to say."""
+
+    FASTER = "faster"
+    SAME = "same speed"
+    SLOWER = "slower"
+    UNCLEAR = "cannot tell"
+
+
+@final
+class Criterion(Record):
+    """How large a difference must be. The fields are shares of the time, and a probability."""
+
+    margin: float = Field(default=MARGIN, ge=0)
+    process_bias: float = Field(default=PROCESS_BIAS, ge=0)
+    """Zero where both run in one process."""
+    confidence: float = Field(default=CONFIDENCE, gt=0, lt=1)
+
+    @property
+    def band_x(self) -> float:
+        """Speed-ups between its inverse and this are no difference."""
+        return 1.0 + self.margin + self.process_bias
+
+    def speed(self, speedup_x: Interval) -> Speed:
+        """``speedup_x``: the other's time over this one's, above 1 is faster."""
+        if 1.0 / self.band_x <= speedup_x.low and speedup_x.high <= self.band_x:
+            return Speed.SAME
+        if not conclusive(speedup_x):
+            return Speed.UNCLEAR
+        if speedup_x.low > self.band_x:
+            return Speed.FASTER
+        return Speed.SLOWER if speedup_x.high < 1.0 / self.band_x else Speed.UNCLEAR
+
+    def faster(self, speedup_x: Interval) -> bool:
+        """Beyond doubt, and by more than what matters."""
+        return self.speed(speedup_x) is Speed.FASTER
+
+    def slower(self, speedup_x: Interval) -> bool:
+        return self.speed(speedup_x) is Speed.SLOWER
+
+    def at_most_same(self, speedup_x: Interval) -> bool:
+        """Surely not faster; whether it is slower is not said."""
+        return speedup_x.high <= self.band_x
+
+
+BETWEEN_PROCESSES = Criterion()
+"""For contestants in processes of their own: 4 %."""
+WITHIN_PROCESS = Criterion(process_bias=0.0)
+"""For two things that run in one process: 1 %."""
+
+
+def conclusive(interval: Interval) -> bool:
+    """An interval of ratios is narrow enough to conclude anything from it."""
+    return interval.high <= CONCLUSIVE_X * interval.low

@@ -1,0 +1,195 @@
+"""The choice under limits: the fastest that fits, the original where nothing is faster, nothing where nothing fits."""
+
+from __future__ import annotations
+
+import itertools
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
+from togi.decide.choose import acceptable, choose, fits, front, rank, why_not
+from togi.decide.faster import BETWEEN_PROCESSES
+
+NO_GRAD = Choice(stage=Stage.RUNTIME, technique="no_grad")
+REFERENCE = Recipe(choices=(NO_GRAD,))
+
+
+def recipe(name: str, *more: str) -> Recipe:
+    choices = (Choice(stage=Stage.ENGINE, technique=t) for t in (name, *more))
+    return Recipe(choices=(*choices, NO_GRAD))
+
+
+def measured(
+    recipe: Recipe,
+    speedup: float,
+    *,
+    width: float = 0.02,
+    total_bytes: int | None = 1000,
+    faithful: bool = True,
+    rmse: float = 1e-6,
+) -> Trial:
+    """A trial that ran; ``width`` is half of the interval, as a share."""
+    low, high = (1.0, 1.0) if recipe == REFERENCE else (speedup * (1 - width), speedup * (1 + width))
+    return Trial(
+        recipe=recipe,
+        outcome=Outcome.OK,
+        error=ErrorReport(faithful=faithful, units=1.0 if faithful else 1e4, rmse=rmse, max_abs=rmse),
+        timing=Timing(
+            latency_ms=Interval(median=10 / speedup, low=9 / speedup, high=11 / speedup),
+            speedup_x=Interval(median=speedup, low=low, high=high),
+        ),
+        footprint=None if total_bytes is None else Footprint(idle_bytes=total_bytes, peak_bytes=0),
+    )
+
+
+def labels(trials: tuple[Trial, ...]) -> list[str]:
+    return [t.recipe.choices[0].technique for t in trials]
+
+
+def test_front_holds_exactly_what_nothing_beats() -> None:
+    points = list(itertools.product((1.0, 2.0, 3.0), (100, 200), (True, False)))
+    trials = [
+        measured(recipe(f"r{i}"), speed, total_bytes=size, faithful=faithful, rmse=1e-2)
+        for i, (speed, size, faithful) in enumerate(points)
+    ]
+    assert [points[int(name[1:])] for name in labels(front(trials))] == [(3.0, 100, True)]
+    trials = [measured(recipe("fast"), 3, total_bytes=300), measured(recipe("small"), 2, total_bytes=100)]
+    trials += [measured(recipe("beaten"), 1.9, total_bytes=100)]
+    trials += [measured(recipe("rough"), 4, total_bytes=300, faithful=False, rmse=1e-2)]
+    assert labels(front(trials)) == ["rough", "fast", "small"]
+
+
+def test_front_ignores_failures_and_takes_the_last_trial() -> None:
+    bad = Trial(recipe=recipe("bad"), outcome=Outcome.WRONG)
+    trials = [measured(recipe("a"), 9.0), bad, measured(recipe("b"), 2.0), measured(recipe("a"), 1.0)]
+    assert labels(front(trials)) == ["b"]
+    assert front([]) == ()
+
+
+def test_unknown_footprint_never_meets_a_limit_nor_beats_a_known_one() -> None:
+    unknown = measured(recipe("u"), 2.0, total_bytes=None)
+    assert not acceptable(unknown, max_memory_bytes=10**12)
+    assert acceptable(unknown)
+    assert labels(front([unknown, measured(recipe("k"), 1.5)])) == ["u", "k"]
+
+
+def test_fastest_within_limits_is_chosen() -> None:
+    trials = [
+        measured(REFERENCE, 1.0, total_bytes=100),
+        measured(recipe("big"), 4.0, total_bytes=300),
+        measured(recipe("rough"), 3.0, faithful=False, rmse=1e-1, total_bytes=100),
+        measured(recipe("fine"), 2.0, total_bytes=100),
+    ]
+    assert choose(trials).trial == trials[1]
+    chosen = choose(trials, max_memory_bytes=200)
+    assert chosen.trial == trials[2]
+    assert "3.00x (2.94 to 3.06)" in chosen.reason
+    assert "approximate" in chosen.reason
+    chosen = choose(trials, max_memory_bytes=200, unusable={trials[2].recipe})
+    assert chosen.trial == trials[3]
+    assert "faithful" in chosen.reason
+
+
+def test_original_wins_unless_beaten_beyond_doubt() -> None:
+    reference = measured(REFERENCE, 1.0)
+    doubtful = measured(recipe("doubtful"), 1.05, width=0.06)
+    chosen = choose([reference, doubtful])
+    assert chosen.trial == reference
+    assert "beyond doubt" in chosen.reason
+    sure = measured(recipe("sure"), 1.06, width=0.01)
+    assert choose([reference, doubtful, sure]).trial == sure
+
+
+def test_among_equals_the_plainer_one() -> None:
+    reference = measured(REFERENCE, 1.0)
+    plain, laden = measured(recipe("a"), 2.0), measured(recipe("a", "b"), 2.015)
+    rough = measured(recipe("r"), 2.01, faithful=False)
+    assert choose([reference, laden, plain, rough]).trial == plain
+    faster = measured(recipe("a", "c"), 2.2)
+    assert choose([reference, plain, faster]).trial == faster
+
+
+def test_nothing_within_limits_says_what_the_smallest_needs() -> None:
+    trials = [measured(REFERENCE, 1.0, total_bytes=2000), measured(recipe("a"), 2.0, total_bytes=3000)]
+    chosen = choose(trials, max_memory_bytes=1000)
+    assert chosen.trial is None
+    assert "no_grad: 1.95 KiB (2,000 bytes)" in chosen.reason
+    assert choose([]).trial is None
+
+
+def test_slower_but_small_enough_is_chosen_when_the_original_is_too_large() -> None:
+    trials = [measured(REFERENCE, 1.0, total_bytes=2000), measured(recipe("a"), 0.5, total_bytes=900)]
+    chosen = choose(trials, max_memory_bytes=1000)
+    assert chosen.trial == trials[1]
+    assert "plain eager itself does not fit" in chosen.reason
+
+
+def test_a_proven_one_stays_while_others_are_within_what_two_processes_may_differ() -> None:
+    reference, saved = measured(REFERENCE, 1.0), measured(recipe("saved"), 2.0)
+    near, far = measured(recipe("near"), 2.07), measured(recipe("far"), 2.2)
+    assert choose([reference, saved, near], proven={saved.recipe}).trial == saved
+    assert "two processes" in why_not(near, saved)
+    assert choose([reference, saved, near, far], proven={saved.recipe}).trial == far
+    assert choose([reference, saved, far], proven={saved.recipe, far.recipe}).trial == far
+
+
+def test_a_proven_one_that_is_not_faster_any_more_gives_way() -> None:
+    reference, slow = measured(REFERENCE, 1.0), measured(recipe("slow"), 1.01)
+    next_one = measured(recipe("next"), 1.5)
+    assert choose([reference, slow, next_one], proven={slow.recipe}).trial == next_one
+    assert choose([reference, slow], proven={slow.recipe}).trial == reference
+
+
+def test_a_noisy_reference_is_still_the_reference() -> None:
+    noisy = measured(REFERENCE, 1.0).model_copy(update={"outcome": Outcome.UNSTABLE})
+    assert choose([noisy, measured(recipe("slow"), 0.5)]).trial == noisy
+
+
+def test_rank_ends_with_the_reference() -> None:
+    trials = [measured(REFERENCE, 1.0), measured(recipe("a"), 2.0), measured(recipe("slow"), 0.9)]
+    assert rank([*trials, measured(recipe("b"), 3.0)]) == (recipe("b"), recipe("a"), REFERENCE)
+
+
+def test_it_is_said_why_something_faster_was_not_chosen() -> None:
+    chosen = measured(recipe("chosen"), 2.0)
+    assert why_not(measured(recipe("big"), 3.0, total_bytes=5000), chosen, 4000) == (
+        "it needs 4.88 KiB of memory, the limit is 3.91 KiB"
+    )
+    assert "beyond doubt" in why_not(measured(recipe("wide"), 3.0, width=0.5), chosen)
+    assert why_not(measured(recipe("slower"), 1.9), chosen) == ""
+    assert why_not(chosen, chosen) == ""
+
+
+TRIALS = st.lists(
+    st.builds(
+        measured,
+        st.sampled_from([REFERENCE, Recipe(), *(recipe(f"r{i}", *"xyz"[: i % 3]) for i in range(6))]),
+        st.floats(0.2, 5.0),
+        width=st.floats(0.0, 0.4),
+        total_bytes=st.none() | st.integers(1, 2000),
+        faithful=st.booleans(),
+    ),
+    max_size=8,
+    unique_by=lambda trial: trial.recipe,
+)
+
+
+@given(trials=TRIALS, limit=st.none() | st.integers(0, 2500), order=st.randoms())
+@settings(max_examples=300, deadline=None)
+def test_whatever_was_measured(trials: list[Trial], limit: int | None, order: object) -> None:
+    chosen = choose(trials, limit).trial
+    shuffled = list(trials)
+    order.shuffle(shuffled)  # type: ignore[attr-defined]
+    assert choose(shuffled, limit).trial == chosen
+    reference = next((t for t in trials if t.recipe == REFERENCE), None)
+    if chosen is None:
+        assert reference is None or not fits(reference, limit)
+        return
+    assert fits(chosen, limit)
+    forced = reference is not None and not fits(reference, limit)
+    assert chosen is reference or forced or BETWEEN_PROCESSES.faster(chosen.timing.speedup_x)  # type: ignore[union-attr]
+    assert chosen is reference or why_not(chosen, chosen, limit) == ""
+    ranked = rank(trials, limit)
+    assert ranked[0] == chosen.recipe
+    assert len(set(ranked)) == len(ranked)
