@@ -29,7 +29,8 @@ import torch
 sys.path.insert(0, str(Path(__file__).parent))
 import memory_models
 
-from togi.footprint.account.make import account_of, close_account
+from togi.footprint.account.make import account_of
+from togi.footprint.account.owners import account_from
 from togi.footprint.account.watch import Watch
 from togi.footprint.step import OptimizerName, Step, make_step
 from togi.machine.describe import machine
@@ -72,10 +73,10 @@ def _plain(step: Step) -> float:
 def _watched(step: Step) -> tuple[float, float]:
     started = time.perf_counter()
     watch = Watch(step.module)
-    watch.enter_module(step.module)
+    watch.add_module(step.module)
     with watch:
         step.run()
-    close_account(watch)
+    account_from(watch)
     return watch.ms, (time.perf_counter() - started) * 1e3
 
 

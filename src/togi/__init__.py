@@ -21,7 +21,7 @@ _PUBLIC = {
     "lean": "togi.tiling.lean",
     "load": "togi.api",
     "memory": "togi.api",
-    "no_hidden_hooks": "togi.footprint.guard.hooks",
+    "no_hidden_hooks": "togi.footprint.guard.hidden_hooks",
     "predict_memory": "togi.api",
     "tune": "togi.api",
     "within": "togi.footprint.guard.within",

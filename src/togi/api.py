@@ -25,8 +25,8 @@ if TYPE_CHECKING:
     from torch import nn
 
     from togi.artifact.honed import Honed
+    from togi.footprint.account.make import Watched
     from togi.footprint.account.record import Account
-    from togi.footprint.account.round_code import Watched
     from togi.footprint.fit.record import FitResult
     from togi.footprint.prediction.record import Prediction
     from togi.footprint.snapshot.record import SnapshotAccount
@@ -247,7 +247,7 @@ def memory(
         TogiError: bad subject or option; the run failed (with what it raised); a file that is no whole snapshot.
     """
     if subject is None:
-        from togi.footprint.account.round_code import Watched
+        from togi.footprint.account.make import Watched
 
         return Watched(module, device=device)
     if isinstance(subject, str | Path) and _is_snapshot(subject):
@@ -270,7 +270,7 @@ def memory(
     with _reference(subject, inputs, {}) as (ref, name):
         answer = run_errand(
             ref,
-            "togi.footprint.account.errand:account",
+            "togi.footprint.account.make:account",
             payload,
             purpose="run for its account of memory",
             device=device,
@@ -393,7 +393,7 @@ def predict_memory(
     with _reference(subject, inputs, {}) as (ref, name):
         answer = run_errand(
             ref,
-            "togi.footprint.prediction.errand:predict",
+            "togi.footprint.prediction.predict:predict",
             payload,
             purpose="predicted",
             seed=seed,

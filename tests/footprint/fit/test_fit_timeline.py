@@ -20,8 +20,8 @@ from togi.footprint.fit.measured import tensors_before
 from togi.footprint.fit.observe import Call, Observed, Result, Saved, observe, watched_by
 from togi.footprint.fit.plan import Action
 from togi.footprint.fit.timeline import Choice, Timeline
-from togi.footprint.ledger import Ledger, Piece
 from togi.footprint.step import Step, mean_of_outputs
+from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.subject.inputs import Inputs
 
 LARGE = {
@@ -54,8 +54,8 @@ def _timeline(name: str) -> Timeline:
 def _booked(name: str, choice: Choice) -> int:
     actions = dict.fromkeys(choice.dropped, Action.RECOMPUTE) | dict.fromkeys(choice.kept, Action.KEEP)
     with on_fake_tensors(_step(name)) as fake:
-        ledger = Ledger()
-        ledger.enter(tensors_before(fake), "before")
+        ledger = StorageTracker()
+        ledger.add_existing(tensors_before(fake), "before")
         with watched_by(fake.module, lambda: Keeper(actions)), torch.random.fork_rng(), ledger:
             fake.run()
     return ledger.peak_bytes
@@ -132,7 +132,7 @@ def _chain(sizes: list[int]) -> Observed:
         Call(f"op#{at}", at + 1, (results[at - 1],) if at else (), (result,), ms=1.0)
         for at, result in enumerate(results)
     ]
-    pieces = [Piece(bytes=r.bytes, device="cpu", born=r.made_at, died=r.died_at) for r in results]
+    pieces = [StorageLifetime(bytes=r.bytes, device="cpu", born=r.made_at, died=r.died_at) for r in results]
     return Observed(calls, pieces, 2 * count + 2)
 
 

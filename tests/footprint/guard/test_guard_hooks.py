@@ -8,7 +8,7 @@ from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
 from torch.utils.checkpoint import checkpoint
 
 import togi
-from togi.footprint.guard.hooks import HiddenHooksError
+from togi.footprint.guard.hidden_hooks import HiddenHooksError
 
 
 def gelu_twice(given: torch.Tensor) -> torch.Tensor:

@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from togi.footprint.prediction.largest_batch import halvings, largest_batch
+from togi.footprint.prediction.predict import halvings, largest_batch
 
 
 @given(st.integers(0, 10**9), st.integers(1, 10**6), st.integers(1, 10**10), st.integers(1, 4096))

@@ -11,7 +11,7 @@ from torch._inductor.codecache import PyCodeCache
 
 from togi.core.errors import SubjectError
 from togi.footprint.account.record import Category
-from togi.footprint.prediction.predict import predict_cpu
+from togi.footprint.prediction.cpu import predict_cpu
 from togi.footprint.step import make_step
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject

@@ -11,7 +11,7 @@ from torch.utils.checkpoint import checkpoint
 
 from togi.core.errors import SubjectError
 from togi.footprint.account.make import account_of
-from togi.footprint.prediction.predict import predict_cpu
+from togi.footprint.prediction.cpu import predict_cpu
 from togi.footprint.step import OptimizerName, make_step
 from togi.subject.inputs import Subject
 

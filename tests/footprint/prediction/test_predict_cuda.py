@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from togi.footprint.prediction.cuda import predict_cuda
 from togi.footprint.prediction.cuda_kernels import CudaKernels, attention_backend
-from togi.footprint.prediction.errand import prediction_of
-from togi.footprint.prediction.predict import record
+from togi.footprint.prediction.fake_run import record
+from togi.footprint.prediction.predict import prediction_of
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import make_step
 from togi.subject.inputs import Subject
@@ -121,7 +121,7 @@ def test_choice_of_attention(dtype: torch.dtype, masked: bool, backend: str) -> 
 def test_dropout_keeps_one_byte_an_element() -> None:
     step = make_step(Subject(Dropped().train(), torch.randn(1024, 256)), train=True)
     recording = record(step, around=CudaKernels())
-    masks = [piece.bytes for piece in recording.pieces if "native_dropout" in piece.op]
+    masks = [lifetime.bytes for lifetime in recording.lifetimes if "native_dropout" in lifetime.op]
     assert sorted(set(masks)) == [1024 * 256, 1024 * 256 * 4]
 
 

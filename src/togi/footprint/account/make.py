@@ -1,21 +1,33 @@
-"""From a watched run to its account."""
+"""Accounts of memory: of a step, of a subject in a child process, and of any code in a ``with`` block."""
 
 from __future__ import annotations
 
 import gc
+import threading
 import time
-from collections.abc import Iterable
+from types import TracebackType
+from typing import Self
 
-from torch import Tensor
-from torch.utils._pytree import tree_leaves
+from torch import nn
+from torch._C._autograd import _profiler_enabled
 
-from togi.footprint.account.owners import held_names, holdings_at, kept_by_autograd, moment, owners
+from togi.core.errors import TogiError
+from togi.footprint.account.owners import account_from
 from togi.footprint.account.record import Account, Category
-from togi.footprint.account.timeline import timeline_of
 from togi.footprint.account.watch import Watch
-from togi.footprint.step import Step
+from togi.footprint.step import Step, make_step
+from togi.footprint.storage_tracker import tensors_of
+from togi.subject.inputs import Subject
+from togi.worker.protocol import Message
 
-_BEFORE = (Category.PARAMETER, Category.BUFFER, Category.INPUT, Category.OPTIMIZER)
+_ONE_AT_A_TIME = threading.Lock()
+"""PyTorch's profiler is one per process."""
+
+
+def account(subject: Subject, payload: Message) -> Message:
+    """Of a subject, in a child. ``payload``: train, optimizer, batch, dtype, device as ``make_step`` takes them."""
+    step = make_step(subject, **payload)
+    return account_of(step, device=payload["device"]).model_dump(mode="json")
 
 
 def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account:
@@ -26,13 +38,13 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     step.run()
     plain_ms = (time.perf_counter() - started) * 1e3
     watch = Watch(step.module, device=device)
-    watch.enter_module(step.module)
-    watch.enter(_tensors((step.sample.args, dict(step.sample.kwargs))), Category.INPUT)
+    watch.add_module(step.module)
+    watch.add_existing(tensors_of((step.sample.args, dict(step.sample.kwargs))), Category.INPUT)
     if step.optimizer is not None:
-        watch.enter_optimizer(step.optimizer, step.module)
+        watch.add_optimizer(step.optimizer, step.module)
     with watch:
         step.run()
-    found = close_account(watch)
+    found = account_from(watch)
     trained = sum(p.nbytes for p in step.module.parameters() if p.requires_grad) if step.train else 0
     return found.model_copy(
         update={
@@ -45,27 +57,51 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     )
 
 
-def close_account(watch: Watch) -> Account:
-    """The account of a run that has been watched."""
-    stream = watch.stream
-    order, owner = stream.peak_order, owners(watch)
-    holdings = holdings_at(watch, order, owner)
-    before = [piece for piece in watch.ledger.pieces if piece.op == "" and piece.category]
-    outputs = sum(piece.bytes for piece in watch.ledger.pieces if piece.category == Category.OUTPUT)
-    return Account(
-        device=watch.device,
-        train=watch.backward_at is not None,
-        peak_bytes=sum(holding.bytes for holding in holdings),
-        baseline_bytes=sum(piece.bytes for piece in before),
-        peak=moment(watch, order, owner),
-        holdings=holdings,
-        kept=kept_by_autograd(watch),
-        held_names=held_names(watch, order, owner),
-        minimum_bytes=sum(piece.bytes for piece in before if piece.category in _BEFORE) + outputs,
-        timeline=timeline_of(watch, owner),
-        watched_ms=watch.ms,
-    )
+class Watched:
+    """A context manager round any code: ``with togi.memory() as watched:``. ``account`` says afterwards where the
+    memory of the code in it went.
 
+    What was there before is known only where ``module`` is given: its parameters and buffers are then counted and
+    named. Everything else that existed is left out, also where the code frees it.
+    """
 
-def _tensors(values: object) -> Iterable[Tensor]:
-    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+    def __init__(self, module: nn.Module | None = None, *, device: str = "cpu") -> None:
+        self._watch = Watch(module, device=device)
+        self._account: Account | None = None
+        self._why_none = "there is no account yet: read it after the end of the with block, which must not raise"
+        if module is not None:
+            self._watch.add_module(module)
+
+    @property
+    def account(self) -> Account:
+        """Raises TogiError before the end of the ``with`` block, after one that raised, and where nothing was seen."""
+        if self._account is None:
+            raise TogiError(self._why_none)
+        return self._account
+
+    def __enter__(self) -> Self:
+        """Raises TogiError where the process is being profiled already, by another ``togi.memory()`` for instance."""
+        if _profiler_enabled() or not _ONE_AT_A_TIME.acquire(blocking=False):
+            raise TogiError(
+                "a profiler is running already (another togi.memory() or torch.profiler), and PyTorch allows one at a "
+                "time: nothing of this block would be seen. Put the blocks one after the other"
+            )
+        try:
+            self._watch.__enter__()
+        except BaseException:
+            _ONE_AT_A_TIME.release()
+            raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._watch.__exit__(kind, error, trace)
+        except TogiError as nothing_seen:  # the watched code did nothing wrong: told to who asks for the account
+            self._why_none = str(nothing_seen)
+            return
+        finally:
+            _ONE_AT_A_TIME.release()
+        if error is None:
+            self._account = account_from(self._watch)

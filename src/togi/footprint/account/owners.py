@@ -1,124 +1,161 @@
-"""Joins the ledger with the allocator's stream: every block gets an owner, and every byte of the peak a line."""
+"""From a watched run to its account: joins tracked storages with the allocator's events.
+
+Every allocation gets an owner and every byte of the peak a line, so that the owners sum to the peak.
+"""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 
-from togi.footprint.account.allocations import Block, Stream
-from togi.footprint.account.names import Name
-from togi.footprint.account.record import Category, HeldName, Holding, Kept, Moment
+from togi.footprint.account.allocator_events import Allocation, Allocations
+from togi.footprint.account.record import (
+    BEFORE_THE_RUN,
+    Account,
+    Category,
+    CategoryTimeline,
+    HeldName,
+    Holding,
+    Kept,
+    PeakMoment,
+)
 from togi.footprint.account.watch import Watch
-from togi.footprint.ledger import Piece
-from togi.footprint.whereabouts import FORWARD
+from togi.footprint.storage_tracker import StorageLifetime, category_of
 
 _WORTH = 0.005
 """Share of the peak below which a name is not worth a line of code."""
+_POINTS = 1200
+"""More than a picture has columns."""
 
 
-def owners(watch: Watch) -> dict[Block, Piece]:
-    """Block -> the piece that it holds. Blocks without one are workspace."""
-    by_address: dict[int, list[Block]] = {}
-    for block in watch.stream.blocks:
+def account_from(watch: Watch) -> Account:
+    """The account of a run that has been watched."""
+    allocations = watch.allocations
+    order, owner = allocations.peak_order, _owners(watch)
+    holdings = _holdings_at(watch, order, owner)
+    outputs = sum(found.bytes for found in watch.tracker.lifetimes if found.category == Category.OUTPUT)
+    return Account(
+        device=watch.device,
+        train=watch.backward_at is not None,
+        peak_bytes=sum(holding.bytes for holding in holdings),
+        baseline_bytes=sum(found.bytes for found in watch.existing),
+        peak=_moment(watch, order, owner),
+        holdings=holdings,
+        kept=_kept_by_autograd(watch),
+        held_names=_held_names(watch, order, owner),
+        minimum_bytes=sum(found.bytes for found in watch.existing if found.category in BEFORE_THE_RUN) + outputs,
+        timeline=_timeline(watch, owner),
+        watched_ms=watch.ms,
+    )
+
+
+def _owners(watch: Watch) -> dict[Allocation, StorageLifetime]:
+    """The storage that each allocation holds. Allocations without one are workspace."""
+    by_address: dict[int, list[Allocation]] = {}
+    for block in watch.allocations.blocks:
         by_address.setdefault(block.address, []).append(block)
-    found: dict[Block, Piece] = {}
-    for address, pieces in watch.ledger.addresses.items():
+    found: dict[Allocation, StorageLifetime] = {}
+    for address, lifetimes in watch.tracker.addresses.items():
         blocks = by_address.get(address, [])
         born = [block.operation for block in blocks]
-        for piece in pieces:
-            number = bisect_right(born, piece.born) - 1
+        for lifetime in lifetimes:
+            number = bisect_right(born, lifetime.born) - 1
             if number >= 0 and blocks[number] not in found:
-                found[blocks[number]] = piece
+                found[blocks[number]] = lifetime
     return found
 
 
-def category_of(piece: Piece, watch: Watch) -> Category:
-    if piece.category and piece not in watch.kept:
-        return Category(piece.category)
-    start = watch.backward_at
-    made = piece.where.phase == FORWARD and piece.op != ""
-    if made and start is not None and piece.born < start and piece.alive_at(start):
-        return Category.ACTIVATION
-    return Category(piece.category) if piece.category else Category.TEMPORARY
-
-
-def holdings_at(watch: Watch, order: int, owner: Mapping[Block, Piece]) -> tuple[Holding, ...]:
+def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[Holding, ...]:
     """Who held what after that allocation, the largest first; equal owners are one."""
-    operation = _operation_at(watch.stream, order)
-    single = [_before(piece) for piece in _entered(watch) if piece.alive_at(operation)]
-    single += [_of_block(block, owner.get(block), watch) for block in watch.stream.alive_at(order)]
-    merged: dict[tuple[object, ...], Holding] = {}
-    for holding in single:
-        key = (holding.category, holding.module, holding.line, holding.op, holding.phase)
-        known = merged.get(key)
-        merged[key] = holding if known is None else _sum(known, holding)
-    return tuple(sorted(merged.values(), key=lambda holding: -holding.bytes))
+    operation = watch.allocations.operations[order]
+    sums: dict[tuple[Category, str, str, str, str], list[int]] = {}
+
+    def add(bytes: int, category: Category, module: str = "", line: str = "", op: str = "", phase: str = "") -> None:
+        held = sums.setdefault((category, module, line, op, phase), [0, 0])
+        held[0] += bytes
+        held[1] += 1
+
+    for lifetime in watch.existing:
+        if lifetime.alive_at(operation):
+            add(lifetime.bytes, Category(lifetime.category), lifetime.where.module)
+    for block in watch.allocations.alive_at(order):
+        if (made := owner.get(block)) is None:
+            add(block.bytes, Category.WORKSPACE, op=block.maker)
+        else:
+            where = made.where
+            add(block.bytes, _category(made, watch), where.module, where.line, made.op, where.phase)
+    found = (
+        Holding(bytes=bytes, blocks=blocks, category=category, module=module, line=line, op=op, phase=phase)
+        for (category, module, line, op, phase), (bytes, blocks) in sums.items()
+    )
+    return tuple(sorted(found, key=lambda holding: -holding.bytes))
 
 
-def moment(watch: Watch, order: int, owner: Mapping[Block, Piece]) -> Moment:
-    """What was running when the block at ``order`` was taken."""
-    block = next(block for block in watch.stream.blocks if block.order == order)
-    piece = owner.get(block)
-    sibling = piece or next((p for b, p in owner.items() if b.operation == block.operation), None)
-    first, last = watch.stream.sums[0][0], watch.stream.sums[-1][0]
+def _moment(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> PeakMoment:
+    """What was running when the allocation at ``order`` was made."""
+    block = next(block for block in watch.allocations.blocks if block.order == order)
+    made = owner.get(block) or next((found for b, found in owner.items() if b.operation == block.operation), None)
+    first, last = watch.allocations.sums[0][0], watch.allocations.sums[-1][0]
     share = (block.born_ns - first) / (last - first) if last > first else 0.0
-    if sibling is None:
-        return Moment(op=block.maker, share_of_run=share)
-    where = sibling.where
-    return Moment(op=sibling.op, module=where.module, line=where.line, phase=where.phase, share_of_run=share)
+    if made is None:
+        return PeakMoment(op=block.maker, share_of_run=share)
+    where = made.where
+    return PeakMoment(op=made.op, module=where.module, line=where.line, phase=where.phase, share_of_run=share)
 
 
-def kept_by_autograd(watch: Watch) -> tuple[Kept, ...]:
+def _kept_by_autograd(watch: Watch) -> tuple[Kept, ...]:
     """The largest first; what was there before the run (weights) included, since autograd keeps a reference to it."""
     found = [
         Kept(
-            bytes=piece.bytes,
+            bytes=lifetime.bytes,
             kept_by=tuple(sorted(set(places))),
-            category=category_of(piece, watch),
-            module=piece.where.module,
-            line=piece.where.line,
-            op=piece.op,
+            category=_category(lifetime, watch),
+            module=lifetime.where.module,
+            line=lifetime.where.line,
+            op=lifetime.op,
         )
-        for piece, places in watch.kept.items()
+        for lifetime, places in watch.kept.items()
     ]
     return tuple(sorted(found, key=lambda kept: -kept.bytes))
 
 
-def held_names(watch: Watch, order: int, owner: Mapping[Block, Piece]) -> tuple[HeldName, ...]:
-    """Names that hold memory at the peak which nobody uses again, with what deleting them would bring."""
-    operation = _operation_at(watch.stream, order)
-    names = next((names for height, names in reversed(watch.heights) if height <= operation), {})
-    idle = {piece: who for piece, who in names.items() if _idle(piece, operation, watch)}
-    idle = {piece: who for piece, who in idle.items() if piece.bytes >= _WORTH * watch.stream.sums[order][1]}
-    block_of = {piece: block for block, piece in owner.items()}
-    peak = watch.stream.sums[order][1]
+def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[HeldName, ...]:
+    """Names that hold memory at the peak which nobody uses again, with what deleting them would save."""
+    operation, peak = watch.allocations.operations[order], watch.allocations.sums[order][1]
+    names = next((names for at, names in reversed(watch.names_at_peaks) if at <= operation), {})
+    idle = {
+        lifetime: who
+        for lifetime, who in names.items()
+        if _idle(lifetime, operation, watch) and lifetime.bytes >= _WORTH * peak
+    }
+    block_of = {lifetime: block for block, lifetime in owner.items()}
     found: list[HeldName] = []
     for line in {name.line for who in idle.values() for name in who}:
-        pieces = [piece for piece, who in idle.items() if any(name.line == line for name in who)]
-        early = {block_of[piece]: piece.used for piece in pieces if piece in block_of}
-        saved = peak - _peak_with(watch.stream, early)
+        held = [lifetime for lifetime, who in idle.items() if any(name.line == line for name in who)]
+        early = {block_of[lifetime]: lifetime.used for lifetime in held if lifetime in block_of}
+        saved = peak - _peak_with(watch.allocations, early)
         found += [
-            HeldName(name=name.name, line=line, bytes=piece.bytes, saved_bytes=saved)
-            for piece in pieces
-            for name in _unique(idle[piece])
+            HeldName(name=name.name, line=line, bytes=lifetime.bytes, saved_bytes=saved)
+            for lifetime in held
+            for name in dict.fromkeys(idle[lifetime])
             if name.line == line and saved > 0
         ]
     return tuple(sorted(found, key=lambda held: (-held.saved_bytes, held.line, held.name)))
 
 
-def _idle(piece: Piece, operation: int, watch: Watch) -> bool:
+def _idle(lifetime: StorageLifetime, operation: int, watch: Watch) -> bool:
     """Nobody uses it again, nothing but the name keeps it, and it was made in this run."""
-    kept = piece in watch.kept or piece.category in (Category.OUTPUT, Category.GRADIENT, Category.OPTIMIZER)
-    return piece.used < operation and not kept and piece.op != ""
+    kept = lifetime in watch.kept or lifetime.category in (Category.OUTPUT, Category.GRADIENT, Category.OPTIMIZER)
+    return lifetime.used < operation and not kept and lifetime.op != ""
 
 
-def _peak_with(stream: Stream, early: Mapping[Block, int]) -> int:
-    """The peak if each of these blocks were freed after the operation given for it."""
-    changes = [0] * (len(stream.sums) + 1)
-    operations = _operations(stream)
-    for block in stream.blocks:
+def _peak_with(allocations: Allocations, early: Mapping[Allocation, int]) -> int:
+    """The peak if each of these were freed after the operation given for it."""
+    changes = [0] * (len(allocations.sums) + 1)
+    operations = allocations.operations
+    for block in allocations.blocks:
         changes[block.order] += block.bytes
-        freed = len(stream.sums) if block.freed is None else block.freed
+        freed = len(allocations.sums) if block.freed is None else block.freed
         if block in early:
             freed = min(freed, max(block.order + 1, bisect_right(operations, early[block])))
         changes[freed] -= block.bytes
@@ -129,46 +166,45 @@ def _peak_with(stream: Stream, early: Mapping[Block, int]) -> int:
     return highest
 
 
-def _operations(stream: Stream) -> list[int]:
-    """The operation that was running, or the last one before, at every place of the stream."""
-    born = {block.order: block.operation for block in stream.blocks}
-    found, now = [], 0
-    for order in range(len(stream.sums)):
-        now = max(now, born.get(order, now))
-        found.append(now)
-    return found
+def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> CategoryTimeline:
+    """What was there before the run counts from its start to its end."""
+    sums = watch.allocations.sums
+    changes: dict[Category, list[int]] = {}
 
+    def series(category: Category) -> list[int]:
+        return changes.setdefault(category, [0] * (len(sums) + 1))
 
-def _operation_at(stream: Stream, order: int) -> int:
-    return _operations(stream)[order]
-
-
-def _entered(watch: Watch) -> Iterable[Piece]:
-    return (piece for piece in watch.ledger.pieces if piece.op == "" and piece.category)
-
-
-def _before(piece: Piece) -> Holding:
-    return Holding(bytes=piece.bytes, blocks=1, category=Category(piece.category), module=piece.where.module)
-
-
-def _of_block(block: Block, piece: Piece | None, watch: Watch) -> Holding:
-    if piece is None:
-        return Holding(bytes=block.bytes, blocks=1, category=Category.WORKSPACE, op=block.maker)
-    where = piece.where
-    return Holding(
-        bytes=block.bytes,
-        blocks=1,
-        category=category_of(piece, watch),
-        module=where.module,
-        line=where.line,
-        op=piece.op,
-        phase=where.phase,
+    for block in watch.allocations.blocks:
+        made = owner.get(block)
+        of = series(_category(made, watch) if made else Category.WORKSPACE)
+        of[block.order] += block.bytes
+        of[len(sums) if block.freed is None else block.freed] -= block.bytes
+    for lifetime in watch.existing:
+        series(Category(lifetime.category))[0] += lifetime.bytes
+    kept = _points([total for _, total in sums])
+    return CategoryTimeline(
+        ms=tuple((sums[order][0] - sums[0][0]) * 1e-6 for order in kept),
+        bytes={category: _sums_at(of, kept) for category, of in changes.items()},
     )
 
 
-def _sum(first: Holding, second: Holding) -> Holding:
-    return first.model_copy(update={"bytes": first.bytes + second.bytes, "blocks": first.blocks + second.blocks})
+def _points(totals: Sequence[int]) -> list[int]:
+    """Of every stretch the place of its highest and of its last total, so that no peak is lost."""
+    width = max(1, 2 * len(totals) // _POINTS)
+    kept: set[int] = set()
+    for first in range(0, len(totals), width):
+        stretch = range(first, min(first + width, len(totals)))
+        kept |= {max(stretch, key=totals.__getitem__), stretch[-1]}
+    return sorted(kept)
 
 
-def _unique(names: Iterable[Name]) -> Iterable[Name]:
-    return dict.fromkeys(names)
+def _sums_at(changes: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
+    total, sums = 0, []
+    for change in changes:
+        total += change
+        sums.append(total)
+    return tuple(sums[place] for place in places)
+
+
+def _category(lifetime: StorageLifetime, watch: Watch) -> Category:
+    return category_of(lifetime, watch.backward_at, watch.kept)

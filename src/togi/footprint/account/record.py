@@ -1,4 +1,4 @@
-"""What an account says."""
+"""The account of a run's memory, as a record."""
 
 from __future__ import annotations
 
@@ -21,6 +21,10 @@ class Category(StrEnum):
     TEMPORARY = "temporary"
     WORKSPACE = "workspace"
     """Taken by a kernel for itself, or by autograd's engine, and never seen as a tensor."""
+
+
+BEFORE_THE_RUN = (Category.PARAMETER, Category.BUFFER, Category.INPUT, Category.OPTIMIZER)
+"""What is there when a step begins."""
 
 
 class Holding(Record):
@@ -59,7 +63,7 @@ class HeldName(Record):
     guessed."""
 
 
-class Moment(Record):
+class PeakMoment(Record):
     """When the peak was reached."""
 
     op: str
@@ -69,7 +73,7 @@ class Moment(Record):
     share_of_run: float = 0.0
 
 
-class Timeline(Record):
+class CategoryTimeline(Record):
     """Bytes alive over the run, by category, thinned out where nothing is lost to the eye."""
 
     ms: tuple[float, ...]
@@ -88,7 +92,7 @@ class Account(Record):
     """Everything alive at the peak, what was there before the run (``baseline_bytes``) included."""
     baseline_bytes: int
     """Parameters, buffers, inputs, optimizer state and whatever else was known before the run."""
-    peak: Moment
+    peak: PeakMoment
     holdings: tuple[Holding, ...]
     """Owners at the peak, the largest first. Their bytes sum to ``peak_bytes``."""
     kept: tuple[Kept, ...] = ()
@@ -97,7 +101,7 @@ class Account(Record):
     """Parameters, buffers, inputs, outputs, and gradients and optimizer state where there are any."""
     resident_rise_bytes: int | None = None
     """How far the process grew in the same run, for engines with an allocator of their own."""
-    timeline: Timeline
+    timeline: CategoryTimeline
     plain_ms: float = 0.0
     watched_ms: float = 0.0
     notes: tuple[str, ...] = ()

@@ -1,27 +1,45 @@
-"""Watches a run: the ledger for who asked for memory, the profiler for what the allocator did."""
+"""Watches a run: storages and who asked for them, the allocator's events, and what keeps memory alive.
+
+What autograd keeps is read from its graph at the moment backward begins, not with saved-tensor hooks: hooks change what
+is saved (a packed output is another tensor), and code may forbid them. Which local names hold what is read from the
+frames whenever the run reaches a new peak.
+
+Source: torch.autograd docs, "Saved tensors" (``grad_fn._saved_*``).
+"""
 
 from __future__ import annotations
 
+import inspect
 import sys
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from typing import Any, Self
+from types import FrameType
+from typing import Any, NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
-from torch._C._profiler import _RecordFunctionFast  # the cheap form of torch.profiler.record_function
 from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile
-from torch.utils._pytree import tree_leaves
 
 from togi.core.errors import TogiError
-from togi.footprint.account.allocations import MARK, Stream, read_stream
-from togi.footprint.account.kept import kept_pieces, nodes_below
-from togi.footprint.account.names import Name, names_of
+from togi.footprint.account.allocator_events import Allocations, MarkingTracker, read_allocations
 from togi.footprint.account.record import Category
-from togi.footprint.ledger import Ledger, Piece
-from togi.footprint.whereabouts import BACKWARD, Whereabouts, users_frames
+from togi.footprint.module_tracker import BACKWARD, ModuleTracker, users_frames
+from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, tensors_of
+
+_RAW = "_raw_saved_"
+_UNKNOWN = object()
+"""An older torch does not tell whether a value is behind a hook: then it is left alone."""
+_SMALLEST_BYTES = 64 * 1024
+"""Names that hold less are not looked at."""
+
+
+class Name(NamedTuple):
+    """A local variable of a running function."""
+
+    name: str
+    line: str
 
 
 class Watch:
@@ -34,41 +52,51 @@ class Watch:
 
     def __init__(self, module: nn.Module | None = None, *, device: str = "cpu") -> None:
         self.device = torch.device(device).type
-        self.whereabouts = Whereabouts(module, on_output=self._output)
-        self.ledger = _MarkedLedger(self)
-        self.kept: dict[Piece, list[str]] = {}
-        self.heights: list[tuple[int, dict[Piece, list[Name]]]] = []
-        """At every new height of the run: the operation, and which names held what."""
+        self.root = type(module).__name__ if module is not None else ""
+        self.modules = ModuleTracker(module, root=self.root, on_output=self._output)
+        self.tracker = _WatchingTracker(self)
+        self.kept: dict[StorageLifetime, list[str]] = {}
+        """What autograd keeps, with each place that keeps it (``NodeName.attribute``)."""
+        self.names_at_peaks: list[tuple[int, dict[StorageLifetime, list[Name]]]] = []
+        """At every new peak of the run: the operation, and which names held what."""
         self.backward_at: int | None = None
-        self.stream: Stream
+        """The last operation before backward began."""
+        self.allocations: Allocations
         self.ms = 0.0
         self._stack = ExitStack()
 
-    def enter(self, tensors: Iterable[Tensor], category: Category, module: str = "") -> None:
+    @property
+    def existing(self) -> list[StorageLifetime]:
+        """What was there before the run, as far as it is known."""
+        return [lifetime for lifetime in self.tracker.lifetimes if lifetime.op == "" and lifetime.category]
+
+    def add_existing(self, tensors: Iterable[Tensor], category: Category, module: str = "") -> None:
         """What is there before the run."""
-        self.ledger.enter((t for t in tensors if t.device.type == self.device), category, module)
+        self.tracker.add_existing((t for t in tensors if t.device.type == self.device), category, module)
 
-    def enter_module(self, module: nn.Module) -> None:
+    def add_module(self, module: nn.Module) -> None:
         """Parameters, their gradients, and buffers, each under the name of its module."""
-        for name, part in module.named_modules():
+        for name, part in self._named_parts(module):
             own = list(part.parameters(recurse=False))
-            self.enter(own, Category.PARAMETER, name)
-            self.enter((p.grad for p in own if p.grad is not None), Category.GRADIENT, name)
-            self.enter(part.buffers(recurse=False), Category.BUFFER, name)
+            self.add_existing(own, Category.PARAMETER, name)
+            self.add_existing((p.grad for p in own if p.grad is not None), Category.GRADIENT, name)
+            self.add_existing(part.buffers(recurse=False), Category.BUFFER, name)
 
-    def enter_optimizer(self, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
+    def add_optimizer(self, optimizer: torch.optim.Optimizer, module: nn.Module) -> None:
         """Its state, under the module whose parameters it is kept for."""
-        owner = {p: name for name, part in module.named_modules() for p in part.parameters(recurse=False)}
+        owner: dict[Tensor, str] = {
+            p: name for name, part in self._named_parts(module) for p in part.parameters(recurse=False)
+        }
         for parameter, state in optimizer.state.items():
-            self.enter(_tensors(state), Category.OPTIMIZER, owner.get(parameter, ""))
+            self.add_existing(tensors_of(state), Category.OPTIMIZER, owner.get(parameter, ""))
 
     def __enter__(self) -> Self:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device == "cuda" else [])
         self._profiler = self._stack.enter_context(profile(activities=activities, profile_memory=True))
-        self._stack.enter_context(self.whereabouts.following())
+        self._stack.enter_context(self.modules.following())
         self._stack.callback(register_optimizer_step_post_hook(self._stepped).remove)
         self._started = time.perf_counter()
-        self._stack.enter_context(self.ledger)
+        self._stack.enter_context(self.tracker)
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: Any) -> None:
@@ -76,46 +104,50 @@ class Watch:
         self._stack.close()
         if error is not None:
             return
-        stream = read_stream(self._profiler, self.device)
-        if stream is None:
+        allocations = read_allocations(self._profiler, self.device)
+        if allocations is None:
             raise TogiError(
                 f"nothing was allocated by torch's {self.device} allocator in this thread while the code ran, so there "
                 "is no account to give. Other threads that the code starts are not seen; an engine outside torch has "
                 "memory of its own: 'togi bench' shows the resident set."
             )
-        self.stream = stream
+        self.allocations = allocations
 
     def backward_begins(self, node: Any) -> None:
         """Called at the first operation of a backward pass, with autograd's node."""
-        self.backward_at = self.ledger.operations
-        for piece, places in kept_pieces(node, self.ledger).items():
-            self.kept.setdefault(piece, []).extend(places)
-        for below in nodes_below(node):
+        self.backward_at = self.tracker.operations
+        for below in _nodes_below(node):
+            for name, tensor in _saved_by(below):
+                if (lifetime := self.tracker.lifetime_of(tensor)) is not None:
+                    self.kept.setdefault(lifetime, []).append(f"{below.name()}.{name}")
             if (variable := getattr(below, "variable", None)) is not None:
                 self._stack.callback(variable.register_post_accumulate_grad_hook(self._accumulated).remove)
+
+    def _named_parts(self, module: nn.Module) -> Iterator[tuple[str, nn.Module]]:
+        return ((name or self.root, part) for name, part in module.named_modules())
 
     def _accumulated(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
             self._categorise([parameter.grad], Category.GRADIENT)
 
     def _stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
-        self._categorise(_tensors(list(optimizer.state.values())), Category.OPTIMIZER)
+        self._categorise(tensors_of(list(optimizer.state.values())), Category.OPTIMIZER)
 
     def _output(self, output: Any) -> None:
-        self._categorise(_tensors(output), Category.OUTPUT)
+        self._categorise(tensors_of(output), Category.OUTPUT)
 
     def _categorise(self, tensors: Iterable[Tensor], category: Category) -> None:
         for tensor in tensors:
-            if (piece := self.ledger.piece_of(tensor)) and not piece.category:
-                piece.category = category
+            if (lifetime := self.tracker.lifetime_of(tensor)) and not lifetime.category:
+                lifetime.category = category
 
 
-class _MarkedLedger(Ledger):  # type: ignore[no-untyped-call]
-    """Also marks every operation in the profile, keeps addresses, and looks at names at every new height."""
+class _WatchingTracker(MarkingTracker):  # type: ignore[no-untyped-call]
+    """Also tells the watch when backward begins, keeps addresses, and looks at names at every new peak."""
 
     def __init__(self, watch: Watch) -> None:
-        super().__init__(where=watch.whereabouts.now)
-        self.addresses: dict[int, list[Piece]] = {}
+        super().__init__(where=watch.modules.now)
+        self.addresses: dict[int, list[StorageLifetime]] = {}
         self._watch = watch
         self._in_backward = False
 
@@ -124,18 +156,78 @@ class _MarkedLedger(Ledger):  # type: ignore[no-untyped-call]
         if node is not None and not self._in_backward:
             self._watch.backward_begins(node)
         self._in_backward = node is not None
-        with _RecordFunctionFast(f"{MARK}{self.operations + 1}"):
-            return super().__torch_dispatch__(func, types, args, kwargs)
+        return super().__torch_dispatch__(func, types, args, kwargs)
 
-    def _add(self, piece: Piece, storage: Any) -> None:
-        height = self.peak_bytes
-        super()._add(piece, storage)
-        if piece.bytes:
-            self.addresses.setdefault(storage.data_ptr(), []).append(piece)
-        if self.peak_bytes > height and piece.op and piece.where.phase != BACKWARD:
-            names = names_of(users_frames(sys._getframe(1)), self)
-            self._watch.heights.append((self.operations, names))
+    def _begin(self, lifetime: StorageLifetime, storage: Any) -> None:
+        before = self.peak_bytes
+        super()._begin(lifetime, storage)
+        if lifetime.bytes:
+            self.addresses.setdefault(storage.data_ptr(), []).append(lifetime)
+        if self.peak_bytes > before and lifetime.op and lifetime.where.phase != BACKWARD:
+            names = _names_in(users_frames(sys._getframe(1)), self)
+            self._watch.names_at_peaks.append((self.operations, names))
 
 
-def _tensors(values: object) -> Iterable[Tensor]:
-    return (leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor))
+def _nodes_below(root: Any) -> Iterator[Any]:
+    """Every autograd node that is reached from ``root``, itself included."""
+    seen, queue = {root}, [root]
+    while queue:
+        node = queue.pop()
+        yield node
+        for child, _ in node.next_functions:
+            if child is not None and child not in seen:
+                seen.add(child)
+                queue.append(child)
+
+
+def _saved_by(node: Any) -> Iterator[tuple[str, Tensor]]:
+    """What can be named without side effects: values behind hooks stay packed, for unpacking may compute them anew."""
+    for attribute in dir(node):
+        if attribute.startswith(_RAW) and not _hooked(getattr(node, attribute)):
+            name = attribute.removeprefix(_RAW)
+            try:
+                value = getattr(node, "saved_tensors" if name == "tensors" else f"_saved_{name}", None)
+            except RuntimeError:  # freed, or changed in place: nothing is kept that could be named
+                continue
+            for tensor in value if isinstance(value, tuple | list) else (value,):
+                if isinstance(tensor, Tensor):
+                    yield name, tensor
+
+
+def _hooked(raw: Any) -> bool:
+    parts = raw if isinstance(raw, tuple | list) else (raw,)
+    return any(getattr(part, "unpack_hook", _UNKNOWN) is not None for part in parts)
+
+
+def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[StorageLifetime, list[Name]]:
+    """The storages that local names of running functions hold, directly or in a list, tuple or dict.
+
+    ``frame.f_locals`` of a function is a snapshot that the frame keeps, and with it every value, until it is asked for
+    again (Python 3.12 and older). The snapshot is therefore emptied at once; looking must not keep anything alive.
+    """
+    found: dict[StorageLifetime, list[Name]] = {}
+    for frame in frames:
+        if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
+            continue  # a module or class body: its names are no locals, and last as long as it does
+        place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        snapshot = frame.f_locals
+        for name, value in snapshot.items():
+            for lifetime in _storages_held_by(value, tracker):
+                found.setdefault(lifetime, []).append(Name(name, place))
+        if isinstance(snapshot, dict):
+            snapshot.clear()
+    return found
+
+
+def _storages_held_by(value: object, tracker: StorageTracker) -> Iterator[StorageLifetime]:
+    if isinstance(value, Tensor):
+        values: Iterable[object] = (value,)
+    elif isinstance(value, list | tuple):
+        values = value
+    elif isinstance(value, dict):
+        values = value.values()
+    else:
+        return
+    for tensor in values:
+        if isinstance(tensor, Tensor) and (found := tracker.lifetime_of(tensor)) and found.bytes >= _SMALLEST_BYTES:
+            yield found

@@ -22,9 +22,9 @@ from togi.footprint.fit.keeping import Dropped, Keeper, hooks_in_force
 from togi.footprint.fit.proof import outcome_of
 from togi.footprint.fit.recording import Recording
 from togi.footprint.fit.values import Operation, Value, wait_for_device
-from togi.footprint.ledger import Ledger, Piece
+from togi.footprint.module_tracker import ModuleTracker
 from togi.footprint.step import Step
-from togi.footprint.whereabouts import Whereabouts
+from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 
 
 @dataclass(eq=False)
@@ -70,7 +70,7 @@ class Observed:
     """What is known of a step."""
 
     calls: list[Call]
-    pieces: list[Piece]
+    pieces: list[StorageLifetime]
     """Every storage of the step, with the life that it has when autograd keeps nothing."""
     end: int
 
@@ -78,13 +78,13 @@ class Observed:
 def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
     """Run ``step`` once, real or on fake tensors. ``milliseconds``: of every call by its name, from a timed run."""
     module, optimizer = step.module, step.optimizer
-    whereabouts = Whereabouts(module)
+    whereabouts = ModuleTracker(module)
     ledger = _Natural(where=whereabouts.now)
-    ledger.enter([*module.parameters(), *module.buffers()], "parameter")
-    ledger.enter([p.grad for p in module.parameters() if p.grad is not None], "gradient")
-    ledger.enter(tensors_in((step.sample.args, dict(step.sample.kwargs))), "input")
+    ledger.add_existing([*module.parameters(), *module.buffers()], "parameter")
+    ledger.add_existing([p.grad for p in module.parameters() if p.grad is not None], "gradient")
+    ledger.add_existing(tensors_in((step.sample.args, dict(step.sample.kwargs))), "input")
     if optimizer is not None:
-        ledger.enter(tensors_in(list(optimizer.state.values())), "optimizer")
+        ledger.add_existing(tensors_in(list(optimizer.state.values())), "optimizer")
     calls: list[Call] = []
 
     def keeper() -> Keeper:
@@ -97,7 +97,7 @@ def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
         call.ms = milliseconds.get(call.name, 0.0)
         for result in call.makes:
             result.died_at = ledger.pieces_of[result].died
-    return Observed(calls, ledger.pieces, ledger.operations)
+    return Observed(calls, ledger.lifetimes, ledger.operations)
 
 
 @contextmanager
@@ -148,12 +148,12 @@ class _Timed(Recording):  # type: ignore[no-untyped-call]
         self._milliseconds[name] = max(self._last_ms, self._milliseconds.get(name, 0.0))
 
 
-class _Natural(Ledger):  # type: ignore[no-untyped-call]
+class _Natural(StorageTracker):  # type: ignore[no-untyped-call]
     """Pauses while something is computed again: that belongs to the decision, not to the program."""
 
     def __init__(self, where: Callable[[], Any]) -> None:
         super().__init__(where=where)
-        self.pieces_of: dict[Result, Piece] = {}
+        self.pieces_of: dict[Result, StorageLifetime] = {}
         self._paused = False
 
     @contextmanager
@@ -169,15 +169,18 @@ class _Natural(Ledger):  # type: ignore[no-untyped-call]
             return super().__torch_dispatch__(func, types, args, kwargs)
         results = func(*args, **(kwargs or {}))
         for tensor in tensors_in(results):
-            if self.piece_of(tensor) is None:
+            if self.lifetime_of(tensor) is None:
                 self._ignore(tensor)
         return results
 
     def _ignore(self, tensor: Tensor) -> None:
         """Known, so that it is not booked when the program reads it; but not in the book."""
         storage = tensor.untyped_storage()
-        key, piece = storage._cdata, Piece(bytes=storage.nbytes(), device=tensor.device.type, born=self.operations)
-        self._alive[key] = (weakref.ref(storage, lambda _: self._bury(key, piece)), piece)
+        key, piece = (
+            storage._cdata,
+            StorageLifetime(bytes=storage.nbytes(), device=tensor.device.type, born=self.operations),
+        )
+        self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, piece)), piece)
 
 
 class _Observer(Keeper):
@@ -208,7 +211,7 @@ class _Observer(Keeper):
         return tensor
 
 
-def _note_done(saved: Saved, ledger: Ledger) -> None:
+def _note_done(saved: Saved, ledger: StorageTracker) -> None:
     saved.done_at = ledger.operations
 
 
@@ -226,7 +229,7 @@ class _Noting(Recording):  # type: ignore[no-untyped-call]
         module, slots = self._module(), operation.slots()
         makes, other_bytes = [], 0
         for value, tensor in values:
-            piece = self._ledger.piece_of(tensor)
+            piece = self._ledger.lifetime_of(tensor)
             if piece is None or value.maker is None:
                 other_bytes += 0 if value.in_place else tensor.untyped_storage().nbytes()
                 continue

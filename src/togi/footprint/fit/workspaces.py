@@ -8,15 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
-from torch._C._profiler import _RecordFunctionFast  # the cheap form of torch.profiler.record_function
 from torch.profiler import ProfilerActivity, profile
 
-from togi.footprint.account.allocations import MARK, Block, Stream, read_stream
+from togi.footprint.account.allocator_events import Allocation, Allocations, MarkingTracker, read_allocations
 from togi.footprint.fit.observe import timing
-from togi.footprint.ledger import Ledger, Piece
 from togi.footprint.step import Step
+from togi.footprint.storage_tracker import StorageLifetime
 
 
 @dataclass(frozen=True)
@@ -33,27 +31,27 @@ class Costs:
 def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Costs:
     """Of ``run``, which is one run of ``step`` on real tensors."""
     activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.startswith("cuda") else [])
-    ledger = _Marking()
+    ledger = MarkingTracker()
     with profile(activities=activities, profile_memory=True) as profiler, ledger, timing(step.module) as milliseconds:
         run()
-    stream = read_stream(profiler, device.partition(":")[0])
-    found = workspaces(stream, ledger.pieces) if stream is not None else {}
+    allocations = read_allocations(profiler, device.partition(":")[0])
+    found = workspaces(allocations, ledger.lifetimes) if allocations is not None else {}
     return Costs(milliseconds, found, ledger.operations)
 
 
-def workspaces(stream: Stream, pieces: Iterable[Piece]) -> dict[int, int]:
+def workspaces(allocations: Allocations, pieces: Iterable[StorageLifetime]) -> dict[int, int]:
     """By operation: the most that its own blocks took at once, less the results that a ledger books."""
     results: dict[int, int] = {}
     for piece in pieces:
         results[piece.born] = results.get(piece.born, 0) + piece.bytes
-    own: dict[int, list[Block]] = {}
-    for block in stream.blocks:
+    own: dict[int, list[Allocation]] = {}
+    for block in allocations.blocks:
         own.setdefault(block.operation, []).append(block)
     found = {number: _most_at_once(blocks) - results.get(number, 0) for number, blocks in own.items()}
     return {number: bytes for number, bytes in found.items() if bytes > 0}
 
 
-def _most_at_once(blocks: list[Block]) -> int:
+def _most_at_once(blocks: list[Allocation]) -> int:
     """Frees after the operation come later than all its allocations, and change nothing."""
     changes = [(block.order, block.bytes) for block in blocks]
     changes += [(block.freed, -block.bytes) for block in blocks if block.freed is not None]
@@ -62,11 +60,3 @@ def _most_at_once(blocks: list[Block]) -> int:
         now += change
         most = max(most, now)
     return most
-
-
-class _Marking(Ledger):  # type: ignore[no-untyped-call]
-    """Also marks every operation in the profile."""
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with _RecordFunctionFast(f"{MARK}{self.operations + 1}"):
-            return super().__torch_dispatch__(func, types, args, kwargs)

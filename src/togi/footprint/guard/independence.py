@@ -1,4 +1,4 @@
-"""Whether the slices of a call along a dimension are independent: shown by what happens when other slices change.
+"""Shows whether the slices of a call along a dimension are independent, by changing the other slices.
 
 A call is run with two slices of the real input. Then the second is replaced: by other values, and by NaN. The first
 slice's results must stay the same to the bit (shapes are the same, and so are the kernels), and each slice alone must
@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.footprint.guard.foresee import tensors_of
+from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Inputs
 
 Change = Callable[[Tensor, int], Tensor]

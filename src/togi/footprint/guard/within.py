@@ -17,10 +17,11 @@ from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from togi.core.errors import BudgetError
 from togi.core.quantities import first_line, parse_size, size
-from togi.footprint.guard.foresee import Foreseen, first_rows, foresee, tensors_of
+from togi.core.records import Record
+from togi.footprint.guard.estimate import Estimate, estimate, first_rows
 from togi.footprint.guard.independence import why_dependent
-from togi.footprint.guard.record import WithinReport
-from togi.footprint.prediction.probe import Probe
+from togi.footprint.prediction.cpu import Probe
+from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Inputs
 
 _REFUSED = ("can't allocate memory", "out of memory")
@@ -39,6 +40,24 @@ def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
     """
     limit = parse_size(budget, "budget")
     return lambda function: Guarded(function, limit)
+
+
+class WithinReport(Record):
+    """One call of a guarded function."""
+
+    budget_bytes: int
+    rows: int | None = None
+    """Size of dimension 0 of the inputs; None where they share none."""
+    rows_per_part: int | None = None
+    parts: int = 1
+    """How many times the function was called for the result."""
+    predicted_bytes: int | None = None
+    """Of one call with all rows, above what was there; None where it could not be predicted."""
+    predicted_part_bytes: int | None = None
+    """Of the way it was run, the results of all parts included."""
+    out_of_memory: int = 0
+    """How many attempts the device refused."""
+    notes: tuple[str, ...] = ()
 
 
 class Guarded:
@@ -64,7 +83,7 @@ class _Call:
     def __init__(self, function: Callable[..., Any], sample: Inputs, budget_bytes: int, probe: Probe) -> None:
         self.function, self.sample, self.budget_bytes, self.probe = function, sample, budget_bytes, probe
         self.rows = _rows(sample)
-        self.whole = foresee(function, sample, None, probe)
+        self.whole = estimate(function, sample, None, probe)
         notes = () if self.whole else ("It depends on values, so it could not be predicted.",)
         predicted = self.whole.peak_bytes if self.whole else None
         self.report = WithinReport(
@@ -107,7 +126,7 @@ class _Call:
     def _need(self, part: int) -> int:
         """Results of all rows, and one part on its way."""
         assert self.whole is not None
-        found = foresee(self.function, self.sample, part, self.probe)
+        found = estimate(self.function, self.sample, part, self.probe)
         return self.whole.result_bytes + (found.peak_bytes if found else self.whole.peak_bytes)
 
     def _fewer_rows(self, part: int | None, refusal: str) -> int:
@@ -128,7 +147,7 @@ class _Call:
     def _why_not(self) -> str:
         if self.rows is None or self.rows < 2:
             return "the inputs share no dimension 0 of at least 2 rows"
-        found: Foreseen | None = self.whole
+        found: Estimate | None = self.whole
         if found is None:
             return "it depends on values, so nothing shows that it leaves other tensors alone"
         if found.tracked:
@@ -144,8 +163,8 @@ class _Call:
         results: list[Tensor] = []
         structure = None
         for start in range(0, self.rows, part):
-            piece = first_rows(self.sample, start, part)
-            leaves, structure = tree_flatten(self.function(*piece.args, **piece.kwargs))
+            rows = first_rows(self.sample, start, part)
+            leaves, structure = tree_flatten(self.function(*rows.args, **rows.kwargs))
             if not results:
                 results = [leaf.new_empty((self.rows, *leaf.shape[1:])) for leaf in leaves]
             for whole, leaf in zip(results, leaves, strict=True):

@@ -1,4 +1,4 @@
-"""Torch's CUDA caching allocator, replayed: which segments a run's allocations and frees make it take from the device.
+"""Replays torch's CUDA caching allocator: which segments a run's allocations and frees make it take from the device.
 
 Default settings, one stream, and a device that always has the segment asked for: nothing is given back on the way.
 

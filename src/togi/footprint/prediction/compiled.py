@@ -1,8 +1,8 @@
-"""A compiled module in a run on fake tensors: Inductor plans everything, and only its kernels are not built.
+"""Compiles a module for a run on fake tensors: Inductor plans everything, and only its kernels are not built.
 
 ``torch.compile`` partitions, fuses and plans memory as always, and writes the program that would run: allocations,
-kernel calls, reuse, ``del``. That program runs under the ledger with allocations that the ledger sees and kernels that
-do nothing, so it keeps what the real one keeps. The CPU's program only: what Triton fuses for a GPU is another.
+kernel calls, reuse, ``del``. That program runs under the storage tracker, with allocations that it sees and kernels
+that do nothing, so it keeps what the real one keeps. The CPU's program only: what Triton fuses for a GPU is another.
 
 Source: torch/_inductor/codegen/wrapper.py (write_header: what the written program calls).
 """
@@ -22,21 +22,11 @@ from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
-from togi.footprint.ledger import Where
-from togi.footprint.prediction.recording import Recording
-from togi.footprint.whereabouts import users_frames
+from togi.footprint.module_tracker import Where, users_frames
 
 _KERNEL_CALL = re.compile(r"(?:cpp_fused\w*|(?:buf\d+ = )?(?:extern_kernels|torch\.ops|aten)\.[\w.]+)(?=\()")
 _LINES_AHEAD = 40
 """How far behind an allocation the kernel is looked for that it is made for."""
-
-
-class CompiledRecording(Recording):  # type: ignore[no-untyped-call]
-    """Dynamo runs nothing compiled under a mode that does not allow it."""
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        return True
 
 
 @contextmanager

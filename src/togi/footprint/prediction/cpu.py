@@ -1,19 +1,39 @@
-"""The peak of torch's CPU allocator, kernels' own needs included.
+"""Predicts the peak of torch's CPU allocator, kernels' own workspace included.
 
-The ledger's peak is a lower bound. Operations are asked in the order of how high they could reach, until none that is
-left could be higher: only those near the peak are run (best-first branch and bound).
+The peak of the tensors is a lower bound. Which algorithm a convolution chooses, and what it reorders, depends on the
+shapes, the instruction set and the version: no formula holds for all. So single operations are run, on zeros of the
+same shapes and strides, under the allocator's own count; in the order of how high they could reach, until none that is
+left could be higher, so that only those near the peak are run (best-first branch and bound).
 """
 
 from __future__ import annotations
 
+import time
 from math import prod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor
+from torch._C._autograd import _profiler_enabled
+from torch.utils._python_dispatch import _disable_current_modes
+from torch.utils._pytree import tree_leaves, tree_map
 
-from togi.footprint.prediction.probe import Probe
-from togi.footprint.prediction.recording import Call, Recording
+from togi.footprint.prediction.fake_run import (
+    OperationCall,
+    RunRecorder,
+    TensorSpec,
+    baseline_bytes,
+    by_category,
+    is_spec,
+    moment_of,
+    record,
+    specs_of,
+)
+from togi.footprint.prediction.record import Prediction
+from togi.footprint.step import Step
+from togi.tiling.peak import peak_bytes
 
+_PROBE_LIMIT_BYTES = 4 << 30
 _WORKSPACE_X = 2
 """A kernel is taken to need at most that many times its arguments and results beside them: reorders, per-thread
 buffers."""
@@ -21,28 +41,65 @@ _CHANNEL_BLOCK = 16
 """oneDNN pads the channels of every group to blocks: of a depthwise weight it makes up to 256 times as much."""
 
 
-class Height(NamedTuple):
-    """The highest that the run gets."""
+def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, subject: str = "") -> Prediction:
+    """The peak of torch's CPU allocator in a step after the first, to the byte where kernels could be asked.
+
+    Args:
+        step: as ``make_step`` makes it. It is consumed: its module's tensors are replaced by fake ones.
+        batch: rows of the inputs, which may be more than this machine could hold.
+        compile: the module is compiled by ``torch.compile``; loss and optimizer are not.
+
+    Raises:
+        SubjectError: the run depends on values, which fake tensors do not have; it cannot be compiled.
+    """
+    started = time.perf_counter()
+    notes = [*step.notes]
+    recorder = record(step, batch=batch, fix_results=_fixed_on_cpu, compile=compile, notes=notes)
+    peak = highest_peak(recorder, Probe(limit_bytes=_PROBE_LIMIT_BYTES))
+    if peak.unmeasured:
+        names = ", ".join(sorted({str(call.func) for call in peak.unmeasured}))
+        notes.append(f"Kernels near the peak that could not be run alone to see their workspace: {names}.")
+    return Prediction(
+        subject=subject,
+        device="cpu",
+        train=step.train,
+        compiled=compile,
+        peak_bytes=peak.peak_bytes,
+        low_bytes=peak.peak_bytes,
+        high_bytes=peak.high_bytes,
+        reserved_bytes=peak.peak_bytes,
+        reserved_low_bytes=peak.peak_bytes,
+        reserved_high_bytes=peak.high_bytes,
+        baseline_bytes=baseline_bytes(recorder),
+        peak=moment_of(peak.call, recorder),
+        by_category=by_category(recorder, peak.call, peak.peak_bytes),
+        seconds=time.perf_counter() - started,
+        notes=tuple(notes),
+    )
+
+
+class AllocatorPeak(NamedTuple):
+    """The most that the run allocates at once."""
 
     peak_bytes: int
-    call: Call
+    call: OperationCall
     workspace_bytes: int
     """Taken by the kernel itself, beyond its results; 0 where the peak is between operations' starts and ends."""
-    unmeasured: tuple[Call, ...]
+    unmeasured: tuple[OperationCall, ...]
     """Operations that could be higher and could not be run."""
 
     @property
     def high_bytes(self) -> int:
-        return max([self.peak_bytes, *(bound(call) for call in self.unmeasured)])
+        return max([self.peak_bytes, *(upper_bound_bytes(call) for call in self.unmeasured)])
 
 
-def bound(call: Call) -> int:
+def upper_bound_bytes(call: OperationCall) -> int:
     """Bytes that cannot be exceeded while the operation runs."""
     extra = _WORKSPACE_X * (call.read_bytes + call.made_bytes + _blocked_weight_bytes(call))
     return call.before_bytes + call.made_bytes + extra
 
 
-def _blocked_weight_bytes(call: Call) -> int:
+def _blocked_weight_bytes(call: OperationCall) -> int:
     """Of a grouped convolution's weight: (groups x outputs, inputs, *kernel) with both channels padded."""
     place = {"aten::convolution": 1, "aten::convolution_backward": 2}.get(call.func.name().partition(".")[0])
     if place is None:
@@ -53,22 +110,80 @@ def _blocked_weight_bytes(call: Call) -> int:
     return int(groups * outputs * inputs * _CHANNEL_BLOCK**2 * prod(weight.shape[2:]) * weight.dtype.itemsize)
 
 
-def highest(recording: Recording, probe: Probe) -> Height:
+def highest_peak(recorder: RunRecorder, probe: Probe) -> AllocatorPeak:
     """The peak, each operation that could be it run alone."""
-    best = Height(recording.peak_bytes, recording.calls[max(0, recording.peak_at - 1)], 0, ())
-    unmeasured: list[Call] = []
-    for call in sorted(filter(_may_need_workspace, recording.calls), key=bound, reverse=True):
-        if bound(call) <= best.peak_bytes:
+    best = AllocatorPeak(recorder.peak_bytes, recorder.calls[max(0, recorder.peak_at - 1)], 0, ())
+    unmeasured: list[OperationCall] = []
+    for call in sorted(filter(_may_need_workspace, recorder.calls), key=upper_bound_bytes, reverse=True):
+        if upper_bound_bytes(call) <= best.peak_bytes:
             break
         measured = probe.peak_bytes(call)
         if measured is None:
             unmeasured.append(call)
         elif call.before_bytes + measured > best.peak_bytes:
-            best = Height(call.before_bytes + measured, call, measured - call.made_bytes, ())
-    return best._replace(unmeasured=tuple(c for c in unmeasured if bound(c) > best.peak_bytes))
+            best = AllocatorPeak(call.before_bytes + measured, call, measured - call.made_bytes, ())
+    return best._replace(unmeasured=tuple(c for c in unmeasured if upper_bound_bytes(c) > best.peak_bytes))
 
 
-def _may_need_workspace(call: Call) -> bool:
+def _may_need_workspace(call: OperationCall) -> bool:
     """Views and pointwise operations write their results and nothing else."""
     func = call.func
     return not (func.is_view or torch.Tag.pointwise in func.tags)
+
+
+class Probe:
+    """Measures what kernels need by running single operations, and remembers it."""
+
+    def __init__(self, *, limit_bytes: int) -> None:
+        """``limit_bytes``: operations whose arguments take more are not run."""
+        self.limit_bytes = limit_bytes
+        self.measured: dict[str, int | None] = {}
+
+    def peak_bytes(self, call: OperationCall) -> int | None:
+        """The most that the operation holds beside its arguments, results included; None where it cannot be run."""
+        if call.key not in self.measured:
+            if _profiler_enabled():  # the caller's own: torch has one at a time
+                return None
+            self.measured[call.key] = self._measure(call)
+        return self.measured[call.key]
+
+    def _measure(self, call: OperationCall) -> int | None:
+        if call.read_bytes + call.made_bytes > self.limit_bytes:
+            return None
+        with _disable_current_modes(), torch.set_grad_enabled(call.grad_enabled):
+            args, kwargs = zeros_of(call.args)
+            try:
+                call.func(*args, **kwargs)  # what a kernel builds once is not what every call takes
+                return peak_bytes(lambda: call.func(*args, **kwargs), "cpu") or 0
+            except RuntimeError:  # the kernel refuses zeros: the caller reports it as not measured
+                return None
+
+
+def zeros_of(specs: Any) -> Any:
+    """Real tensors of the shapes, strides and dtypes."""
+    return tree_map(lambda leaf: _zeros(leaf) if is_spec(leaf) else leaf, specs, is_leaf=is_spec)
+
+
+def _zeros(spec: TensorSpec) -> Tensor:
+    storage = torch.zeros(max(1, spec.bytes // spec.dtype.itemsize), dtype=spec.dtype)
+    return storage.as_strided(spec.shape, spec.stride)
+
+
+def sizes_by_running(func: Any, args: Any, kwargs: Any, results: Any) -> Any:
+    """Fake results with the shapes that the kernel really gives, where the fake kernel does not know one of them.
+
+    oneDNN decides the size of a recurrent layer's workspace, which autograd keeps.
+    """
+    with _disable_current_modes():
+        real_args, real_kwargs = zeros_of(specs_of((args, kwargs)))
+        real = [tuple(t.shape) if isinstance(t, Tensor) else () for t in func(*real_args, **real_kwargs)]
+    return tuple(
+        t if not isinstance(t, Tensor) or tuple(t.shape) == shape else t.new_empty(shape)
+        for t, shape in zip(tree_leaves(results), real, strict=True)
+    )
+
+
+def _fixed_on_cpu(func: Any, args: Any, kwargs: Any, results: Any) -> Any:
+    if "mkldnn_rnn_layer.default" in str(func):
+        return sizes_by_running(func, args, kwargs, results)
+    return results

@@ -1,4 +1,4 @@
-"""The peak on a CUDA device that is not here: allocated, reserved, and how far both could be off.
+"""Predicts the peak on a CUDA device that is not here: allocated, reserved, and how far both could be off.
 
 A fake run on the CPU gives births and deaths, with CUDA's kernels put in where they differ; the caching allocator is
 replayed over them. What a device decides (convolution algorithms, library workspaces, the context) is a range.
@@ -11,14 +11,20 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from togi.footprint.ledger import Piece
+from togi.footprint.module_tracker import BACKWARD
 from togi.footprint.prediction.caching_allocator import CachingAllocator
 from togi.footprint.prediction.cuda_kernels import CudaKernels
-from togi.footprint.prediction.predict import baseline_bytes, by_category, moment_of, record
+from togi.footprint.prediction.fake_run import (
+    OperationCall,
+    RunRecorder,
+    baseline_bytes,
+    by_category,
+    moment_of,
+    record,
+)
 from togi.footprint.prediction.record import Prediction
-from togi.footprint.prediction.recording import Call, Recording
 from togi.footprint.step import Step
-from togi.footprint.whereabouts import BACKWARD
+from togi.footprint.storage_tracker import StorageLifetime
 
 MIB = 1 << 20
 CONTEXT_BYTES = (250 * MIB, 700 * MIB)
@@ -60,10 +66,10 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
     started = time.perf_counter()
     kernels = CudaKernels()
     foreach = True if step.optimizer is not None else None  # the default of torch's optimizers on CUDA
-    recording = record(step, batch=batch, around=kernels, foreach=foreach, first=True)
-    found = [peaks(recording, level, kernels.reserve_bytes // 2) for level in (LOW, MIDDLE, HIGH)]
+    recorder = record(step, batch=batch, around=kernels, foreach=foreach, first=True)
+    found = [peaks(recorder, level, kernels.reserve_bytes // 2) for level in (LOW, MIDDLE, HIGH)]
     allocated, reserved = zip(*found, strict=True)  # more can be reserved for less: it fragments differently
-    call = recording.calls[max(0, recording.peak_at - 1)]
+    call = recorder.calls[max(0, recorder.peak_at - 1)]
     return Prediction(
         subject=subject,
         device="cuda",
@@ -76,15 +82,15 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
         reserved_high_bytes=max(reserved),
         context_low_bytes=CONTEXT_BYTES[0],
         context_high_bytes=CONTEXT_BYTES[1],
-        baseline_bytes=baseline_bytes(recording),
-        peak=moment_of(call, recording),
-        by_category=by_category(recording, call, allocated[1]),
+        baseline_bytes=baseline_bytes(recorder),
+        peak=moment_of(call, recorder),
+        by_category=by_category(recorder, call, allocated[1]),
         seconds=time.perf_counter() - started,
         notes=(*step.notes, *_notes(kernels)),
     )
 
 
-def peaks(recording: Recording, level: Workspaces, reserve_bytes: int = 0) -> tuple[int, int]:
+def peaks(recorder: RunRecorder, level: Workspaces, reserve_bytes: int = 0) -> tuple[int, int]:
     """(allocated, reserved) of the caching allocator over the recorded births and deaths.
 
     Args:
@@ -93,10 +99,10 @@ def peaks(recording: Recording, level: Workspaces, reserve_bytes: int = 0) -> tu
     allocator = CachingAllocator()
     extra = max(0, int(level.reserve_x * reserve_bytes))
     allocator.allocate("reserve", extra)
-    for sign, event in recording.events:
-        if isinstance(event, Call):
+    for sign, event in recorder.events:
+        if isinstance(event, OperationCall):
             _take_workspace(allocator, event, level)
-        elif isinstance(event, Piece):
+        elif isinstance(event, StorageLifetime):
             if sign > 0:
                 allocator.allocate(event, event.bytes)
             else:
@@ -106,7 +112,7 @@ def peaks(recording: Recording, level: Workspaces, reserve_bytes: int = 0) -> tu
     return allocator.peak_allocated_bytes + less + unknown, allocator.reserved_bytes + less + unknown
 
 
-def _take_workspace(allocator: CachingAllocator, call: Call, level: Workspaces) -> None:
+def _take_workspace(allocator: CachingAllocator, call: OperationCall, level: Workspaces) -> None:
     """Until the next operation for a convolution; for good, once per thread, for a matrix product."""
     allocator.free("workspace")
     name = call.func.name().partition(".")[0]

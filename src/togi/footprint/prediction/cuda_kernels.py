@@ -1,4 +1,4 @@
-"""What CUDA does by other kernels than the CPU, replaced while a step runs on fake CPU tensors.
+"""Replaces, while a step runs on fake CPU tensors, what CUDA does by other kernels than the CPU.
 
 Only what changes memory is replaced: fused attention (which keeps the log-sum-exp and not the matrix of weights),
 dropout (which keeps one byte per element), and recurrent layers (one call with a reserve). The results have the right

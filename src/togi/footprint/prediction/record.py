@@ -1,9 +1,9 @@
-"""What a prediction says."""
+"""The prediction of a run's memory, as a record."""
 
 from __future__ import annotations
 
 from togi.core.records import SCHEMA_VERSION, Record
-from togi.footprint.account.record import Category, Moment
+from togi.footprint.account.record import Category, PeakMoment
 
 
 class BatchNeed(Record):
@@ -39,7 +39,7 @@ class Prediction(Record):
     """What the device takes beside the allocator for having a process at all."""
     baseline_bytes: int
     """Parameters, buffers, inputs and optimizer state."""
-    peak: Moment
+    peak: PeakMoment
     by_category: dict[Category, int]
     """Bytes at the peak; sums to ``peak_bytes``."""
     memory_bytes: int | None = None

@@ -1,7 +1,7 @@
 """A reader of pickles that can only make plain values: containers, numbers, strings, bytes, None, True, False.
 
 ``pickle.load`` runs whatever a file asks for, and keeps everything that it ever made. This reader has no opcode that
-imports, calls or builds an object (all of those are refused by name), reads the file in pieces, and gives every
+imports, calls or builds an object (all of those are refused by name), reads the file in lifetimes, and gives every
 finished dict to ``shapes``, which may put something smaller in its place.
 
 Source of the format: ``pickletools`` of the standard library, protocols 2 to 5.

@@ -104,14 +104,14 @@ class Trace:
         pool = entry.get("pool_id", entry.get("segment_pool_id"))
         owner = Owner(entry.get("frames") or "", pool_name(pool), int(entry.get("stream", 0)))
         self.live[address] = rounded, owner
-        self._book(owner, rounded, 1)
+        self._track(owner, rounded, 1)
         if self.allocated > self.peak.allocated:
             self.peak = self._point(entry)
             self._settle()
 
     def _free(self, address: int, size: int) -> None:
         if (block := self.live.pop(address, None)) is not None:
-            self._book(block[1], -block[0], -1)
+            self._track(block[1], -block[0], -1)
             return
         rounded = -(-size // _ROUND_BYTES) * _ROUND_BYTES
         self.freed_unseen_bytes += rounded
@@ -123,7 +123,7 @@ class Trace:
         if address in self.live or not self._requests_seen:
             self._free(address, size)
 
-    def _book(self, owner: Owner, bytes: int, blocks: int) -> None:
+    def _track(self, owner: Owner, bytes: int, blocks: int) -> None:
         since = self._since_peak.get(owner)
         if since is None:
             since = self._since_peak[owner] = Sum()

@@ -19,9 +19,9 @@ from togi.core.quantities import first_line
 from togi.footprint.fit.chunk import ANY, CUT, ONE, Chunk
 from togi.footprint.fit.inference.leaves import CONSTANTS, constants, named_leaves
 from togi.footprint.fit.inference.sites import Site
-from togi.footprint.guard.foresee import tensors_of
 from togi.footprint.guard.independence import Cut, joined_along
 from togi.footprint.step import Step
+from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Inputs
 
 _RANDOM = "the random state"

@@ -22,8 +22,8 @@ from togi.footprint.fit.inference.sites import Site, sites_of
 from togi.footprint.fit.measured import bytes_of, step_ms, tensors_before
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.record import FitResult, Point, Proof
-from togi.footprint.guard.foresee import tensors_of
 from togi.footprint.step import Step
+from togi.footprint.storage_tracker import tensors_of
 from togi.verify.compare import identical
 from togi.verify.observe import State
 

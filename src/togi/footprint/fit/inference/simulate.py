@@ -21,12 +21,11 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from togi.core.quantities import first_line
 from togi.footprint.fit.chunk import Chunk
 from togi.footprint.fit.inference.chunked import chunk, unchunk
-from togi.footprint.guard.foresee import tensors_of
-from togi.footprint.ledger import Where
-from togi.footprint.prediction.cpu import Height, highest
-from togi.footprint.prediction.probe import Probe
-from togi.footprint.prediction.recording import Recording
+from togi.footprint.module_tracker import Where
+from togi.footprint.prediction.cpu import AllocatorPeak, Probe, highest_peak
+from togi.footprint.prediction.fake_run import RunRecorder
 from togi.footprint.step import Step
+from togi.footprint.storage_tracker import tensors_of
 
 _PROBED_BYTES = 4 << 30
 """Arguments of operations that are run alone to see what their kernels take."""
@@ -60,9 +59,9 @@ class Simulation:
         module = self.step.module
         parts = chunk(module, chunks, at_most_parts=_PARTS if self.mode else None)
         running = _Running({part: name for name, part in module.named_modules()})
-        recording = Recording(where=running.now)
-        recording.enter([*module.parameters(), *module.buffers()], "parameter")
-        recording.enter(tensors_of((self.step.sample.args, dict(self.step.sample.kwargs))), "input")
+        recording = RunRecorder(where=running.now)
+        recording.add_existing([*module.parameters(), *module.buffers()], "parameter")
+        recording.add_existing(tensors_of((self.step.sample.args, dict(self.step.sample.kwargs))), "input")
         try:
             with torch.random.fork_rng(), running.following(), recording, self.mode or nullcontext():
                 self.step.run()
@@ -73,9 +72,9 @@ class Simulation:
         height = self._highest(recording)
         return Peak(height.peak_bytes, running.stack_of(height.call.where))
 
-    def _highest(self, recording: Recording) -> Height:
+    def _highest(self, recording: RunRecorder) -> AllocatorPeak:
         """Also asks attention, whose kernels may make what is much larger than all that goes in and out of them."""
-        height = highest(recording, self.probe)
+        height = highest_peak(recording, self.probe)
         if not height.workspace_bytes:  # by number: fake tensors answer some questions by calls of their own
             at_peak = [call for call in recording.calls if call.number == recording.peak_at]
             height = height._replace(call=at_peak[-1] if at_peak else height.call)
@@ -83,7 +82,7 @@ class Simulation:
             hungry = any(word in call.func.name() for word in _HUNGRY)
             taken = (self.probe.peak_bytes(call) or 0) if hungry else 0
             if call.before_bytes + taken > height.peak_bytes:
-                height = Height(call.before_bytes + taken, call, taken - call.made_bytes, ())
+                height = AllocatorPeak(call.before_bytes + taken, call, taken - call.made_bytes, ())
         return height
 
 

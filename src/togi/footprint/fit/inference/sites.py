@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from togi.footprint.fit.inference.chunked import chunkable
 from togi.footprint.fit.inference.leaves import constants, named_leaves, unknown
 from togi.footprint.fit.inference.simulate import Simulation
-from togi.footprint.guard.foresee import tensors_of
+from togi.footprint.storage_tracker import tensors_of
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from togi.subject.inputs import Inputs
 
 
 def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, foreach: bool | None = None) -> Step:
-    """The step with every parameter, buffer and input of it replaced. Changes module and optimizer in place.
+    """The step with every parameter, buffer and input of it replaced. Changes the module in place.
 
     Args:
         batch: rows of the inputs, as for ``make_step``; they are never made.

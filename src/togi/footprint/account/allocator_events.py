@@ -1,7 +1,7 @@
-"""The allocator's own events of a profiled run: every block, from birth to death, to the byte.
+"""Reads the allocator's own events of a profiled run: every allocation with its free, to the byte.
 
-The profiler's event tree has no public form, so its shape is checked where it is read. Blocks that were there before
-the run and are freed in it have an address that is not known: they are reported as such.
+The profiler's event tree has no public form, so its shape is checked where it is read. Frees of what
+was there before the run lower the running sum; whose they are is not known.
 
 Source: torch/csrc/profiler/collection.h (ExtraFields<EventType::Allocation>), torch.profiler._memory_profiler.
 """
@@ -10,17 +10,22 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate
 from typing import Any
 
+from torch._C._profiler import _RecordFunctionFast  # the cheap form of torch.profiler.record_function
 from torch.profiler import profile
+
+from togi.footprint.storage_tracker import StorageTracker
 
 MARK = "togi:"
 """Prefix of the ranges round dispatched operations; the number of the operation follows."""
 
 
 @dataclass(eq=False)
-class Block:
-    """One allocation. Order is the position in the stream of allocations and frees."""
+class Allocation:
+    """One allocation. ``order`` and ``freed`` are positions among all allocations and frees."""
 
     bytes: int
     address: int
@@ -34,25 +39,37 @@ class Block:
 
 
 @dataclass(frozen=True)
-class Stream:
-    """The blocks of one device, and the running sum."""
+class Allocations:
+    """Everything that was allocated on one device, and the running sum."""
 
-    blocks: tuple[Block, ...]
+    blocks: tuple[Allocation, ...]
     sums: tuple[tuple[int, int], ...]
     """(time in ns, bytes above the start) after every allocation and free."""
-    foreign_frees: int
-    """Bytes freed that were allocated before the run."""
+
+    @cached_property
+    def operations(self) -> list[int]:
+        """The operation that was running, or the last one before, at every allocation and free."""
+        made = {block.order: block.operation for block in self.blocks}
+        return list(accumulate(range(len(self.sums)), lambda now, order: max(now, made.get(order, now)), initial=0))[1:]
 
     @property
     def peak_order(self) -> int:
         return max(range(len(self.sums)), key=lambda order: self.sums[order][1])
 
-    def alive_at(self, order: int) -> Iterator[Block]:
+    def alive_at(self, order: int) -> Iterator[Allocation]:
         return (b for b in self.blocks if b.order <= order and (b.freed is None or b.freed > order))
 
 
-def read_stream(profiler: profile, device: str) -> Stream | None:
-    """The stream on ``device`` (``cpu`` or ``cuda``); None where this torch reports none."""
+class MarkingTracker(StorageTracker):  # type: ignore[no-untyped-call]
+    """A storage tracker that also marks every operation in the profile, so that allocations can be told apart by it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with _RecordFunctionFast(f"{MARK}{self.operations + 1}"):
+            return super().__torch_dispatch__(func, types, args, kwargs)
+
+
+def read_allocations(profiler: profile, device: str) -> Allocations | None:
+    """The allocations on ``device`` (``cpu`` or ``cuda``); None where this torch reports none."""
     results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
     if results is None or not hasattr(results, "experimental_event_tree"):
         return None
@@ -60,10 +77,10 @@ def read_stream(profiler: profile, device: str) -> Stream | None:
     if not events:
         return None
     events.sort(key=lambda event: event.start_time_ns)
-    living: dict[int, Block] = {}
-    blocks: list[Block] = []
+    living: dict[int, Allocation] = {}
+    blocks: list[Allocation] = []
     sums: list[tuple[int, int]] = []
-    total = foreign = latest = 0
+    total = latest = 0
     for order, event in enumerate(events):
         size, address = int(event.extra_fields.alloc_size), int(event.extra_fields.ptr)
         total += size
@@ -71,14 +88,12 @@ def read_stream(profiler: profile, device: str) -> Stream | None:
         if size > 0:
             operation, maker = _maker(event)
             latest = latest if operation is None else operation
-            block = Block(size, address, int(event.start_time_ns), order, latest, maker)
+            block = Allocation(size, address, int(event.start_time_ns), order, latest, maker)
             living[address] = block
             blocks.append(block)
         elif address in living:
             living.pop(address).freed = order
-        else:
-            foreign -= size
-    return Stream(tuple(blocks), tuple(sums), foreign)
+    return Allocations(tuple(blocks), tuple(sums))
 
 
 def _allocations(roots: list[Any]) -> Iterator[Any]:

@@ -1,4 +1,4 @@
-"""Which module, which line of the user's source and which phase of a step is running.
+"""Tracks which module, which line of the user's source and which phase of a step is running.
 
 An operation of the backward pass belongs to the module and the line whose forward operation it differentiates: both
 have the sequence number of one autograd node, which is drawn just before the forward operation is dispatched.
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -21,29 +21,42 @@ from torch._C._autograd import _get_sequence_nr
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
-from togi.footprint.ledger import Where
-
 _OWN = tuple(f"{Path(str(sys.modules[name].__file__)).parent}/" for name in ("torch", "togi"))
+
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
 
-class Whereabouts:
+class Where(NamedTuple):
+    """The code that was running when something happened."""
+
+    module: str = ""
+    """Qualified name of the innermost module; empty outside of any."""
+    line: str = ""
+    """``file.py:12 in name``: the innermost line of the user's source."""
+    phase: str = ""
+    """``forward``, ``backward`` or ``optimizer``; empty for what was there before."""
+
+
+class ModuleTracker:
     """Follows a run while ``following`` is active; ``now()`` answers."""
 
-    def __init__(self, module: nn.Module | None = None, *, on_output: Callable[[Any], None] = lambda _: None) -> None:
-        self._names = {part: name for name, part in module.named_modules()} if module else {}
-        self._on_output = on_output  # is told what the outermost module returned
+    def __init__(
+        self, module: nn.Module | None = None, *, root: str = "", on_output: Callable[[Any], None] = lambda _: None
+    ) -> None:
+        """``root``: the name of ``module`` itself. ``on_output``: called with what the outermost module returned."""
+        self._names = {part: name or root for name, part in module.named_modules()} if module else {}
+        self._on_output = on_output
         self._running: list[str] = []
         self._stepping = False
         self._forward: dict[int, Where] = {}
 
     @contextmanager
-    def following(self, *, modules: bool = True) -> Iterator[None]:
-        """Installs torch's global optimizer hooks, those of modules unless told not to, and takes them away again."""
+    def following(self, *, module_hooks: bool = True) -> Iterator[None]:
+        """Installs torch's global hooks of optimizers and, unless told not to, of modules; removes them afterwards."""
         with ExitStack() as hooks:
             hooks.callback(register_optimizer_step_pre_hook(self._step_begins).remove)
             hooks.callback(register_optimizer_step_post_hook(self._step_ends).remove)
-            if modules:
+            if module_hooks:
                 hooks.callback(register_module_forward_pre_hook(self._entered).remove)
                 hooks.callback(register_module_forward_hook(self._left, always_call=True).remove)
             yield

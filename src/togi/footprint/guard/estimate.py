@@ -1,4 +1,4 @@
-"""What a call would need above what is there, on fake tensors; and whether it writes to what outlives it."""
+"""Estimates on fake tensors what a call would allocate, and whether it writes to tensors that outlive it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from torch._subclasses.fake_tensor import (
 )
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from togi.footprint.prediction.cpu import highest
-from togi.footprint.prediction.probe import Probe
-from togi.footprint.prediction.recording import Recording
+from togi.footprint.prediction.cpu import Probe, highest_peak
+from togi.footprint.prediction.fake_run import RunRecorder
+from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Inputs
 
 
-class Foreseen(NamedTuple):
-    """What a fake run shows."""
+class Estimate(NamedTuple):
+    """What a run on fake tensors shows."""
 
     peak_bytes: int
     result_bytes: int
@@ -33,7 +33,7 @@ class Foreseen(NamedTuple):
 
 
 @dataclass
-class _Watching(Recording):  # type: ignore[no-untyped-call]
+class _WriteRecorder(RunRecorder):  # type: ignore[no-untyped-call]
     """Also sees what is written from outside, and lets no operation reach a real tensor: small ones would change."""
 
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
@@ -55,11 +55,11 @@ class _Watching(Recording):  # type: ignore[no-untyped-call]
     def _outside(self, leaf: Any) -> bool:
         if not isinstance(leaf, Tensor):
             return False
-        piece = self.piece_of(leaf)
-        return piece is None or not piece.op
+        lifetime = self.lifetime_of(leaf)
+        return lifetime is None or not lifetime.op
 
 
-def foresee(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Foreseen | None:
+def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Estimate | None:
     """Of a call with the first ``rows`` rows, None for all; None where the call depends on values.
 
     What the function reaches beside its arguments (parameters) was there before and does not count. On the CPU the
@@ -68,20 +68,20 @@ def foresee(function: Callable[..., Any], sample: Inputs, rows: int | None, prob
     """
     mode = FakeTensorMode(allow_non_fake_inputs=True)
     given = sample.map(mode.from_tensor)
-    recording = _Watching(mode=mode)
+    recorder = _WriteRecorder(mode=mode)
     try:
         with mode:
             part = given if rows is None else first_rows(given, 0, rows)
-            recording.enter(tensors_of((part.args, dict(part.kwargs))), "input")
-            with recording:
+            recorder.add_existing(tensors_of((part.args, dict(part.kwargs))), "input")
+            with recorder:
                 results = function(*part.args, **part.kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException):
         return None
-    there = sum(piece.bytes for piece in recording.pieces if not piece.op)
-    peak = highest(recording, probe).peak_bytes if recording.calls and _can_probe(sample) else recording.peak_bytes
+    there = sum(lifetime.bytes for lifetime in recorder.lifetimes if not lifetime.op)
+    peak = highest_peak(recorder, probe).peak_bytes if recorder.calls and _can_probe(sample) else recorder.peak_bytes
     found = tensors_of(results)
-    made = {id(piece): piece.bytes for t in found if (piece := recording.piece_of(t)) and piece.op}
-    return Foreseen(peak - there, sum(made.values()), recording.written, any(t.requires_grad for t in found))
+    made = {id(lifetime): lifetime.bytes for t in found if (lifetime := recorder.lifetime_of(t)) and lifetime.op}
+    return Estimate(peak - there, sum(made.values()), recorder.written, any(t.requires_grad for t in found))
 
 
 def _can_probe(sample: Inputs) -> bool:
@@ -91,8 +91,3 @@ def _can_probe(sample: Inputs) -> bool:
 def first_rows(sample: Inputs, start: int, count: int) -> Inputs:
     """Rows ``start`` to ``start + count`` of every tensor that has dimensions."""
     return sample.map(lambda tensor: tensor[start : start + count] if tensor.dim() else tensor)
-
-
-def tensors_of(values: Any) -> list[Tensor]:
-    """Every tensor in it, in order."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]

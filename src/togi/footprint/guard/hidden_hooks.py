@@ -1,4 +1,4 @@
-"""``togi.no_hidden_hooks``: code in which nobody may install saved-tensor hooks.
+"""``togi.no_hidden_hooks``: a block in which nobody may install saved-tensor hooks.
 
 This is what ``torch.autograd.graph.disable_saved_tensors_hooks`` is for: to forbid checkpointing, offloading and
 compression of what autograd saves, where they would be wrong or costly. It saves no memory by itself.

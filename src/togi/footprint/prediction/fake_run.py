@@ -1,0 +1,262 @@
+"""Runs a step on fake tensors and records it: what lived when, and each operation with its arguments."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from togi.core.errors import SubjectError
+from togi.core.quantities import first_line
+from togi.footprint.account.record import BEFORE_THE_RUN, Category, PeakMoment
+from togi.footprint.fake_step import fake_step
+from togi.footprint.module_tracker import ModuleTracker, Where
+from togi.footprint.prediction.compiled import compilation_notes, compiled, where_in
+from togi.footprint.step import Step
+from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, category_of, tensors_of
+
+FixResults = Callable[[Any, Any, Any, Any], Any]
+"""(operation, args, kwargs, results) -> results."""
+
+
+def as_they_are(_func: Any, _args: Any, _kwargs: Any, results: Any) -> Any:
+    """The results, unchanged."""
+    return results
+
+
+class TensorSpec(NamedTuple):
+    """What a kernel's need of memory depends on."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+
+    @property
+    def bytes(self) -> int:
+        """Of the storage that holds it; a view of more counts as itself."""
+        if 0 in self.shape:
+            return 0
+        last = sum((size - 1) * stride for size, stride in zip(self.shape, self.stride, strict=True))
+        return (last + 1) * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class OperationCall:
+    """One dispatched operation."""
+
+    number: int
+    func: Any
+    args: Any
+    """Positional and keyword arguments, with ``TensorSpec`` for tensors."""
+    before_bytes: int
+    """Alive when it began."""
+    made_bytes: int
+    where: Where
+    grad_enabled: bool
+    """Some kernels save what backward needs only then."""
+
+    @property
+    def key(self) -> str:
+        return f"{self.func}{self.args}{self.grad_enabled}"
+
+    @property
+    def read_bytes(self) -> int:
+        return sum(leaf.bytes for leaf in tree_leaves(self.args, is_leaf=is_spec) if isinstance(leaf, TensorSpec))
+
+
+@dataclass
+class RunRecorder(StorageTracker):  # type: ignore[no-untyped-call]
+    """A storage tracker that also keeps the calls, in order with what they allocate and release."""
+
+    calls: list[OperationCall] = field(default_factory=list)
+    events: list[tuple[int, StorageLifetime | OperationCall]] = field(default_factory=list)
+    """(1, lifetime) is allocated, (-1, lifetime) is released, (0, call) begins."""
+    fix_results: FixResults = as_they_are
+    """Replaces results whose size the fake kernel does not know."""
+    backward_at: int | None = None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.backward_at is None and torch._C._current_autograd_node() is not None:
+            self.backward_at = self.operations
+        grad_enabled = torch.is_grad_enabled()
+        before, place, number = self.current_bytes, len(self.events), self.operations
+        specs = specs_of((args, kwargs or {}))
+        results = self._fixed(func, args, kwargs or {}, super().__torch_dispatch__(func, types, args, kwargs))
+        if self.operations == number:  # the tracker counts no question, such as for the device
+            return results
+        call = OperationCall(self.operations, func, specs, before, self._made_since(place), self._now, grad_enabled)
+        self.calls.append(call)
+        self.events.insert(place, (0, call))
+        return results
+
+    def _fixed(self, func: Any, args: Any, kwargs: Any, results: Any) -> Any:
+        fixed = self.fix_results(func, args, kwargs, results)
+        if fixed is not results:
+            for tensor in tensors_of(fixed):
+                self._track(tensor, op=str(func), where=self._now)
+        return fixed
+
+    def _made_since(self, place: int) -> int:
+        made = (event for sign, event in self.events[place:] if sign == 1)
+        return sum(event.bytes for event in made if isinstance(event, StorageLifetime))
+
+    def _begin(self, lifetime: StorageLifetime, storage: Any) -> None:
+        super()._begin(lifetime, storage)
+        self.events.append((1, lifetime))
+
+    def _end(self, key: int, lifetime: StorageLifetime) -> None:
+        living = lifetime.died is None
+        super()._end(key, lifetime)
+        if living:
+            self.events.append((-1, lifetime))
+
+
+class _CompiledRunRecorder(RunRecorder):  # type: ignore[no-untyped-call]
+    """Dynamo runs nothing compiled under a mode that does not allow it."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
+
+def specs_of(values: Any) -> Any:
+    """The same structure with a ``TensorSpec`` in place of every tensor."""
+    return tree_map_only(Tensor, lambda t: TensorSpec(tuple(t.shape), tuple(t.stride()), t.dtype), values)
+
+
+def is_spec(value: Any) -> bool:
+    """For ``tree_map``: a ``TensorSpec`` is a leaf, not a tuple."""
+    return isinstance(value, TensorSpec)
+
+
+def record(
+    step: Step,
+    *,
+    batch: int | None = None,
+    fix_results: FixResults = as_they_are,
+    around: AbstractContextManager[Any] | None = None,
+    foreach: bool | None = None,
+    first: bool = False,
+    compile: bool = False,
+    notes: list[str] | None = None,
+) -> RunRecorder:
+    """The step run on fake tensors: once to make the optimizer's state, then recorded.
+
+    Args:
+        around: a context manager that replaces what another device does differently.
+        first: the first run is recorded too, before the other.
+        compile: by ``torch.compile``, with kernels that do nothing; ``notes`` is told where that made several graphs.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    try:
+        fake = fake_step(step, mode, batch=batch, foreach=foreach)
+        modules = ModuleTracker(fake.module, root=type(fake.module).__name__)
+        with ExitStack() as stack:
+            recorder = _recorder(modules, fix_results, compile)
+            if compile:
+                stack.enter_context(compiled(fake.module))
+            stack.enter_context(mode)
+            if around is not None:
+                stack.enter_context(around)
+            if first:
+                _add_existing(recorder, fake)
+                with modules.following(), recorder:
+                    fake.run()
+                gc.collect()
+                _second_begins(recorder, fake)
+            else:
+                fake.run()
+                gc.collect()
+                _add_existing(recorder, fake)
+            _run_recorded(fake, recorder, modules, stack)
+            if not recorder.calls:
+                raise SubjectError(
+                    "it runs no operation of torch, so it needs no memory beyond its inputs and there is nothing to "
+                    "predict. Is it the module that was meant?"
+                )
+            if compile and notes is not None:
+                notes += compilation_notes()
+    except (DataDependentOutputException, DynamicOutputShapeException) as error:
+        raise SubjectError(
+            f"the run depends on values ({first_line(error)}), which a run without values cannot know: no prediction "
+            "is possible. Without --predict the model is run and accounted for."
+        ) from error
+    return recorder
+
+
+def _recorder(modules: ModuleTracker, fix_results: FixResults, compile: bool) -> RunRecorder:
+    if not compile:
+        return RunRecorder(where=modules.now, fix_results=fix_results)
+    return _CompiledRunRecorder(where=lambda: where_in(modules.now, sys._getframe(1)), fix_results=fix_results)
+
+
+def _second_begins(recorder: RunRecorder, step: Step) -> None:
+    """The peak that is explained is the second run's: the optimizer has its state."""
+    recorder.peak_bytes, recorder.peak_at = recorder.current_bytes, recorder.operations
+    for tensor in tensors_of(list(step.optimizer.state.values())) if step.optimizer is not None else ():
+        if lifetime := recorder.lifetime_of(tensor):
+            lifetime.category = Category.OPTIMIZER
+
+
+def _run_recorded(step: Step, recorder: RunRecorder, modules: ModuleTracker, stack: ExitStack) -> None:
+    recorder.backward_at = None
+    for parameter in step.module.parameters():
+        if parameter.requires_grad:
+            handle = parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
+                lambda p: _categorise([p.grad] if p.grad is not None else [], recorder)
+            )
+            stack.callback(handle.remove)
+    # module hooks would be compiled with the module
+    stack.enter_context(modules.following(module_hooks=not isinstance(recorder, _CompiledRunRecorder)))
+    with recorder:
+        step.run()
+
+
+def _categorise(gradients: Iterable[Tensor], recorder: RunRecorder) -> None:
+    for gradient in gradients:
+        if lifetime := recorder.lifetime_of(gradient):
+            lifetime.category = Category.GRADIENT
+
+
+def _add_existing(recorder: RunRecorder, step: Step) -> None:
+    recorder.add_existing(step.module.parameters(), Category.PARAMETER)
+    recorder.add_existing(step.module.buffers(), Category.BUFFER)
+    recorder.add_existing(tensors_of((step.sample.args, dict(step.sample.kwargs))), Category.INPUT)
+    if step.optimizer is not None:
+        recorder.add_existing(tensors_of(list(step.optimizer.state.values())), Category.OPTIMIZER)
+
+
+def baseline_bytes(recorder: RunRecorder) -> int:
+    """Parameters, buffers, inputs and the optimizer's state."""
+    return sum(lifetime.bytes for lifetime in recorder.lifetimes if lifetime.category in BEFORE_THE_RUN)
+
+
+def moment_of(call: OperationCall, recorder: RunRecorder) -> PeakMoment:
+    share = call.number / max(1, recorder.operations)
+    where = call.where
+    return PeakMoment(op=str(call.func), module=where.module, line=where.line, phase=where.phase, share_of_run=share)
+
+
+def by_category(recorder: RunRecorder, call: OperationCall, peak_bytes: int) -> dict[Category, int]:
+    """What was alive during ``call``; the rest of the peak is the kernel's workspace."""
+    found: dict[Category, int] = {}
+    for lifetime in recorder.lifetimes:
+        if lifetime.bytes and _alive_during(lifetime, call):
+            category = category_of(lifetime, recorder.backward_at)
+            found[category] = found.get(category, 0) + lifetime.bytes
+    found[Category.WORKSPACE] = peak_bytes - sum(found.values())
+    return dict(sorted(((c, n) for c, n in found.items() if n), key=lambda item: -item[1]))
+
+
+def _alive_during(lifetime: StorageLifetime, call: OperationCall) -> bool:
+    if lifetime.born == call.number:
+        return bool(lifetime.op) or call.number == 0
+    return lifetime.alive_at(call.number)

@@ -1,0 +1,159 @@
+"""Tracks every tensor storage of a run from allocation to release, with the code that asked for it.
+
+It sees what passes the dispatcher: the storages of results, real or fake, so the same tracker serves the account of a
+run that happens and the prediction of one that does not. What a kernel takes and gives back inside one operation is not
+in it; the account finds that with the allocator's own events.
+
+Source: the weak references on storages are those of torch.distributed._tools.mem_tracker.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Container, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from togi.footprint.account.record import Category
+from togi.footprint.module_tracker import FORWARD, Where
+
+_NOWHERE = Where()
+
+
+def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
+    """In sequences and dicts, as operations take and return them. ``tensors_of`` would make watching small operations
+    5 to 10 % slower."""
+    for value in values:
+        if isinstance(value, Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(value)
+        elif isinstance(value, dict):
+            yield from tensors_in(value.values())
+
+
+def tensors_of(values: Any) -> list[Tensor]:
+    """Every tensor in any structure that torch can flatten, in order: what modules take and return."""
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+@dataclass(eq=False)
+class StorageLifetime:
+    """One storage. Times count dispatched operations; ``died`` is None while it lives."""
+
+    bytes: int
+    device: str
+    born: int
+    op: str = ""
+    """The operation that made it; empty for what was there before."""
+    where: Where = _NOWHERE
+    used: int = 0
+    """The last operation that made or read it."""
+    died: int | None = None
+    category: str = ""
+
+    def alive_at(self, operation: int) -> bool:
+        """Whether it lived during that operation, as a result of it too."""
+        return self.born <= operation and (self.died is None or self.died >= operation)
+
+
+def category_of(lifetime: StorageLifetime, backward_at: int | None, kept: Container[StorageLifetime] = ()) -> Category:
+    """What the storage is for.
+
+    Args:
+        backward_at: the last operation before backward began; None where there was no backward.
+        kept: what autograd keeps: an activation even where it is something else (an output) too.
+    """
+    if lifetime.category and lifetime not in kept:
+        return Category(lifetime.category)
+    made = lifetime.where.phase == FORWARD and lifetime.op != ""
+    if made and backward_at is not None and lifetime.born <= backward_at and lifetime.alive_at(backward_at + 1):
+        return Category.ACTIVATION
+    return Category(lifetime.category) if lifetime.category else Category.TEMPORARY
+
+
+@dataclass
+class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """A context manager round the run. ``add_existing`` what is there before it, then run."""
+
+    where: Callable[[], Where] = Where
+    """Asked before every operation."""
+    lifetimes: list[StorageLifetime] = field(default_factory=list)
+    current_bytes: int = 0
+    peak_bytes: int = 0
+    peak_at: int = 0
+    """The operation during which the peak was reached."""
+    operations: int = 0
+
+    def __post_init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._alive: dict[int, tuple[weakref.ref[Any], StorageLifetime]] = {}
+        self._now = _NOWHERE
+
+    def add_existing(self, tensors: Iterable[Tensor], category: str, module: str = "") -> None:
+        """Track what exists already (parameters, inputs, ...); a storage keeps its first category."""
+        for tensor in tensors:
+            self._track(tensor, category=category, where=Where(module))
+
+    def lifetime_of(self, tensor: Tensor) -> StorageLifetime | None:
+        """Of the living storage that holds the tensor's values; None where it is not tracked."""
+        found = self._alive.get(tensor.untyped_storage()._cdata)
+        return found[1] if found else None
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is torch.ops.prim.device.default:  # a fake tensor is asked for its device: no operation of the run
+            return func(*args)
+        self.operations += 1
+        self._now = self.where()
+        for tensor in tensors_in((*args, *(kwargs or {}).values())):
+            self._read(tensor)
+        results = func(*args, **(kwargs or {}))
+        for tensor in tensors_in((results,)):
+            self._track(tensor, op=str(func), where=self._now)
+        return results
+
+    def _read(self, tensor: Tensor) -> None:
+        """What was made before the run, or behind the dispatcher's back, is tracked from when it is first seen."""
+        lifetime = self.lifetime_of(tensor)
+        if lifetime is None:
+            self._track(tensor)
+        else:
+            lifetime.used = self.operations
+
+    def _track(self, tensor: Tensor, *, op: str = "", category: str = "", where: Where = _NOWHERE) -> None:
+        storage = tensor.untyped_storage()
+        key, size = storage._cdata, storage.nbytes()
+        if known := self._alive.get(key):
+            if known[1].bytes == size:
+                return
+            self._end(key, known[1])  # resized in place: the old memory is gone
+        lifetime = StorageLifetime(
+            bytes=size,
+            device=tensor.device.type,
+            born=self.operations,
+            used=self.operations,
+            op=op,
+            where=where,
+            category=category,
+        )
+        self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
+        self._begin(lifetime, storage)
+
+    def _begin(self, lifetime: StorageLifetime, storage: Any) -> None:
+        self.lifetimes.append(lifetime)
+        self.current_bytes += lifetime.bytes
+        if self.current_bytes > self.peak_bytes:
+            self.peak_bytes, self.peak_at = self.current_bytes, self.operations
+
+    def _end(self, key: int, lifetime: StorageLifetime) -> None:
+        if lifetime.died is not None:
+            return
+        lifetime.died = self.operations
+        self.current_bytes -= lifetime.bytes
+        if (found := self._alive.get(key)) and found[1] is lifetime:
+            del self._alive[key]

@@ -1,0 +1,99 @@
+"""The tracker books every storage once, from birth to death, on real and on fake tensors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from togi.footprint.module_tracker import ModuleTracker
+from togi.footprint.storage_tracker import StorageTracker
+
+KIB = 1024
+
+
+def test_births_deaths_and_peak() -> None:
+    with StorageTracker() as tracker:
+        first = torch.zeros(KIB // 4)
+        second = first + 1
+        del first
+        third = second.view(2, -1).sum()
+        del second
+    assert [lifetime.bytes for lifetime in tracker.lifetimes] == [KIB, KIB, 4]
+    assert [lifetime.died is None for lifetime in tracker.lifetimes] == [False, False, True]
+    assert tracker.peak_bytes == 2 * KIB
+    assert tracker.current_bytes == third.untyped_storage().nbytes() == 4
+
+
+def test_what_was_entered_keeps_its_category_and_is_booked_once() -> None:
+    linear = nn.Linear(8, 8)
+    tracker = StorageTracker()
+    tracker.add_existing(linear.parameters(), "parameter")
+    tracker.add_existing([linear.weight.view(-1)], "input")
+    with tracker:
+        linear(torch.ones(1, 8))
+    assert [lifetime.category for lifetime in tracker.lifetimes][:2] == ["parameter", "parameter"]
+    assert sum(lifetime.category == "input" for lifetime in tracker.lifetimes) == 0
+
+
+def test_lines_are_the_users() -> None:
+    with StorageTracker(where=ModuleTracker().now) as tracker:
+        kept = nn.functional.gelu(torch.ones(4))  # the line
+    assert kept.numel() == 4
+    assert all("test_storage_tracker.py" in lifetime.where.line for lifetime in tracker.lifetimes)
+
+
+@pytest.mark.parametrize("layers", [1, 4])
+def test_fake_run_books_the_same_as_a_real_one(layers: int) -> None:
+    def run() -> int:
+        module = nn.Sequential(*[nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(layers)])
+        tracker = StorageTracker()
+        tracker.add_existing(module.parameters(), "parameter")
+        with tracker:
+            module(torch.ones(32, 64)).sum().backward()
+            module.zero_grad()
+        return tracker.peak_bytes
+
+    with FakeTensorMode():
+        fake = run()
+    assert fake == run()
+
+
+def test_a_storage_that_takes_the_place_of_a_dead_one_is_another() -> None:
+    with StorageTracker() as tracker:
+        for _ in range(50):
+            torch.ones(KIB)
+    assert len(tracker.lifetimes) == 50
+    assert tracker.current_bytes == 0
+    assert tracker.peak_bytes == 4 * KIB
+
+
+def test_a_resized_storage_is_buried_and_booked_again() -> None:
+    with StorageTracker() as tracker:
+        tensor = torch.ones(KIB // 4)
+        tensor.resize_(KIB)
+    assert tracker.current_bytes == 4 * KIB == tensor.untyped_storage().nbytes()
+
+
+def test_backward_belongs_to_the_module_and_line_of_its_forward() -> None:
+    class Model(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = nn.Linear(16, 16), nn.Linear(16, 16)
+
+        def forward(self, given: torch.Tensor) -> torch.Tensor:
+            hidden = self.first(given).sigmoid()
+            return self.second(hidden)
+
+    model = Model()
+    modules = ModuleTracker(model)
+    tracker = StorageTracker(where=modules.now)
+    tracker.add_existing(model.parameters(), "parameter")
+    with modules.following(), tracker:
+        model(torch.ones(4, 16)).sum().backward()
+    backward = [lifetime for lifetime in tracker.lifetimes if lifetime.where.phase == "backward"]
+    sigmoid = next(lifetime for lifetime in backward if "sigmoid_backward" in lifetime.op)
+    assert sigmoid.where.module == ""
+    assert {lifetime.where.module for lifetime in backward if "aten.mm" in lifetime.op} == {"first", "second"}
+    assert "in forward" in sigmoid.where.line
