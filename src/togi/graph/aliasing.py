@@ -7,12 +7,12 @@ are conservative: sharing is assumed where it cannot be excluded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from functools import cache
 from typing import Any
 
-import torch
 from torch import fx
 from torch.fx import Node
+
+from togi.torch_internals.operators import HigherOrderOperator, OpOverload, is_composite, schema_of
 
 FRESH = frozenset(
     [
@@ -113,36 +113,31 @@ class MemorySharing:
 
 def _aliased_arguments(node: Node) -> Iterable[Node]:
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return node.all_input_nodes  # getitem, higher-order calls, arithmetic on sizes
-    if any(result.alias_info is not None for result in target._schema.returns):
+    if any(result.alias_info is not None for result in schema_of(target).returns):
         return [n for argument, n in _schema_arguments(node) if argument.alias_info is not None]
-    return node.all_input_nodes if _composite(target) and _base_name(target) not in FRESH else ()
+    return node.all_input_nodes if is_composite(target) and _base_name(target) not in FRESH else ()
 
 
 def _written_arguments(node: Node) -> Iterable[Node]:
     if node.op != "call_function":
         return ()
-    if isinstance(node.target, torch._ops.HigherOrderOperator):
+    if isinstance(node.target, HigherOrderOperator):
         return node.all_input_nodes
-    if not isinstance(node.target, torch._ops.OpOverload) or not node.target._schema.is_mutable:
+    if not isinstance(node.target, OpOverload) or not schema_of(node.target).is_mutable:
         return ()
     return [n for argument, n in _schema_arguments(node) if argument.alias_info and argument.alias_info.is_write]
 
 
 def _schema_arguments(node: Node) -> Iterator[tuple[Any, Node]]:
     """``(schema argument, node)`` for every node among the arguments, also inside lists."""
-    for index, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
+    for index, argument in enumerate(schema_of(node.target).arguments):
         value = node.args[index] if index < len(node.args) else node.kwargs.get(argument.name)
         for item in value if isinstance(value, list | tuple) else (value,):
             if isinstance(item, Node):
                 yield argument, item
 
 
-@cache
-def _composite(target: Any) -> bool:
-    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(target.name(), "CompositeImplicitAutograd"))
-
-
 def _base_name(target: Any) -> str:
-    return str(target._schema.name).split("::")[-1]
+    return str(schema_of(target).name).split("::")[-1]

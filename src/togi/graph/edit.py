@@ -16,6 +16,8 @@ from torch.fx import Node
 
 from togi.graph.aliasing import MemorySharing
 from togi.graph.capture import GraphModule, capture
+from togi.torch_internals.modules import own_buffers, own_parameters
+from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -23,7 +25,7 @@ if TYPE_CHECKING:
 
 def call_name(node: Any) -> str:
     """``"add.Tensor"`` for a call of ``aten.add.Tensor``; empty for anything else than an ATen call."""
-    if not isinstance(node, Node) or not isinstance(node.target, torch._ops.OpOverload):
+    if not isinstance(node, Node) or not isinstance(node.target, OpOverload):
         return ""
     return str(node.target).removeprefix("aten.")
 
@@ -35,25 +37,17 @@ def is_call(node: Any, *names: str) -> bool:
 
 def in_place(node: Node) -> bool:
     """Whether it is an ATen call that writes into one of its arguments."""
-    return bool(call_name(node)) and bool(node.target._schema.is_mutable)  # type: ignore[union-attr]
+    return bool(call_name(node)) and schema_of(node.target).is_mutable
 
 
 def arguments(node: Node) -> dict[str, Any]:
     """All arguments of an ATen call by schema name, defaults filled in, in schema order."""
-    values: dict[str, Any] = {}
-    for index, argument in enumerate(node.target._schema.arguments):  # type: ignore[union-attr]
-        if index < len(node.args):
-            values[argument.name] = node.args[index]
-        elif argument.name in node.kwargs:
-            values[argument.name] = node.kwargs[argument.name]
-        else:
-            values[argument.name] = argument.default_value
-    return values
+    return bound_arguments(node.target, node.args, node.kwargs)
 
 
 def set_arguments(node: Node, values: Mapping[str, Any]) -> None:
     """Give the call these arguments; ``values`` must name all of them."""
-    schema = node.target._schema.arguments  # type: ignore[union-attr]
+    schema = schema_of(node.target).arguments
     node.args = tuple(values[a.name] for a in schema if not a.kwarg_only)
     node.kwargs = {a.name: values[a.name] for a in schema if a.kwarg_only}
 
@@ -220,7 +214,7 @@ class EditableGraph:
         return removed
 
     def _writes_unseen(self, node: Node) -> bool:
-        written = self.memory.written_by(node) if isinstance(node.target, torch._ops.OpOverload) else []
+        written = self.memory.written_by(node) if isinstance(node.target, OpOverload) else []
         return bool(written) and not _random(node.target) and all(self.memory.private(target) for target in written)
 
     def candidate(self, candidate: Candidate) -> Candidate:
@@ -235,7 +229,7 @@ class EditableGraph:
 
     def _unused_attributes(self) -> Iterator[str]:
         used = {node.target for node in self.graph.nodes if node.op == "get_attr"}
-        held = [*self.module._parameters, *self.module._buffers]
+        held = [*own_parameters(self.module), *own_buffers(self.module)]
         return iter([name for name in held if name not in used])
 
 
@@ -249,9 +243,9 @@ def _pure(node: Node) -> bool:
     if node.op != "call_function":
         return False
     target = node.target
-    if not isinstance(target, torch._ops.OpOverload):
+    if not isinstance(target, OpOverload):
         return target in _ARITHMETIC
-    return not target._schema.is_mutable and not _random(target) and bool(target._schema.returns)
+    return not schema_of(target).is_mutable and not _random(target) and bool(schema_of(target).returns)
 
 
 def _random(target: Any) -> bool:

@@ -114,7 +114,7 @@ def torch_allocator_peak_bytes(run: Callable[[], None]) -> int | None:
     results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
     if results is None:
         return None
-    from torch._C._autograd import DeviceType  # where event.device_type() comes from
+    from togi.torch_internals.profiler import DeviceType
 
     changes = [
         (event.start_ns(), event.nbytes())

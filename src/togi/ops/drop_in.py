@@ -20,6 +20,8 @@ from torch import Tensor
 
 from togi.ops.boxes import box_ciou, box_diou, box_giou, box_intersection, box_iou
 from togi.ops.measures import EPS, FORMATS
+from togi.torch_internals.autograd import is_forward_mode, is_transformed
+from togi.torch_internals.compiler import mark_script_original
 
 Answer = Callable[..., Tensor | None]
 _DTYPES = (torch.float32, torch.float64)
@@ -84,9 +86,7 @@ def answers(a: object, b: object) -> bool:
 
 def _is_transformed() -> bool:
     """Under torch.jit.trace, vmap and forward-mode differentiation the operators are unknown."""
-    functorch = torch._C._are_functorch_transforms_active()
-    forward_mode = torch.autograd.forward_ad._current_level >= 0
-    return functorch or forward_mode or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
+    return is_transformed() or is_forward_mode() or torch.jit.is_tracing()  # type: ignore[no-untyped-call, attr-defined]
 
 
 def stand_in(original: Callable[..., Any], answer: Answer, is_active: Callable[[], bool]) -> Callable[..., Any]:
@@ -100,8 +100,5 @@ def stand_in(original: Callable[..., Any], answer: Answer, is_active: Callable[[
         answered = answer(*args, **options) if is_active() else None
         return original(*args, **options) if answered is None else answered
 
-    # What torch.jit.script_if_tracing leaves on a function: TorchScript and Dynamo compile the original instead, which
-    # their compilers can see through.
-    call.__script_if_tracing_wrapper = True  # type: ignore[attr-defined]
-    call.__original_fn = getattr(original, "__original_fn", original)  # type: ignore[attr-defined]
+    mark_script_original(call, original)
     return call

@@ -18,10 +18,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_map_only
 
 from togi.ops.drop_in import answers, stand_in
 from togi.ops.matching import BoxMatches, match_boxes
+from togi.torch_internals.modes import no_torch_function, wrapper_subclass
+from togi.torch_internals.pytree import tree_map_only
 
 _DETECTION = "torchvision.models.detection"
 _MODULES = ("rpn", "roi_heads", "retinanet", "ssd")
@@ -34,12 +35,12 @@ class PendingIoU(Tensor):
     boxes2: Tensor
     known: Tensor | None
     iou: Callable[[Tensor, Tensor], Tensor]
-    __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
+    __torch_function__ = no_torch_function  # type: ignore[assignment]
 
     @staticmethod
     def __new__(cls, boxes1: Tensor, boxes2: Tensor, iou: Callable[[Tensor, Tensor], Tensor]) -> PendingIoU:
         shape = (len(boxes1), len(boxes2))
-        made: PendingIoU = Tensor._make_wrapper_subclass(cls, shape, dtype=boxes1.dtype, device=boxes1.device)
+        made: PendingIoU = wrapper_subclass(cls, shape, dtype=boxes1.dtype, device=boxes1.device)
         made.boxes1, made.boxes2, made.iou, made.known = boxes1, boxes2, iou, None
         return made
 

@@ -1,9 +1,8 @@
 """Which torch functions one forward pass calls, and how often.
 
-Two observers, because each is blind somewhere. ``TorchFunctionMode`` sees what Python code calls (``conv2d``,
-``batch_norm``, ``linear``) but nothing inside TorchScript or a composite such as multi-head attention.
-``TorchDispatchMode`` sees every operator, but under its decomposed name (``aten.convolution``, ``aten.addmm``), which
-is mapped back. A name's count is the larger of the two.
+Two observers, because each is blind somewhere (``torch_internals.modes``): functions are not seen inside TorchScript or
+a composite such as multi-head attention, operators only under their decomposed name (``aten.convolution``,
+``aten.addmm``), which is mapped back. A name's count is the larger of the two.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
+
+from togi.torch_internals.modes import DispatchObserver, FunctionObserver
 
 _MAPPED = {
     "addmm": "linear",
@@ -73,35 +72,29 @@ def count_functions(call: Callable[[], Any]) -> dict[str, int]:
     return dict(names.most_common())
 
 
-class _Called(TorchFunctionMode):
+class _Called(FunctionObserver):
     def __init__(self) -> None:
         super().__init__()
         self.counts: Counter[str] = Counter()
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if name := _plain(getattr(func, "__name__", "")):
+    def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if name := _plain(getattr(function, "__name__", "")):
             self.counts[name] += 1
-        return func(*args, **(kwargs or {}))
+        return function(*args, **kwargs)
 
 
-class _Dispatched(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    supports_higher_order_operators = True  # torch.cond and its kin would raise under the mode otherwise
-
+class _Dispatched(DispatchObserver):
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.counts: Counter[str] = Counter()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        operator = _plain(func.overloadpacket.__name__)
-        if operator == "convolution":
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        name = _plain(operator.overloadpacket.__name__)
+        if name == "convolution":
             self.counts[_convolution(args)] += 1
-        elif operator:
-            self.counts[_MAPPED.get(operator, operator)] += 1
-        return func(*args, **(kwargs or {}))
+        elif name:
+            self.counts[_MAPPED.get(name, name)] += 1
+        return operator(*args, **kwargs)
 
 
 def _plain(name: str) -> str:

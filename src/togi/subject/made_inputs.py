@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.subject.inputs import Inputs
+from togi.torch_internals.modules import BatchNorm
 
 if TYPE_CHECKING:
     from togi.subject.signature import Signature
@@ -59,7 +60,7 @@ def vary_constants(module: nn.Module, seed: int) -> nn.Module:
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for part in module.modules():
-            if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.running_mean is not None:
+            if isinstance(part, BatchNorm) and part.running_mean is not None:
                 assert part.running_var is not None
                 part.running_mean.normal_(0.0, 0.1, generator=generator)
                 part.running_var.uniform_(0.5, 1.5, generator=generator)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.subject.inputs import Inputs, Subject
+from togi.torch_internals.modules import compiled_original
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,7 +74,7 @@ def _check_device(device: str) -> None:
 def _unwrapped(module: nn.Module, notes: list[str]) -> nn.Module:
     """Without the wrappers of torch.compile and of data parallelism: those are ways to run a module, not the module."""
     while True:
-        inner = getattr(module, "_orig_mod", None)
+        inner = compiled_original(module)
         if inner is None and isinstance(module, nn.DataParallel | nn.parallel.DistributedDataParallel):
             inner = module.module
         if not isinstance(inner, nn.Module):

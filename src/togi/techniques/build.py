@@ -17,6 +17,7 @@ from togi.subject.inputs import Subject
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.techniques import technique
+from togi.torch_internals.modules import forward_hook_counts
 
 
 class StepFailed(Exception):
@@ -67,7 +68,7 @@ def fingerprint(module: nn.Module) -> str:
     """Changes when a parameter, a buffer, a training flag, a hook or the module tree changes. Costs one read of all."""
     digest = hashlib.sha256()
     for name, part in module.named_modules():
-        hooks = [len(part._forward_hooks), len(part._forward_pre_hooks)]
+        hooks = list(forward_hook_counts(part))
         digest.update(f"{name}|{type(part).__qualname__}|{part.training}|{hooks}".encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|{tensor.stride()}|{_checksum(tensor)}".encode())

@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from togi.machine.memory import available_bytes
 from togi.subject.inputs import Inputs
+from togi.torch_internals.modules import convert_tensors
 from togi.verify.leaves import clone, copy_inputs, with_layout_of
 
 _NARROW = frozenset({torch.float32, torch.float16, torch.bfloat16})
@@ -34,7 +35,7 @@ def widened(module: nn.Module, device: str = "cpu") -> nn.Module:
     if device == "cpu" and needed > _SPARE * free_bytes():
         raise MemoryError(f"its weights in float64 need {needed >> 20} MiB, {free_bytes() >> 20} MiB are free")
     copied = copy.deepcopy(module)
-    copied._apply(lambda t: wide(t).to(device))  # type: ignore[no-untyped-call]
+    convert_tensors(copied, lambda t: wide(t).to(device))
     return copied
 
 

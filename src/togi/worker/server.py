@@ -58,11 +58,13 @@ def _load(config: ServerConfig) -> Any:
 
     torch.set_num_threads(1)
     # what nearly every child needs is imported once, here; it would cost each of them a second
-    import torch._dynamo
     import torch.export
 
     import togi.worker.worker  # noqa: F401
     from togi.techniques import all_techniques
+    from togi.torch_internals.compiler import import_dynamo
+
+    import_dynamo()
 
     all_techniques()
     torch.manual_seed(config.seed)

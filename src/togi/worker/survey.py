@@ -22,6 +22,7 @@ from togi.subject.functions import count_functions
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import Prepared, prepare
 from togi.subject.signature import Signature
+from togi.torch_internals.modules import forward_hook_counts
 
 _SHORT_MS = 50.0
 """A pass that is faster than this is timed again: a single short time is mostly noise."""
@@ -166,6 +167,6 @@ def _notes(module: nn.Module, signature: Signature) -> Iterator[str]:
         yield "Its weights are in half precision, which is slow on processors without instructions for it."
     if any(facts.shape and 0 in facts.shape for facts in signature.inputs_facts):
         yield "An input is empty (a dimension of size 0)."
-    hooked = sum(bool(part._forward_hooks or part._forward_pre_hooks) for part in module.modules())
+    hooked = sum(any(forward_hook_counts(part)) for part in module.modules())
     if hooked:
         yield f"{hooked} of its modules have forward hooks, which engines other than eager do not call."

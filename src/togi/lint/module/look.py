@@ -23,6 +23,7 @@ from togi.subject.anatomy import class_name, count_modules
 from togi.subject.inputs import Subject
 from togi.subject.prepare import is_exported, prepare
 from togi.subject.signature import Signature
+from togi.torch_internals.autograd import version_of
 from togi.worker.survey import first_call
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def _dtypes(module: nn.Module) -> list[str]:
 
 def _buffer_versions(module: nn.Module) -> dict[str, tuple[int, int]]:
     """Changes when a buffer is written in place or replaced."""
-    return {name: (id(buffer), buffer._version) for name, buffer in module.named_buffers()}
+    return {name: (id(buffer), version_of(buffer)) for name, buffer in module.named_buffers()}
 
 
 def _captured(

@@ -20,14 +20,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules import module as hooks
-from torch.overrides import TorchFunctionMode
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from togi.lint.module.forward_pass import Call, ForwardPass, FunctionCall, Line, Value
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
+from togi.torch_internals.modes import DispatchObserver, FunctionObserver
+from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of, written_arguments
+from togi.torch_internals.pytree import operands
 
 _TORCH, _TOGI, _PYTHON = (
     f"{folder}{os.sep}"
@@ -131,11 +132,9 @@ class _Layers:
         self.running.pop()
 
 
-class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    supports_higher_order_operators = True  # torch.cond and its kin would raise under the mode otherwise
-
+class _Operations(DispatchObserver):
     def __init__(self, layers: _Layers, constants: Sequence[Tensor], *, timed: bool = False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.layers = layers
         self.calls: list[Call] = []
         self.seconds: list[float] = []
@@ -153,18 +152,15 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._numbers[tensor] = self._next
         self._next += 1
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if not isinstance(func, torch._ops.OpOverload):
-            return func(*args, **kwargs)
-        bound = _bound(func, args, kwargs)
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if not isinstance(operator, OpOverload):
+            return operator(*args, **kwargs)
+        bound = bound_arguments(operator, args, kwargs)
         given = {name: self._described(value) for name, value in bound.items()}
         began = time.perf_counter()
-        result = func(*args, **kwargs)
+        result = operator(*args, **kwargs)
         took_s = time.perf_counter() - began
-        self._record(func, bound, given, result, args, kwargs)
+        self._record(operator, bound, given, result, args, kwargs)
         if self._timed:
             self.seconds.append(took_s)
         return result
@@ -172,15 +168,14 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _record(
         self, func: Any, bound: Mapping[str, Any], given: Mapping[str, Any], result: Any, args: Any, kwargs: Any
     ) -> None:
-        schema = func._schema
-        written = frozenset(a.name for a in schema.arguments if a.alias_info is not None and a.alias_info.is_write)
+        written = written_arguments(func)
         for name in written:
-            for tensor in _flat(bound.get(name)):
+            for tensor in operands([bound.get(name)]):
                 self._renumber(tensor)
-        view = not written and any(r.alias_info is not None for r in schema.returns)
+        view = not written and any(r.alias_info is not None for r in schema_of(func).returns)
         view = view or func.overloadpacket.__name__ in _NO_WORK
-        made = [t for t in _flat(result) if isinstance(t, Tensor)]
-        tensors = list(_flat(list(bound.values())))
+        made = list(operands([result]))
+        tensors = list(operands(bound.values()))
         if tensors and not written and view and all(self.number(t) in self._constant for t in tensors):
             self._constant.update(self.number(t) for t in made)
         self.calls.append(
@@ -193,7 +188,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 view=view,
                 written=written,
                 flops=_flops(func, args, kwargs, result),
-                line=_line(sys._getframe(2)),
+                line=_line(sys._getframe(3)),
             )
         )
 
@@ -217,7 +212,7 @@ class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
         )
 
 
-class _Functions(TorchFunctionMode):
+class _Functions(FunctionObserver):
     """Dropout and attention as Python code calls them: only there one can see that a dropout is on."""
 
     def __init__(self, layers: _Layers) -> None:
@@ -225,15 +220,13 @@ class _Functions(TorchFunctionMode):
         self.layers = layers
         self.calls: list[FunctionCall] = []
 
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        name = getattr(func, "__name__", "").rstrip("_")
+    def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        name = getattr(function, "__name__", "").rstrip("_")
         if "dropout" in name or name == "scaled_dot_product_attention":
-            numbers = {k: v for k, v in _numbers(func, args, kwargs or {}).items() if not isinstance(v, Tensor)}
+            numbers = {k: v for k, v in _numbers(function, args, kwargs).items() if not isinstance(v, Tensor)}
             line = _line(sys._getframe(1))
             self.calls.append(FunctionCall(name=name, layer=self.layers.innermost, numbers=numbers, line=line))
-        return func(*args, **(kwargs or {}))
+        return function(*args, **kwargs)
 
 
 _BUILTIN = {"scaled_dot_product_attention": ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")}
@@ -250,24 +243,6 @@ def _numbers(func: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str,
         names = _BUILTIN.get(getattr(func, "__name__", ""), _DROPOUT)
         named = dict(zip(names, args, strict=False)) | dict(kwargs)
         return {"training" if key == "train" else key: value for key, value in named.items()}
-
-
-def _bound(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for index, argument in enumerate(func._schema.arguments):
-        if index < len(args):
-            found[argument.name] = args[index]
-        else:
-            found[argument.name] = kwargs.get(argument.name, argument.default_value)
-    return found
-
-
-def _flat(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, list | tuple):
-        for item in value:
-            yield from _flat(item)
 
 
 def _elements(tensor: Tensor) -> int:

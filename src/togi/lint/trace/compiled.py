@@ -14,8 +14,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
-import torch._dynamo
-from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metrics, graph_break_reasons
 
 from togi.core.quantities import first_line
 from togi.core.user_code import user_place
@@ -23,6 +21,7 @@ from togi.lint.trace.record import Event, Frame
 from togi.lint.trace.stack import is_users
 from togi.subject.inputs import Subject
 from togi.subject.prepare import prepare
+from togi.torch_internals.compiler import compilations, reset_dynamo
 
 PASSES = 2
 _PLACE = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>[^\n]*)')
@@ -42,7 +41,8 @@ def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Even
             notes.append(
                 f"Compiled, it failed ({user_place(failure)}): graph breaks and recompilations are known up to there."
             )
-        events = (*_breaks(graph_break_reasons), *_recompilations(get_compilation_metrics()))
+        seen = compilations()
+        events = (*_breaks(seen.breaks), *_recompilations(seen.metrics))
     return events, tuple(notes)
 
 
@@ -59,15 +59,13 @@ def _run(subject: Subject, compiled: Any, samples: Iterable[Any]) -> None:
 def _fresh_dynamo() -> Iterator[None]:
     """Without what was compiled before, and without its warnings: they are what is reported."""
     before = logging.root.manager.disable
-    torch._dynamo.reset()
-    graph_break_reasons.clear()
-    clear_compilation_metrics()
+    reset_dynamo()
     logging.disable(logging.WARNING)
     try:
         yield
     finally:
         logging.disable(before)
-        torch._dynamo.reset()
+        reset_dynamo()
 
 
 def _breaks(reasons: Iterable[Any]) -> Iterator[Event]:

@@ -17,6 +17,7 @@ import torch
 
 from togi.lint.trace.patches import Patches
 from togi.lint.trace.recorder import Recorder
+from togi.torch_internals.cuda_simulation import GeneratorBase
 
 EXPLICIT = "the host waits for the GPU, because it is told to"
 FREED = "freeing memory of the device waits for everything that runs on it"
@@ -191,12 +192,12 @@ def _stream_classes(waiting: Callable[..., Callable[..., None]]) -> tuple[type[A
     return Stream, Event
 
 
-class _Generator(torch._C.Generator):
+class _Generator(GeneratorBase):
     """A generator that says it is the device's, and draws on the CPU."""
 
     def __new__(cls, device: Any = "cpu") -> Any:
-        generator = torch._C.Generator.__new__(cls, device="cpu")  # type: ignore[call-arg]
-        generator._asked = torch.device(device)  # type: ignore[attr-defined]
+        generator = GeneratorBase.__new__(cls, device="cpu")  # type: ignore[call-arg]
+        generator.asked = torch.device(device)  # type: ignore[attr-defined]
         return generator
 
     def __init__(self, device: Any = "cpu") -> None:
@@ -204,4 +205,4 @@ class _Generator(torch._C.Generator):
 
     @property
     def device(self) -> torch.device:  # type: ignore[override]
-        return self._asked  # type: ignore[attr-defined,no-any-return]
+        return self.asked  # type: ignore[attr-defined,no-any-return]

@@ -6,22 +6,22 @@ wait, what copies between devices, converts dtypes or memory layouts.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch._library.custom_ops import OPDEFS
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves, tree_map
 
 from togi.lint.trace import calls
 from togi.lint.trace.memory_traffic import record_layout, record_promotion
 from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, pin, place, real_device
-from togi.lint.trace.recorder import Recorder, in_backward
+from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.transfers import record_transfer
 from togi.lint.trace.waits import DYNAMIC, HOST_CHECKS, SIZE, wait_of
+from togi.torch_internals.autograd import in_backward
+from togi.torch_internals.modes import DispatchObserver, without_torch_function
+from togi.torch_internals.operators import can_decompose, is_python_operator, python_kernel, schema_of
+from togi.torch_internals.pytree import tensors_in, tree_leaves, tree_map
 
 _ELEMENTWISE = torch.Tag.pointwise
 _ONE_DEVICE = frozenset(
@@ -30,38 +30,34 @@ _ONE_DEVICE = frozenset(
 """Operators besides elementwise ones that fail on a GPU when an operand with dimensions is left on the CPU."""
 
 
-class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class OperatorWatch(DispatchObserver):
     """Runs every operator as it is, and keeps the books. ``simulated``: a CUDA device that is asked for is the CPU."""
 
+    supports_higher_order_operators = False  # what torch.cond runs could not be seen
+
     def __init__(self, recorder: Recorder, *, simulated: bool = True) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self.recorder = recorder
         self.simulated = simulated
 
-    def __torch_dispatch__(
-        self,
-        func: Any,
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        with torch._C.DisableTorchFunction():
-            return self._run(func, args, dict(kwargs or {}))
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        with without_torch_function():
+            return self._run(operator, args, dict(kwargs))
 
     def _run(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
-        if _is_composite(func):
+        if can_decompose(func):  # not taken apart yet: so it comes under inference mode and below autograd
             with self:
                 return func.decompose(*args, **options)
         op = str(func)
         packet = op.rpartition(".")[0]
         if packet in _HANDLED:
             return _HANDLED[packet](self, func, args, options)
-        operands = [leaf for leaf in tree_leaves((args, options)) if isinstance(leaf, Tensor)]
+        operands = tensors_in((args, options))
         device = self._device(func, packet, operands, options)
         self._note_wait(op, args, options, operands)
         self._note_mixture(func, packet, operands)
         pinned = self.simulated and _substituted(options)
-        result = self._inside(func, args, options) if _is_python(func) else self._computed(func, args, options)
+        result = self._inside(func, args, options) if is_python_operator(func) else self._computed(func, args, options)
         self._settle(packet, result, operands, device, pinned)
         self._note_size(op, packet, args, options, result, operands)
         record_promotion(self.recorder, func, operands, result)
@@ -95,15 +91,14 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             return func(*args, **options)
         except NotImplementedError as missing:
-            if not self.simulated or "not implemented for" not in str(missing) or func._schema.is_mutable:
+            if not self.simulated or "not implemented for" not in str(missing) or schema_of(func).is_mutable:
                 raise
             return _in_wider_dtype(func, args, options)
 
     def _inside(self, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
         """A custom operator written in Python: what it calls is watched too."""
-        definition = OPDEFS[func._schema.name]
         kinds = [real_device(a).type for a in args if isinstance(a, Tensor)]
-        kernel = definition._backend_fns.get(kinds[0] if kinds else None, definition._init_fn)
+        kernel = python_kernel(func, kinds[0] if kinds else None)
         with self:
             return kernel(*args, **options)
 
@@ -123,7 +118,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operands: Sequence[Tensor],
     ) -> None:
         if (op in DYNAMIC or packet in DYNAMIC) and wait_of(op, args, options) == SIZE:
-            sizes = [tuple(leaf.shape) for leaf in tree_leaves(result) if isinstance(leaf, Tensor)]
+            sizes = [tuple(tensor.shape) for tensor in tensors_in(result)]
             self.recorder.record(
                 "dynamic-shape", calls.name(op), SIZE, tensors=operands[:2], detail=f"{sizes[0]}" if sizes else ""
             )
@@ -138,7 +133,7 @@ class OperatorWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if not left or not any(on_cuda(t) for t in operands):
             return
         call = calls.current()
-        given = {id(leaf) for leaf in tree_leaves((call.args, call.kwargs))} if call else set()
+        given = {id(tensor) for tensor in tensors_in((call.args, call.kwargs))} if call else set()
         if any(id(t) in given for t in left):
             why = "a tensor on the CPU meets one on the GPU, which fails there"
             self.recorder.record("mixed-devices", calls.name(str(func)), why, tensors=operands[:2])
@@ -166,17 +161,6 @@ def _substituted(options: dict[str, Any]) -> bool:
     return bool(options.pop("pin_memory", False))
 
 
-@functools.cache
-def _is_composite(func: Any) -> bool:
-    """Made of other operators, and not taken apart yet: so it comes under inference mode and below autograd."""
-    composite = torch._C.DispatchKey.CompositeImplicitAutograd
-    return isinstance(func, torch._ops.OpOverload) and bool(func.has_kernel_for_dispatch_key(composite))
-
-
-def _is_python(func: Any) -> bool:
-    return getattr(getattr(func, "_schema", None), "name", None) in OPDEFS
-
-
 def _cpu_was_asked() -> bool:
     """Whether the open call names the CPU: autograd's formulas and C++ pass the real device along, users name it."""
     call = calls.current()
@@ -189,7 +173,7 @@ def _is_interior() -> bool:
     call = calls.current()
     if call is None:
         return in_backward()
-    return any(isinstance(leaf, Tensor) and on_cuda(leaf) for leaf in tree_leaves((call.args, call.kwargs)))
+    return any(on_cuda(tensor) for tensor in tensors_in((call.args, call.kwargs)))
 
 
 def _copy_into(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -245,7 +229,7 @@ def _note_value(watch: OperatorWatch, func: Any, args: Sequence[Any]) -> None:
     if not isinstance(value, Tensor) or on_cuda(value) or call is None:
         return
     masked = all(i is None or i.dtype in (torch.bool, torch.uint8) for i in args[1])
-    if not masked and any(leaf is value for leaf in tree_leaves((call.args, call.kwargs))):
+    if not masked and any(tensor is value for tensor in tensors_in((call.args, call.kwargs))):
         record_transfer(watch.recorder, calls.name(str(func)), value, CUDA, non_blocking=False)
 
 

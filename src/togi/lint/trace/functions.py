@@ -11,18 +11,18 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.overrides import TorchFunctionMode
 
 from togi.lint.trace import calls
 from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, place
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.transfers import record_transfer
 from togi.lint.trace.waits import READ, SIZE
+from togi.torch_internals.modes import FunctionObserver, without_torch_function
 
 _FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "new_tensor", "sparse_coo_tensor"})
 
 
-class FunctionWatch(TorchFunctionMode):
+class FunctionWatch(FunctionObserver):
     """Keeps the stack of open calls, and answers for a device that is not there."""
 
     def __init__(self, recorder: Recorder, *, simulated: bool = True) -> None:
@@ -30,20 +30,13 @@ class FunctionWatch(TorchFunctionMode):
         self.recorder = recorder
         self.simulated = simulated
 
-    def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Iterable[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> Any:
-        options = dict(kwargs or {})
-        if func is torch.Tensor.backward:
-            return self._backward(*args, **options)
+    def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if function is torch.Tensor.backward:
+            return self._backward(*args, **kwargs)
         open_calls = calls.stack()
-        open_calls.append(calls.Call(func, args, dict(options)))
+        open_calls.append(calls.Call(function, args, dict(kwargs)))
         try:
-            return self._call(func, args, options)
+            return self._call(function, args, kwargs)
         finally:
             open_calls.pop()
 
@@ -104,7 +97,7 @@ class FunctionWatch(TorchFunctionMode):
         shares = isinstance(data, Tensor) and memory_of(result) == memory_of(data) is not None
         if source.type != target.type:
             record_transfer(self.recorder, op, data if isinstance(data, Tensor) else result, target, non_blocking=False)
-            with torch._C.DisableTorchFunction():
+            with without_torch_function():
                 result = result.clone() if shares else result
         return place(result, target)
 

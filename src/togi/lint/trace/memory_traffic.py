@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from togi.lint.trace import calls
-from togi.lint.trace.recorder import Recorder, in_backward
+from togi.lint.trace.recorder import Recorder
+from togi.torch_internals.autograd import in_backward
 
 _NARROW = {torch.float16: 2, torch.bfloat16: 2, torch.float32: 4, torch.float64: 8}
 _FORMATS = {torch.contiguous_format: "contiguous", torch.channels_last: "channels_last"}

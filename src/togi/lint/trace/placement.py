@@ -11,6 +11,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from togi.torch_internals.cuda_simulation import TensorBase, real_cuda_devices
+from togi.torch_internals.modes import without_torch_function
+from togi.torch_internals.storage import storage_key
+
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")
 _DEVICE = "_togi_simulated_device"
@@ -23,7 +27,7 @@ real_device = torch.Tensor.device.__get__
 
 def device_of(tensor: Tensor) -> torch.device:
     """Where the tensor seems to be: the simulated GPU, or where it really is."""
-    with torch._C.DisableTorchFunction():
+    with without_torch_function():
         marked = getattr(_bearer(tensor), _DEVICE, None)
         return marked if marked is not None else real_device(tensor)
 
@@ -34,7 +38,7 @@ def on_cuda(tensor: Tensor) -> bool:
 
 def place(tensor: Tensor, device: torch.device) -> Tensor:
     """Say where ``tensor`` (and all that shares its memory) lies; its values stay where they are."""
-    with torch._C.DisableTorchFunction():
+    with without_torch_function():
         if real_device(tensor).type == "cpu":
             setattr(_bearer(tensor), _DEVICE, device if device.type == "cuda" else None)
     return tensor
@@ -47,16 +51,16 @@ def place_storage(storage: torch.UntypedStorage) -> torch.UntypedStorage:
 
 
 def is_pinned(tensor: Tensor) -> bool:
-    with torch._C.DisableTorchFunction():
+    with without_torch_function():
         return bool(getattr(_bearer(tensor), _PINNED, False)) or _really_pinned(tensor)
 
 
 def _really_pinned(tensor: Tensor) -> bool:
-    return torch._C._cuda_getDeviceCount() > 0 and bool(torch._C.TensorBase.is_pinned(tensor))
+    return real_cuda_devices() > 0 and bool(TensorBase.is_pinned(tensor))
 
 
 def pin(tensor: Tensor) -> Tensor:
-    with torch._C.DisableTorchFunction():
+    with without_torch_function():
         setattr(_bearer(tensor), _PINNED, True)
     return tensor
 
@@ -70,6 +74,6 @@ def _bearer(tensor: Tensor) -> Any:
 
 def memory_of(tensor: Tensor) -> int | None:
     """What tensors that share memory have in common; None for those without a storage (sparse, opaque)."""
-    with torch._C.DisableTorchFunction():
+    with without_torch_function():
         bearer = _bearer(tensor)
-        return None if bearer is tensor else int(bearer._cdata)
+        return None if bearer is tensor else storage_key(bearer)

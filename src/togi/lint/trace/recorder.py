@@ -6,11 +6,12 @@ import contextlib
 import threading
 from collections.abc import Iterable, Iterator
 
-import torch
 from torch import Tensor
 
 from togi.lint.trace.record import Event, Kind
 from togi.lint.trace.stack import described, layer_of, user_frames
+from togi.torch_internals.autograd import in_backward
+from togi.torch_internals.modes import without_torch_function
 
 _Key = tuple[Kind, str, str, str, int, bool]
 
@@ -55,7 +56,7 @@ class Recorder:
         """One occurrence, at the line that the calling thread is in."""
         if not self.armed or getattr(self._quiet, "on", False):
             return
-        with torch._C.DisableTorchFunction():
+        with without_torch_function():
             concerned = list(tensors)
             shapes = tuple(tuple(int(size) for size in t.shape) for t in concerned)
             dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in concerned)
@@ -86,8 +87,3 @@ class Recorder:
                     update={"count": known.count + event.count, "bytes": known.bytes + event.bytes}
                 )
             self._events[key] = event
-
-
-def in_backward() -> bool:
-    """Whether the calling thread runs a backward pass."""
-    return torch._C._current_graph_task_id() != -1

@@ -20,8 +20,7 @@ from togi.lint.trace.placement import CPU, CUDA, device_of, is_pinned, on_cuda, 
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.transfers import TO_DEVICE, TO_HOST, record_transfer
 from togi.lint.trace.waits import READ
-
-_BASE = torch._C.TensorBase
+from togi.torch_internals.cuda_simulation import GROUPING_NAME, GROUPING_OWNER, TensorBase, grouping
 
 
 def patch_reads(patches: Patches, recorder: Recorder) -> None:
@@ -30,11 +29,11 @@ def patch_reads(patches: Patches, recorder: Recorder) -> None:
     def tolist(self: Tensor) -> Any:
         if on_cuda(self):
             recorder.record("wait", calls.name("Tensor.tolist"), READ, tensors=[self], waits=True)
-        return _BASE.tolist(self)
+        return TensorBase.tolist(self)
 
     def numpy(self: Tensor, *, force: bool = False) -> Any:
         _note_numpy(recorder, self, force)
-        return _BASE.numpy(self, force=force)
+        return TensorBase.numpy(self, force=force)
 
     original_array: Callable[..., Any] = torch.Tensor.__array__
 
@@ -88,7 +87,7 @@ def patch_moves(patches: Patches, recorder: Recorder) -> None:
     def move(op: str, tensor: Tensor, target: torch.device, non_blocking: bool, **change: Any) -> Tensor:
         record_transfer(recorder, op, tensor, target, non_blocking=non_blocking)
         change["dtype"] = change.get("dtype") or tensor.dtype
-        moved = place(_BASE.to(tensor, copy=True, **change), target)
+        moved = place(TensorBase.to(tensor, copy=True, **change), target)
         return pin(moved) if target.type == "cpu" and non_blocking else moved
 
     def to(self: Tensor, *args: Any, **kwargs: Any) -> Tensor:
@@ -97,7 +96,7 @@ def patch_moves(patches: Patches, recorder: Recorder) -> None:
             if target is not None and _elsewhere(self, target):
                 change["device"] = target
             change["dtype"] = change.get("dtype") or self.dtype
-            return _BASE.to(self, **change)
+            return TensorBase.to(self, **change)
         change.pop("copy", None)
         return move("Tensor.to", self, target, non_blocking, **change)
 
@@ -110,7 +109,7 @@ def patch_moves(patches: Patches, recorder: Recorder) -> None:
 
     def cpu(self: Tensor, memory_format: Any = torch.preserve_format) -> Tensor:
         if not on_cuda(self):
-            return _BASE.cpu(self, memory_format=memory_format)
+            return TensorBase.cpu(self, memory_format=memory_format)
         return move("Tensor.cpu", self, CPU, False, memory_format=memory_format)
 
     def type_as(self: Tensor, other: Tensor) -> Tensor:
@@ -174,7 +173,7 @@ def patch_appearance(patches: Patches) -> None:
         return -1 if index is None else index
 
     def pin_memory(self: Tensor, device: Any = None) -> Tensor:
-        return self if is_pinned(self) else pin(_BASE.clone(self))
+        return self if is_pinned(self) else pin(TensorBase.clone(self))
 
     def record_stream(self: Tensor, stream: Any) -> None:
         """The memory is not reused by another stream: there is only one here."""
@@ -184,14 +183,14 @@ def patch_appearance(patches: Patches) -> None:
         "is_cuda": on_cuda,
         "is_cpu": lambda self: device_of(self).type == "cpu",
     }
-    original_groups = torch._C._group_tensors_by_device_and_dtype
+    original_groups = grouping()
 
     def groups(lists: list[list[Tensor | None]], with_indices: bool = False) -> Any:
         """Optimizers and clipping ask C++ for the device of each group, which is that of its first tensor."""
         found = original_groups(lists, with_indices)
         return {(_group_device(group, device), dtype): group for (device, dtype), group in found.items()}
 
-    patches.set(torch._C, "_group_tensors_by_device_and_dtype", groups)
+    patches.set(GROUPING_OWNER, GROUPING_NAME, groups)
     for name, read in properties.items():
         patches.set(torch.Tensor, name, property(read))
     patches.set(torch.Tensor, "get_device", get_device)

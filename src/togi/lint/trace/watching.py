@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-import torch._dynamo  # before anything is replaced: it keeps what it finds in torch.cuda when it is imported
 from torch import nn
 
 from togi.lint.trace.cuda_functions import patch_cuda
@@ -19,6 +18,10 @@ from togi.lint.trace.placement import CUDA, place
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.tensor_methods import patch_appearance, patch_moves, patch_reads
 from togi.subject.inputs import Inputs
+from togi.torch_internals.compiler import import_dynamo
+from togi.torch_internals.cuda_simulation import cuda_can_be_named
+
+import_dynamo()  # before anything is replaced: it keeps what it finds in torch.cuda when it is imported
 
 
 @contextlib.contextmanager
@@ -37,7 +40,7 @@ def watching(recorder: Recorder, *, simulated: bool) -> Iterator[None]:
         patch_appearance(patches)
         patch_cuda(patches, recorder)
     eager = torch.compiler.set_stance("force_eager")
-    with patches, _substituted_device(simulated), eager, _modes(recorder, simulated):
+    with patches, cuda_can_be_named() if simulated else contextlib.nullcontext(), eager, _modes(recorder, simulated):
         yield
 
 
@@ -67,22 +70,3 @@ def _watched_thread(recorder: Recorder, simulated: bool) -> Callable[[threading.
             original(thread)
 
     return bootstrap
-
-
-@contextlib.contextmanager
-def _substituted_device(simulated: bool) -> Iterator[None]:
-    """Let calls that name a CUDA device get as far as the operator watch.
-
-    FakeTensorMode takes the same two measures (torch/_subclasses/fake_tensor.py): a device guard that does nothing
-    where no driver is, and data that is made on the CPU before it is moved.
-    """
-    if not simulated:
-        yield
-        return
-    torch._C._ensureCUDADeviceGuardSet()
-    before = torch._C._only_lift_cpu_tensors()
-    torch._C._set_only_lift_cpu_tensors(True)
-    try:
-        yield
-    finally:
-        torch._C._set_only_lift_cpu_tensors(before)

@@ -16,6 +16,8 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.made_inputs import DYNAMIC_SIZE, made_tensor
 from togi.subject.signature import Signature
 from togi.subject.spec import Spec
+from togi.torch_internals.pytree import tree_unflatten
+from togi.torch_internals.storage import ArchiveReader, ArchiveWriter
 
 _ZIP_VERSION = 6
 """As torch.export writes it (torch/export/pt2_archive/_package.py)."""
@@ -63,8 +65,8 @@ def _load(path: Path) -> Any:
 
 
 def _write_lean(path: Path, lean: Path) -> None:
-    reader = torch._C.PyTorchFileReader(str(path))
-    writer = torch._C.PyTorchFileWriter(str(lean))
+    reader = ArchiveReader(str(path))
+    writer = ArchiveWriter(str(lean))
     writer.set_min_version(_ZIP_VERSION)
     for name in reader.get_all_records():
         record = reader.get_record(name)
@@ -89,8 +91,6 @@ def _without_traces(value: Any) -> Any:
 
 def _sample(program: Any, generator: torch.Generator) -> tuple[Inputs, dict[int, list[int]]]:
     """Inputs in the form of the exported call, and the dynamic dimensions of each tensor by its id."""
-    from torch.utils import _pytree as pytree
-
     ranges = program.range_constraints
     placeholders = {node.name: node.meta.get("val") for node in program.graph.nodes if node.op == "placeholder"}
     values: list[Any] = []
@@ -105,7 +105,7 @@ def _sample(program: Any, generator: torch.Generator) -> tuple[Inputs, dict[int,
         tensor = made_tensor(like.dtype, [_concrete(size, ranges) for size in like.shape], generator)
         varying[id(tensor)] = [dim for dim, size in enumerate(like.shape) if not isinstance(size, int)]
         values.append(tensor)
-    args, kwargs = pytree.tree_unflatten(values, program.call_spec.in_spec)
+    args, kwargs = tree_unflatten(values, program.call_spec.in_spec)
     return Inputs(tuple(args), kwargs), varying
 
 

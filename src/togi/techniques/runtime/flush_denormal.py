@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -95,32 +95,32 @@ def _share_flushed() -> float:
 def count_denormals(candidate: Candidate) -> int:
     """Denormal float32 and float64 numbers in weights and in everything one pass over the first sample touches."""
     import torch
-    from torch.utils._python_dispatch import TorchDispatchMode
+
+    from togi.torch_internals.modes import DispatchObserver
 
     found = 0
 
-    class Counting(TorchDispatchMode):  # type: ignore[misc,no-untyped-call,unused-ignore]
-        supports_higher_order_operators = True
-
-        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    class Counting(DispatchObserver):
+        def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
             nonlocal found
-            result = func(*args, **(kwargs or {}))
+            result = operator(*args, **kwargs)
             found += _denormals_in(result)
             return result
 
     sample = candidate.samples[0].clone()
     with torch.no_grad(), torch.random.fork_rng([]):
         found += _denormals_in([*candidate.module.state_dict().values(), sample.args, dict(sample.kwargs)])
-        with Counting():  # type: ignore[no-untyped-call,unused-ignore]
+        with Counting():
             candidate.module(*sample.args, **sample.kwargs)
     return found
 
 
 def _denormals_in(values: Any) -> int:
     import torch
-    from torch.utils._pytree import tree_leaves
+
+    from togi.torch_internals.pytree import tensors_in
 
     known = (torch.float32, torch.float64)
-    tensors = [v for v in tree_leaves(values) if isinstance(v, torch.Tensor) and v.dtype in known]
+    tensors = [tensor for tensor in tensors_in(values) if tensor.dtype in known]
     dense = [tensor for tensor in tensors if tensor.layout is torch.strided]
     return sum(int(((t != 0) & (t.abs() < torch.finfo(t.dtype).tiny)).sum()) for t in dense)

@@ -15,8 +15,9 @@ from togi.graph.candidate import Candidate, FlatProgram
 from togi.graph.capture import export
 from togi.machine.describe import machine
 from togi.subject.signature import Signature
-from togi.techniques.engine.programs.compiled import inductor_settings
+from togi.techniques.engine.programs.compiled import compile_settings
 from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+from togi.torch_internals.compiler import aoti_load, aoti_package, inductor_settings
 
 FILE = "model.pt2"
 
@@ -47,19 +48,17 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgra
     """Raises Refused where the module cannot be captured."""
     compact = tuple(sample.map(Tensor.contiguous) for sample in candidate.samples)
     program = export(candidate.with_(samples=compact))
-    settings = inductor_settings(candidate.signature, freezing=bool(options["freezing"]))
-    with hidden_folder() as (folder, stored), torch.no_grad(), torch._inductor.config.patch(settings):
-        path = torch._inductor.aoti_compile_and_package(
-            program, package_path=str(folder / FILE), inductor_configs={"max_autotune": bool(options["max_autotune"])}
-        )
-        package = torch._inductor.aoti_load_package(path)
+    settings = compile_settings(candidate.signature, freezing=bool(options["freezing"]))
+    with hidden_folder() as (folder, stored), torch.no_grad(), inductor_settings(settings):
+        path = aoti_package(program, str(folder / FILE), {"max_autotune": bool(options["max_autotune"])})
+        package = aoti_load(path)
     return AotInductorProgram(package, candidate.signature, stored)
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature) -> AotInductorProgram:
     """Raises RuntimeError where the generated machine code does not fit this machine or this torch."""
     check_machine(meta["built_on"], built_on(signature.device))
-    return AotInductorProgram(torch._inductor.aoti_load_package(str(folder / FILE)), signature)
+    return AotInductorProgram(aoti_load(str(folder / FILE)), signature)
 
 
 def built_on(device: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from togi.core.records import Scalar
 from togi.subject.signature import Signature
+from togi.torch_internals.compiler import cpp_compiler_missing, inductor_options, inductor_settings
 
 _REMEMBERED_SHAPES = 4096
 
@@ -32,7 +33,7 @@ class CompiledCall:
         key = self._key(args, kwargs)
         if key in self._seen:
             return self.function(*args, **kwargs)
-        with torch._inductor.config.patch(self.settings):
+        with inductor_settings(self.settings):
             output = self.function(*args, **kwargs)
         if len(self._seen) < _REMEMBERED_SHAPES:
             self._seen.add(key)
@@ -76,12 +77,12 @@ def compile_call(function: Callable[..., Any], signature: Signature, options: di
     compiled = torch.compile(
         function,
         dynamic=signature.dynamic,
-        options=dict(torch._inductor.list_mode_options(str(options["mode"]), signature.dynamic)),
+        options=inductor_options(str(options["mode"]), signature.dynamic),
     )
-    return CompiledCall(compiled, signature, inductor_settings(signature, freezing=bool(options["freezing"])))
+    return CompiledCall(compiled, signature, compile_settings(signature, freezing=bool(options["freezing"])))
 
 
-def inductor_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
+def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
     """What is patched while Inductor compiles."""
     settings: dict[str, Any] = {"freezing": freezing}
     if signature.device == "cpu":
@@ -92,12 +93,4 @@ def inductor_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]
 
 def compiler_missing(device: str) -> bool:
     """Whether Inductor would find no C++ compiler for this device's kernels."""
-    if device != "cpu":
-        return False
-    from torch._inductor.exc import InvalidCxxCompiler
-
-    try:
-        torch._inductor.cpp_builder.get_cpp_compiler()
-    except InvalidCxxCompiler:
-        return True
-    return False
+    return device == "cpu" and cpp_compiler_missing()

@@ -22,6 +22,7 @@ from togi.subject.signature import Signature
 from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
 from togi.techniques.engine.programs.torchscript import quiet
 from togi.torch_internals.archive import without_traces
+from togi.torch_internals.pytree import tree_structure
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -227,6 +228,6 @@ def _call_graph(program: ExportedProgram, count: int) -> Any:
     entries = copy.copy(program.module_call_graph)
     first = copy.copy(entries[0])
     first.signature = copy.copy(first.signature)
-    first.signature.out_spec = torch.utils._pytree.tree_structure(tuple(range(count)))
+    first.signature.out_spec = tree_structure(tuple(range(count)))
     first.signature.outputs = first.signature.outputs[:count]
     return [first, *entries[1:]]

@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.jit._trace import TracerWarning
 
 from togi.core.errors import NotSaveable, Refused
 from togi.core.quantities import first_line
@@ -19,6 +18,7 @@ from togi.core.records import Scalar
 from togi.graph.candidate import Candidate, FlatProgram
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+from togi.torch_internals.compiler import TracerWarning
 
 FILE = "model.ts"
 

@@ -1,0 +1,83 @@
+"""What autograd knows: the node that runs, sequence numbers, tensor versions, saved-tensor hooks, function transforms.
+
+Behind it: torch._C._autograd, torch._C's autograd queries, ``Node._sequence_nr``, ``Tensor._version``, torch._C's
+functorch queries, torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When they go: ``torch.autograd.graph``
+has public nodes and hooks; versions and sequence numbers have no public form, and what relies on them must refuse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch._C._autograd import _get_sequence_nr as next_sequence_number
+
+__all__ = [
+    "below_autograd",
+    "current_node",
+    "in_backward",
+    "is_forward_mode",
+    "is_transformed",
+    "is_wrapped_by_transform",
+    "next_sequence_number",
+    "saved_tensor_hooks_allowed",
+    "sequence_number",
+    "top_saved_tensor_hooks",
+    "version_of",
+]
+
+version_of: Callable[[Tensor], int] = attrgetter("_version")
+"""How often a tensor's memory was written in place (its version counter). RuntimeError for inference tensors."""
+
+
+def current_node() -> Any | None:
+    """The autograd node whose backward is running in this thread; None outside of a backward pass."""
+    return torch._C._current_autograd_node()
+
+
+def sequence_number(node: Any) -> int:
+    """When a node was made: counts up with every forward operation that autograd records, per thread."""
+    return int(node._sequence_nr())
+
+
+def in_backward() -> bool:
+    """Whether the calling thread runs a backward pass."""
+    return torch._C._current_graph_task_id() != -1
+
+
+def top_saved_tensor_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]] | None:
+    """``(pack, unpack)`` of the innermost saved-tensor hooks; None where there are none."""
+    found: tuple[Callable[[Any], Any], Callable[[Any], Any]] | None
+    found = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return found
+
+
+def saved_tensor_hooks_allowed() -> bool:
+    """False inside of ``torch.autograd.graph.disable_saved_tensors_hooks``, where installing hooks raises."""
+    return bool(torch._C._autograd._saved_tensors_hooks_is_enabled())  # type: ignore[attr-defined]
+
+
+def below_autograd() -> AbstractContextManager[Any]:
+    """Inside, operators run as they do below autograd: nothing is recorded, while the gradient mode stays as it is."""
+    guard: AbstractContextManager[Any] = torch._C._AutoDispatchBelowAutograd()
+    return guard
+
+
+def is_transformed() -> bool:
+    """Whether ``torch.func.vmap``, ``grad``, ``jvp`` or the like is active."""
+    return bool(torch._C._are_functorch_transforms_active())
+
+
+def is_forward_mode() -> bool:
+    """Whether forward-mode differentiation (``torch.autograd.forward_ad.dual_level``) is active."""
+    level: int = torch.autograd.forward_ad._current_level
+    return level >= 0
+
+
+def is_wrapped_by_transform(tensor: Tensor) -> bool:
+    """Whether a tensor is the wrapper that ``torch.func`` puts round the real one."""
+    return bool(torch._C._functorch.is_functorch_wrapped_tensor(tensor))

@@ -1,0 +1,158 @@
+"""Dynamo, Inductor, AOTInductor and TorchScript: settings, counters, reasons and marks without public names.
+
+Behind it: torch._dynamo, torch._inductor, torch._functorch.compile_utils, torch.jit._trace, and the two attributes that
+``torch.jit.script_if_tracing`` leaves on a function (torch 2.9 to 2.15). When they go: ``torch.compiler`` has ``reset``
+and ``set_stance``; ``torch.compile(options=...)`` takes Inductor's settings; the rest has no public form.
+
+Dynamo and Inductor are imported when a function here is called first: they take a second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from torch.jit._trace import TracerWarning
+
+if TYPE_CHECKING:
+    from torch.export import ExportedProgram
+    from torch.fx import Graph
+
+__all__ = [
+    "Compilations",
+    "TracerWarning",
+    "aoti_load",
+    "aoti_package",
+    "compilations",
+    "cpp_compiler_missing",
+    "import_dynamo",
+    "inductor_compile",
+    "inductor_options",
+    "inductor_settings",
+    "mark_script_original",
+    "mark_varying",
+    "merge_equal_nodes",
+    "reset_dynamo",
+    "varying_source",
+]
+
+
+def import_dynamo() -> None:
+    """Import Dynamo now: it keeps what it finds in ``torch`` at that moment, and costs a second."""
+    import torch._dynamo  # noqa: F401
+
+
+def reset_dynamo() -> None:
+    """Forget everything that was compiled in this process, the counters and the reasons of graph breaks."""
+    import torch._dynamo
+    from torch._dynamo.utils import clear_compilation_metrics, counters, graph_break_reasons
+
+    torch._dynamo.reset()
+    counters.clear()
+    graph_break_reasons.clear()
+    clear_compilation_metrics()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Compilations:
+    """What Dynamo did since ``reset_dynamo``."""
+
+    graphs: int
+    """Graphs that it handed to the backend."""
+    breaks: tuple[Any, ...]
+    """Graph breaks: objects with ``reason`` (text), ``user_stack`` (frame summaries) and ``graph_break``."""
+    counted_breaks: Mapping[str, int]
+    """Reasons of graph breaks, and how often each occurred."""
+    metrics: tuple[Any, ...]
+    """One a compilation, with ``recompile_reason``, ``co_name``, ``co_filename`` and ``co_firstlineno``."""
+
+
+def compilations() -> Compilations:
+    from torch._dynamo.utils import counters, get_compilation_metrics, graph_break_reasons
+
+    return Compilations(
+        graphs=counters["stats"]["unique_graphs"],
+        breaks=tuple(graph_break_reasons),
+        counted_breaks=dict(counters["graph_break"]),
+        metrics=tuple(get_compilation_metrics()),
+    )
+
+
+def mark_varying(tensor: Any, dim: int) -> None:
+    """Tell Dynamo that a dimension may vary, without an error where it is found to be fixed after all."""
+    import torch._dynamo
+
+    torch._dynamo.maybe_mark_dynamic(tensor, dim)
+
+
+def varying_source(name: str) -> Any:
+    """A source for ``ShapeEnv``'s symbols: where a size comes from, for its messages."""
+    from torch._dynamo.source import ConstantSource
+
+    return ConstantSource(name)
+
+
+def merge_equal_nodes(graph: Graph) -> Graph:
+    """A copy of an ATen graph in which equal calls are one (common subexpressions)."""
+    from torch._functorch.compile_utils import fx_graph_cse
+
+    merged: Graph = fx_graph_cse(graph)
+    return merged
+
+
+def inductor_settings(settings: Mapping[str, Any]) -> AbstractContextManager[Any]:
+    """Inside, Inductor's configuration has these values. Dynamo reads some of them too (``freezing``)."""
+    import torch._inductor.config
+
+    patched: AbstractContextManager[Any] = torch._inductor.config.patch(dict(settings))
+    return patched
+
+
+def inductor_options(mode: str, dynamic: bool | None) -> dict[str, Any]:
+    """The settings that stand behind ``torch.compile(mode=...)``."""
+    import torch._inductor
+
+    return dict(torch._inductor.list_mode_options(mode, dynamic))
+
+
+def inductor_compile(module: Any, inputs: Any) -> Any:
+    """Compile an FX graph module with Inductor directly, without Dynamo."""
+    from torch._inductor.compile_fx import compile_fx
+
+    compiled: Any = compile_fx(module, inputs)
+    return compiled
+
+
+def aoti_package(program: ExportedProgram, path: str, configs: Mapping[str, Any]) -> str:
+    """Compile an exported program to a package of machine code at ``path`` (``*.pt2``); the path written."""
+    import torch._inductor
+
+    return str(torch._inductor.aoti_compile_and_package(program, package_path=path, inductor_configs=dict(configs)))
+
+
+def aoti_load(path: str) -> Any:
+    """A package of ``aoti_package``, loaded. ``loader.boxed_run(tensors)`` runs it."""
+    import torch._inductor
+
+    return torch._inductor.aoti_load_package(path)
+
+
+def cpp_compiler_missing() -> bool:
+    """Whether Inductor finds no C++ compiler."""
+    import torch._inductor.cpp_builder
+    from torch._inductor.exc import InvalidCxxCompiler
+
+    try:
+        torch._inductor.cpp_builder.get_cpp_compiler()
+    except InvalidCxxCompiler:
+        return True
+    return False
+
+
+def mark_script_original(stand_in: Any, original: Callable[..., Any]) -> None:
+    """Let TorchScript and Dynamo compile ``original`` where they meet ``stand_in``: their compilers can see through
+    it. This is what ``torch.jit.script_if_tracing`` leaves on a function."""
+    setattr(stand_in, "__script_if_tracing_wrapper", True)
+    setattr(stand_in, "__original_fn", getattr(original, "__original_fn", original))

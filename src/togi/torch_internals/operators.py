@@ -1,0 +1,98 @@
+"""Operators of the dispatcher: their classes, schemas, composite kernels and Python implementations.
+
+Behind it: torch._ops, ``OpOverload._schema``, torch._library.custom_ops, torch._C dispatch queries, torch._decomp
+(torch 2.9 to 2.15). When they go: ``torch.library`` has ``get_kernel`` and ``opcheck``, torch.export documents
+``decomp_table``; the schema is also the text of ``str(op._schema)`` in ``torch.ops`` documentation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from operator import attrgetter
+from typing import Any
+
+import torch
+from torch._library.custom_ops import OPDEFS
+from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
+
+__all__ = [
+    "HigherOrderOperator",
+    "OpOverload",
+    "OpOverloadPacket",
+    "bound_arguments",
+    "can_decompose",
+    "core_decompositions",
+    "decompositions_of",
+    "is_composite",
+    "is_python_operator",
+    "python_kernel",
+    "schema_of",
+    "written_arguments",
+]
+
+schema_of: Callable[[Any], torch.FunctionSchema] = attrgetter("_schema")
+"""The schema of an operator (``OpOverload``): its name, arguments, results, and what it writes."""
+
+COMPOSITE = "CompositeImplicitAutograd"
+
+
+@cache
+def is_composite(operator: Any) -> bool:
+    """Whether an operator is made of other operators for every device, so that none of its own kernels is needed."""
+    if not isinstance(operator, OpOverload):
+        return False
+    name: str = operator.name()  # type: ignore[no-untyped-call]
+    return bool(torch._C._dispatch_has_kernel_for_dispatch_key(name, COMPOSITE))
+
+
+@cache
+def can_decompose(operator: Any) -> bool:
+    """Whether ``operator.decompose(...)`` works: it has a composite kernel in C++ or in Python."""
+    if not isinstance(operator, OpOverload):
+        return False
+    return bool(operator.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
+
+
+@cache
+def written_arguments(operator: Any) -> frozenset[str]:
+    """Names of the arguments that an operator writes in place."""
+    arguments = schema_of(operator).arguments
+    return frozenset(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+def bound_arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """All arguments of a call by schema name, in schema order, defaults filled in."""
+    found: dict[str, Any] = {}
+    for index, argument in enumerate(schema_of(operator).arguments):
+        if index < len(args):
+            found[argument.name] = args[index]
+        else:
+            found[argument.name] = kwargs.get(argument.name, argument.default_value)
+    return found
+
+
+def is_python_operator(operator: Any) -> bool:
+    """Whether it was made by ``torch.library.custom_op``: written in Python, so that what it calls can be watched."""
+    return getattr(getattr(operator, "_schema", None), "name", None) in OPDEFS
+
+
+def python_kernel(operator: Any, device_type: str | None) -> Callable[..., Any]:
+    """The Python function behind an ``is_python_operator`` on a kind of device (``cpu``, ``cuda``)."""
+    definition = OPDEFS[schema_of(operator).name]
+    kernel: Callable[..., Any] = definition._backend_fns.get(device_type, definition._init_fn)
+    return kernel
+
+
+def core_decompositions() -> dict[Any, Any]:
+    """Operator -> Python function, for all operators outside of the core ATen set (``torch.export``'s table)."""
+    from torch._decomp import core_aten_decompositions
+
+    return dict(core_aten_decompositions().items())  # type: ignore[no-untyped-call]
+
+
+def decompositions_of(operators: Sequence[Any]) -> dict[Any, Any]:
+    """Operator -> Python function in simpler operators, for those of ``operators`` that have one."""
+    from torch._decomp import get_decompositions
+
+    return dict(get_decompositions(operators))
