@@ -10,7 +10,7 @@ from private_torch import defined_names, private_torch_uses
 import togi
 
 SOURCES = Path(togi.__file__).parent
-PENDING = {"torch_internals", "footprint", "tiling"}
+PENDING = {"torch_internals", "footprint"}
 
 
 def test_private_torch_apis_are_used_in_torch_internals_alone() -> None:

@@ -17,15 +17,21 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch._functorch.compile_utils import fx_graph_cse
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.func import functionalize
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
-from torch.overrides import TorchFunctionMode
-from torch.utils import _pytree as pytree
 
 from togi.tiling.arithmetic import Sizes, size_expression
+from togi.torch_internals.compiler import merge_equal_nodes, trace_symbolically, varying_source
+from togi.torch_internals.fake import FakeTensorMode
+from togi.torch_internals.modes import FunctionObserver
+from togi.torch_internals.operators import (
+    HigherOrderOperator,
+    OpOverload,
+    core_decompositions,
+    decompositions_of,
+    schema_of,
+)
+from togi.torch_internals.pytree import tree_flatten, tree_unflatten
 
 aten = torch.ops.aten
 
@@ -49,17 +55,17 @@ class Captured:
     """Whether the graph is the function for tensors of these sizes."""
 
 
-class _Watch(TorchFunctionMode):
+class _Watch(FunctionObserver):
     """Sees what a graph would lose: calls made with gradients off (a ``no_grad`` block, the inside of a custom autograd
     function), and gradients stopped by ``detach``, which functionalization writes as a plain alias."""
 
     without_gradients: bool = False
     detaches: bool = False
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         self.without_gradients = self.without_gradients or not torch.is_grad_enabled()
-        self.detaches = self.detaches or func in _DETACHING
-        return func(*args, **(kwargs or {}))
+        self.detaches = self.detaches or function in _DETACHING
+        return function(*args, **kwargs)
 
 
 _DETACHING = (Tensor.detach, torch.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
@@ -82,7 +88,7 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
     form: list[Any] = []
 
     def flat(*given: Tensor) -> list[Any]:
-        leaves, spec = pytree.tree_flatten(call(*given))
+        leaves, spec = tree_flatten(call(*given))
         kept = [isinstance(leaf, Tensor | torch.SymInt) for leaf in leaves]
         form[:] = [spec, [None if keep else leaf for keep, leaf in zip(kept, leaves, strict=True)], kept]
         return [leaf for keep, leaf in zip(kept, leaves, strict=True) if keep]
@@ -94,7 +100,7 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
     if watch.without_gradients and torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *constants)):
         raise NotLean("it switches gradients off inside, or has an autograd function of its own, which a graph loses")
     _refuse_effects(module.graph)
-    graph = fx_graph_cse(module.graph)
+    graph = merge_equal_nodes(module.graph)
     _simplify(graph)
     for node in graph.nodes if watch.detaches else ():
         if node.target is aten.alias.default:
@@ -104,9 +110,7 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
 
     def rebuild(values: Sequence[Any]) -> Any:
         computed = iter(values)
-        return pytree.tree_unflatten(
-            [next(computed) if keep else leaf for keep, leaf in zip(kept, leaves, strict=True)], spec
-        )
+        return tree_unflatten([next(computed) if keep else leaf for keep, leaf in zip(kept, leaves, strict=True)], spec)
 
     return Captured(
         graph=graph,
@@ -121,11 +125,9 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
 
 def _contiguous_fake(mode: FakeTensorMode, tensor: Tensor, index: int) -> Tensor:
     """A stand-in of symbolic size. Always contiguous, so that one graph serves all strides."""
-    from torch._dynamo.source import ConstantSource
-
     dynamic = [DimDynamic.STATIC if size < 2 else DimDynamic.DYNAMIC for size in tensor.shape]
     context: Any = StatelessSymbolicContext(dynamic_sizes=dynamic)
-    sized = mode.from_tensor(tensor, source=ConstantSource(f"tensor{index}"), symbolic_context=context)
+    sized = mode.from_tensor(tensor, source=varying_source(f"tensor{index}"), symbolic_context=context)
     with mode:
         made = torch.empty(sized.shape, dtype=tensor.dtype, device=tensor.device)
     return made.requires_grad_(tensor.requires_grad)
@@ -143,13 +145,7 @@ def _traced(
             return flat(*given)
 
     def trace(call: Callable[..., Any]) -> fx.GraphModule:
-        traced: fx.GraphModule = make_fx(
-            functionalize(call, remove="mutations"),
-            decomposition_table=decompositions,
-            tracing_mode="symbolic",
-            _allow_non_fake_inputs=True,
-        )(*fakes)
-        return traced
+        return trace_symbolically(functionalize(call, remove="mutations"), fakes, decompositions)
 
     try:
         with mode:
@@ -171,14 +167,12 @@ def _why(error: Exception) -> str:
 def _decompositions(decompose: bool, gradient: bool) -> dict[Any, Any]:
     """Distances by matrix products are taken apart, so that what depends on one side only is done once, not per
     tile; not where gradients are wanted, as those of the parts are not finite at a distance of 0."""
-    from torch._decomp import core_aten_decompositions, get_decompositions
-
-    table: dict[Any, Any] = dict(core_aten_decompositions().items())  # type: ignore[no-untyped-call]
+    table = core_decompositions()
     if decompose:
         multi_pass = [aten._softmax, aten._log_softmax, aten.var, aten.std, aten.native_layer_norm, aten.addmm]
-        table |= dict(get_decompositions(multi_pass))
+        table |= decompositions_of(multi_pass)
     if not gradient:
-        table |= dict(get_decompositions([aten._euclidean_dist]))
+        table |= decompositions_of([aten._euclidean_dist])
     if decompose:
         return table
     whole = (aten.logsumexp, aten.std, aten.var_mean, aten.std_mean, aten.addmm, aten.native_layer_norm)
@@ -232,14 +226,14 @@ def _shape(node: fx.Node) -> list[Any]:
 
 
 def _mutates(node: fx.Node) -> bool:
-    return isinstance(node.target, torch._ops.OpOverload) and node.target._schema.is_mutable
+    return isinstance(node.target, OpOverload) and schema_of(node.target).is_mutable
 
 
 def _refuse_effects(graph: fx.Graph) -> None:
     for node in graph.nodes:
         if node.op != "call_function":
             continue
-        if isinstance(node.target, torch._ops.OpOverload):
+        if isinstance(node.target, OpOverload):
             if _mutates(node):
                 raise NotLean(f"it writes into a tensor that it was given ({node.target})")
             if torch.Tag.nondeterministic_seeded in node.target.tags:
@@ -248,7 +242,7 @@ def _refuse_effects(graph: fx.Graph) -> None:
                 raise NotLean(f"the size of {node.target} depends on values")
             if node.target in (aten.as_strided.default, aten.set_.source_Storage):
                 raise NotLean(f"it reads memory by strides ({node.target})")
-        elif isinstance(node.target, torch._ops.HigherOrderOperator):
+        elif isinstance(node.target, HigherOrderOperator):
             raise NotLean(f"it calls the higher-order operation {node.target}")
         elif node.target is not operator.getitem and isinstance(node.meta.get("val"), Tensor):
             raise NotLean(f"it calls {node.target}, which is no ATen operation")

@@ -16,6 +16,7 @@ from togi.tiling.footprint import Weights
 from togi.tiling.loop import Body, TileLoop
 from togi.tiling.race import fastest
 from togi.tiling.tile import Choice, Tiling, device_of, excess_of, peak_of_tile, rounded, tile_of
+from togi.torch_internals.compiler import inductor_compile, mark_varying
 
 _SIZES = 9
 _LONG_S = 0.02
@@ -55,10 +56,8 @@ class _Compiled:
         self.body: Body = torch.compile(loop.body, fullgraph=True, backend=self._compile)
 
     def _compile(self, module: Any, inputs: Any) -> Any:
-        from torch._inductor.compile_fx import compile_fx
-
         self.times += 1
-        return compile_fx(module, inputs)
+        return inductor_compile(module, inputs)
 
     def sizes(self, reads: Sequence[Any], plain: Tiling, weights: Weights, room_bytes: float) -> tuple[list[int], bool]:
         """Sizes of tiles whose peak keeps to the room, ascending; and whether one compiled form serves them all.
@@ -90,7 +89,7 @@ class _Compiled:
         for offset in (0, length - tile, length - tile):
             arguments = self.loop.arguments(reads, offset, tile)
             for argument, part in zip(arguments, self.loop.sliced, strict=False):
-                torch._dynamo.maybe_mark_dynamic(argument, part.dim)
+                mark_varying(argument, part.dim)
             with torch.no_grad():
                 start = time.perf_counter()
                 self.body(*arguments)

@@ -14,14 +14,15 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensor
-from torch.utils import _pytree as pytree
 
 from togi.core.quantities import parse_size, size
 from togi.tiling.capture import NotLean, capture
 from togi.tiling.plan import LeanPlan
 from togi.tiling.planned import Planned
 from togi.tiling.surroundings import fingerprint
+from togi.torch_internals.autograd import is_wrapped_by_transform
+from togi.torch_internals.fake import FakeTensor
+from togi.torch_internals.pytree import tree_flatten, tree_unflatten
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -97,7 +98,7 @@ class LeanFunction(Generic[P, R]):
         return self._latest()
 
     def _call(self, args: Any, kwargs: Any) -> R:
-        leaves, form = pytree.tree_flatten((args, kwargs))
+        leaves, form = tree_flatten((args, kwargs))
         at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors: list[Tensor] = [leaves[i] for i in at]
         if not tensors or any(_unusual(tensor) for tensor in tensors):
@@ -110,7 +111,7 @@ class LeanFunction(Generic[P, R]):
             filled = list(others)
             for i, tensor in zip(at, given, strict=True):
                 filled[i] = tensor
-            again, named = pytree.tree_unflatten(filled, form)
+            again, named = tree_unflatten(filled, form)
             return self._function(*again, **named)
 
         try:
@@ -207,7 +208,7 @@ def _unusual(tensor: Tensor) -> bool:
     return (
         type(tensor) not in (Tensor, nn.Parameter, nn.Buffer)
         or isinstance(tensor, FakeTensor)
-        or torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        or is_wrapped_by_transform(tensor)
         or tensor.layout is not torch.strided
         or tensor.is_quantized
         or tensor.device.type == "meta"

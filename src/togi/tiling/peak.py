@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+from togi.torch_internals.profiler import profiler_is_on
+
 
 def peak_bytes(run: Any, device: str) -> int | None:
     """The allocator's exact peak during ``run``; None where it cannot be had (a profiler is running already)."""
@@ -19,7 +21,7 @@ def peak_bytes(run: Any, device: str) -> int | None:
         run()
         torch.cuda.synchronize()
         return torch.cuda.max_memory_allocated() - before
-    if device != "cpu" or _profiler_runs():
+    if device != "cpu" or profiler_is_on():
         return None
     from togi.measure.memory import torch_allocator_peak_bytes
 
@@ -38,7 +40,3 @@ def _quiet_profiler() -> Iterator[None]:
         yield
     finally:
         del os.environ["KINETO_LOG_LEVEL"]
-
-
-def _profiler_runs() -> bool:
-    return bool(getattr(torch.autograd.profiler, "_is_profiler_enabled", False))

@@ -14,13 +14,13 @@ from typing import Any
 import sympy
 import torch
 from torch import Tensor
-from torch.utils import _pytree as pytree
 
 from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, in_units, within
 from togi.tiling.arithmetic import evaluate, size_expression
 from togi.tiling.capture import Captured, NotLean
 from togi.tiling.footprint import Weights, plain_peak_bytes
 from togi.tiling.loop import TileLoop, Tiles
+from togi.torch_internals.pytree import tree_leaves
 from togi.verify.compare import difference, mismatches
 from togi.verify.units import epsilon_of, units
 
@@ -93,10 +93,10 @@ def same_tiles(loop: TileLoop, reads: Sequence[Any], tiles: Tiles, length: int) 
     wide = [read.double() if isinstance(read, Tensor) and read.is_floating_point() else read for read in given]
     plain = max(1, min(tiles.plain, count // 4))
     with torch.no_grad():
-        found = pytree.tree_leaves(loop.run(given, count, tiles))
-        expected = pytree.tree_leaves(loop.run(given, count, Tiles(plain=plain)))
+        found = tree_leaves(loop.run(given, count, tiles))
+        expected = tree_leaves(loop.run(given, count, Tiles(plain=plain)))
         try:
-            truth = pytree.tree_leaves(loop.run(wide, count, Tiles(plain=max(1, plain // 2))))
+            truth = tree_leaves(loop.run(wide, count, Tiles(plain=max(1, plain // 2))))
         except Exception:  # an operation of the user's function may not exist in float64
             truth = expected
     return _distance(found, expected, truth, MAX_UNITS_COMPILED)
@@ -156,7 +156,7 @@ def _answers(call: Callable[..., Any], tensors: Sequence[Tensor], held: Sequence
     """The leaves of the result, then the gradients of the tensors (and of those held) for fixed cotangents."""
     with torch.set_grad_enabled(gradients):
         given = [t.detach().requires_grad_(t.requires_grad and gradients) for t in tensors]
-        leaves = pytree.tree_leaves(call(*given))
+        leaves = tree_leaves(call(*given))
         answers = [leaf.detach() if isinstance(leaf, Tensor) else leaf for leaf in leaves]
         made = [leaf for leaf in leaves if isinstance(leaf, Tensor) and leaf.requires_grad]
         wanted = [tensor for tensor in (*given, *held) if tensor.requires_grad]

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor, fx
 
 from togi.tiling.arithmetic import size_expression
+from togi.torch_internals.operators import schema_of
 
 aten = torch.ops.aten
 
@@ -132,7 +133,7 @@ def name(node: fx.Node) -> str:
 
 def arguments(node: fx.Node) -> dict[str, Any]:
     """All arguments by the schema's names, with defaults."""
-    schema = node.target._schema  # type: ignore[union-attr]
+    schema = schema_of(node.target)
     found = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
     found.update(zip([argument.name for argument in schema.arguments], node.args, strict=False))
     found.update(node.kwargs)

@@ -9,7 +9,7 @@ Dynamo and Inductor are imported when a function here is called first: they take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING, Any
 from torch.jit._trace import TracerWarning
 
 if TYPE_CHECKING:
+    from torch import Tensor
     from torch.export import ExportedProgram
-    from torch.fx import Graph
+    from torch.fx import Graph, GraphModule
 
 __all__ = [
     "Compilations",
@@ -35,6 +36,7 @@ __all__ = [
     "mark_varying",
     "merge_equal_nodes",
     "reset_dynamo",
+    "trace_symbolically",
     "varying_source",
 ]
 
@@ -92,6 +94,18 @@ def varying_source(name: str) -> Any:
     from torch._dynamo.source import ConstantSource
 
     return ConstantSource(name)
+
+
+def trace_symbolically(
+    call: Callable[..., Any], fakes: Sequence[Tensor], decompositions: Mapping[Any, Any]
+) -> GraphModule:
+    """The ATen graph of ``call(*fakes)`` with symbolic sizes; tensors that it closes over may be real ones."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    traced: GraphModule = make_fx(
+        call, decomposition_table=dict(decompositions), tracing_mode="symbolic", _allow_non_fake_inputs=True
+    )(*fakes)
+    return traced
 
 
 def merge_equal_nodes(graph: Graph) -> Graph:

@@ -10,10 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.overrides import TorchFunctionMode
 
 from togi.machine.memory import available_bytes
 from togi.subject.inputs import Inputs
+from togi.torch_internals.modes import FunctionObserver
 from togi.torch_internals.modules import convert_tensors
 from togi.verify.leaves import clone, copy_inputs, with_layout_of
 
@@ -75,19 +75,16 @@ def float64_arithmetic() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
-class _Widen(TorchFunctionMode):
-    def __torch_function__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kwargs = kwargs or {}
-        if func in _REINTERPRETS or func is torch.set_default_dtype:
-            return func(*args, **kwargs)
-        if func in _CASTS:
+class _Widen(FunctionObserver):
+    def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if function in _REINTERPRETS or function is torch.set_default_dtype:
+            return function(*args, **kwargs)
+        if function in _CASTS:
             return args[0].double()
-        if _writes(func, kwargs):
-            return func(*args, **kwargs)
+        if _writes(function, kwargs):
+            return function(*args, **kwargs)
         mixed = _mixed([*args, *kwargs.values()])
-        return func(*(_wider(a, mixed) for a in args), **{k: _wider(v, mixed) for k, v in kwargs.items()})
+        return function(*(_wider(a, mixed) for a in args), **{k: _wider(v, mixed) for k, v in kwargs.items()})
 
 
 def _writes(func: Callable[..., Any], kwargs: dict[str, Any]) -> bool:

@@ -1,6 +1,6 @@
 """Whose line is it: the user's part of the current call stack.
 
-The user's are all frames but those of torch itself, of NumPy, of the standard library and of togi's own watching. A
+The user's are all frames but those of torch itself, of NumPy, of the standard library and of togi. A
 model from timm or transformers is the user's code in this sense: its line is where the operation was written.
 """
 
@@ -17,15 +17,13 @@ from typing import Any
 import numpy
 import torch
 
+import togi
 from togi.lint.trace.record import Frame
 
-_TOGI = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 _FOLDERS = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     os.path.dirname(os.path.abspath(numpy.__file__)) + os.sep,
-    os.path.dirname(os.path.abspath(__file__)) + os.sep,
-    os.path.join(_TOGI, "trial") + os.sep,
-    os.path.join(_TOGI, "subject") + os.sep,
+    os.path.dirname(os.path.abspath(togi.__file__)) + os.sep,
 )
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _DEPTH = 24
