@@ -25,7 +25,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from togi.lint.check_source import check_paths
+from togi.lint.check_paths import check_paths
 from togi.lint.finding import Finding
 
 PACKAGES = ("timm", "transformers", "torchvision")

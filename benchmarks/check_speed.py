@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from togi.lint.check_file import may_concern
-from togi.lint.check_source import check_paths
+from togi.lint.check_paths import check_paths
 from togi.machine.describe import machine
 
 PACKAGES = ("timm", "transformers")

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from togi.footprint.fit.record import FitResult
     from togi.footprint.prediction.record import Prediction
     from togi.footprint.snapshot.record import SnapshotAccount
-    from togi.lint.result import CheckResult
+    from togi.lint.finding import CheckResult
     from togi.study.comparison import Comparison
     from togi.subject.inputs import Dynamic
 
@@ -446,7 +446,7 @@ def check(
         exclude: patterns of files and folders to leave out, relative to the working folder.
         device: of a subject: where it runs, or the name of a GPU for which its costs are predicted.
         dtype: of a subject: predict costs as if floating-point tensors were of this dtype.
-        measure: of a subject: try the techniques that mend what was found, and say what they bring.
+        measure: of a subject: try the techniques that remove what was found, and say what they bring.
 
     Returns:
         The findings. It is true when there are any; ``problems`` says what could not be checked.
@@ -454,9 +454,8 @@ def check(
     Raises:
         TogiError: a path or subject that does not exist, an unknown rule, a pyproject.toml that cannot be used.
     """
-    from togi.lint.check_any import check_any
-    from togi.lint.check_subject import SubjectOptions
-    from togi.lint.settings import overrides
+    from togi.lint.check import check_targets
+    from togi.lint.settings import SubjectOptions, overrides
 
     given = overrides(select, ignore, exclude)
     options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
@@ -464,7 +463,7 @@ def check(
     live = [subject for subject in subjects if not isinstance(subject, str | Path)]
     if inputs is not None and len(live) != 1:
         raise SubjectError(f"inputs=... belong to one live module, and {len(live)} were given")
-    result = check_any(names if subjects else ["."], given, options, cache=cache)
+    result = check_targets(names if subjects else ["."], given, options, cache=cache)
     for subject in live:
         from togi.lint.check_subject import check_reference
 

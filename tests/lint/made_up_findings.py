@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from togi.lint.finding import Cost, Edit, Finding, Fix, Place
-from togi.lint.result import CheckResult, Note, Problem, Table
+from togi.lint.finding import CheckResult, Cost, Edit, Finding, Fix, Note, Place, Problem, Table
 
 SOURCE = "import torch\nfor x in loader:\n\ttotal += loss.item()  # \x1b[2J\n"
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from togi.lint import cache
-from togi.lint.check_source import check_paths
-from togi.lint.result import CheckResult, FileReport
+from togi.lint.check_paths import check_paths
+from togi.lint.finding import CheckResult, FileReport
 
 GOOD = "import torch\ntorch.nn.init.xavier_uniform(w)\n"
 
@@ -118,9 +118,7 @@ def test_thousands_of_keys(tmp_path: Path) -> None:
 def test_several_runs_at_once(folder: Path) -> None:
     for number in range(40):
         (folder / f"n{number}.py").write_text(f"{GOOD}# {number}\n")
-    code = (
-        "from togi.lint.check_source import check_paths; r = check_paths(['.']); print(len(r), *r.notes, *r.problems)"
-    )
+    code = "from togi.lint.check_paths import check_paths; r = check_paths(['.']); print(len(r), *r.notes, *r.problems)"
     runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert [run.communicate(timeout=60)[0].strip() for run in runs] == ["42"] * 4
     assert check_paths(["."]).cached == 42

@@ -12,8 +12,7 @@ from togi.core.docstring import split_docstring
 from togi.lint import pages
 from togi.lint.finding import Finding
 from togi.lint.fix import apply_fixes
-from togi.lint.names import rule_kinds
-from togi.lint.rule import HEADINGS, Rule, SourceRule, all_rules
+from togi.lint.rule import HEADINGS, Rule, SourceRule, all_rules, rule_kinds
 from togi.lint.source.model import Source
 from togi.techniques import all_techniques
 

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import sys
-from collections.abc import Iterator
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, assert_never
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from togi.cli.findings_output import Form, show_diff, show_findings
 from togi.cli.options import Json, Seed, complete_rule, names, without_effect
+from togi.core.errors import TogiError
 
 if TYPE_CHECKING:
-    from togi.lint.fix_paths import FixResult
-    from togi.lint.result import CheckResult
+    from togi.lint.finding import CheckResult
+    from togi.lint.fix import FixResult
     from togi.lint.settings import Overrides
-    from togi.lint.subject_options import SubjectOptions
-    from togi.render.findings.lines import Line
 
-_PIPE_WIDTH = 120
-"""Columns where there is no terminal and COLUMNS is not set."""
-_TABLE_WIDTH = 200
-"""Numbers broken over lines cannot be read: a narrow terminal wraps whole lines instead."""
-
-
-class Form(StrEnum):
-    TEXT = "text"
-    CONCISE = "concise"
-    JSON = "json"
-    SARIF = "sarif"
-    GITHUB = "github"
+STDIN = "-"
+_CHANGES = "Changing files"
+_OUTPUT = "Output"
+_SUBJECTS = "Subjects only"
 
 
 def check(
     targets: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[PATH|SUBJECT]...",
-            help="Files, folders, or subjects (file.py:factory, timm:NAME, ...). Default: the working folder.",
+            metavar="PATH|SUBJECT",
+            help="Files, folders, '-' for standard input, or subjects (file.py:factory, timm:NAME, ...). "
+            "Default: the working folder.",
             show_default=False,
         ),
     ] = None,
@@ -58,30 +47,64 @@ def check(
         list[str] | None,
         typer.Option("--exclude", metavar="PATTERN", help="Leave these files and folders out, as in .gitignore."),
     ] = None,
-    fix: Annotated[bool, typer.Option("--fix", help="Rewrite source where that is safe.")] = False,
+    stdin_filename: Annotated[
+        str | None,
+        typer.Option("--stdin-filename", metavar="FILE", help="The name of what '-' reads: for settings and messages."),
+    ] = None,
+    no_cache: Annotated[bool, typer.Option("--no-cache", help="Check every file again.")] = False,
+    fix: Annotated[
+        bool, typer.Option("--fix", help="Rewrite source where that is safe.", rich_help_panel=_CHANGES)
+    ] = False,
     unsafe_fixes: Annotated[
-        bool, typer.Option("--unsafe-fixes", help="With --fix or --diff: also what may change results.")
+        bool,
+        typer.Option(
+            "--unsafe-fixes", help="With --fix or --diff: also what may change results.", rich_help_panel=_CHANGES
+        ),
     ] = False,
-    diff: Annotated[bool, typer.Option("--diff", help="Show what --fix would change; write nothing.")] = False,
-    statistics: Annotated[bool, typer.Option("--statistics", help="Only how often each rule found something.")] = False,
-    output_format: Annotated[Form, typer.Option("--output-format", help="How findings are shown.")] = Form.TEXT,
+    add_ignores: Annotated[
+        bool,
+        typer.Option(
+            "--add-ignores", help="Add an ignore comment for everything that is found.", rich_help_panel=_CHANGES
+        ),
+    ] = False,
+    diff: Annotated[
+        bool,
+        typer.Option(
+            "--diff", help="Show what --fix or --add-ignores would change; write nothing.", rich_help_panel=_CHANGES
+        ),
+    ] = False,
+    statistics: Annotated[
+        bool, typer.Option("--statistics", help="Only how often each rule found something.", rich_help_panel=_OUTPUT)
+    ] = False,
+    output_format: Annotated[
+        Form, typer.Option("--output-format", help="How findings are shown.", rich_help_panel=_OUTPUT)
+    ] = Form.TEXT,
     output_file: Annotated[
-        Path | None, typer.Option("--output-file", metavar="FILE", help="Write there instead of standard output.")
+        Path | None,
+        typer.Option(
+            "--output-file", metavar="FILE", help="Write there instead of standard output.", rich_help_panel=_OUTPUT
+        ),
     ] = None,
-    exit_zero: Annotated[bool, typer.Option("--exit-zero", help="Exit with 0 in spite of findings.")] = False,
-    no_cache: Annotated[bool, typer.Option("--no-cache", help="Check every file anew.")] = False,
-    measure: Annotated[
-        bool, typer.Option("--measure", help="Of a subject: try what mends findings, and say what it brings.")
+    exit_zero: Annotated[
+        bool, typer.Option("--exit-zero", help="Exit with 0 in spite of findings.", rich_help_panel=_OUTPUT)
     ] = False,
-    train: Annotated[bool, typer.Option("--train", help="Of a subject: its training step is meant.")] = False,
-    dtype: Annotated[
-        str | None, typer.Option("--dtype", metavar="DTYPE", help="Of a subject: predict costs for bfloat16, ...")
-    ] = None,
     json: Json = False,
+    measure: Annotated[
+        bool,
+        typer.Option("--measure", help="Try what removes findings, and say what it brings.", rich_help_panel=_SUBJECTS),
+    ] = False,
+    train: Annotated[bool, typer.Option("--train", help="Watch its training step.", rich_help_panel=_SUBJECTS)] = False,
+    dtype: Annotated[
+        str | None,
+        typer.Option("--dtype", metavar="DTYPE", help="Predict costs for bfloat16, ...", rich_help_panel=_SUBJECTS),
+    ] = None,
     device: Annotated[
         str,
         typer.Option(
-            "--device", metavar="cpu|cuda[:N]|NAME", help="Of a subject: where it runs, or a GPU to predict costs for."
+            "--device",
+            metavar="cpu|cuda[:N]|NAME",
+            help="Where it runs, or a GPU to predict costs for.",
+            rich_help_panel=_SUBJECTS,
         ),
     ] = "cpu",
     seed: Seed = 0,
@@ -90,133 +113,70 @@ def check(
 
     Exit code 1 when something was found, 2 when something could not be checked.
     """
-    from togi.lint.check_any import sorted_out
-    from togi.lint.settings import overrides
+    from togi.lint.check import with_subjects
+    from togi.lint.check_paths import check_paths
+    from togi.lint.settings import SubjectOptions, overrides
 
-    form = Form.JSON if json else output_format
     given = overrides(names(select), names(ignore), names(exclude))
-    paths, subjects = sorted_out(targets or ["."])
-    options = _subject_options(subjects, device=device, dtype=dtype, measure=measure, train=train, seed=seed)
+    paths, subjects = _named(targets or ["."])
+    if not subjects:
+        for_subjects = {"device": device != "cpu", "dtype": dtype, "measure": measure, "train": train}
+        without_effect("check", **{f"{option} without a subject": value for option, value in for_subjects.items()})
+    without_effect("check", **{"unsafe-fixes without --fix": unsafe_fixes and not (fix or diff)})
+    without_effect("check", **{"stdin-filename without '-'": stdin_filename if paths != [STDIN] else None})
+    options = SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
     cache = not no_cache
-    checked = _check_paths(paths, given, fix=fix, unsafe=unsafe_fixes, diff=diff, cache=cache)
-    result = checked.result
-    for subject in subjects:
-        from togi.lint.check_subject import check_subject
-
-        result = result.joined(check_subject(subject, given, options, cache=cache))
-    if diff:
-        _show_diff(checked, output_file)
+    changed = None
+    if fix or diff or add_ignores:
+        changed = _change(paths, given, fix=fix, unsafe=unsafe_fixes, add_ignores=add_ignores, dry=diff, cache=cache)
+        result = changed.result
+    elif paths == [STDIN]:
+        result = _check_stdin(stdin_filename or "", given)
     else:
-        _show(result, form, statistics, output_file)
+        result = check_paths(paths, given, cache=cache)
+    result = with_subjects(result, subjects, given, options, cache=cache)
+    if diff and changed is not None:
+        show_diff(changed, output_file)
+    else:
+        show_findings(result, Form.JSON if json else output_format, statistics, output_file)
     return 0 if exit_zero and result.exit_code == 1 else result.exit_code
 
 
-def _subject_options(
-    subjects: list[str], *, device: str, dtype: str | None, measure: bool, train: bool, seed: int
-) -> SubjectOptions:
-    from togi.lint.subject_options import SubjectOptions
+def _named(targets: list[str]) -> tuple[list[str], list[str]]:
+    from togi.lint.check import paths_and_subjects
 
-    if not subjects:
-        given = {"device": device != "cpu", "dtype": dtype, "measure": measure, "train": train}
-        without_effect("check", **{f"{option} without a subject": value for option, value in given.items()})
-    return SubjectOptions(device=device, dtype=dtype, measure=measure, train=train, seed=seed)
-
-
-def _check_paths(paths: list[str], given: Overrides, *, fix: bool, unsafe: bool, diff: bool, cache: bool) -> FixResult:
-    from togi.lint.check_source import check_paths
-    from togi.lint.fix_paths import FixResult, fix_paths
-
-    if fix or diff:
-        return fix_paths(paths, given, unsafe=unsafe, dry=diff, cache=cache)
-    without_effect("check", **{"unsafe-fixes without --fix": unsafe})
-    return FixResult(check_paths(paths, given, cache=cache), ())
+    if targets == [STDIN]:
+        return targets, []
+    if STDIN in targets:
+        raise TogiError(
+            "'-' reads one file from standard input, so nothing can be named beside it. Nothing was checked"
+        )
+    return paths_and_subjects(targets)
 
 
-def _show(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
-    match form:
-        case Form.JSON:
-            from togi.render.findings.json import findings_json
-            from togi.render.json import dumps
+def _change(
+    paths: list[str], given: Overrides, *, fix: bool, unsafe: bool, add_ignores: bool, dry: bool, cache: bool
+) -> FixResult:
+    from togi.lint.fix import fix_paths
 
-            _write(dumps(findings_json(result)), file)
-        case Form.SARIF:
-            from togi.render.findings.sarif import sarif
-            from togi.render.json import dumps
+    if paths == [STDIN]:
+        raise TogiError("standard input cannot be rewritten: name the file instead of '-'. Nothing was changed")
+    if not add_ignores:
+        return fix_paths(paths, given, unsafe=unsafe, dry=dry, cache=cache)
+    if fix:
+        raise TogiError(
+            "--fix and --add-ignores cannot run at once: run --fix first, then --add-ignores for what is left. "
+            "Nothing was changed"
+        )
+    from togi.lint.add_ignores import add_ignores as add
 
-            _write(dumps(sarif(result)), file)
-        case Form.GITHUB:
-            from togi.render.findings.github import workflow_commands
-
-            _write("".join(f"{line}\n" for line in workflow_commands(result)), file)
-        case Form.TEXT | Form.CONCISE:
-            _show_text(result, form, statistics, file)
-        case _:
-            assert_never(form)
+    return add(paths, given, dry=dry, cache=cache)
 
 
-def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
-    from togi.render.findings import text
-    from togi.render.findings.statistics import statistics as counted
+def _check_stdin(name: str, given: Overrides) -> CheckResult:
+    from togi.lint.check_paths import check_stdin
+    from togi.render.findings.excerpt import show_as
 
-    width = shutil.get_terminal_size((_PIPE_WIDTH, 24)).columns
-    if statistics:
-        _write_lines(counted(result), file)
-        return
-    _write_lines(text.full(result, width) if form is Form.TEXT else text.concise(result), file)
-    if result.tables:
-        _show_tables(result, file)
-
-
-def _show_tables(result: CheckResult, file: Path | None) -> None:
-    """What module and trace rules have to say beside their findings: below them."""
-    from rich.console import Console
-
-    from togi.cli.output import print_text
-    from togi.render.findings.tables import tables
-
-    if file is None:
-        print_text(Console(highlight=False, width=_TABLE_WIDTH), tables(result))
-        return
-    with file.open("a", encoding="utf-8", errors="replace") as opened:
-        print_text(Console(highlight=False, width=_TABLE_WIDTH, file=opened, color_system=None), tables(result))
-
-
-def _show_diff(checked: FixResult, file: Path | None) -> None:
-    from togi.render.findings.diff import diff
-    from togi.render.findings.lines import exact_text, plain
-    from togi.render.findings.text import summary
-
-    if file is not None or not _coloured():
-        _write(exact_text(diff(checked.mended)), file)
-    else:
-        _write_lines(diff(checked.mended), file)
-    typer.echo(plain(summary(checked.result)), err=True)
-    for problem in checked.result.problems:
-        typer.echo(f"{problem.path}: {problem.message}", err=True)
-
-
-def _write_lines(lines: Iterator[Line], file: Path | None) -> None:
-    from togi.render.findings.lines import plain_text, print_lines
-
-    if file is not None or not _coloured():
-        _write(plain_text(lines), file)
-        return
-    from togi.cli.output import stdout
-
-    print_lines(stdout(), lines)
-
-
-def _coloured() -> bool:
-    """As rich decides it, without importing rich where the answer is no: https://no-color.org, FORCE_COLOR."""
-    if os.environ.get("NO_COLOR"):
-        return False
-    return sys.stdout.isatty() or bool(os.environ.get("FORCE_COLOR"))
-
-
-def _write(text: str, file: Path | None) -> None:
-    """Findings may quote what the terminal's encoding cannot say; lone surrogates come from file names."""
-    if file is not None:
-        file.write_bytes(text.encode("utf-8", errors="replace"))
-        return
-    encoding = sys.stdout.encoding or "utf-8"
-    sys.stdout.write(text.encode(encoding, errors="replace").decode(encoding))
+    data = sys.stdin.buffer.read()
+    show_as(name or STDIN, data)
+    return check_stdin(data, name, given)

@@ -56,7 +56,7 @@ def _technique_ids() -> tuple[str, ...]:
 
 
 def _rule_ids() -> tuple[str, ...]:
-    from togi.lint.names import rule_kinds
+    from togi.lint.rule import rule_kinds
 
     return tuple(rule_kinds())
 

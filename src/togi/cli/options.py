@@ -51,7 +51,7 @@ def complete_technique(incomplete: str) -> list[str]:
 
 
 def complete_rule(incomplete: str) -> list[str]:
-    from togi.lint.names import rule_kinds
+    from togi.lint.rule import rule_kinds
 
     return [id for id in rule_kinds() if id.startswith(incomplete.replace("_", "-"))]
 

@@ -1,8 +1,8 @@
-"""What earlier runs found, by content: one SQLite file per user.
+"""The cache of findings, by content: one SQLite file per user.
 
 A key is the hash of a file's path and bytes, of the settings that rules see, and of the version of the rules (the hash
-of togi.lint's own source, so that a developer of rules never sees stale findings). A cache that is damaged is made
-anew; one that cannot be used (read-only, locked, disk full) is done without, and said.
+of togi.lint's own source, so that a developer of rules never sees stale findings). A damaged cache is
+replaced; one that cannot be used (read-only, locked, disk full) is done without, and a note says so.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 
 import togi
 from togi.lint.data.torch_names import behind_installed
-from togi.lint.result import FileReport
+from togi.lint.finding import FileReport
 
 KEPT_DAYS = 30
 _SCHEMA = "CREATE TABLE IF NOT EXISTS reports (key BLOB PRIMARY KEY, report TEXT NOT NULL, day INTEGER NOT NULL)"

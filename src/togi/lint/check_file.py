@@ -5,14 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 
-from togi.lint.decode import UndecodableError, decode
-from togi.lint.finding import Finding
+from togi.lint.finding import FileReport, Finding, Ignore, Problem
 from togi.lint.notebooks import SUFFIX, Cell, Notebook, NotebookError, read_notebook
-from togi.lint.parsing import parser_warnings_hidden
-from togi.lint.result import FileReport, Ignore, Problem
 from togi.lint.rule import SourceRule, all_rules
+from togi.lint.selection import ignore_comments
 from togi.lint.source.model import FRAMEWORKS, Source
-from togi.lint.suppression import ignores
+from togi.lint.source_text import UndecodableError, decode, parser_warnings_hidden
 
 _FRAMEWORKS = tuple(name.encode() for name in FRAMEWORKS)
 
@@ -45,7 +43,7 @@ def check_text(text: str, path: str, hot: Sequence[str] = ()) -> FileReport:
         message = f"is nested too deeply for Python's parser ({type(error).__name__}: {error}): exclude generated files"
         return FileReport(problems=(Problem(path=path, message=message),))
     findings, problems = _run(source, source_rules())
-    return FileReport(findings=findings, ignores=ignores(text), problems=problems, lines=lines)
+    return FileReport(findings=findings, ignores=ignore_comments(text), problems=problems, lines=lines)
 
 
 @functools.cache

@@ -13,17 +13,13 @@ from pathlib import Path
 from typing import Any
 
 from togi.core.errors import TogiError
-from togi.lint.check_source import check_paths
-from togi.lint.decode import UndecodableError, decode
-from togi.lint.finding import Finding
-from togi.lint.names import rule_kinds
-from togi.lint.once import said_once
-from togi.lint.result import CheckResult, FileReport, Ignore, Note, Problem, Table, in_order
-from togi.lint.rule import Kind
-from togi.lint.selection import Selected, select, selected_rules
-from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
-from togi.lint.subject_options import SubjectOptions as SubjectOptions
-from togi.lint.suppression import ignores
+from togi.lint.check_paths import check_paths
+from togi.lint.deduplicate import deduplicate
+from togi.lint.finding import CheckResult, FileReport, Finding, Ignore, Note, Problem, Table, in_order
+from togi.lint.rule import Kind, rule_kinds
+from togi.lint.selection import Selected, ignore_comments, select, selected_rules
+from togi.lint.settings import CheckSettings, Overrides, SettingsFinder, SubjectOptions
+from togi.lint.source_text import UndecodableError, decode
 from togi.subject.spec import Spec, check_spec, parse
 from togi.worker.errand import run_errand
 from togi.worker.protocol import SubjectRef
@@ -62,7 +58,7 @@ def check_reference(
     for kind in kinds:
         if rules := _rules(kind, settings):
             result = result.joined(_errand(ref, name, kind, rules, options, settings))
-    return said_once(result)
+    return deduplicate(result)
 
 
 def _rules(kind: Kind, settings: CheckSettings) -> list[str]:
@@ -114,6 +110,6 @@ def _ignores(path: str) -> tuple[Ignore, ...]:
     if not path.endswith(".py"):
         return ()
     try:
-        return ignores(decode(Path(path).read_bytes()).text)
+        return ignore_comments(decode(Path(path).read_bytes()).text)
     except (OSError, UndecodableError, SyntaxError):  # not there, or no Python: then nothing in it silences anything
         return ()

@@ -1,6 +1,6 @@
 """From what the user names to the files that are checked.
 
-A named file is always checked. A named folder is walked: Python files and notebooks, without what git ignores, without
+A named path is always checked. A named folder is walked: Python files and notebooks, without what git ignores, without
 ``exclude``, and without folders that hold no code of the project. Stubs (.pyi) have no code that runs and are left out.
 """
 
@@ -12,9 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from togi.lint.gitignore import GitIgnore, git_ignore_above
-from togi.lint.patterns import matches
-from togi.lint.result import Problem
+from togi.lint.finding import Problem
+from togi.lint.patterns import GitIgnore, Patterns, git_ignore_above, patterns, slashes
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 
 SUFFIXES = (".py", ".ipynb")
@@ -51,14 +50,6 @@ def discover(paths: Sequence[Path], given: Overrides) -> Discovery:
     return _Walk(given).run(paths)
 
 
-def shown(path: Path) -> str:
-    """Relative to the working folder where it lies below it, with forward slashes."""
-    try:
-        return path.relative_to(Path.cwd()).as_posix()
-    except ValueError:
-        return path.as_posix()
-
-
 class _Walk:
     def __init__(self, given: Overrides) -> None:
         self._found = Discovery()
@@ -70,50 +61,60 @@ class _Walk:
 
     def run(self, paths: Sequence[Path]) -> Discovery:
         for path in paths:
-            absolute = Path(os.path.abspath(path))
+            absolute = os.path.abspath(path)
             try:
-                status = absolute.stat()
+                status = os.stat(absolute)
             except (OSError, ValueError) as error:
                 self._problem(absolute, f"cannot be read: {_reason(error)}")
                 continue
             if stat.S_ISDIR(status.st_mode):
-                self._folder(absolute, git_ignore_above(absolute))
+                self._folder(absolute)
             elif stat.S_ISREG(status.st_mode):
-                self._file(absolute)
+                self._file(absolute, os.path.islink(absolute), self._settings.of(Path(absolute).parent))
             else:
                 self._problem(absolute, "is neither a file nor a folder: name Python files, notebooks or folders")
         return self._found
 
-    def _folder(self, top: Path, above: GitIgnore) -> None:
+    def _folder(self, top: str) -> None:
         """Depth first, without recursion: a tree may be deeper than Python's stack."""
-        waiting: list[tuple[Path, GitIgnore]] = [(top, above)]
+        waiting: list[tuple[str, GitIgnore]] = [(top, git_ignore_above(Path(top)))]
         while waiting:
             folder, outer = waiting.pop()
             if not self._first_visit(folder):
                 continue
             ignored = outer.below(folder)
-            settings = self._settings.of(folder)
-            inside: list[tuple[Path, GitIgnore]] = []
+            settings = self._settings.of(Path(folder))
+            excluded = self._excluded(settings, top)
+            inside: list[tuple[str, GitIgnore]] = []
             for entry in self._entries(folder):
-                path = folder / entry.name
-                if _is_folder(entry):
-                    if entry.name not in LEFT_OUT and not self._left_out(path, True, ignored, settings):
-                        inside.append((path, ignored))
-                elif entry.name.endswith(SUFFIXES) and not self._left_out(path, False, ignored, settings):
-                    self._regular(entry, path)
+                is_folder = _is_folder(entry)
+                wanted = entry.name not in LEFT_OUT if is_folder else entry.name.endswith(SUFFIXES)
+                if not wanted or ignored.ignores(entry.path, is_folder):
+                    continue
+                if any(one.ignores(entry.path, is_folder) for one in excluded):
+                    continue
+                if is_folder:
+                    inside.append((entry.path, ignored))
+                elif _is_regular(entry):
+                    self._file(entry.path, entry.is_symlink(), settings)
             waiting += reversed(inside)
 
-    def _entries(self, folder: Path) -> Iterator[os.DirEntry[str]]:
+    def _excluded(self, settings: CheckSettings, top: str) -> list[Patterns]:
+        """``exclude`` of the project and of the call, without what speaks of the folder that was named."""
+        both = ((settings.folder, settings.exclude), (self._here, self._exclude))
+        return [patterns(folder, lines).without_those_for(top) for folder, lines in both if lines]
+
+    def _entries(self, folder: str) -> Iterator[os.DirEntry[str]]:
         try:
             with os.scandir(folder) as entries:
                 yield from sorted(entries, key=lambda entry: entry.name)
         except OSError as error:
             self._problem(folder, f"cannot be listed: {_reason(error)}. Its files were not checked")
 
-    def _first_visit(self, folder: Path) -> bool:
+    def _first_visit(self, folder: str) -> bool:
         """False for a folder that was walked already: a symlink loop ends here."""
         try:
-            status = folder.stat()
+            status = os.stat(folder)
         except OSError as error:
             self._problem(folder, f"cannot be read: {_reason(error)}")
             return False
@@ -123,36 +124,33 @@ class _Walk:
         self._folders.add(identity)
         return True
 
-    def _left_out(self, path: Path, is_folder: bool, ignored: GitIgnore, settings: CheckSettings) -> bool:
-        return (
-            ignored.ignores(str(path), is_folder)
-            or bool(settings.exclude and matches(path, settings.folder, settings.exclude))
-            or bool(self._exclude and matches(path, self._here, self._exclude))
-        )
-
-    def _regular(self, entry: os.DirEntry[str], path: Path) -> None:
-        """A pipe or a dangling link named x.py is nothing to read."""
-        try:
-            status = entry.stat()
-        except OSError:
-            return
-        if stat.S_ISREG(status.st_mode):
-            self._file(path)
-
-    def _file(self, path: Path) -> None:
+    def _file(self, path: str, is_link: bool, settings: CheckSettings) -> None:
         """A symbolic link to a file that is checked anyway adds nothing."""
-        real = os.path.realpath(path) if path.is_symlink() else str(path)
+        real = os.path.realpath(path) if is_link else path
         if real not in self._files:
             self._files.add(real)
-            self._found.files.append(CheckedFile(path, shown(path), self._settings.of(path.parent)))
+            self._found.files.append(CheckedFile(Path(path), self._shown(path), settings))
 
-    def _problem(self, path: Path, message: str) -> None:
-        self._found.problems.append(Problem(path=shown(path), message=message))
+    def _problem(self, path: str, message: str) -> None:
+        self._found.problems.append(Problem(path=self._shown(path), message=message))
+
+    def _shown(self, path: str) -> str:
+        """Relative to the working folder where it lies below it, with forward slashes."""
+        here = os.path.join(self._here, "")
+        return slashes(path.removeprefix(here)) or "."
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:
     try:
         return entry.is_dir()
+    except OSError:
+        return False
+
+
+def _is_regular(entry: os.DirEntry[str]) -> bool:
+    """A pipe or a dangling link named x.py is nothing to read."""
+    try:
+        return stat.S_ISREG(entry.stat().st_mode)
     except OSError:
         return False
 

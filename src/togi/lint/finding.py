@@ -1,8 +1,10 @@
-"""What ``togi check`` reports."""
+"""Findings, and the result of a check: frozen records that are cached and printed as JSON."""
 
 from __future__ import annotations
 
-from togi.core.records import Record
+from collections.abc import Iterator
+
+from togi.core.records import Record, Scalar
 
 
 class Place(Record):
@@ -29,7 +31,7 @@ class Edit(Record):
 
 
 class Fix(Record):
-    """A rewriting of the file that mends one finding."""
+    """A rewrite of the file that removes one finding."""
 
     title: str
     """Imperative: "Use torch.inference_mode()"."""
@@ -46,7 +48,7 @@ class Cost(Record):
     measured: bool
     """Measured here; else predicted from figures of the device, or counted."""
     speedup_x: float | None = None
-    """What mending would bring, where that is known."""
+    """What the remedy would bring, where that is known."""
     seconds: float | None = None
     bytes: int | None = None
 
@@ -71,3 +73,114 @@ class Finding(Record):
     fix: Fix | None = None
     suppressed: str = ""
     """Why it does not count: ``ignore comment``, ``per-file-ignores``; empty when it does."""
+
+
+class Problem(Record):
+    """Something could not be checked. The rest was; the exit code says 2."""
+
+    path: str
+    message: str
+    """What happened, and what to do."""
+    line: int | None = None
+    cell: int | None = None
+
+
+class Note(Record):
+    """Worth knowing, without influence on the exit code: an ignore comment that ignores nothing, say."""
+
+    path: str
+    message: str
+    line: int | None = None
+    cell: int | None = None
+
+
+class Ignore(Record):
+    """A comment ``# togi: ignore[...]`` and the lines for which it speaks."""
+
+    rules: tuple[str, ...]
+    """Empty: all rules."""
+    line: int
+    """Of the comment."""
+    first: int
+    last: int
+    """The lines of its statement, inclusive."""
+    cell: int | None = None
+    whole_file: bool = False
+
+
+class FileReport(Record):
+    """All that is known of one file before any selection: what the cache keeps.
+
+    Every rule has run, so that another selection needs no new run.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    ignores: tuple[Ignore, ...] = ()
+    problems: tuple[Problem, ...] = ()
+    lines: int = 0
+    """Lines of code that the rules looked at."""
+
+
+class Table(Record):
+    """A table that module and trace rules print beside their findings."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Scalar, ...], ...]
+
+
+class CheckResult(Record):
+    """What ``togi check`` found. Findings go by path, cell, line and column; those without a place come last."""
+
+    findings: tuple[Finding, ...] = ()
+    suppressed: tuple[Finding, ...] = ()
+    """Silenced by a comment or by ``per-file-ignores``; ``suppressed`` of each says which."""
+    problems: tuple[Problem, ...] = ()
+    notes: tuple[Note, ...] = ()
+    tables: tuple[Table, ...] = ()
+    files: int = 0
+    """Files looked at, also those that never mention torch."""
+    cached: int = 0
+    """Files whose findings were known from an earlier run."""
+    fixed: int = 0
+    """Findings that ``--fix`` removed."""
+    ignores_added: int = 0
+    """Ignore comments that ``--add-ignores`` wrote, or to which it added rules."""
+
+    def __iter__(self) -> Iterator[Finding]:  # type: ignore[override]
+        return iter(self.findings)
+
+    def __len__(self) -> int:
+        return len(self.findings)
+
+    def __bool__(self) -> bool:
+        """Whether anything was found."""
+        return bool(self.findings)
+
+    def joined(self, other: CheckResult) -> CheckResult:
+        """Both results as one."""
+        sums = {name: getattr(self, name) + getattr(other, name) for name in type(self).model_fields}
+        return CheckResult(
+            **sums
+            | {
+                "findings": in_order(self.findings + other.findings),
+                "suppressed": in_order(self.suppressed + other.suppressed),
+            }
+        )
+
+    @property
+    def exit_code(self) -> int:
+        """2 when something could not be checked, else 1 when something was found, else 0."""
+        return 2 if self.problems else 1 if self.findings else 0
+
+
+def in_order(findings: tuple[Finding, ...] | list[Finding]) -> tuple[Finding, ...]:
+    """By path, cell, line, column, rule; those without a place last, by layer."""
+    return tuple(sorted(findings, key=_key))
+
+
+def _key(finding: Finding) -> tuple[bool, str, int, int, int, str, str]:
+    place = finding.place
+    if place is None:
+        return True, "", 0, 0, 0, finding.rule, finding.layer
+    return False, place.path, place.cell or 0, place.line, place.column, finding.rule, finding.layer

@@ -1,14 +1,188 @@
-"""Edits applied to text: whole fixes, none that overlap, everything else untouched."""
+"""Rewriting files: ``--fix``, ``--add-ignores``, and ``--diff``, which writes nothing.
+
+Fixes are applied round after round until nothing is left to do. A file is replaced as a whole or not at all. It stays
+untouched, with a problem that says why, when the result could not be parsed, could not be written in the file's own
+encoding, or did not settle.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Iterable
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
 
-from togi.lint.finding import Edit, Fix
+from togi.lint.check_file import check_bytes
+from togi.lint.check_paths import check_paths
+from togi.lint.files import CheckedFile, discover
+from togi.lint.finding import CheckResult, Edit, Finding, Fix, Problem
+from togi.lint.notebooks import SUFFIX, read_notebook, write_cells
+from togi.lint.selection import select
+from togi.lint.settings import Overrides
+from togi.lint.source_text import decode_exactly, syntax_error, unify_line_ends
 
+MAX_ROUNDS = 20
 _LINE_END = re.compile(r"\r\n|\r|\n")
 Span = tuple[int, int]
+Proposal = Callable[[str, Sequence[Finding]], Iterable[Fix]]
+"""The fixes for the findings in a text (a file's, or that of one notebook cell)."""
+
+
+@dataclass(frozen=True)
+class FileChange:
+    """One file before and after; ``count`` fixes were applied."""
+
+    file: CheckedFile
+    before: bytes
+    after: bytes
+    count: int
+
+
+@dataclass(frozen=True)
+class FixResult:
+    result: CheckResult
+    """What is left; with ``dry``, what there is."""
+    changes: tuple[FileChange, ...]
+
+
+class UnfixableError(Exception):
+    """The file stays as it is; the message says why."""
+
+
+def fix_paths(
+    paths: Sequence[str | Path],
+    settings: Overrides | None = None,
+    *,
+    unsafe: bool = False,
+    dry: bool = False,
+    cache: bool = True,
+) -> FixResult:
+    """Apply fixes to files (``dry``: to none of them). Files that cannot be fixed stay as they are, with a problem."""
+
+    def proposed(_: str, findings: Sequence[Finding]) -> Iterable[Fix]:
+        return (finding.fix for finding in findings if finding.fix is not None and (finding.fix.safe or unsafe))
+
+    return rewrite_paths(paths, settings, proposed, "fixed", dry=dry, cache=cache)
+
+
+def rewrite_paths(
+    paths: Sequence[str | Path],
+    settings: Overrides | None,
+    propose: Proposal,
+    counter: str,
+    *,
+    dry: bool = False,
+    cache: bool = True,
+) -> FixResult:
+    """Rewrite files by what ``propose`` says of their findings; ``counter`` is the field of the result that counts."""
+    given = settings or Overrides()
+    before = check_paths(paths, given, cache=cache)
+    found = {finding.place.path for finding in before.findings if finding.place is not None}
+    files = [file for file in discover([Path(path) for path in paths], given).files if file.shown in found]
+    answers = [rewrite(file, propose) for file in files]
+    changes = [answer for answer in answers if isinstance(answer, FileChange)]
+    problems = [answer for answer in answers if isinstance(answer, Problem)]
+    if dry:
+        return FixResult(_with(before, problems), tuple(changes))
+    outcomes = [(change, write(change)) for change in changes]
+    problems += [problem for _, problem in outcomes if problem is not None]
+    done = [change for change, problem in outcomes if problem is None]
+    after = check_paths(paths, given, cache=cache) if done else before
+    return FixResult(_with(after, problems, **{counter: sum(change.count for change in done)}), tuple(done))
+
+
+def _with(result: CheckResult, problems: Sequence[Problem], **counted: int) -> CheckResult:
+    return result.model_copy(update={"problems": (*result.problems, *problems), **counted})
+
+
+def rewrite(file: CheckedFile, propose: Proposal) -> FileChange | Problem | None:
+    """What ``propose`` makes of ``file``, without writing it. None when there is nothing to change."""
+    try:
+        before = file.path.read_bytes()
+        after, count = _rounds(file, before, propose)
+    except (UnfixableError, OSError) as error:
+        return Problem(path=file.shown, message=f"stays as it is: {error}")
+    return FileChange(file, before, after, count) if count else None
+
+
+def write(change: FileChange) -> Problem | None:
+    """Replace the file in one step; its mode stays, and a symbolic link stays one."""
+    path = Path(os.path.realpath(change.file.path))
+    try:
+        if path.read_bytes() != change.before:
+            raise UnfixableError("it was changed by somebody else meanwhile. Run the same command again")
+        if not os.access(path, os.W_OK):
+            raise UnfixableError("it is write-protected")
+        _replace(path, change.after)
+    except (UnfixableError, OSError) as error:
+        return Problem(path=change.file.shown, message=f"stays as it is: {error}")
+    return None
+
+
+def _replace(path: Path, data: bytes) -> None:
+    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        shutil.copymode(path, name)
+        os.replace(name, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(name)
+        raise
+
+
+def _rounds(file: CheckedFile, data: bytes, propose: Proposal) -> tuple[bytes, int]:
+    total = 0
+    for _ in range(MAX_ROUNDS):
+        report = check_bytes(data, file.shown, file.settings.hot)
+        findings = select(report, file.path, file.shown, file.settings).findings
+        data, count = _rewritten(data, findings, propose, notebook=file.shown.endswith(SUFFIX))
+        if not count:
+            return data, total
+        total += count
+    raise UnfixableError(f"its fixes did not settle after {MAX_ROUNDS} rounds, which is a defect of a rule")
+
+
+def _rewritten(data: bytes, findings: Sequence[Finding], propose: Proposal, *, notebook: bool) -> tuple[bytes, int]:
+    if not findings:
+        return data, 0
+    exact = decode_exactly(data)
+    text, count = (_in_cells if notebook else _in_text)(exact.text, findings, propose)
+    try:
+        return text.encode(exact.encoding), count
+    except UnicodeEncodeError as error:
+        raise UnfixableError(f"the result cannot be written as {exact.encoding} ({error.reason})") from None
+
+
+def _in_text(text: str, findings: Sequence[Finding], propose: Proposal) -> tuple[str, int]:
+    fixes = list(propose(text, findings))
+    new, count = apply_fixes(text, fixes)
+    error = syntax_error(unify_line_ends(new)) if count else None
+    if error is not None:
+        titles = ", ".join(sorted({fix.title for fix in fixes}))
+        raise UnfixableError(f"the result could not be parsed ({error}) after: {titles}. That is a defect of a rule")
+    return new, count
+
+
+def _in_cells(text: str, findings: Sequence[Finding], propose: Proposal) -> tuple[str, int]:
+    total = 0
+    changed: dict[int, str] = {}
+    for cell in read_notebook(text).cells:
+        inside = [finding for finding in findings if finding.place is not None and finding.place.cell == cell.number]
+        new, count = apply_fixes(cell.code, propose(cell.code, inside))
+        if count:
+            changed[cell.number] = new
+            total += count
+    result = write_cells(text, changed)
+    broken = [cell.number for cell in read_notebook(result).cells if cell.error and cell.number in changed]
+    if broken:
+        raise UnfixableError(f"cell {broken[0]} could not be parsed any more, which is a defect of a rule")
+    return result, total
 
 
 def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:

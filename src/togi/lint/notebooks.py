@@ -15,9 +15,8 @@ from functools import cached_property
 from itertools import pairwise
 from typing import Any
 
-from togi.lint.decode import unified
 from togi.lint.finding import Finding, Fix, Place
-from togi.lint.parsing import syntax_error
+from togi.lint.source_text import syntax_error, unify_line_ends
 
 SUFFIX = ".ipynb"
 _PYTHON_CELL_MAGICS = frozenset(["%%time", "%%timeit", "%%capture", "%%prun", "%%memit", "%%mprun"])
@@ -129,7 +128,7 @@ def _code(cell: Any) -> str | None:
     source = cell.get("source", "")
     if isinstance(source, list):
         source = "".join(line for line in source if isinstance(line, str))
-    return unified(source) if isinstance(source, str) else ""
+    return unify_line_ends(source) if isinstance(source, str) else ""
 
 
 def _read_cell(number: int, code: str, first: int) -> Cell:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import inspect
 import re
 import sys
@@ -58,6 +59,15 @@ def rule_page(rule: Rule) -> RulePage:
     )
 
 
+def page_address(id: str) -> str | None:
+    """The address of a rule's page below the documentation that the installed package names; None without one."""
+    for entry in importlib.metadata.metadata("togi").get_all("Project-URL") or ():
+        label, _, address = entry.partition(",")
+        if label.strip().lower() == "documentation":
+            return f"{address.strip().rstrip('/')}/rules/{id}.md"
+    return None
+
+
 def files() -> dict[str, str]:
     """Every file of docs/rules by name."""
     return {"README.md": _index()} | {f"{page.id}.md": _file(page) for page in all_rule_pages()}
@@ -76,7 +86,7 @@ def write(folder: Path) -> None:
 
 def _file(page: RulePage) -> str:
     on = "on by default" if page.default else "off by default: select it"
-    technique = f" Mended by the technique `{page.technique}` of `togi tune`." if page.technique else ""
+    technique = f" The technique `{page.technique}` of `togi tune` removes it." if page.technique else ""
     return (
         f"# {page.id}\n\n*A {page.kind} rule ({KIND_MEANING[page.kind]}), {on}.*{technique}\n\n{page.markdown}\n\n"
         f"Silence it with `# togi: ignore[{page.id}]`, or see [configuration](../check.md#configuration). "

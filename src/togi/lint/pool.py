@@ -1,25 +1,32 @@
-"""Many files over a few processes. A process that dies takes one file with it, which is reported; the rest goes on."""
+"""Many files over a few processes. A process that dies takes one file with it, which is reported; the rest goes on.
+
+A process gets one path at a time as a line of JSON, and answers with one line. It is not ``multiprocessing``: it starts
+without torch, without a copy of the caller's threads, and without running the caller's main module again.
+"""
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import queue
+import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, BinaryIO
 
 from togi.lint.cache import cache_key
-from togi.lint.check_file import check_bytes
-from togi.lint.result import FileReport, Problem
+from togi.lint.check_file import check_bytes, source_rules
+from togi.lint.finding import FileReport, Problem
 
 BYTES_PER_PROCESS = 250_000
 """Fewer bytes than this are checked sooner than a process starts."""
 MAX_PROCESSES = 16
+_COLLECT_EVERY = 50
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class _Pool:
 def _start() -> subprocess.Popen[bytes]:
     # The caller's import path behind the interpreter's own: the same togi is found, and a json.py of the user's, in a
     # folder that the caller has put first, is not. For the same reason -P: not the working directory.
-    code = f"import sys; sys.path += {sys.path!r}; from togi.lint.worker import main; main()"
+    code = f"import sys; sys.path += {sys.path!r}; from togi.lint.pool import answer_requests; answer_requests()"
     return subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
 
@@ -134,3 +141,30 @@ def _died(process: subprocess.Popen[bytes], task: Task) -> Done:
     _stop(process)
     message = f"the process that checked it died (exit code {process.returncode}): exclude it if it was generated"
     return Done(None, FileReport(problems=(Problem(path=task.shown, message=message),)))
+
+
+def answer_requests() -> None:
+    """The child: check what standard input names until it closes."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller was interrupted too, and closes our input
+    gc.disable()  # trees are full of cycles and short-lived: scanning them again and again costs a third of the time
+    source_rules()
+    answers = sys.stdout.buffer
+    sys.stdout = sys.stderr  # what anything prints does not disturb the answers
+    for number, line in enumerate(sys.stdin.buffer, start=1):
+        _answer(json.loads(line), answers)
+        if number % _COLLECT_EVERY == 0:
+            gc.collect()
+
+
+def _answer(request: dict[str, Any], answers: BinaryIO) -> None:
+    try:
+        with open(request["path"], "rb") as file:
+            data = file.read()
+    except OSError as error:
+        reply = {"error": f"cannot be read: {error.strerror or error}"}
+    else:
+        report = check_bytes(data, request["shown"], request["hot"])
+        key = cache_key(request["path"], data, request["hot"])
+        reply = {"key": key.hex(), "report": report.model_dump_json(exclude_defaults=True)}
+    answers.write(json.dumps(reply).encode() + b"\n")
+    answers.flush()

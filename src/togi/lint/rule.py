@@ -1,18 +1,21 @@
-"""What a rule is, and where rules are found.
+"""What a rule is, where rules are found, and the names by which people select them.
 
 A rule is one file: ``lint/rules/<kind>/<name_with_underscores>.py`` holds one class whose docstring is its published
 page (``togi explain RULE``, docs/rules/), with these headings in this order: What it reports, Why it costs, When it
 stays silent, Example, Use instead, Source. Its id is the file's name with hyphens; it names the pattern, not the
-remedy.
+remedy. So names are checked without importing any rule.
 """
 
 from __future__ import annotations
 
 import abc
 import functools
+import pkgutil
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
+from togi.core.errors import UnknownNameError, nearest
 from togi.core.plugins import by_id, instances_in
 from togi.lint.finding import Finding
 
@@ -22,6 +25,7 @@ if TYPE_CHECKING:
 HEADINGS = ("What it reports", "Why it costs", "When it stays silent", "Example", "Use instead", "Source")
 Kind = Literal["source", "module", "trace"]
 KINDS: tuple[Kind, ...] = ("source", "module", "trace")
+ALL = "all"
 
 
 class Rule(abc.ABC):
@@ -32,7 +36,7 @@ class Rule(abc.ABC):
     default: ClassVar[bool] = True
     """Whether it is selected where the user selects nothing."""
     technique: ClassVar[str | None] = None
-    """The technique of ``togi tune`` that mends it, tried to measure what a finding costs."""
+    """The technique of ``togi tune`` that removes the pitfall, tried to measure what a finding costs."""
 
 
 class SourceRule(Rule):
@@ -74,3 +78,39 @@ def all_rules() -> Mapping[str, Rule]:
     """Every rule by id, by kind and then by name."""
     found = (rule for kind in KINDS for rule in instances_in(f"togi.lint.rules.{kind}", Rule))
     return by_id(found, "rules")
+
+
+@functools.cache
+def rule_kinds() -> Mapping[str, Kind]:
+    """Kind by rule id, by kind and then by name. A file whose name starts with ``_`` holds no rule."""
+    rules = Path(__file__).parent / "rules"
+    return {
+        entry.name.replace("_", "-"): kind
+        for kind in KINDS
+        for entry in sorted(pkgutil.iter_modules([str(rules / kind)]), key=lambda entry: entry.name)
+        if not entry.name.startswith("_")
+    }
+
+
+def canonical(name: str) -> str:
+    """``Scalar_From_Tensor`` and ``scalar-from-tensor`` are one name."""
+    return name.strip().lower().replace("_", "-")
+
+
+def check_names(where: str, given: Iterable[str]) -> tuple[str, ...]:
+    """``given`` in canonical form. Raises UnknownNameError with the nearest name, saying ``where`` it was written."""
+    names = tuple(dict.fromkeys(canonical(name) for name in given))
+    known = (*rule_kinds(), *KINDS, ALL)
+    for name in names:
+        if name not in known:
+            raise UnknownNameError(
+                f"{where}: there is no rule '{name}'{nearest(name, known)}. Nothing was checked. "
+                f"'togi explain' lists the rules; {', '.join(KINDS)} and {ALL} are names too"
+            )
+    return names
+
+
+def rules_named(names: Iterable[str]) -> frozenset[str]:
+    """The ids that canonical ``names`` stand for: rules, kinds of rules, or ``all``."""
+    wanted = set(names)
+    return frozenset(id for id, kind in rule_kinds().items() if wanted & {id, kind, ALL})

@@ -1,20 +1,30 @@
-"""Which of a file's findings count: selected rules, ignore comments, ``per-file-ignores``."""
+"""Selection: which of a file's findings count, by selected rules, ignore comments and ``per-file-ignores``.
+
+``# togi: ignore[rule, rule]`` covers the statement (or the head of a compound statement) it stands in, over all its
+lines; alone on a line it covers the statement below. ``# togi: ignore-file[rule]`` covers the file, and without names
+it silences all of it. Comments are found by Python's tokenizer: a string that looks like one is none.
+"""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+import io
+import re
+import tokenize
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from togi.core.errors import nearest
-from togi.lint.finding import Finding
-from togi.lint.names import expand, rule_kinds
-from togi.lint.once import SAME
+from togi.lint.deduplicate import SAME
+from togi.lint.finding import FileReport, Finding, Ignore, Note
 from togi.lint.patterns import matches
-from togi.lint.result import FileReport, Ignore, Note
-from togi.lint.rule import all_rules
+from togi.lint.rule import all_rules, canonical, rule_kinds, rules_named
 from togi.lint.settings import CheckSettings
+
+MARK = "togi:"
+_COMMENT = re.compile(r"#\s*togi:\s*ignore(?P<file>-file)?\s*(?:\[(?P<rules>[^\]]*)\])?", re.IGNORECASE)
+_NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
 
 
 @dataclass
@@ -27,8 +37,8 @@ class Selected:
 @functools.lru_cache(maxsize=1000)
 def selected_rules(select: tuple[str, ...] | None, ignore: tuple[str, ...]) -> frozenset[str]:
     """The ids of the rules that run; ``select`` None means those that are on by default."""
-    wanted = expand(select) if select is not None else _on_by_default()
-    return wanted - expand(ignore)
+    wanted = rules_named(select) if select is not None else _on_by_default()
+    return wanted - rules_named(ignore)
 
 
 @functools.cache
@@ -62,15 +72,15 @@ def _ignored_here(path: Path, settings: CheckSettings) -> frozenset[str]:
     names = [
         name
         for pattern, names in settings.per_file_ignores.items()
-        if matches(path, settings.folder, [pattern])
+        if matches(path, settings.folder, pattern)
         for name in names
     ]
-    return expand(names)
+    return rules_named(names)
 
 
 def _silencing(finding: Finding, ignores: Sequence[Ignore]) -> int | None:
-    """The number of the comment that speaks for ``finding``, first of those that name its rule."""
-    fitting = [number for number, ignore in enumerate(ignores) if _speaks_for(ignore, finding)]
+    """The number of the comment that silences ``finding``, first of those that name its rule."""
+    fitting = [number for number, ignore in enumerate(ignores) if _covers(ignore, finding)]
     return min(fitting, key=lambda number: (not ignores[number].rules, ignores[number].whole_file), default=None)
 
 
@@ -79,7 +89,7 @@ def _named(ignore: Ignore, rule: str) -> set[str]:
     return {name for name in ignore.rules if name == rule or name in SAME.get(rule, ()) or rule in SAME.get(name, ())}
 
 
-def _speaks_for(ignore: Ignore, finding: Finding) -> bool:
+def _covers(ignore: Ignore, finding: Finding) -> bool:
     if ignore.rules and not _named(ignore, finding.rule):
         return False
     if ignore.whole_file:
@@ -102,3 +112,62 @@ def _notes(ignore: Ignore, used: set[str], rules: frozenset[str], shown: str) ->
         elif rules >= _on_by_default():
             messages.append("the comment ignores every rule, and none finds anything here: remove it")
     return [Note(path=shown, message=message, line=ignore.line, cell=ignore.cell) for message in messages]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """``# togi: ignore[...]`` as it is written, with the place of the names between its brackets."""
+
+    rules: tuple[str, ...]
+    whole_file: bool
+    line: int
+    column: int
+    end_column: int
+
+
+@dataclass(frozen=True)
+class Statement:
+    """A statement, or the head of a compound one: its lines, inclusive, and the marks in it and alone above it."""
+
+    first: int
+    last: int
+    marks: tuple[Mark, ...]
+
+
+def ignore_comments(text: str) -> tuple[Ignore, ...]:
+    """The ignore comments of Python source that can be parsed."""
+    if MARK not in text.lower():
+        return ()
+    return tuple(
+        Ignore(
+            rules=tuple(dict.fromkeys(canonical(name) for name in mark.rules)),
+            line=mark.line,
+            first=min(statement.first, mark.line),
+            last=max(statement.last, mark.line),
+            whole_file=mark.whole_file,
+        )
+        for statement in statements(text)
+        for mark in statement.marks
+    )
+
+
+def statements(text: str) -> Iterator[Statement]:
+    """The statements of Python source that can be parsed; marks behind the last one stand in one without code."""
+    marks: list[Mark] = []
+    first = 0
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type == tokenize.COMMENT:
+            marks += (_mark(match, *token.start) for match in _COMMENT.finditer(token.string))
+        elif token.type in (tokenize.NEWLINE, tokenize.ENDMARKER):
+            last = token.start[0]
+            if first or marks:
+                yield Statement(first or marks[0].line, last, tuple(marks))
+            marks, first = [], 0
+        elif token.type not in _NO_CODE and not first:
+            first = token.start[0]
+
+
+def _mark(match: re.Match[str], line: int, column: int) -> Mark:
+    names = (name.strip() for name in (match["rules"] or "").split(","))
+    start, end = (column + position + 1 for position in match.span("rules"))
+    return Mark(tuple(name for name in names if name), match["file"] is not None, line, start, end)

@@ -1,4 +1,4 @@
-"""What a project says about checks: ``[tool.togi.check]`` of the nearest pyproject.toml, and what the call adds.
+"""Settings of a check: ``[tool.togi.check]`` of the nearest pyproject.toml, what the call adds, and subject options.
 
 As in ruff, each file obeys the nearest pyproject.toml above it that has the table; tables are not merged. ``select`` of
 the call replaces that of the file, ``ignore`` and ``exclude`` of the call are added to it.
@@ -6,6 +6,7 @@ the call replaces that of the file, ``ignore`` and ``exclude`` of the call are a
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,12 +15,14 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from togi.core.errors import TogiError, nearest
-from togi.lint.names import check_names
-from togi.lint.patterns import compiled
+from togi.core.errors import TogiError, UnknownNameError, nearest
+from togi.lint.patterns import check_pattern
+from togi.lint.rule import check_names
 
 MAX_FILE_BYTES = 2_000_000
 """Generated files beyond this are refused with a message: a person does not write 50,000 lines in one file."""
+
+_RUN_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 class SettingsError(TogiError):
@@ -120,7 +123,7 @@ def read_table(path: Path) -> CheckSettings | None:
     try:
         document = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise SettingsError(f"{path} is no valid TOML: {error}. Mend it, then run the same command again") from None
+        raise SettingsError(f"{path} is no valid TOML: {error}. Correct it, then run the same command again") from None
     table = _table(path, document)
     return None if table is None else _settings(path, table)
 
@@ -171,6 +174,47 @@ def _explain(path: Path, error: ValidationError) -> str:
 def _check_patterns(where: str, patterns: Sequence[str] | Mapping[str, Any]) -> None:
     for pattern in patterns:
         try:
-            compiled(pattern)
-        except Exception as error:
+            check_pattern(pattern)
+        except ValueError as error:
             raise SettingsError(f"{where}: '{pattern}' is no pattern ({error}): write as in .gitignore") from None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SubjectOptions:
+    """How a subject is looked at. Raises UnknownNameError, before any child starts, for an unknown device or dtype."""
+
+    device: str = "cpu"
+    """``cpu``, ``cuda[:N]``, or the name of a GPU that need not be here: costs are predicted for it."""
+    dtype: str | None = None
+    """Predict costs as if floating-point tensors were of this dtype."""
+    measure: bool = False
+    """Try the techniques that remove what was found, and say what they bring."""
+    train: bool = False
+    """A training step is meant; without one in the subject, a note says that a forward pass was watched."""
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if not self._runs_there:
+            _check_gpu(self.device)
+        if self.dtype is not None:
+            from togi.lint.roofline.figures import check_dtype
+
+            check_dtype(self.dtype)
+
+    @property
+    def _runs_there(self) -> bool:
+        return _RUN_DEVICE.fullmatch(self.device) is not None
+
+    @property
+    def runs_on(self) -> str:
+        """A GPU that is only named is not there: the run itself happens on the CPU."""
+        return self.device if self._runs_there else "cpu"
+
+
+def _check_gpu(name: str) -> None:
+    from togi.lint.roofline.gpus import gpu
+
+    try:
+        gpu(name)
+    except UnknownNameError as error:
+        raise UnknownNameError(f"device: {error} To run on a device, give cpu, cuda or cuda:N.") from None

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
 
-from togi.lint.decode import UndecodableError, decode
 from togi.lint.finding import Place
 from togi.lint.notebooks import SUFFIX, NotebookError, read_notebook
+from togi.lint.source_text import UndecodableError, decode
 from togi.render.findings.lines import Line
 
 CONTEXT = 1
@@ -40,11 +40,14 @@ def excerpt(place: Place, width: int) -> list[Line]:
     return found
 
 
+_given: dict[str, bytes] = {}
+
+
 @lru_cache(maxsize=8)
 def _read(path: str) -> tuple[str, dict[int, str]]:
     """The text of a file; of a notebook, the code by cell."""
     try:
-        text = decode(Path(path).read_bytes()).text
+        text = decode(_given[path] if path in _given else Path(path).read_bytes()).text
         if path.endswith(SUFFIX):
             return "", {cell.number: cell.code for cell in read_notebook(text).cells}
     except (OSError, UndecodableError, NotebookError):
@@ -61,7 +64,14 @@ def source_lines(path: str, cell: int | None = None) -> Sequence[str]:
 
 def forget() -> None:
     """Read files anew: they may have been changed."""
+    _given.clear()
     _read.cache_clear()
+
+
+def show_as(path: str, data: bytes) -> None:
+    """Take ``data`` for what stands in ``path``: it came from standard input, and the file need not exist."""
+    forget()
+    _given[path] = data
 
 
 def _gutter(number: str, width: int) -> Line:

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from togi.lint.finding import Finding
-from togi.lint.result import CheckResult, Note, Problem
-from togi.render.findings.wording import sentence
+from togi.lint.finding import CheckResult, Finding, Note, Problem
+from togi.render.findings.lines import read_more, sentence
 
 
 def workflow_commands(result: CheckResult) -> Iterator[str]:
     for finding in result.findings:
-        message = f"{_cell(finding)}{sentence(finding.message)} Instead: {finding.remedy}"
+        message = (
+            f"{_cell(finding)}{sentence(finding.message)} Instead: {finding.remedy}\nMore: {read_more(finding.rule)}"
+        )
         yield _command("warning", _place(finding), message)
     for problem in result.problems:
         yield _command("error", _file(problem, "not checked"), f"{problem.path} {problem.message}")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from togi.core.records import SCHEMA_VERSION
-from togi.lint.result import CheckResult
-from togi.render.findings.statistics import counts
+from togi.lint.finding import CheckResult
+from togi.render.findings.text import counts
 
 
 def findings_json(result: CheckResult) -> dict[str, Any]:
@@ -22,5 +22,6 @@ def findings_json(result: CheckResult) -> dict[str, Any]:
         "files": result.files,
         "cached": result.cached,
         "fixed": result.fixed,
+        "ignores_added": result.ignores_added,
         "exit_code": result.exit_code,
     }

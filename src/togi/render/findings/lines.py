@@ -1,4 +1,7 @@
-"""Lines of styled text that cost nothing to make: rich is imported only for a terminal with colour."""
+"""Lines of styled text, and text of findings made fit for its place: messages quote source, which may hold anything.
+
+Lines cost nothing to make: rich is imported only for a terminal with colour.
+"""
 
 from __future__ import annotations
 
@@ -31,3 +34,24 @@ def print_lines(console: Console, lines: Iterable[Line]) -> None:
 
     for line in lines:
         console.print(Text.assemble(*line), soft_wrap=True, highlight=False)
+
+
+def sentence(text: str) -> str:
+    """With a full stop, so that another sentence may follow."""
+    return text if text.endswith((".", "!", "?", ":")) else f"{text}."
+
+
+def printable(text: str) -> str:
+    """Control characters could rewrite a terminal's screen: they are replaced. Line breaks stay."""
+    if text.isprintable():
+        return text
+    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def one_line(text: str) -> str:
+    return " ".join(printable(text).split("\n"))
+
+
+def read_more(rule: str) -> str:
+    """The command that prints the page of a rule."""
+    return f"togi explain {rule}"

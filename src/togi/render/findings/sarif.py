@@ -15,13 +15,11 @@ from typing import Any
 from urllib.parse import quote
 
 import togi
-from togi.lint.finding import Edit, Finding, Place
-from togi.lint.names import rule_kinds
-from togi.lint.pages import rule_page
-from togi.lint.result import CheckResult, Note, Problem
-from togi.lint.rule import Rule, all_rules
+from togi.lint.finding import CheckResult, Edit, Finding, Note, Place, Problem
+from togi.lint.pages import page_address, rule_page
+from togi.lint.rule import Rule, all_rules, rule_kinds
 from togi.render.findings.excerpt import source_lines
-from togi.render.findings.wording import sentence
+from togi.render.findings.lines import read_more, sentence
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "togiFinding/v1"
@@ -56,13 +54,17 @@ def sarif(result: CheckResult) -> dict[str, Any]:
 
 
 def _rule(rule: Rule) -> dict[str, Any]:
-    page = rule_page(rule)
+    page, address = rule_page(rule), page_address(rule.id)
     return {
         "id": rule.id,
         "name": "".join(part.capitalize() for part in rule.id.split("-")),
         "shortDescription": {"text": page.summary},
         "fullDescription": {"text": _plain(page.sections.get("What it reports") or page.summary)},
-        "help": {"text": _plain(inspect.getdoc(type(rule)) or page.summary), "markdown": page.markdown},
+        "help": {
+            "text": f"{_plain(inspect.getdoc(type(rule)) or page.summary)}\n\nMore: {read_more(rule.id)}",
+            "markdown": f"{page.markdown}\n\nMore: `{read_more(rule.id)}`",
+        },
+        **({"helpUri": address} if address else {}),
         "defaultConfiguration": {"enabled": rule.default, "level": "warning"},
         "properties": {"tags": ["performance", "pytorch", rule.kind]},
     }

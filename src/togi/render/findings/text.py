@@ -1,18 +1,28 @@
-"""Findings for people: ``path:line:column: rule message``, the excerpt, evidence, cost and remedy."""
+"""Findings for people: in full, one line each, counted by rule, as tables, and as the diff that fixes would make."""
 
 from __future__ import annotations
 
+import difflib
 import textwrap
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 from togi.core.quantities import plural
-from togi.lint.finding import Finding
-from togi.lint.result import CheckResult, Note, Problem
+from togi.core.records import Scalar
+from togi.lint.finding import CheckResult, Finding, Note, Problem, Table
+from togi.lint.notebooks import SUFFIX, read_notebook
+from togi.lint.source_text import decode, decode_exactly
 from togi.render.findings.excerpt import excerpt
-from togi.render.findings.lines import Line
-from togi.render.findings.wording import one_line, printable
+from togi.render.findings.lines import Line, one_line, printable, read_more
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from togi.lint.fix import FileChange
 
 _MIN_WIDTH = 40
+_DIFF_STYLES = {"+": "green", "-": "red", "@": "cyan"}
 
 
 def full(result: CheckResult, width: int) -> Iterator[Line]:
@@ -29,6 +39,23 @@ def concise(result: CheckResult) -> Iterator[Line]:
     for finding in result.findings:
         yield headline(finding)
     yield from _rest(result)
+
+
+def statistics(result: CheckResult) -> Iterator[Line]:
+    """How often each rule found something."""
+    fixable = Counter(f.rule for f in result.findings if f.fix is not None and f.fix.safe)
+    for rule, count in counts(result).items():
+        files = len({f.place.path for f in result.findings if f.rule == rule and f.place is not None})
+        mark = "[*] " if fixable[rule] == count else "[-] " if fixable[rule] else "    "
+        where = f"  in {plural(files, 'file')}" if files else ""
+        yield ((f"{count:>6} ", "bold"), (mark, "cyan"), (rule, "bold red"), (where, "dim"))
+    yield summary(result)
+
+
+def counts(result: CheckResult) -> dict[str, int]:
+    """Findings by rule, the most frequent first."""
+    counted = Counter(finding.rule for finding in result.findings)
+    return dict(sorted(counted.items(), key=lambda item: (-item[1], item[0])))
 
 
 def headline(finding: Finding) -> Line:
@@ -55,6 +82,8 @@ def summary(result: CheckResult) -> Line:
     text = " ".join(part for part in parts if part)
     if result.fixed:
         text += f"; {result.fixed} fixed"
+    if result.ignores_added:
+        text += f"; {plural(result.ignores_added, 'ignore comment')} written"
     if safe:
         text += f"; {safe} can be fixed with --fix"
     if unsafe:
@@ -90,6 +119,7 @@ def _details(finding: Finding, width: int) -> Iterator[Line]:
     if finding.fix is not None:
         option = "--fix" if finding.fix.safe else "--fix --unsafe-fixes"
         yield from _labelled("fix", f"{finding.fix.title} ({option})", width)
+    yield from _labelled("more", read_more(finding.rule), width)
 
 
 def _labelled(label: str, text: str, width: int) -> Iterator[Line]:
@@ -114,3 +144,67 @@ def _where(said: Problem | Note) -> str:
     cell = f":cell {said.cell}" if said.cell is not None else ""
     line = f":{said.line}" if said.line is not None else ""
     return one_line(f"{said.path}{cell}{line}")
+
+
+def tables(result: CheckResult) -> RenderableType:
+    """The tables that module and trace rules report beside findings, with rich."""
+    from rich.console import Group
+    from rich.text import Text
+
+    parts: list[RenderableType] = []
+    for table in result.tables:
+        parts += [Text(), Text(table.title, style="bold"), _table(table)]
+    return Group(*parts)
+
+
+def _table(table: Table) -> RenderableType:
+    """Columns of numbers stand to the right."""
+    from rich.table import Table as RichTable
+    from rich.text import Text
+
+    shown = RichTable(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="dim")
+    for number, column in enumerate(table.columns):
+        numeric = any(_is_number(row[number]) for row in table.rows)
+        shown.add_column(column, justify="right" if numeric else "left", overflow="fold")
+    for row in table.rows:
+        shown.add_row(*(Text(_table_cell(value)) for value in row))
+    return shown
+
+
+def _is_number(value: Scalar) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _table_cell(value: Scalar) -> str:
+    """Four digits are all that a prediction or a measurement is good for; counts are exact."""
+    if value is None:
+        return "-"
+    return f"{value:.4g}" if isinstance(value, float) else f"{value:,}" if _is_number(value) else str(value)
+
+
+def diff(changes: Sequence[FileChange]) -> Iterator[Line]:
+    """What fixes would change, as a unified diff; a notebook's cell by cell."""
+    for change in changes:
+        notebook = change.file.shown.endswith(SUFFIX)
+        read = decode if notebook else decode_exactly  # a patch must keep a file's line ends
+        before, after = read(change.before).text, read(change.after).text
+        if notebook:
+            cells = zip(read_notebook(before).cells, read_notebook(after).cells, strict=True)
+            for old, new in cells:
+                yield from _diff(f"{change.file.shown}:cell {old.number}", old.code, new.code)
+        else:
+            yield from _diff(change.file.shown, before, after)
+
+
+def _diff(name: str, before: str, after: str) -> Iterator[Line]:
+    lines = difflib.unified_diff(_diff_lines(before), _diff_lines(after), name, name, lineterm="")
+    for number, line in enumerate(lines):
+        style = "bold" if number < 2 else _DIFF_STYLES.get(line[:1], "")
+        for part in line.split("\n"):
+            yield ((part, style),)
+
+
+def _diff_lines(text: str) -> list[str]:
+    """Without their ``\\n``, but with ``\\r``; a last line that has no end says so, as in every patch."""
+    *lines, rest = text.split("\n")
+    return [*lines, f"{rest}\n\\ No newline at end of file"] if rest else lines

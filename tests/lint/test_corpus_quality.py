@@ -75,8 +75,7 @@ def test_the_score_counts_what_the_labels_say(monkeypatch) -> None:
 
 
 def _report(found):
-    from togi.lint.finding import Finding, Place
-    from togi.lint.result import FileReport
+    from togi.lint.finding import FileReport, Finding, Place
 
     place = [Place(path="x.py", line=line) for _, line in found]
     findings = [Finding(rule=r, message="m", remedy="r", place=p) for (r, _), p in zip(found, place, strict=True)]

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 from made_up_findings import made_up_result
 
-from togi.lint.finding import Finding, Fix, Place
-from togi.lint.result import CheckResult
+from togi.lint.finding import CheckResult, Finding, Fix, Place
 from togi.render.findings import excerpt as excerpts
 from togi.render.findings.excerpt import excerpt
 from togi.render.findings.github import workflow_commands
 from togi.render.findings.json import findings_json
 from togi.render.findings.lines import plain, plain_text, print_lines
-from togi.render.findings.statistics import counts, statistics
-from togi.render.findings.tables import tables
-from togi.render.findings.text import concise, full, summary
+from togi.render.findings.text import concise, counts, full, statistics, summary, tables
 
 
 @pytest.fixture
@@ -46,7 +43,8 @@ def test_full_text(result: CheckResult) -> None:
         "  = cost: 1.3 x slower (measured)\n"
         "  = instead: write total += loss.detach()\n"
         "             and read it once\n"
-        "  = fix: Keep it on the device (--fix)\n\n"
+        "  = fix: Keep it on the device (--fix)\n"
+        "  = more: togi explain torchscript\n\n"
     )
     assert "n.ipynb:cell 4:2:1: unsafe-load" in text
     assert "layer1.0.conv: bias-before-norm has a bias. (8 times)\n" in text
@@ -105,9 +103,11 @@ def test_github(result: CheckResult) -> None:
     assert lines[0] == (
         "::warning file=src%2C a/träin%3A1.py,line=3,endLine=3,col=11,endColumn=22,title=togi%3A torchscript::"
         "100%25 of%0Asteps wait: here. Instead: write total += loss.detach()%0Aand read it once"
+        "%0AMore: togi explain torchscript"
     )
     assert "col=" not in lines[1]
-    assert lines[2] == "::warning file=n.ipynb,title=togi%3A unsafe-load::cell 4, line 2: m. Instead: r"
+    cell = "::warning file=n.ipynb,title=togi%3A unsafe-load::cell 4, line 2: m. Instead: r"
+    assert lines[2] == f"{cell}%0AMore: togi explain unsafe-load"
     assert lines[4].startswith("::warning title=togi%3A bias-before-norm::layer1.0.conv: has a bias. Instead:")
     assert lines[5].startswith("::error file=bad.py,line=3,")
     assert lines[-1].startswith("::notice ")

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import ast
 import codecs
 import io
 import tokenize
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 
@@ -23,7 +27,8 @@ class Decoded:
 
 def decode(data: bytes) -> Decoded:
     """Raises UndecodableError."""
-    return Decoded(unified(decode_exactly(data).text), encoding_of(data))
+    exact = decode_exactly(data)
+    return Decoded(unify_line_ends(exact.text), exact.encoding)
 
 
 def decode_exactly(data: bytes) -> Decoded:
@@ -32,7 +37,7 @@ def decode_exactly(data: bytes) -> Decoded:
         raise UndecodableError("is UTF-16, which Python cannot read either: save it as UTF-8")
     if b"\0" in data:
         raise UndecodableError(f"holds a null byte at offset {data.index(0)}: it is no Python source")
-    encoding = encoding_of(data)
+    encoding = _encoding(data)
     try:
         return Decoded(data.decode(encoding), encoding)
     except UnicodeDecodeError as error:
@@ -45,14 +50,33 @@ def decode_exactly(data: bytes) -> Decoded:
         raise UndecodableError(f"declares an encoding that cannot be used: {error}") from None
 
 
-def encoding_of(data: bytes) -> str:
-    """As PEP 263 says. Raises UndecodableError for a declared encoding that does not exist."""
+def _encoding(data: bytes) -> str:
     try:
         return tokenize.detect_encoding(io.BytesIO(data).readline)[0]
     except SyntaxError as error:
         raise UndecodableError(f"declares an encoding that cannot be used: {error.msg}") from None
 
 
-def unified(text: str) -> str:
+def unify_line_ends(text: str) -> str:
     """``\\r\\n`` and ``\\r`` as ``\\n``: line numbers are those of Python's parser."""
     return text.replace("\r\n", "\n").replace("\r", "\n") if "\r" in text else text
+
+
+@contextmanager
+def parser_warnings_hidden() -> Iterator[None]:
+    """Invalid escapes and the like are warned of on standard error otherwise, for every file that is read."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield
+
+
+def syntax_error(code: str) -> SyntaxError | None:
+    """Why ``code`` (with ``\\n`` line ends) cannot be parsed, or None when it can."""
+    try:
+        with parser_warnings_hidden():
+            ast.parse(code)
+    except SyntaxError as error:
+        return error
+    except (ValueError, RecursionError, MemoryError) as error:
+        return SyntaxError(f"{type(error).__name__}: {error}")
+    return None

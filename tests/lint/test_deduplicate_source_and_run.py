@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from togi.lint.finding import Cost, Finding, Place
-from togi.lint.once import SAME, said_once
-from togi.lint.result import CheckResult, Note, Problem
+from togi.lint.deduplicate import SAME, deduplicate
+from togi.lint.finding import CheckResult, Cost, Finding, Note, Place, Problem
 from togi.lint.rule import all_rules
 
 
@@ -22,7 +21,7 @@ RUN = at("synchronization", column=7, count=16, evidence="Tensor.item, 16 times"
 
 
 def test_the_source_finding_stays_with_the_count_and_evidence_of_the_run() -> None:
-    (one,) = said_once(CheckResult(findings=(at("scalar-from-tensor", evidence="loss is a tensor"), RUN)))
+    (one,) = deduplicate(CheckResult(findings=(at("scalar-from-tensor", evidence="loss is a tensor"), RUN)))
     assert (one.rule, one.remedy, one.count) == ("scalar-from-tensor", "scalar-from-tensor", 16)
     assert one.evidence == "loss is a tensor\nsynchronization: Tensor.item, 16 times"
     assert one.cost == RUN.cost
@@ -30,7 +29,7 @@ def test_the_source_finding_stays_with_the_count_and_evidence_of_the_run() -> No
 
 def test_two_trace_rules_go_into_one_finding() -> None:
     size = at("data-dependent-op", cost=Cost(text="no graph", measured=False))
-    (one,) = said_once(CheckResult(findings=(at("data-dependent-shape"), RUN, size)))
+    (one,) = deduplicate(CheckResult(findings=(at("data-dependent-shape"), RUN, size)))
     assert one.cost is not None
     assert one.cost.text == "16; no graph"
 
@@ -45,12 +44,12 @@ def test_two_trace_rules_go_into_one_finding() -> None:
     ],
 )
 def test_what_stands_elsewhere_or_means_something_else_stays_apart(other: Finding) -> None:
-    assert set(said_once(CheckResult(findings=(other, RUN)))) == {other, RUN}
+    assert set(deduplicate(CheckResult(findings=(other, RUN)))) == {other, RUN}
 
 
 def test_a_comment_for_the_source_rule_also_silences_the_run() -> None:
     silenced = at("scalar-from-tensor", suppressed="ignore comment")
-    result = said_once(CheckResult(findings=(RUN,), suppressed=(silenced,)))
+    result = deduplicate(CheckResult(findings=(RUN,), suppressed=(silenced,)))
     assert not result
     assert [one.count for one in result.suppressed] == [16]
 
@@ -59,13 +58,13 @@ def test_one_file_by_two_paths_is_one_file(tmp_path: Path, monkeypatch: pytest.M
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a.py").touch()
     absolute = Place(path=os.fspath(tmp_path / "a.py"), line=4)
-    result = said_once(CheckResult(findings=(at("copy-to-host"), RUN.model_copy(update={"place": absolute}))))
+    result = deduplicate(CheckResult(findings=(at("copy-to-host"), RUN.model_copy(update={"place": absolute}))))
     assert [one.rule for one in result] == ["copy-to-host"]
 
 
 def test_equal_notes_and_problems_are_told_once() -> None:
     note, problem = Note(path="a.py", message="n"), Problem(path="a.py", message="p")
-    result = said_once(CheckResult(notes=(note, note), problems=(problem, problem)))
+    result = deduplicate(CheckResult(notes=(note, note), problems=(problem, problem)))
     assert (result.notes, result.problems) == ((note,), (problem,))
 
 

@@ -13,8 +13,8 @@ import jsonschema
 import pytest
 from made_up_findings import made_up_result
 
-from togi.lint.check_source import check_paths
-from togi.lint.result import CheckResult
+from togi.lint.check_paths import check_paths
+from togi.lint.finding import CheckResult
 from togi.lint.rule import all_rules
 from togi.render.findings import excerpt as excerpts
 from togi.render.findings.sarif import FINGERPRINT, sarif

@@ -12,13 +12,14 @@ from pathlib import Path
 
 import pytest
 
-from togi.lint import check_file, mend
+from togi.lint import check_file
+from togi.lint import fix as fixing
 from togi.lint.finding import Edit, Finding, Fix, Place
-from togi.lint.fix_paths import FixResult, fix_paths
+from togi.lint.fix import FixResult, fix_paths
 from togi.lint.rule import SourceRule
 from togi.lint.source.model import Source
-from togi.render.findings.diff import diff
 from togi.render.findings.lines import exact_text, plain_text
+from togi.render.findings.text import diff
 
 BEFORE = "import torch\nx = old(old(1))\n"
 AFTER = "import torch\nx = new(new(1))\n"
@@ -86,7 +87,7 @@ def test_a_dry_run_writes_nothing_and_shows_it(file: Path, use: Callable[..., No
     done = fixed(file, dry=True)
     assert file.read_text() == BEFORE
     assert len(done.result) == 1
-    assert exact_text(diff(done.mended)) == (
+    assert exact_text(diff(done.changes)) == (
         "--- a.py\n+++ a.py\n@@ -1,2 +1,2 @@\n import torch\n-x = old(old(1))\n+x = new(new(1))\n"
     )
 
@@ -99,7 +100,7 @@ def test_the_diff_is_a_patch_that_gives_what_fix_gives(
     """Line ends, spaces at the ends of lines, no line end at the end of the file."""
     use(one_at_a_time)
     file.write_bytes(BEFORE.replace(*change).encode())
-    patch = exact_text(diff(fixed(file, dry=True).mended))
+    patch = exact_text(diff(fixed(file, dry=True).changes))
     done = subprocess.run(["patch", "--binary", str(file)], input=patch.encode(), capture_output=True, check=False)
     assert done.returncode == 0, done.stdout
     assert file.read_bytes() == AFTER.replace(*change).encode()
@@ -114,10 +115,10 @@ def test_the_diff_is_a_patch_that_gives_what_fix_gives(
     ],
     ids=["broken", "endless", "surrogate"],
 )
-def test_what_cannot_be_mended_stays_untouched(
+def test_what_cannot_be_fixed_stays_untouched(
     change: Change, said: str, file: Path, use: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mend, "MAX_ROUNDS", 3)
+    monkeypatch.setattr(fixing, "MAX_ROUNDS", 3)
     file.write_text("import torch\nx = 1 + old + 1\n")
     use(change)
     done = fixed(file)
@@ -165,13 +166,13 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(
     file: Path, use: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     use(one_at_a_time)
-    from togi.lint import fix_paths as module
+    real = fixing.write
 
-    def write(mended: mend.Mended) -> object:
+    def write(change: fixing.FileChange) -> object:
         file.write_text("import torch\nmine = 1\n")
-        return mend.write(mended)
+        return real(change)
 
-    monkeypatch.setattr(module, "write", write)
+    monkeypatch.setattr(fixing, "write", write)
     assert "changed by somebody else" in fixed(file).result.problems[0].message
     assert file.read_text() == "import torch\nmine = 1\n"
 
@@ -193,7 +194,7 @@ def test_notebooks(file: Path, use: Callable[..., None]) -> None:
     ]
     text = json.dumps({"cells": cells, "metadata": {}}, indent=1)
     path.write_text(text)
-    shown = plain_text(diff(fixed(path, dry=True).mended))
+    shown = plain_text(diff(fixed(path, dry=True).changes))
     assert shown.startswith("--- n.ipynb:cell 3\n+++ n.ipynb:cell 3\n")
     assert fixed(path).result.fixed == 2
     assert path.read_text() == text.replace("x = old(old)", "x = new(new)")

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from togi.lint.check_source import check_paths
-from togi.lint.result import CheckResult
+from togi.lint.check_paths import check_paths
+from togi.lint.finding import CheckResult
 
 CALL = "torch.nn.init.xavier_uniform(w)\n"
 GOOD = f"import torch\n{CALL}"
@@ -103,7 +103,7 @@ def test_a_file_without_permission(folder: Path) -> None:
 
 
 def test_a_file_that_goes_away_meanwhile(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from togi.lint import check_source
+    from togi.lint import check_paths as module
     from togi.lint.files import Discovery
 
     def discover(*given: object) -> Discovery:
@@ -111,8 +111,8 @@ def test_a_file_that_goes_away_meanwhile(folder: Path, monkeypatch: pytest.Monke
         (folder / "good.py").unlink()
         return found
 
-    real = check_source.discover
-    monkeypatch.setattr(check_source, "discover", discover)
+    real = module.discover
+    monkeypatch.setattr(module, "discover", discover)
     assert "cannot be read" in check(folder).problems[0].message
 
 
@@ -128,7 +128,7 @@ def test_a_rule_that_stumbles_does_not_take_the_others_with_it(folder: Path, mon
 def test_nothing_is_executed_and_torch_is_not_imported(folder: Path) -> None:
     (folder / "good.py").write_text(f"{GOOD}open('executed', 'w')\n")
     code = (
-        "import sys; from togi.lint.check_source import check_paths; assert len(check_paths(['.'])) == 1; "
+        "import sys; from togi.lint.check_paths import check_paths; assert len(check_paths(['.'])) == 1; "
         "print([name for name in ('torch', 'numpy', 'rich') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)

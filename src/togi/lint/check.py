@@ -1,31 +1,33 @@
-"""What the user names, told apart: paths, and subjects."""
+"""``togi check``: tells paths and subjects apart, and checks both."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from togi.core.errors import TogiError, nearest
-from togi.lint.check_source import check_paths
-from togi.lint.result import CheckResult
-from togi.lint.settings import Overrides
-
-if TYPE_CHECKING:
-    from togi.lint.check_subject import SubjectOptions
+from togi.lint.check_paths import check_paths
+from togi.lint.finding import CheckResult
+from togi.lint.settings import Overrides, SubjectOptions
 
 _LOCATOR = re.compile(r"[^:]{2,}:[^\\/].*", re.DOTALL)
 """``name:name``, and not a drive's letter with a path."""
 _MODEL = re.compile(r".*\.(?:togi|pt2|ts|pt|pth)(?:\?.*)?", re.DOTALL)
 
 
-def check_any(
+def check_targets(
     targets: Sequence[str | Path], given: Overrides, options: SubjectOptions, *, cache: bool = True
 ) -> CheckResult:
     """Source rules on paths, module and trace rules on subjects. Raises TogiError for what does not exist."""
-    paths, subjects = sorted_out([str(target) for target in targets])
-    result = check_paths(paths, given, cache=cache)
+    paths, subjects = paths_and_subjects([str(target) for target in targets])
+    return with_subjects(check_paths(paths, given, cache=cache), subjects, given, options, cache=cache)
+
+
+def with_subjects(
+    result: CheckResult, subjects: Sequence[str], given: Overrides, options: SubjectOptions, *, cache: bool = True
+) -> CheckResult:
+    """``result`` joined with what is found in ``subjects``."""
     for subject in subjects:
         from togi.lint.check_subject import check_subject
 
@@ -33,8 +35,8 @@ def check_any(
     return result
 
 
-def sorted_out(targets: Sequence[str]) -> tuple[list[str], list[str]]:
-    """Paths and subjects. What exists is a path unless it holds a model; a mistyped path is said to be missing."""
+def paths_and_subjects(targets: Sequence[str]) -> tuple[list[str], list[str]]:
+    """What exists is a path unless it holds a model; a mistyped path is said to be missing."""
     paths: list[str] = []
     subjects: list[str] = []
     for target in targets:

@@ -1,18 +1,19 @@
-"""``togi check PATH``: source rules over files and folders."""
+"""``togi check PATH``: source rules over files, folders and standard input."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from togi.lint.cache import Cache, cache_folder, cache_key
-from togi.lint.check_file import at_path, may_concern
+from togi.lint.check_file import at_path, check_bytes, may_concern
 from togi.lint.files import CheckedFile, discover
+from togi.lint.finding import CheckResult, FileReport, Note, Problem, in_order
 from togi.lint.pool import Task, check_all
-from togi.lint.result import CheckResult, FileReport, Note, Problem, in_order
 from togi.lint.selection import Selected, select
-from togi.lint.settings import Overrides
+from togi.lint.settings import Overrides, SettingsFinder
 
 CACHE_FILE = "check.sqlite"
 
@@ -28,29 +29,39 @@ def check_paths(paths: Sequence[str | Path], settings: Overrides | None = None, 
     found = discover([Path(path) for path in paths], settings or Overrides())
     store = Cache(cache_folder() / CACHE_FILE if cache else None)
     reports, cached = _reports(found.files, store)
-    chosen = [
-        select(report, file.path, file.shown, file.settings) for file, report in reports if _says_anything(report)
-    ]
-    problems = [problem for _, report in reports for problem in report.problems]
+    result = _result(reports, len(found.files), cached)
     notes = [Note(path=str(cache_folder()), message=store.problem)] if store.problem else []
-    return _result(chosen, [*found.problems, *problems], notes, len(found.files), cached)
-
-
-def _result(
-    chosen: Sequence[Selected], problems: Sequence[Problem], notes: list[Note], files: int, cached: int
-) -> CheckResult:
-    return CheckResult(
-        findings=in_order([finding for one in chosen for finding in one.findings]),
-        suppressed=in_order([finding for one in chosen for finding in one.suppressed]),
-        problems=tuple(problems),
-        notes=(*(note for one in chosen for note in one.notes), *notes),
-        files=files,
-        cached=cached,
+    return result.model_copy(
+        update={"problems": (*found.problems, *result.problems), "notes": (*result.notes, *notes)},
     )
 
 
-def _says_anything(report: FileReport) -> bool:
-    return bool(report.findings or report.ignores)
+def check_stdin(data: bytes, name: str, settings: Overrides | None = None) -> CheckResult:
+    """Check source that came from standard input as if it were the file ``name`` (empty: a file in this folder).
+
+    The name decides which pyproject.toml applies, ``per-file-ignores``, and whether it is a notebook; the file itself
+    need not exist and is not read. Raises as ``check_paths`` does.
+    """
+    path = Path(os.path.abspath(name or "stdin.py"))
+    file = CheckedFile(path, name or "-", SettingsFinder(settings or Overrides()).of(path.parent))
+    refused = _refused(file, data)
+    return _result([(file, refused or check_bytes(data, file.shown, file.settings.hot))], 1, 0)
+
+
+def _result(reports: Sequence[tuple[CheckedFile, FileReport]], files: int, cached: int) -> CheckResult:
+    chosen: list[Selected] = [
+        select(report, file.path, file.shown, file.settings)
+        for file, report in reports
+        if report.findings or report.ignores
+    ]
+    return CheckResult(
+        findings=in_order([finding for one in chosen for finding in one.findings]),
+        suppressed=in_order([finding for one in chosen for finding in one.suppressed]),
+        problems=tuple(problem for _, report in reports for problem in report.problems),
+        notes=tuple(note for one in chosen for note in one.notes),
+        files=files,
+        cached=cached,
+    )
 
 
 @dataclass(frozen=True)
@@ -87,16 +98,21 @@ def _read(file: CheckedFile) -> _Read | FileReport:
         with file.path.open("rb") as opened:
             data = opened.read(_limit(file) + 1)
     except OSError as error:
-        return _refused(file, f"cannot be read: {error.strerror or error}")
+        return _problem(file, f"cannot be read: {error.strerror or error}")
+    return _refused(file, data) or _Read(file, data, cache_key(str(file.path), data, file.settings.hot))
+
+
+def _refused(file: CheckedFile, data: bytes) -> FileReport | None:
+    """The report of what is not looked at any closer: nothing could be found in it, or it is too large."""
     if not may_concern(data):
         return FileReport()
     if len(data) > _limit(file):
-        return _refused(
+        return _problem(
             file,
             f"is larger than {_limit(file):,} bytes, so it was generated rather than written: exclude it, or raise "
             "max-file-bytes in [tool.togi.check] of pyproject.toml",
         )
-    return _Read(file, data, cache_key(str(file.path), data, file.settings.hot))
+    return None
 
 
 def _limit(file: CheckedFile) -> int:
@@ -104,5 +120,5 @@ def _limit(file: CheckedFile) -> int:
     return file.settings.max_file_bytes * (10 if file.path.suffix == ".ipynb" else 1)
 
 
-def _refused(file: CheckedFile, message: str) -> FileReport:
+def _problem(file: CheckedFile, message: str) -> FileReport:
     return FileReport(problems=(Problem(path=file.shown, message=message),))

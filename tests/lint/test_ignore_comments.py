@@ -7,11 +7,9 @@ from pathlib import Path
 import pytest
 
 from togi.lint.check_file import check_text
-from togi.lint.finding import Finding, Place
-from togi.lint.result import FileReport, Ignore
-from togi.lint.selection import Selected, select
+from togi.lint.finding import FileReport, Finding, Ignore, Place
+from togi.lint.selection import Selected, ignore_comments, select
 from togi.lint.settings import CheckSettings
-from togi.lint.suppression import ignores
 
 RULE = "deprecated-function"
 CALL = "torch.nn.init.xavier_uniform(w)"
@@ -107,4 +105,4 @@ def test_per_file_ignores() -> None:
 
 
 def test_files_without_the_mark_are_not_tokenized() -> None:
-    assert ignores("'unterminated") == ()
+    assert ignore_comments("'unterminated") == ()

@@ -1,4 +1,4 @@
-"""What source and a run both say of one line is said once.
+"""Deduplicate: what source and a run both say of one line is reported once.
 
 The source finding stays, with remedy and fix; how often it happened, and what was seen, comes from the run.
 """
@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from togi.lint.finding import Cost, Finding, Place
-from togi.lint.result import CheckResult, in_order
+from togi.lint.finding import CheckResult, Cost, Finding, Place, in_order
 
 _WAITS = (
     "blocking-transfer",
@@ -25,7 +24,7 @@ SAME = {"synchronization": _WAITS, "data-dependent-op": ("data-dependent-shape",
 """Source rules by the trace rule that sees the same in a run."""
 
 
-def said_once(result: CheckResult) -> CheckResult:
+def deduplicate(result: CheckResult) -> CheckResult:
     """Trace findings go into source findings at the same place, also into silenced ones; equal texts appear once."""
     runs = [finding for finding in result.findings if finding.rule in SAME]
     merged = {id(run) for run in runs if any(_same(one, run) for one in _of_source(result))}
