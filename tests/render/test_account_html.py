@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from togi.footprint.account.record import Account, Category, HeldName, Holding, Kept, Moment, Timeline
+from togi.footprint.account.record import Account, Category, CategoryTimeline, HeldName, Holding, Kept, PeakMoment
 from togi.render.html import account_html
-from togi.render.html.icicle import tree
+from togi.render.html.memory_charts import tree
 
 HOSTILE = "<script>alert(1)</script>"
 MIB = 2**20
@@ -34,12 +34,12 @@ def account(name: str = "model") -> Account:
         subject=name,
         peak_bytes=40 * MIB,
         baseline_bytes=30 * MIB,
-        peak=Moment(op="aten.mm", module="layer1.1", line=f"{name}.py:3 in f", phase="forward"),
+        peak=PeakMoment(op="aten.mm", module="layer1.1", line=f"{name}.py:3 in f", phase="forward"),
         holdings=(weights, kept),
         kept=(Kept(bytes=10 * MIB, kept_by=(f"Mm.{name}",), category=Category.ACTIVATION),),
         held_names=(HeldName(name="lt", line=f"{name}.py:9 in f", bytes=MIB, saved_bytes=MIB),),
         minimum_bytes=32 * MIB,
-        timeline=Timeline(
+        timeline=CategoryTimeline(
             ms=(0.0, 1.0, 2.0),
             bytes={Category.PARAMETER: (30 * MIB,) * 3, Category.ACTIVATION: (0, 10 * MIB, 2 * MIB)},
         ),

@@ -8,8 +8,7 @@ from made_up_study import HOSTILE, hostile_study, made_up_study
 
 from togi.core.records import Study
 from togi.render.html import study_html
-from togi.render.html.axis import Axis, tick_label
-from togi.render.html.markup import Markup, element, join
+from togi.render.html.charts import Axis, tick_label
 from togi.render.rows import rows
 
 
@@ -74,10 +73,11 @@ def test_extreme_numbers_do_not_break_figures() -> None:
     assert "left:inf%" not in page
 
 
-def test_markup_escapes_text_and_attributes_but_not_markup() -> None:
-    made = element("p", {"title": '"<', "hidden": None}, "a<b", Markup("<b>x</b>"), None)
-    assert made == '<p title="&quot;&lt;">a&lt;b<b>x</b></p>'
-    assert join("\x00") == "\N{REPLACEMENT CHARACTER}"
+def test_control_characters_are_made_visible() -> None:
+    study = made_up_study().model_copy(update={"subject": "a\x00b\x1b", "verdict": '"<b>'})
+    page = study_html(study)
+    assert "<h1>a\N{REPLACEMENT CHARACTER}b\N{REPLACEMENT CHARACTER}</h1>" in page
+    assert "&#34;&lt;b&gt;" in page
 
 
 @pytest.mark.parametrize(

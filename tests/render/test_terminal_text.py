@@ -7,9 +7,8 @@ from made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from rich.console import Console
 
 from togi.core.records import Interval, Outcome, Study
-from togi.render.comparison_text import comparison_text
 from togi.render.rows import rows
-from togi.render.terminal import study_text
+from togi.render.study_text import comparison_text, study_text
 from togi.study.comparison import Comparison, Contestant
 
 
@@ -35,7 +34,7 @@ def test_every_outcome_has_its_reason_and_mend() -> None:
         if not row.trial.eligible:
             assert row.trial.outcome.value in shown
             assert row.explanation in shown
-    assert "mend: apt-get install libjemalloc2" in shown
+    assert "fix: apt-get install libjemalloc2" in shown
 
 
 def test_tells_notes_noise_loading_and_next_steps() -> None:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from togi.core.plugins import by_id, instances_in
-from togi.core.records import Record
+from togi.core.records import Interval, Record
 
 HEADINGS = ("What is claimed", "What is measured", "What is known", "Source")
 
@@ -34,6 +34,8 @@ class Measured(Record):
     peak_bytes: int | None = None
     """How far the process grew while it ran, result included."""
     median_ms: float | None = None
+    speedup_x: Interval | None = None
+    """Over what it is compared with, round by round; None where only medians were taken."""
     note: str = ""
 
 
@@ -47,6 +49,8 @@ class Proof(Record):
     setting: str
     """Sizes and dtypes that were measured."""
     rows: tuple[Measured, ...] = ()
+    fix: str = ""
+    """The command that makes it possible to test, where something was missing."""
 
 
 class Claim(abc.ABC):

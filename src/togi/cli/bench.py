@@ -36,7 +36,7 @@ def bench(
     if json:
         print_json(comparison_json(found))
     else:
-        from togi.render.comparison_text import comparison_text
+        from togi.render.study_text import comparison_text
 
         console = stdout()
         print_text(console, comparison_text(found))

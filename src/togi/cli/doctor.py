@@ -13,7 +13,7 @@ def doctor(json: Json = False, device: Device = "cpu", seed: Seed = 0) -> int:
     from togi.cli.output import print_json, print_text, stdout
     from togi.core.records import SCHEMA_VERSION
     from togi.doctor import Level, examine
-    from togi.render.examination import examination_text
+    from togi.render.doctor_text import examination_text
 
     without_effect("doctor", seed=seed)
     checks = examine(device)

@@ -72,7 +72,7 @@ def _prove(id: str | None, json: bool, seed: int) -> None:
     from rich.text import Text
 
     from togi.claims.prove import prove
-    from togi.render.claim_page import proof_text
+    from togi.render.pages import proof_text
 
     ids = _claim_ids() if id is None else (id.replace("_", "-"),)
     proofs = [prove(id, seed=seed) for id in ids]
@@ -87,16 +87,14 @@ def _print_all(json: bool, device: str) -> None:
     from togi.claims import all_claims
     from togi.lint.pages import all_rule_pages
     from togi.machine.describe import machine
-    from togi.render.claim_page import claim_page, claims_text
-    from togi.render.rule_page import rules_text
-    from togi.render.technique_page import all_pages, list_text
+    from togi.render.pages import all_technique_pages, claim_page, list_text
 
-    techniques, rules = all_pages(machine(device), device), all_rule_pages()
+    techniques, rules = all_technique_pages(machine(device), device), all_rule_pages()
     hint = Text("togi explain ID prints one of them: claim or example, source, cost and risk.", style="dim")
     claims = [claim_page(claim) for claim in all_claims().values()]
     pages = {"techniques": techniques, "rules": rules, "claims": claims}
     content = {kind: [page.model_dump() for page in found] for kind, found in pages.items()}
-    _print("techniques", content, Group(list_text(techniques), rules_text(rules), claims_text(claims), hint), json)
+    _print("techniques", content, Group(list_text(techniques, rules, claims), hint), json)
 
 
 def _print_one(id: str, json: bool, device: str) -> None:
@@ -123,7 +121,7 @@ def _print_one(id: str, json: bool, device: str) -> None:
 
 def _technique(id: str, device: str) -> tuple[Record, RenderableType]:
     from togi.machine.describe import machine
-    from togi.render.technique_page import page_text, technique_page
+    from togi.render.pages import page_text, technique_page
     from togi.techniques import technique
 
     page = technique_page(technique(id), machine(device), device)
@@ -133,18 +131,18 @@ def _technique(id: str, device: str) -> tuple[Record, RenderableType]:
 def _rule(id: str) -> tuple[Record, RenderableType]:
     from togi.lint.pages import rule_page
     from togi.lint.rule import all_rules
-    from togi.render.rule_page import rule_text
+    from togi.render.pages import page_text
 
     page = rule_page(all_rules()[id])
-    return page, rule_text(page)
+    return page, page_text(page)
 
 
 def _claim(id: str) -> tuple[Record, RenderableType]:
     from togi.claims import all_claims
-    from togi.render.claim_page import claim_page, claim_text
+    from togi.render.pages import claim_page, page_text
 
     page = claim_page(all_claims()[id])
-    return page, claim_text(page)
+    return page, page_text(page)
 
 
 def _print(kind: str, content: dict[str, Any], text: RenderableType, json: bool) -> None:

@@ -96,8 +96,7 @@ def _show(found: Account, before: Account | None, json: bool) -> None:
     from rich.text import Text
 
     from togi.cli.output import print_json, print_text, stdout
-    from togi.render.account_change import account_change, change_text
-    from togi.render.account_text import account_text
+    from togi.render.memory_text import account_change, account_text, change_text
 
     change = account_change(before, found) if before is not None else None
     if json:

@@ -34,7 +34,7 @@ def memory_of_prediction(
     from togi import api
     from togi.cli.output import print_json, print_text, stdout
     from togi.core.quantities import size
-    from togi.render.prediction_text import prediction_text
+    from togi.render.memory_text import prediction_text
 
     if given := [option for option, is_given in meaningless.items() if is_given]:
         raise TogiError(

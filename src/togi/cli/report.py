@@ -40,7 +40,7 @@ def report(
     from togi import api
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_report
     from togi.render.json import study_json
-    from togi.render.terminal import study_text
+    from togi.render.study_text import study_text
 
     without_effect("report", device=device != "cpu", seed=seed)
     if list_:
@@ -68,7 +68,7 @@ def _list(path: Path | None, json: bool) -> int:
     from togi.cli.output import print_json, print_text, stdout
     from togi.core.records import SCHEMA_VERSION
     from togi.journal import Journal as OpenJournal
-    from togi.render.contents import contents_text
+    from togi.render.study_text import contents_text
 
     with OpenJournal.open(path or default_journal(), create=False, read_only=True) as journal:
         entries = journal.studies()

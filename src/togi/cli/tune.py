@@ -108,7 +108,7 @@ def _study(subject: str, **settings: Any) -> Study:
 def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) -> None:
     from togi.cli.output import print_json, print_text, stdout, write_report
     from togi.render.json import study_json
-    from togi.render.terminal import study_text
+    from togi.render.study_text import study_text
 
     if report is not None:
         write_report(study, report)

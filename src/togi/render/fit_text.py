@@ -1,20 +1,19 @@
-"""A plan that makes a training step fit (``togi fit``) as text for a terminal."""
+"""A plan that makes a training step or an inference pass fit (``togi fit``) as text for a terminal."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from togi.core.quantities import milliseconds, plural, seconds, size, times
+from togi.footprint.fit.chunk import Chunk
 from togi.footprint.fit.plan import Action, Treatment
-from togi.footprint.fit.record import FitResult, Point
-from togi.render.fit_inference_text import fit_inference_text
-from togi.render.terminal import clean
+from togi.footprint.fit.record import FitResult
+from togi.render.terminal import bullets, clean, stack, table
 
 _ACTIONS = {
     Action.RECOMPUTE: "recomputed:",
@@ -26,65 +25,74 @@ _KINDS = 3
 
 
 def fit_text(result: FitResult, *, out: str | None = None, limit: int = 12) -> RenderableType:
-    """The verdict with its proof, the treatments, the front of peak against time, and how to apply the plan."""
-    if not result.train:
-        return fit_inference_text(result, out=out, limit=limit)
-    parts: list[RenderableType] = [_verdict(result), Text(f"  {_proof(result)}"), Text(f"  {_effort(result)}")]
-    if result.plan.treatments:
-        parts += [Text(), _treatments(result.plan.treatments, limit)]
-    if len(result.front) > 1:
-        parts += [Text(), _front(result)]
-    if (result.plan.treatments or result.plan.micro_batches > 1) and result.fits:
-        parts += [Text(), _next(out, result.plan.micro_batches)]
-    return Group(*parts, *((Text(), *(Text(f"- {clean(note)}") for note in result.notes)) if result.notes else ()))
-
-
-def _verdict(result: FitResult) -> Text:
-    peak, budget = size(result.chosen.peak_bytes), size(result.budget_bytes)
-    before = size(result.plain.peak_bytes)
-    if not result.fits:
-        text = Text(f"Does not fit {budget}: ", style="bold red")
-        text.append(f"the least that was found is {peak} (unmodified: {before}){_cost(result)}. ")
-        return text.append(
-            f"{size(result.static_bytes)} of it no plan lowers: parameters, gradients, inputs, optimizer state. "
-            "A smaller batch (--batch), another optimizer or a narrower dtype (--dtype bf16) does."
-        )
-    if not result.plan.treatments and result.plan.micro_batches == 1:
-        return Text(f"Fits as it is: {peak} of {budget}", style="bold green")
-    text = Text(f"Fits {budget}: ", style="bold green")
-    parts = f" in {result.plan.micro_batches} micro-batches" if result.plan.micro_batches > 1 else ""
-    return text.append(f"peak {peak} instead of {before}{parts}{_cost(result)}")
-
-
-def _cost(result: FitResult) -> str:
-    before, after = result.plain.step_ms, result.chosen.step_ms
-    if not before or not after:
-        return ""
-    return f", a step takes {milliseconds(after)} instead of {milliseconds(before)} ({times(after / before)})"
-
-
-def _proof(result: FitResult) -> str:
-    proof = result.proof
-    if proof.exact:
-        return f"loss and {plural(proof.gradients, 'gradient')} equal the unmodified model's to the bit"
-    return (
-        f"approximate: gradients differ by up to {proof.worst_relative:.1e} of their root mean square "
-        f"({'; '.join(clean(one) for one in proof.differences[:2])})"
+    """The verdict with its proof, what the plan changes, the front of peak against time, and how to apply the plan."""
+    plan = result.plan
+    changes = bool(plan.treatments or plan.chunks or plan.micro_batches > 1)
+    return stack(
+        Group(_verdict(result, changes), *(Text(f"  {line}") for line in _proof(result))),
+        _treatments(plan.treatments, limit) if plan.treatments else None,
+        _chunks(plan.chunks, limit) if plan.chunks else None,
+        _front(result) if len(result.front) > 1 else None,
+        Text("\n".join(_next(result, out)), "dim") if changes and result.fits else None,
+        bullets(result.notes),
     )
 
 
-def _effort(result: FitResult) -> str:
-    return f"{plural(result.plans_tried, 'plan')} forecast, the chosen one measured, in {seconds(result.planning_s)}"
+def _verdict(result: FitResult, changes: bool) -> Text:
+    peak, budget, before = (size(result.chosen.peak_bytes), size(result.budget_bytes), size(result.plain.peak_bytes))
+    if not result.fits:
+        text = Text(f"Does not fit {budget}: ", style="bold red")
+        needed = "gradients, inputs, optimizer state" if result.train else "inputs and outputs"
+        other = "another optimizer " if result.train else ""
+        text.append(
+            f"the least that was found is {peak} (unmodified: {before}){_cost(result, changes)}. "
+            f"{size(result.static_bytes)} of it no plan lowers: parameters, {needed}. A smaller batch (--batch), "
+            f"{other}or a narrower dtype (--dtype bf16) does."
+        )
+        return text
+    if not changes:
+        return Text(f"Fits as it is: {peak} of {budget}", style="bold green")
+    parts = f" in {result.plan.micro_batches} micro-batches" if result.plan.micro_batches > 1 else ""
+    text = Text(f"Fits {budget}: ", style="bold green")
+    return text.append(f"peak {peak} instead of {before}{parts}{_cost(result, changes)}")
+
+
+def _cost(result: FitResult, changes: bool) -> str:
+    before, after = result.plain.step_ms, result.chosen.step_ms
+    if not before or not after or not changes:
+        return ""
+    what = "step" if result.train else "pass"
+    return f", a {what} takes {milliseconds(after)} instead of {milliseconds(before)} ({_longer(after / before)})"
+
+
+def _longer(ratio: float) -> str:
+    """Elsewhere ``1.32x`` means faster."""
+    return f"{times(ratio)} the time"
+
+
+def _proof(result: FitResult) -> Iterator[str]:
+    proof = result.proof
+    if not result.train:
+        equal = f"{plural(proof.outputs, 'output')} equal "
+        rounding = f"up to rounding: at most {proof.units:.2g} times the unmodified model's own error against float64"
+        yield equal + ("to the bit" if proof.exact else rounding)
+    elif proof.exact:
+        yield f"loss and {plural(proof.gradients, 'gradient')} equal the unmodified model's to the bit"
+    else:
+        worst = f"by up to {proof.worst_relative:.1e} of their root mean square"
+        yield f"approximate: gradients differ {worst} ({'; '.join(clean(one) for one in proof.differences[:2])})"
+    tried = "forecast, the chosen one measured" if result.train else "simulated, the best measured"
+    yield f"{plural(result.plans_tried, 'plan')} {tried}, in {seconds(result.planning_s)}"
 
 
 def _treatments(treatments: Sequence[Treatment], limit: int) -> Table:
     """By module; modules are put together by their names until they are few enough to read."""
     groups = _together(treatments, limit)
-    table = _table("module", "treatment", "bytes", "repeats")
+    made = table("module", "treatment", "bytes", "repeats", left=("treatment",), wide=False)
     for name, group in sorted(groups.items(), key=lambda item: -sum(one.bytes for one in item[1])):
         cost = sum(one.recompute_ms for one in group)
-        table.add_row(clean(name or "(outermost)"), _what(group), size(sum(t.bytes for t in group)), milliseconds(cost))
-    return table
+        made.add_row(clean(name or "(outermost)"), _what(group), size(sum(t.bytes for t in group)), milliseconds(cost))
+    return made
 
 
 def _together(treatments: Sequence[Treatment], limit: int) -> dict[str, list[Treatment]]:
@@ -114,26 +122,41 @@ def _operator(value: str) -> str:
     return clean(value.partition("#")[0].partition(".")[2].partition(".")[0])
 
 
+def _chunks(chunks: Sequence[Chunk], limit: int) -> Table:
+    made = table("module", "cut along", "at a time", "parts", left=("cut along",), wide=False)
+    for names, one in _alike(chunks)[:limit]:
+        more = f" and {len(names) - 1} more like it" if len(names) > 1 else ""
+        made.add_row(clean(one.label + more), clean(one.where), str(one.size), str(one.parts))
+    if rest := _alike(chunks)[limit:]:
+        made.add_row(f"and {sum(len(names) for names, _ in rest)} more", "", "", "", style="dim")
+    return made
+
+
+def _alike(chunks: Sequence[Chunk]) -> list[tuple[list[str], Chunk]]:
+    """The modules that are cut in the same way, with the first of them."""
+    groups: dict[str, tuple[list[str], Chunk]] = {}
+    for one in chunks:
+        key = one.model_copy(update={"module": one.module.rpartition(".")[2] if "." in one.module else ""})
+        groups.setdefault(repr(key), ([], one))[0].append(one.module)
+    return list(groups.values())
+
+
 def _front(result: FitResult) -> Table:
-    table = _table("peak", "repeats", "results", "")
-    points: Iterable[Point] = sorted({*result.front}, key=lambda point: -point.peak_bytes)
-    for point in points:
+    headings = ("peak", "repeats", "results", "") if result.train else ("peak", "pass", "modules cut", "")
+    made = table(*headings, wide=False)
+    for point in sorted({*result.front}, key=lambda point: -point.peak_bytes):
         fits = "fits" if point.peak_bytes <= result.budget_bytes else ""
-        table.add_row(size(point.peak_bytes), milliseconds(point.recompute_ms), str(point.treatments), fits)
-    return table
+        cost_ms = point.recompute_ms if result.train else point.step_ms
+        cost = milliseconds(cost_ms) if cost_ms is not None else "not run"
+        made.add_row(size(point.peak_bytes), cost, str(point.treatments), fits)
+    return made
 
 
-def _next(out: str | None, micro_batches: int) -> Text:
+def _next(result: FitResult, out: str | None) -> Iterator[str]:
     if out is None:
-        return Text("--out plan.json keeps the plan; togi.fit(...).plan.apply(model) does the same from Python", "dim")
-    text = f"togi.Plan.load({out!r}).apply(model)      # plan.remove() undoes it"
-    if micro_batches > 1:
-        text += "\nplan.backward(model, sample, step)      # in place of loss.backward(): runs the parts"
-    return Text(text, "dim")
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if at == 0 or heading == "treatment" else "right")
-    return table
+        call = "togi.fit(...)" if result.train else "togi.fit(..., train=False)"
+        yield f"--out plan.json keeps the plan; {call}.plan.apply(model) does the same from Python"
+        return
+    yield f"togi.Plan.load({out!r}).apply(model)      # plan.remove() undoes it"
+    if result.plan.micro_batches > 1:
+        yield "plan.backward(model, sample, step)      # in place of loss.backward(): runs the parts"

@@ -5,14 +5,16 @@ The terminal, the JSON and the HTML report show these rows; what they look like 
 
 from __future__ import annotations
 
+import math
 import re
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
 from togi.core.quantities import bounds, relative, significant, times
 from togi.core.records import Interval, Outcome, Recipe, Study, Timing, Trial
-from togi.decide.choose import front
+from togi.decide.choose import front, why_not
 from togi.decide.faster import BETWEEN_PROCESSES
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -41,8 +43,15 @@ class Row:
         return self.trial.timing.speedup_x if self.trial.timing and not self.reference else None
 
     @property
+    def original_ms(self) -> float | None:
+        """The original's time in the rounds in which this recipe was measured: what its speed-up relates to."""
+        rounds = self.trial.timing.rounds_ms if self.trial.timing else ()
+        return statistics.median(reference for reference, _ in rounds) if rounds else None
+
+    @property
     def verdict(self) -> str:
-        """A word or two: chosen, reference, faster, same speed, slower, cannot tell, approximate, or the outcome."""
+        """A word or two: chosen, reference, faster, same speed, slower, cannot tell, not measured well
+        enough, approximate, or the outcome."""
         if self.trial.outcome is not Outcome.OK or self.trial.timing is None:
             return self.trial.outcome.value if self.trial.outcome is not Outcome.OK else "not measured"
         if self.chosen:
@@ -64,7 +73,9 @@ class Row:
         if self.reference:
             return "every speed-up relates to it"
         found = self.speedup_x
-        return f"{times(found.median)} the speed, {bounds(found)}" if found else ""
+        if found is None or well_measured(found):
+            return f"{times(found.median)} the speed, {bounds(found)}" if found else ""
+        return f"about {times(found.median)} the speed, from too few rounds to conclude anything"
 
     def _error(self) -> str:
         error = self.trial.error
@@ -74,13 +85,41 @@ class Row:
         return f"{kind}: {significant(error.units, 2)} x eager's own error, {relative(error.rmse)} relative"
 
 
+def well_measured(found: Interval) -> bool:
+    """Whether there were enough rounds for the interval to have ends at all."""
+    return found.low > 0 and math.isfinite(found.high)
+
+
+def ends(found: Interval) -> str:
+    """Both ends of an interval, or why it has none."""
+    return bounds(found) if well_measured(found) else "too few rounds"
+
+
+def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
+    """Why recipes with a higher speed-up than the chosen one were not chosen, in sentences."""
+    chosen = next((row for row in found if row.chosen), None)
+    if chosen is None or chosen.trial.timing is None:
+        return ()
+    best = 1.0 if chosen.reference else chosen.trial.timing.speedup_x.median
+    reasons: dict[str, list[str]] = {}
+    for row in found:
+        speedup = row.speedup_x
+        if row.trial.eligible and not row.chosen and speedup is not None and speedup.median > best:
+            reason = why_not(row.trial, chosen.trial, study.settings.get("max_memory_bytes"))
+            named = f"{row.trial.recipe.label} ({times(speedup.median)}, {ends(speedup)})"
+            reasons.setdefault(reason or "the verdict says why", []).append(named)
+    return tuple(f"Not chosen though it looks faster: {', '.join(names)}: {why}." for why, names in reasons.items())
+
+
 def speed(timing: Timing) -> str:
     """What the interval of the speed-up allows to say."""
+    if not well_measured(timing.speedup_x):
+        return "not measured well enough"
     return BETWEEN_PROCESSES.speed(timing.speedup_x).value
 
 
 def rows(study: Study) -> tuple[Row, ...]:
-    """Eligible recipes by latency, then the others by outcome in the order of ``Outcome``."""
+    """Eligible recipes by speed-up, the fastest first, then the others by outcome in the order of ``Outcome``."""
     by_recipe: dict[Recipe, list[Trial]] = {}
     for trial in study.trials:
         by_recipe.setdefault(trial.recipe, []).append(trial)
@@ -101,7 +140,10 @@ def rows(study: Study) -> tuple[Row, ...]:
 
 
 def pareto_front(trials: Iterable[Trial]) -> frozenset[Recipe]:
-    """Recipes of faithful, measured trials that no other such trial beats in speed and in memory."""
+    """Recipes of faithful, measured trials that no other such trial beats in speed-up and in memory.
+
+    Milliseconds of different moments are not compared: a machine drifts by more than recipes differ by.
+    """
     faithful = [trial for trial in trials if trial.error is None or trial.error.faithful]
     return frozenset(trial.recipe for trial in front(faithful) if trial.footprint is not None)
 
@@ -141,7 +183,7 @@ def mends(study: Study) -> dict[str, tuple[str, ...]]:
 def _order(row: Row) -> tuple[int, float, str]:
     timing = row.trial.timing
     if row.trial.eligible and timing is not None:
-        return 0, timing.latency_ms.median, row.trial.recipe.label
+        return 0, -timing.speedup_x.median, row.trial.recipe.label
     return 1 + list(Outcome).index(row.trial.outcome), 0.0, row.trial.recipe.label
 
 

@@ -1,35 +1,33 @@
-"""An account of a CUDA memory snapshot (``togi memory FILE.pickle``) as text for a terminal."""
+"""A CUDA memory snapshot (``togi memory FILE.pickle``) as text for a terminal; its HTML page uses the same words."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from rich import box
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from togi.core.quantities import milliseconds, plural, size
+from togi.core.quantities import milliseconds, size
 from togi.footprint.snapshot.record import DeviceAccount, Held, History, Moment, OutOfMemory, Pool, SnapshotAccount
-from togi.render.account_text import short_line
-from togi.render.terminal import clean
+from togi.render.memory_text import owners, short_line
+from togi.render.terminal import bullets, clean, stack, table
 
 _LINE = re.compile(r":\d+ in ")
 _UNKNOWN = "(no traceback recorded)"
+Owner = tuple[str, int, int | None]
+"""Name, bytes, blocks."""
 
 
 def snapshot_text(account: SnapshotAccount, *, limit: int = 10) -> RenderableType:
     """For each device the peak and its owners, failures, the state in the end and what was alive then."""
-    parts: list[RenderableType] = []
-    for device in account.devices:
-        parts += [*([Text()] if parts else []), *_device(device, limit)]
-    if not account.devices:
-        parts.append(Text("The snapshot holds no segment and no event: nothing was allocated on any device.", "bold"))
     notes = [*account.notes, *(f"device {one.device}: {note}" for one in account.devices for note in one.notes)]
     if settings := account.allocator_settings.get("PYTORCH_CUDA_ALLOC_CONF"):
         notes.append(f"allocator settings: {settings}")
-    return Group(*parts, *((Text(), *(Text(f"- {clean(note)}") for note in notes)) if notes else ()))
+    nothing = Text("The snapshot holds no segment and no event: nothing was allocated on any device.", "bold")
+    devices = [part for device in account.devices for part in _device(device, limit)]
+    return stack(*(devices or [nothing]), bullets(notes))
 
 
 def moment_text(moment: Moment, history: History) -> str:
@@ -65,40 +63,39 @@ def line_text(held: Held) -> str:
     return held.line or _UNKNOWN
 
 
-def by_line(held: Iterable[Held]) -> list[tuple[str, int, int | None]]:
+def by_line(held: Iterable[Held]) -> list[Owner]:
     """Line, bytes and blocks, the largest first; blocks is None where any owner's are unknown."""
-    sums: dict[str, tuple[int, int | None]] = {}
-    for one in held:
-        bytes, blocks = sums.get(line_text(one), (0, 0))
-        both = None if blocks is None or one.blocks is None else blocks + one.blocks
-        sums[line_text(one)] = (bytes + one.bytes, both)
-    return sorted(((line, *values) for line, values in sums.items()), key=lambda row: (-row[1], row[0]))
+    return _summed(held, line_text)
 
 
-def by_pool(held: Iterable[Held]) -> list[tuple[str, int, int | None]]:
+def by_pool(held: Iterable[Held]) -> list[Owner]:
     """Pool and stream, bytes and blocks, the largest first."""
+    return _summed(held, _pool)
+
+
+def _pool(one: Held) -> str:
+    return "(unknown)" if one.stream is None else f"{one.pool or 'pool not recorded'}, stream {one.stream}"
+
+
+def _summed(held: Iterable[Held], name: Callable[[Held], str]) -> list[Owner]:
     sums: dict[str, tuple[int, int | None]] = {}
     for one in held:
-        name = "(unknown)" if one.stream is None else f"{one.pool or 'pool not recorded'}, stream {one.stream}"
-        bytes, blocks = sums.get(name, (0, 0))
-        sums[name] = (bytes + one.bytes, None if blocks is None or one.blocks is None else blocks + one.blocks)
-    return sorted(((name, *values) for name, values in sums.items()), key=lambda row: (-row[1], row[0]))
+        bytes, blocks = sums.get(name(one), (0, 0))
+        both = None if blocks is None or one.blocks is None else blocks + one.blocks
+        sums[name(one)] = (bytes + one.bytes, both)
+    return sorted(((owner, *values) for owner, values in sums.items()), key=lambda row: (-row[1], row[0]))
 
 
 def _device(device: DeviceAccount, limit: int) -> Iterator[RenderableType]:
-    history = device.history
-    if history is not None:
-        yield from _peak(device, history)
-        for failure in history.out_of_memory:
-            yield Text(f"  out of memory: {clean(failure_text(failure, history))}", style="bold red")
-        yield from (Text(), _owners("by line, at the peak", by_line(history.holdings), limit))
-        yield from (Text(), _owners("by pool, at the peak", by_pool(history.holdings), limit))
-        yield Text()
-    yield Text(f"Device {device.device} in the end", style="bold").append(f": {end_text(device)}")
+    if (history := device.history) is not None:
+        yield Group(*_peak(device, history))
+        yield owners("by line, at the peak", _short(by_line(history.holdings)), limit)
+        yield owners("by pool, at the peak", by_pool(history.holdings), limit)
+    yield Text(f"Device {device.device} in the end", style="bold").append(f": {end_text(device)}", "not bold")
     if device.pools:
-        yield from (Text(), _pools(device.pools))
+        yield _pools(device.pools)
     if device.alive:
-        yield from (Text(), _owners("alive in the end, by line", by_line(device.alive), limit))
+        yield owners("alive in the end, by line", _short(by_line(device.alive)), limit)
 
 
 def _peak(device: DeviceAccount, history: History) -> Iterator[Text]:
@@ -112,6 +109,8 @@ def _peak(device: DeviceAccount, history: History) -> Iterator[Text]:
     yield Text(f"  peak {size(history.peak_reserved_bytes)} reserved").append(f" at {when}", style="dim")
     if history.earlier_bytes:
         yield Text(f"  {size(history.earlier_bytes)} were allocated before the first recorded event")
+    for failure in history.out_of_memory:
+        yield Text(f"  out of memory: {clean(failure_text(failure, history))}", style="bold red")
 
 
 def end_text(device: DeviceAccount) -> str:
@@ -123,28 +122,14 @@ def end_text(device: DeviceAccount) -> str:
 
 
 def _pools(pools: Sequence[Pool]) -> Table:
-    table = _table("segments in the end", "segments", "reserved", "allocated", "free", "largest free")
+    made = table("segments in the end", "segments", "reserved", "allocated", "free", "largest free")
     for pool in pools:
         cells = (pool.reserved_bytes, pool.allocated_bytes, pool.free_bytes, pool.largest_free_bytes)
         name = f"{pool.pool or 'pool not recorded'}, stream {pool.stream}, {pool.kind}"
-        table.add_row(clean(name), f"{pool.segments:,}", *(size(cell) for cell in cells))
-    return table
+        made.add_row(clean(name), f"{pool.segments:,}", *(size(cell) for cell in cells))
+    return made
 
 
-def _owners(title: str, sums: Sequence[tuple[str, int, int | None]], limit: int) -> Table:
-    table = _table(title, "bytes", "blocks")
-    for name, bytes, blocks in sums[:limit]:
-        shown = short_line(name) if _LINE.search(name) else name
-        table.add_row(Text(clean(shown), overflow="fold"), size(bytes), "" if blocks is None else f"{blocks:,}")
-    if rest := sums[limit:]:
-        bytes = sum(row[1] for row in rest)
-        table.add_row(f"and {plural(len(rest), 'smaller one')}: --json has them all", size(bytes), "", style="dim")
-    return table
-
-
-def _table(*headings: str) -> Table:
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, header_style="bold")
-    table.add_column(headings[0], ratio=1)
-    for heading in headings[1:]:
-        table.add_column(heading, justify="right")
-    return table
+def _short(sums: Iterable[Owner]) -> list[Owner]:
+    """Lines without their folders."""
+    return [(short_line(name) if _LINE.search(name) else name, bytes, blocks) for name, bytes, blocks in sums]

@@ -1,57 +1,98 @@
-"""The frame of every HTML document: one file that loads nothing, with a policy that forbids the browser to."""
+"""HTML documents of Jinja templates: one file that loads nothing, with a policy that forbids the browser to.
+
+Whatever a template prints is escaped, and control characters become visible (HTML forbids them even as references).
+"""
 
 from __future__ import annotations
 
 import base64
+import functools
 import hashlib
-from collections.abc import Sequence
 from importlib.resources import files
+from typing import Any
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup
 
 import togi
-from togi.render.html.markup import Child, Markup, element, join
+from togi.core.quantities import (
+    bounds,
+    count,
+    milliseconds,
+    percent,
+    plural,
+    relative,
+    seconds,
+    significant,
+    size,
+    times,
+)
+from togi.render.memory_text import short_line
+from togi.render.rows import ends
+
+_FORMATTERS = (
+    bounds,
+    count,
+    ends,
+    milliseconds,
+    percent,
+    plural,
+    relative,
+    seconds,
+    short_line,
+    significant,
+    size,
+    times,
+)
 
 
-def document(title: str, *, header: Markup, sections: Sequence[Child], footer: str, script: str) -> str:
-    """One HTML document in UTF-8. ``script`` names the asset that it runs, after what all pages run."""
-    code = asset("page.js") + asset(script)
-    body = element(
-        "body",
-        None,
-        header,
-        element("main", None, *sections),
-        element("footer", None, footer),
-        element("div", {"id": "hint", "role": "tooltip", "hidden": "hidden"}),
-        Markup(f"<script>{code}</script>"),
-    )
-    return f'<!doctype html>\n<html lang="en">{_head(title, code)}{body}</html>\n'
-
-
-def section(title: str, *children: Child, kind: str | None = None) -> Markup:
-    return element("section", {"class": kind}, element("h2", None, title), *children)
-
-
-def bullets(sentences: Sequence[str]) -> Markup:
-    return element("ul", None, *(element("li", None, sentence) for sentence in sentences))
-
-
-def tile(name: str, value: str, small: str = "") -> Markup:
-    return element("div", None, element("dt", None, name), element("dd", None, value, element("small", None, small)))
-
-
-def asset(name: str) -> str:
-    return files("togi.render.html").joinpath("assets", name).read_text(encoding="utf-8")
-
-
-def _head(title: str, code: str) -> Markup:
+def document(template: str, *, title: str, script: str, **context: Any) -> str:
+    """One page in UTF-8. ``script`` names the asset that it runs, after what all pages run."""
+    code = _asset("page.js") + _asset(script)
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
-    policy = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
-    return join(
-        Markup("<head>"),
-        Markup('<meta charset="utf-8">'),
-        Markup(f'<meta name="generator" content="togi {togi.__version__}">'),
-        Markup(f'<meta http-equiv="Content-Security-Policy" content="{policy}">'),
-        Markup('<meta name="viewport" content="width=device-width, initial-scale=1">'),
-        Markup('<meta name="color-scheme" content="light dark">'),
-        element("title", None, f"togi: {title}"),
-        Markup(f"<style>{asset('report.css')}</style></head>"),
+    return (
+        _environment()
+        .get_template(template)
+        .render(
+            title=title,
+            version=togi.__version__,
+            code=Markup(code),
+            style=Markup(_asset("report.css")),
+            policy=Markup(
+                f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'"
+            ),
+            **context,
+        )
     )
+
+
+def fragment(template: str, **context: Any) -> str:
+    """HTML to be shown inside another page: a notebook."""
+    return _environment().get_template(template).render(**context)
+
+
+@functools.cache
+def _environment() -> Environment:
+    made = Environment(
+        loader=PackageLoader("togi.render.html"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        finalize=_visible,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    made.filters |= {function.__name__: function for function in (*_FORMATTERS, times)}
+    return made
+
+
+def _visible(value: Any) -> Any:
+    if value is None:
+        return ""
+    if isinstance(value, Markup) or not isinstance(value, str):
+        return value
+    return "".join(char if char.isprintable() or char in "\n\t" else "\N{REPLACEMENT CHARACTER}" for char in value)
+
+
+def _asset(name: str) -> str:
+    return files("togi.render.html").joinpath("assets", name).read_text(encoding="utf-8")

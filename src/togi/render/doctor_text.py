@@ -1,16 +1,16 @@
-"""What ``togi doctor`` found, as text for a terminal."""
+"""The findings of ``togi doctor`` as text for a terminal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
 
-from rich.console import Group, RenderableType
-from rich.table import Table
+from rich.console import RenderableType
 from rich.text import Text
 
+from togi.core.quantities import plural
 from togi.doctor.check import Check, Level
-from togi.render.terminal import clean
+from togi.render.terminal import clean, listing, stack
 
 MARKS = {
     Level.OK: ("+", "green"),
@@ -21,15 +21,12 @@ MARKS = {
 
 
 def examination_text(checks: Sequence[Check]) -> RenderableType:
-    """Checks by topic, then the commands that mend what is missing."""
-    table = Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-    table.add_column(no_wrap=True, style="bold")
-    table.add_column(no_wrap=True)
-    table.add_column(ratio=1, overflow="fold")
+    """Checks by topic, then the commands that install what is missing."""
+    table = listing(3)
     for topic, members in groupby(checks, key=lambda check: check.topic):
         for number, check in enumerate(members):
-            table.add_row("" if number else topic, _name(check), _found(check))
-    return Group(table, Text(), _summary(checks))
+            table.add_row(Text("" if number else topic, "bold"), _name(check), _found(check))
+    return stack(table, _summary(checks))
 
 
 def _name(check: Check) -> Text:
@@ -52,5 +49,6 @@ def _summary(checks: Sequence[Check]) -> Text:
         return Text(f"Missing: {', '.join(missing)}.", style="bold red")
     warned = sum(check.level is Level.WARNING for check in checks)
     return Text(
-        "Everything needed is here" + (f"; {warned} things to know (!)." if warned else "."), style="bold green"
+        "Everything needed is here" + (f"; {plural(warned, 'thing')} to know (!)." if warned else "."),
+        style="bold green",
     )

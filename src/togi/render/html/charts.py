@@ -1,0 +1,312 @@
+"""Where the marks of a study's figures stand, in percent of the figure's width and height; templates draw them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from togi.core.quantities import milliseconds, plural, significant, size, times
+from togi.core.records import Interval, Timing
+from togi.render.attribution import Effect
+from togi.render.rows import Row, ends, well_measured
+
+LOGARITHMIC_FROM = 3.0
+"""Axes whose values span this factor or more are logarithmic."""
+MARGIN = 0.06
+"""Free room on both sides, as a share of the span."""
+MOST_TICKS = 8
+ENOUGH_TICKS = 4
+_FACTORS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
+_MIB = 2**20
+_ORIGINAL = Interval(median=1.0, low=1.0, high=1.0)
+"""The speed-up of the reference over itself."""
+LEGEND = {
+    "chosen": "chosen",
+    "reference": "original (eager, no_grad)",
+    "faithful": "faithful",
+    "approximate": "approximate",
+}
+
+
+class Axis:
+    """``values`` are positive and finite; others are ignored."""
+
+    def __init__(self, values: Iterable[float]) -> None:
+        usable = [value for value in values if math.isfinite(value) and value > 0] or [1.0]
+        low, high = min(usable), max(usable)
+        self.logarithmic = high / low >= LOGARITHMIC_FROM
+        start, end = self._scale(low), self._scale(high)
+        room = MARGIN * (end - start) or (0.1 * abs(end) or 0.1)
+        self._start, self._end = start - room, end + room
+
+    def place(self, value: float) -> float:
+        """Percent from the left (or the bottom), kept inside the axis."""
+        if not math.isfinite(value) or value <= 0:
+            return 100.0 if value > 0 else 0.0
+        share = (self._scale(value) - self._start) / (self._end - self._start)
+        return round(100 * min(1.0, max(0.0, share)), 2)
+
+    def ticks(self) -> list[float]:
+        """Round values inside the axis."""
+        ticks = self._decades() if self.logarithmic else list(self._steps())
+        return ticks[:: math.ceil(len(ticks) / MOST_TICKS)]
+
+    def _scale(self, value: float) -> float:
+        return math.log10(value) if self.logarithmic else value
+
+    def _ends(self) -> tuple[float, float]:
+        return (10**self._start, 10**self._end) if self.logarithmic else (self._start, self._end)
+
+    def _decades(self) -> list[float]:
+        """Powers of ten; with more values between them the fewer decades there are."""
+        low, high = self._ends()
+        exponents = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
+        for factors in _FACTORS:
+            ticks = [factor * 10.0**exponent for exponent in exponents for factor in factors]
+            inside = [tick for tick in ticks if low <= tick <= high]
+            if len(inside) >= ENOUGH_TICKS:
+                return inside
+        return list(self._steps())
+
+    def _steps(self) -> Iterator[float]:
+        low, high = self._ends()
+        raw = (high - low) / 5
+        magnitude = 10.0 ** math.floor(math.log10(raw))
+        step = next(factor * magnitude for factor in (1, 2, 5, 10) if factor * magnitude >= raw)
+        number = math.ceil(low / step)
+        while number * step <= high:
+            if number > 0:
+                yield number * step
+            number += 1
+
+
+def tick_label(value: float) -> str:
+    """``0.5``, ``20``, ``1,000``, ``100k``, ``2M``: short, and no digits that say nothing."""
+    for unit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if value >= 10 * unit or (suffix != "k" and value >= unit):
+            return f"{value / unit:,.4g}{suffix}"
+    text = significant(value)
+    return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+@dataclass(frozen=True)
+class Tick:
+    place: float
+    label: str
+
+
+def ticks(axis: Axis, unit: str = "") -> list[Tick]:
+    return [Tick(axis.place(tick), tick_label(tick) + unit) for tick in axis.ticks()]
+
+
+def kind(row: Row) -> str:
+    """The class that colours and shapes a recipe in every figure."""
+    if row.chosen:
+        return "chosen"
+    if row.reference:
+        return "reference"
+    return "approximate" if row.approximate else "faithful"
+
+
+def hint(row: Row) -> str:
+    """What a mark says when it is pointed at; lines separated by line feeds."""
+    timing, footprint, error = row.trial.timing, row.trial.footprint, row.trial.error
+    lines = [row.trial.recipe.label, row.verdict]
+    if timing:
+        beside = f", the original {milliseconds(row.original_ms)} in the same rounds" if row.original_ms else ""
+        lines.append(f"{milliseconds(timing.latency_ms.median)}{'' if row.reference else beside}")
+    if row.speedup_x:
+        lines.append(f"{times(row.speedup_x.median)} the speed ({ends(row.speedup_x)})")
+    if footprint:
+        lines.append(f"{size(footprint.idle_bytes)} idle + {size(footprint.peak_bytes)} peak")
+    if error:
+        lines.append(f"error {significant(error.units, 2)} x eager's own")
+    return "\n".join(lines)
+
+
+@dataclass(frozen=True)
+class Point:
+    """One recipe of the trade-off."""
+
+    row: Row
+    kind: str
+    hint: str
+    left: float
+    bottom: float
+
+
+@dataclass(frozen=True)
+class TradeOff:
+    """Speed-up against memory; ``front`` joins the recipes that nothing beats in both, as points of a polyline."""
+
+    points: list[Point]
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    front: str
+    legend: dict[str, str]
+
+
+def trade_off(found: Sequence[Row]) -> TradeOff | None:
+    """None when no recipe has both numbers."""
+    shown = [row for row in found if row.trial.eligible and row.trial.footprint]
+    if not shown:
+        return None
+    x, y = Axis(_speedup(row).median for row in shown), Axis(_memory_mib(row) for row in shown)
+    points = [
+        Point(row, kind(row), hint(row), x.place(_speedup(row).median), y.place(_memory_mib(row)))
+        for row in sorted(shown, key=lambda row: (row.chosen, row.reference))
+    ]
+    present = {point.kind for point in points}
+    return TradeOff(
+        points=points,
+        x_ticks=ticks(x, "x"),
+        y_ticks=ticks(y),
+        front=_front([point for point in points if point.row.front]),
+        legend={name: text for name, text in LEGEND.items() if name in present},
+    )
+
+
+def _front(points: Sequence[Point]) -> str:
+    """A staircase: whoever wants more than the speed of one point needs the memory of the next."""
+    corners: list[str] = []
+    before: Point | None = None
+    for point in sorted(points, key=lambda point: point.left):
+        top = round(100 - point.bottom, 2)
+        if before is not None:
+            corners.append(f"{before.left},{top}")
+        corners.append(f"{point.left},{top}")
+        before = point
+    return " ".join(corners) if len(points) > 1 else ""
+
+
+@dataclass(frozen=True)
+class Bar:
+    """One line of a figure: a name, marks on a track, and the value in words."""
+
+    name: str
+    detail: str
+    hint: str
+    trial: str
+    whisker: tuple[float, float] | None
+    """Left and width."""
+    marks: list[tuple[str, float]]
+    """Kind and place of each."""
+    value: str
+    small: str
+
+
+@dataclass(frozen=True)
+class Bars:
+    """A figure of one line per item; a line stands at ``one``."""
+
+    lines: list[Bar]
+    ticks: list[Tick]
+    one: float
+    caption: str
+
+
+def speedups(found: Sequence[Row]) -> Bars | None:
+    """Every measured recipe with the interval of its speed-up; a line stands at 1, the original."""
+    measured = [row for row in found if row.trial.eligible]
+    if not measured:
+        return None
+    intervals = [_speedup(row) for row in measured]
+    sure = [end for found in intervals if well_measured(found) for end in (found.low, found.high)]
+    axis = Axis([1.0, *sure, *(found.median for found in intervals)])
+    return Bars(
+        lines=[_speedup_bar(row, axis) for row in measured],
+        ticks=ticks(axis, "x"),
+        one=axis.place(1.0),
+        caption="speed-up over the original; bars are 95 % confidence intervals",
+    )
+
+
+def _speedup_bar(row: Row, axis: Axis) -> Bar:
+    found = _speedup(row)
+    left, right = axis.place(found.low), axis.place(found.high)
+    return Bar(
+        name=row.trial.recipe.label,
+        detail="",
+        hint=hint(row),
+        trial=row.trial.recipe.id,
+        whisker=(left, round(right - left, 2)) if well_measured(found) else None,
+        marks=[(kind(row), axis.place(found.median))],
+        value=times(found.median) if row.speedup_x else "1",
+        small=ends(found) if row.speedup_x else "original",
+    )
+
+
+def errors(effects: Sequence[Effect]) -> Bars | None:
+    """Every technique with the error before and after it was added; a line stands at 1, eager's own error."""
+    if not effects:
+        return None
+    axis = Axis([1.0, *(value for effect in effects for value in (effect.units, effect.units_before) if value)])
+    return Bars(
+        lines=[_error_bar(effect, axis) for effect in effects],
+        ticks=ticks(axis),
+        one=axis.place(1.0),
+        caption="error in multiples of eager's own; the grey dot is without the technique",
+    )
+
+
+def _error_bar(effect: Effect, axis: Axis) -> Bar:
+    error, before = effect.with_.error, effect.units_before
+    marks = [("faithful" if error is None or error.faithful else "approximate", axis.place(effect.units))]
+    whisker, change, alone = None, significant(effect.units, 2), "only tried together with others: "
+    if before is not None:
+        left, right = sorted((axis.place(before), axis.place(effect.units)))
+        whisker, alone = (left, round(right - left, 2)), ""
+        marks.insert(0, ("without", axis.place(before)))
+        change = f"{significant(before, 2)} to {change}"
+    relative = f"{error.rmse:.1e} relative" if error else ""
+    return Bar(
+        name=effect.technique,
+        detail=effect.stage.value,
+        hint=f"{effect.technique} ({effect.stage.value})\n{alone}{effect.with_.recipe.label}\n{change} x eager's own, "
+        f"{relative}",
+        trial=effect.with_.recipe.id,
+        whisker=whisker,
+        marks=marks,
+        value=f"{change} x",
+        small=relative,
+    )
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The speed-up in each round of a measurement as a small line, ``one`` being the height of the original."""
+
+    width: int
+    height: int
+    points: str
+    one: float
+    said: str
+
+
+def rounds(timing: Timing, width: int = 240, height: int = 48) -> Rounds | None:
+    """None when no raw rounds were kept."""
+    ratios = [reference / candidate for reference, candidate in timing.rounds_ms if candidate > 0 and reference > 0]
+    if len(ratios) < 2:
+        return None
+    low, high = min([1.0, *ratios]), max([1.0, *ratios])
+    span, step = (high - low) or 1.0, width / (len(ratios) - 1)
+
+    def top(ratio: float) -> float:
+        return round(2 + (height - 4) * (1 - (ratio - low) / span), 1)
+
+    return Rounds(
+        width=width,
+        height=height,
+        points=" ".join(f"{round(number * step, 1)},{top(ratio)}" for number, ratio in enumerate(ratios)),
+        one=top(1.0),
+        said=f"{plural(len(ratios), 'round')}: {times(min(ratios))} to {times(max(ratios))}",
+    )
+
+
+def _speedup(row: Row) -> Interval:
+    return row.speedup_x or _ORIGINAL
+
+
+def _memory_mib(row: Row) -> float:
+    return row.trial.footprint.total_bytes / _MIB if row.trial.footprint else 0.0

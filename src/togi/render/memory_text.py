@@ -1,0 +1,222 @@
+"""Memory as text for a terminal: an account, the change between two accounts, and a prediction (``togi memory``)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from togi.core.quantities import plural, seconds, size
+from togi.core.records import Record
+from togi.footprint.account.record import Account, Category, HeldName, Holding, Kept
+from togi.footprint.prediction.record import Prediction
+from togi.render.terminal import bullets, clean, stack, table
+
+_BEFORE = (Category.PARAMETER, Category.BUFFER, Category.INPUT, Category.OPTIMIZER)
+_NO_MODULE = "(outside of modules)"
+
+
+class Change(Record):
+    """Bytes of one owner at the two peaks."""
+
+    owner: str
+    before_bytes: int
+    after_bytes: int
+
+    @property
+    def gained_bytes(self) -> int:
+        return self.after_bytes - self.before_bytes
+
+
+class AccountChange(Record):
+    """The difference of two runs at their peaks; owners without a difference are left out."""
+
+    before_bytes: int
+    after_bytes: int
+    by_category: tuple[Change, ...]
+    by_module: tuple[Change, ...]
+    by_line: tuple[Change, ...]
+
+
+def account_text(account: Account, *, limit: int = 10) -> RenderableType:
+    """The peak and its moment, its owners by category, by module and by line, what is kept, what could go earlier."""
+    made = [holding for holding in account.holdings if holding.category not in _BEFORE]
+    kept = [kept for kept in account.kept if kept.category not in _BEFORE]
+    all_made = f", of {size(sum(one.bytes for one in made))} that the run made"
+    return stack(
+        Group(*_headline(account)),
+        _categories(account.by_category(), account.peak_bytes),
+        owners(f"by module{all_made}", _summed(made, lambda h: h.module or _NO_MODULE), limit) if made else None,
+        owners(f"by line{all_made}", _summed(made, lambda h: short_line(h.line) or f"({h.op})"), limit)
+        if made
+        else None,
+        _kept(kept, limit) if kept else None,
+        *_names(account.held_names),
+        bullets([*account.notes, *_costs(account)]),
+    )
+
+
+def short_line(line: str) -> str:
+    """``resnet.py:154 in forward``: the file's name is enough beside its function."""
+    path, _, rest = line.partition(":")
+    return f"{Path(path).name}:{rest}" if line else ""
+
+
+def _headline(account: Account) -> Iterable[Text]:
+    peak = account.peak
+    text = Text("Peak ", style="bold").append(size(account.peak_bytes), style="bold cyan")
+    text.append(f" in {peak.op or 'an operation'}", style="bold")
+    text.append(f" of {peak.module}" if peak.module else "").append(f", {peak.phase}" if peak.phase else "")
+    yield text.append(f", {peak.share_of_run:.0%} of the way through the run", style="dim")
+    if peak.line:
+        yield Text(f"  {clean(peak.line)}", style="dim")
+    if account.minimum_bytes:
+        needed = "parameters, inputs, outputs" + (", gradients, optimizer state" if account.train else "")
+        yield Text(f"  {account.factor_x:.2f} x the least possible, {size(account.minimum_bytes)} ({needed})")
+
+
+def _categories(by_category: Mapping[Category, int], peak_bytes: int) -> Table:
+    made = table("at the peak", "bytes", "share")
+    for category, bytes in by_category.items():
+        made.add_row(category.value, size(bytes), f"{bytes / peak_bytes:.1%}")
+    return made
+
+
+def owners(title: str, sums: Sequence[tuple[str, int, int | None]], limit: int) -> Table:
+    """Name, bytes and blocks of the largest owners; blocks are None where they are unknown."""
+    made = table(title, "bytes", "blocks")
+    for name, bytes, blocks in sums[:limit]:
+        made.add_row(Text(clean(name), overflow="fold"), size(bytes), "" if blocks is None else f"{blocks:,}")
+    if rest := sums[limit:]:
+        more = f"and {plural(len(rest), 'smaller one')}: --json has them all"
+        made.add_row(more, size(sum(bytes for _, bytes, _ in rest)), "", style="dim")
+    return made
+
+
+def _summed(holdings: Iterable[Holding], name: Callable[[Holding], str]) -> list[tuple[str, int, int | None]]:
+    sums: dict[str, tuple[int, int]] = {}
+    for holding in holdings:
+        bytes, blocks = sums.get(key := name(holding), (0, 0))
+        sums[key] = (bytes + holding.bytes, blocks + holding.blocks)
+    return sorted(((key, *values) for key, values in sums.items()), key=lambda row: -row[1])
+
+
+def _kept(kept: Sequence[Kept], limit: int) -> Table:
+    total = sum(one.bytes for one in kept)
+    made = table(
+        f"kept for backward: {size(total)} in {plural(len(kept), 'tensor')}", "bytes", "kept by", left=("kept by",)
+    )
+    for one in kept[:limit]:
+        origin = " ".join(filter(None, (one.module, one.op.removeprefix("aten."), short_line(one.line))))
+        made.add_row(Text(clean(origin), overflow="fold"), size(one.bytes), ", ".join(one.kept_by))
+    if rest := kept[limit:]:
+        made.add_row(f"and {len(rest)} more", size(sum(one.bytes for one in rest)), "", style="dim")
+    return made
+
+
+def _names(held: Sequence[HeldName]) -> Iterable[Text]:
+    by_line: dict[str, list[HeldName]] = {}
+    for one in held:
+        by_line.setdefault(one.line, []).append(one)
+    for line, names in by_line.items():
+        text = Text("del ", style="bold yellow").append(", ".join(sorted({one.name for one in names})), "bold yellow")
+        text.append(f" before {short_line(line)} lowers the peak by {size(names[0].saved_bytes)}")
+        yield text.append(": nobody uses them after it", style="dim")
+
+
+def _costs(account: Account) -> Iterable[str]:
+    if account.plain_ms:
+        yield f"watched in {account.watched_ms:,.0f} ms; unwatched the run took {account.plain_ms:,.0f} ms"
+
+
+def account_change(before: Account, after: Account) -> AccountChange:
+    """From ``before`` to ``after``. Lines are compared by file name and function, since numbers shift."""
+    return AccountChange(
+        before_bytes=before.peak_bytes,
+        after_bytes=after.peak_bytes,
+        by_category=_changes(before, after, lambda holding: holding.category.value),
+        by_module=_changes(before, after, lambda holding: holding.module or _NO_MODULE),
+        by_line=_changes(before, after, lambda holding: _function(holding.line) or f"({holding.op})"),
+    )
+
+
+def change_text(change: AccountChange, *, limit: int = 10) -> RenderableType:
+    """The headline, then the owners that changed most."""
+    verb = "grew" if change.after_bytes > change.before_bytes else "shrank"
+    moved = abs(change.after_bytes - change.before_bytes)
+    if not moved:
+        return Text(f"The peak is the same as before, {size(change.after_bytes)}.", style="bold")
+    headline = Text(f"The peak {verb} by {size(moved)}", style="bold")
+    headline.append(f", from {size(change.before_bytes)} to {size(change.after_bytes)}", style="not bold")
+    groups = {"by category": change.by_category, "by module": change.by_module, "by line": change.by_line}
+    return stack(headline, *(_changed(title, rows[:limit]) for title, rows in groups.items() if rows))
+
+
+def _changes(before: Account, after: Account, name: Callable[[Holding], str]) -> tuple[Change, ...]:
+    sums: dict[str, list[int]] = {}
+    for place, account in enumerate((before, after)):
+        for holding in account.holdings:
+            sums.setdefault(name(holding), [0, 0])[place] += holding.bytes
+    found = [Change(owner=owner, before_bytes=b, after_bytes=a) for owner, (b, a) in sums.items() if a != b]
+    return tuple(sorted(found, key=lambda change: (-abs(change.gained_bytes), change.owner)))
+
+
+def _function(line: str) -> str:
+    """``resnet.py in forward`` of ``resnet.py:154 in forward``."""
+    file, _, rest = short_line(line).partition(":")
+    return f"{file}{rest[rest.find(' ') :]}" if rest else file
+
+
+def _changed(title: str, rows: Sequence[Change]) -> Table:
+    made = table(title, "before", "after", "change")
+    for row in rows:
+        sign, style = ("+", "red") if row.gained_bytes > 0 else ("-", "green")
+        changed = Text(f"{sign}{size(abs(row.gained_bytes))}", style=style)
+        made.add_row(Text(clean(row.owner), overflow="fold"), size(row.before_bytes), size(row.after_bytes), changed)
+    return made
+
+
+def prediction_text(found: Prediction) -> RenderableType:
+    """The peak with its range, its moment, its owners, and the batches that fit."""
+    predicted = f"predicted without running the model, in {seconds(found.seconds)}"
+    return stack(
+        Group(*_predicted(found)),
+        _categories(found.by_category, found.peak_bytes),
+        *(_batches(found, found.memory_bytes) if found.memory_bytes is not None else ()),
+        bullets([*found.notes, predicted]),
+    )
+
+
+def _predicted(found: Prediction) -> list[Text]:
+    peak = found.peak
+    text = Text("Predicted peak ", style="bold").append(size(found.peak_bytes), style="bold cyan")
+    text.append(f" on {found.device}{', compiled' if found.compiled else ''}", style="bold").append(
+        _range(found.low_bytes, found.high_bytes)
+    )
+    where = f"  in {peak.op or 'an operation'}" + (f" of {peak.module}" if peak.module else "")
+    lines = [text, Text(clean(f"{where}, {peak.phase}" + (f", {peak.line}" if peak.line else "")), style="dim")]
+    if found.device != "cpu":
+        reserved = Text(f"  {size(found.reserved_bytes)} reserved by the caching allocator")
+        reserved.append(_range(found.reserved_low_bytes, found.reserved_high_bytes))
+        reserved.append(f"; the context takes {size(found.context_low_bytes)} to {size(found.context_high_bytes)} more")
+        lines += [reserved, Text(f"  at most {size(found.device_high_bytes)} of the device, all told")]
+    return lines
+
+
+def _range(low: int, high: int) -> str:
+    return f" ({size(low)} to {size(high)})" if low != high else ""
+
+
+def _batches(found: Prediction, memory_bytes: int) -> Iterator[RenderableType]:
+    if not found.largest_batch:
+        yield Text(f"Not even a batch of 1 fits {size(memory_bytes)}", style="bold yellow")
+    else:
+        text = Text(f"The largest batch that fits {size(memory_bytes)} is ", style="bold")
+        yield text.append(f"{found.largest_batch:,}", style="cyan")
+    made = table("batch", "peak", "reserved", "at most, all told", wide=False)
+    for need in found.batches:
+        made.add_row(f"{need.batch:,}", size(need.peak_bytes), size(need.reserved_bytes), size(need.device_high_bytes))
+    yield made

@@ -1,0 +1,230 @@
+"""The pages that ``togi explain`` prints: of techniques, rules and claims, made of their docstrings; and proofs."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from togi import claims
+from togi.claims import Claim, Measured, Proof, Verdict
+from togi.core.docstring import prose, split_docstring
+from togi.core.quantities import milliseconds, size, times
+from togi.core.records import Facts, Machine, Record, Scalar, Stage
+from togi.lint.pages import KIND_MEANING, RulePage
+from togi.render.rows import ends
+from togi.render.terminal import clean, listing, stack, table
+from togi.techniques import Technique, all_techniques
+
+HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
+_STAGE_MEANING = {
+    Stage.REWRITE: "exact algebra on the module",
+    Stage.LAYOUT: "how tensors lie in memory",
+    Stage.PRECISION: "fewer bits; approximate unless said otherwise",
+    Stage.ENGINE: "what executes the module",
+    Stage.RUNTIME: "what surrounds the call",
+}
+
+_VERDICTS = {
+    Verdict.HOLDS: "bold green",
+    Verdict.HOLDS_IN_PART: "bold yellow",
+    Verdict.REFUTED: "bold red",
+    Verdict.UNTESTED: "bold yellow",
+}
+
+
+class TechniquePage(Record):
+    """What is published of one technique, and what of it holds on this machine."""
+
+    id: str
+    stage: Stage
+    summary: str
+    exact: bool
+    devices: tuple[str, ...]
+    sections: dict[str, str]
+    """Heading -> paragraphs, separated by empty lines."""
+    options: tuple[dict[str, Scalar], ...] = ()
+    """Values worth trying, for a subject of which nothing is known."""
+    packages: tuple[str, ...] = ()
+    obstacles: tuple[str, ...] = ()
+    """Why it cannot run on this machine; empty when it can."""
+    mends: tuple[str, ...] = ()
+
+
+class ClaimPage(Record):
+    """What is published of one claim."""
+
+    id: str
+    summary: str
+    sections: dict[str, str]
+
+
+Page = TechniquePage | RulePage | ClaimPage
+
+
+def claim_page(claim: Claim) -> ClaimPage:
+    summary, sections = split_docstring(inspect.getdoc(type(claim)) or "", claims.HEADINGS)
+    return ClaimPage(id=claim.id, summary=summary, sections=sections)
+
+
+def all_technique_pages(machine: Machine, device: str) -> tuple[TechniquePage, ...]:
+    return tuple(technique_page(technique, machine, device) for technique in all_techniques().values())
+
+
+def technique_page(technique: Technique, machine: Machine, device: str) -> TechniquePage:
+    summary, sections = split_docstring(inspect.getdoc(type(technique)) or "", HEADINGS)
+    missing = [(package, problem) for package in technique.packages if (problem := package.missing())]
+    kind = device.partition(":")[0]
+    obstacles = [problem for _, problem in missing]
+    if kind not in technique.devices:
+        obstacles.append(f"it works on {' and '.join(sorted(technique.devices))} only; --device is {device}")
+    if kind == "cuda" and machine.gpu is None:
+        obstacles.append("no CUDA device was found here")
+    return TechniquePage(
+        id=technique.id,
+        stage=technique.stage,
+        summary=summary,
+        exact=technique.exact,
+        devices=tuple(sorted(technique.devices)),
+        sections=sections,
+        options=_options(technique, machine, kind),
+        packages=tuple(package.distribution for package in technique.packages),
+        obstacles=tuple(obstacles),
+        mends=tuple(dict.fromkeys(package.mend for package, _ in missing)),
+    )
+
+
+def list_text(
+    techniques: Sequence[TechniquePage], rules: Sequence[RulePage], claims: Sequence[ClaimPage]
+) -> RenderableType:
+    """Everything there is a page of, one line each, in groups."""
+    made = listing()
+    for stage, members in groupby(techniques, key=lambda page: page.stage):
+        _group(made, stage.value, _STAGE_MEANING[stage], list(members))
+    for kind, found in groupby(rules, key=lambda page: page.kind):
+        _group(made, f"check: {kind}", KIND_MEANING[kind], list(found))
+    _group(made, "claims", "advice that --prove measures on this machine", claims)
+    return made
+
+
+def page_text(page: Page) -> RenderableType:
+    """The whole page."""
+    title = Text(page.id, style="bold cyan").append(f"  {_kind(page)}", style="dim")
+    sections = [(heading, _body(text)) for heading, text in page.sections.items()]
+    return stack(
+        Group(title, prose(page.summary)),
+        *(Group(*([Text(heading, "bold")] if heading else []), body) for heading, body in (*sections, *_more(page))),
+    )
+
+
+def proof_text(proof: Proof) -> RenderableType:
+    """The verdict on a claim, with the figures behind it."""
+    verdict = Text(proof.claim, style="bold cyan").append(f"  {proof.verdict.value}", style=_VERDICTS[proof.verdict])
+    said = Group(verdict, Text(clean(proof.sentence)), *([Text(clean(proof.fix), "cyan")] if proof.fix else []))
+    return stack(said, _measured(proof) if proof.rows else None)
+
+
+def _group(made: Table, name: str, meaning: str, pages: Sequence[Page]) -> None:
+    made.add_row(Text(name, style="bold"), Text(meaning, style="dim"))
+    for page in pages:
+        style = "dim" if isinstance(page, TechniquePage) and page.obstacles else "cyan"
+        made.add_row(Text(f"  {page.id}", style=style), _line(page))
+    made.add_row()
+
+
+def _line(page: Page) -> Text:
+    line = prose(page.summary)
+    if isinstance(page, TechniquePage):
+        if not page.exact:
+            line.append("  approximate", style="yellow")
+        if page.obstacles:
+            line.append(f"  not here: {page.obstacles[0]}", style="dim")
+    return line
+
+
+def _kind(page: Page) -> str:
+    if isinstance(page, TechniquePage):
+        return f"{page.stage.value}, " + (
+            "exact up to rounding" if page.exact else "approximate: eligible only with --allow"
+        )
+    if isinstance(page, RulePage):
+        return f"{page.kind} rule, {'on by default' if page.default else 'off by default: select it'}"
+    return "claim"
+
+
+def _more(page: Page) -> Iterator[tuple[str, RenderableType]]:
+    """What a page says beyond its docstring: of this machine, and what to type next."""
+    if isinstance(page, RulePage):
+        yield "Silence it", _command(f"# togi: ignore[{page.id}]")
+        if page.technique:
+            yield "Fixed by", _command(f"togi explain {page.technique}")
+        return
+    if isinstance(page, TechniquePage):
+        yield "Options worth trying", Group(*map(_option, page.options or ({},)))
+        yield "On this machine", Group(*_here(page))
+    yield "Measure it here", _command(f"togi explain {page.id} --prove")
+
+
+def _command(line: str) -> Text:
+    return Text(f"  {line}", style="cyan")
+
+
+def _body(text: str) -> RenderableType:
+    """Prose and literal blocks in turn; a block is what is indented."""
+    found: list[RenderableType] = []
+    for paragraph in text.split("\n\n"):
+        if paragraph.startswith("    "):
+            found.append(Padding(Text(textwrap.dedent(paragraph), style="green"), (0, 0, 0, 2)))
+        elif said := paragraph.removesuffix("::").rstrip():
+            found.append(prose(f"{said}:" if paragraph.endswith("::") else said))
+    return Padding(Group(*found), (0, 0, 0, 2))
+
+
+def _option(options: dict[str, Scalar]) -> Text:
+    return Text("  " + (", ".join(f"{key}={value}" for key, value in options.items()) or "none: it is on or off"))
+
+
+def _here(page: TechniquePage) -> list[Text]:
+    if not page.obstacles:
+        return [Text("  it can run", style="green")]
+    lines = [Text(f"  {obstacle}", style="yellow") for obstacle in page.obstacles]
+    return lines + [Text("  fix: ", style="dim").append(mend, style="cyan") for mend in page.mends]
+
+
+def _measured(proof: Proof) -> Table:
+    """Columns of what was measured at all."""
+    cells = {"peak": _peak, "median": _median, "speed-up": _speedup}
+    used = {heading: cell for heading, cell in cells.items() if any(cell(row) != "-" for row in proof.rows)}
+    made = table(clean(proof.setting), *used)
+    for row in proof.rows:
+        name = Text(clean(row.name))
+        if row.note:
+            name.append(f"\n{clean(row.note)}", style="yellow")
+        made.add_row(name, *(cell(row) for cell in used.values()))
+    return made
+
+
+def _peak(row: Measured) -> str:
+    return "-" if row.peak_bytes is None else size(row.peak_bytes)
+
+
+def _median(row: Measured) -> str:
+    return "-" if row.median_ms is None else milliseconds(row.median_ms)
+
+
+def _speedup(row: Measured) -> str:
+    return "-" if row.speedup_x is None else f"{times(row.speedup_x.median)} ({ends(row.speedup_x)})"
+
+
+def _options(technique: Technique, machine: Machine, device: str) -> tuple[dict[str, Scalar], ...]:
+    """For a subject of which nothing is known; a third party's technique may not cope with that."""
+    try:
+        return tuple(technique.options(Facts(machine=machine, module_class="Module", device=device)))
+    except Exception as error:
+        return ({"unknown": f"{type(error).__name__}: {error}"},)

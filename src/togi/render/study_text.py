@@ -1,0 +1,223 @@
+"""Studies and comparisons as text for a terminal: tables, the verdict, what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from rich.console import Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from togi.core.quantities import milliseconds, plural, relative, significant, size
+from togi.core.records import Interval, Outcome, Study, Trial
+from togi.journal.store import StudyEntry
+from togi.render.next_steps import how_to_load, next_steps
+from togi.render.rows import Row, counts, ends, looks_faster, rows, warnings
+from togi.render.terminal import STYLES, bullets, clean, listing, stack, table
+from togi.study.comparison import Comparison, Contestant
+
+WIDE = 110
+"""From this width on the table has a column for everything; below, cells are stacked."""
+
+VERDICT_STYLES = {
+    "chosen": "bold green",
+    "chosen (as it was)": "bold green",
+    "faster": "green",
+    "slower": "red",
+    "reference": "cyan",
+}
+
+
+def study_text(study: Study, *, width: int, limit: int | None = None, artifact: str | None = None) -> RenderableType:
+    """The whole result. ``limit``: at most so many measured recipes (the chosen one and the reference always stay)."""
+    found = rows(study)
+    ran = [row for row in found if row.trial.eligible]
+    rest = [row for row in found if not row.trial.eligible]
+    load = Padding(Text(how_to_load(artifact), style="cyan"), (0, 0, 0, 2)) if study.best and artifact else None
+    return stack(
+        _header(study, found),
+        _measured(study, ran, limit, wide=width >= WIDE) if ran else None,
+        _titled("Not used, and why", not_used(rest) if rest else None),
+        _verdict(study),
+        _titled("What to know", bullets([*looks_faster(study, found), *_knowledge(study, ran)])),
+        _titled("Load it", load),
+        _titled("Next", bullets(next_steps(study, artifact))),
+    )
+
+
+def contents_text(entries: Sequence[StudyEntry]) -> RenderableType:
+    """The studies of a journal, one a row: id, when, what, how many trials, and the verdict below."""
+    if not entries:
+        return Text("There are no studies yet: togi tune SUBJECT makes one.")
+    made = listing(3)
+    for entry in entries:
+        subject = Text(clean(entry.subject), style="bold").append(f"  {plural(entry.trials, 'trial')}", style="dim")
+        if entry.verdict:
+            subject.append(f"\n{clean(entry.verdict)}", style="not bold")
+        when = Text(entry.started[:16].replace("T", " "), style="dim")
+        made.add_row(Text(clean(entry.id), style="cyan"), when, subject)
+    return made
+
+
+def comparison_text(comparison: Comparison) -> RenderableType:
+    """What ``togi bench`` found: the table, the verdict, what to know."""
+    made = table("", "ms", "speed-up", "difference", "memory")
+    for number, contestant in enumerate(comparison.contestants):
+        made.add_row(*_contestant(contestant, first=number == 0))
+    return stack(made, Text(clean(comparison.verdict), style="bold"), bullets(_about(comparison)))
+
+
+def _measured(study: Study, ran: Sequence[Row], limit: int | None, *, wide: bool) -> RenderableType:
+    shown = [row for number, row in enumerate(ran) if limit is None or number < limit or row.chosen or row.reference]
+    rest = len(ran) - len(shown)
+    more = Text(f"  and {plural(rest, 'slower recipe')}: togi report {study.id}", "dim") if rest else None
+    return Group(results(shown, wide=wide), *([more] if more else []))
+
+
+def results(shown: Sequence[Row], *, wide: bool) -> Table:
+    """The measured recipes. Every line's milliseconds and its speed-up come from the same rounds."""
+    notes = [
+        "original: plain eager under no_grad in the same rounds, in ms",
+        "error: in multiples of eager's own, which is plain eager against float64",
+        "memory: idle + peak of a call",
+    ]
+    if wide:
+        made = table("recipe", "ms", "original", "speed-up", "error", "memory", "verdict", left=("verdict",))
+    else:
+        made = table("recipe", "ms", "speed-up", "error", "memory")
+    for row in shown:
+        made.add_row(*(_wide(row) if wide else _narrow(row)))
+    made.caption = Text("\n".join(notes), style="dim")
+    made.caption_justify = "left"
+    return made
+
+
+def not_used(rest: Sequence[Row]) -> Table:
+    """Everything that cannot be chosen: one line for each reason, with the recipes that share it."""
+    made = listing()
+    for (outcome, reason, mend), labels in _grouped(rest).items():
+        body = Text(clean(labels[0]))
+        if len(labels) > 1:
+            body.append(f"  and {len(labels) - 1} more", style="dim")
+        body.append(f"\n{clean(reason)}", style="dim")
+        if mend:
+            body.append("\nfix: ", style="dim").append(clean(mend), style="cyan")
+        made.add_row(Text(outcome.value, style=STYLES[outcome]), body)
+    return made
+
+
+def _grouped(rest: Iterable[Row]) -> dict[tuple[Outcome, str, str], list[str]]:
+    groups: dict[tuple[Outcome, str, str], list[str]] = {}
+    for row in rest:
+        key = (row.trial.outcome, row.explanation, row.trial.mend)
+        groups.setdefault(key, []).append(row.trial.recipe.label)
+    return groups
+
+
+def _header(study: Study, found: Sequence[Row]) -> Text:
+    facts = study.facts
+    tally = ", ".join(f"{count} {outcome.value}" for outcome, count in counts(found).items())
+    text = Text(clean(study.subject), style="bold")
+    text.append(f"\n{clean(facts.module_class)}, {size(facts.parameter_bytes)} of parameters", style="dim")
+    text.append(
+        f", {plural(facts.samples, 'sample')}, on {clean(facts.device)}: {clean(_processor(study))}", style="dim"
+    )
+    return text.append(f"\n{plural(len(found), 'recipe')}: {tally}" if found else "\nno recipe was tried", style="dim")
+
+
+def _processor(study: Study) -> str:
+    machine = study.facts.machine
+    gpu = machine.gpu if study.facts.device == "cuda" else None
+    return gpu or f"{machine.cpu_model}, {machine.threads} threads"
+
+
+def _wide(row: Row) -> tuple[Text, ...]:
+    footprint = row.trial.footprint
+    memory = Text(f"{size(footprint.idle_bytes)} + {size(footprint.peak_bytes)}" if footprint else "-")
+    latency, speedup = _figures(row, beside=True)
+    original = Text(significant(row.original_ms) if row.original_ms else "-")
+    return (_name(row), latency, original, speedup, _error(row), memory, _verdict_cell(row))
+
+
+def _narrow(row: Row) -> tuple[Text, ...]:
+    name = _name(row).append("\n").append_text(_verdict_cell(row))
+    if row.original_ms and not row.reference:
+        name.append(f", original {milliseconds(row.original_ms)}", style="dim")
+    return (name, *_figures(row), _error(row), _memory(row.trial))
+
+
+def _name(row: Row) -> Text:
+    return Text(f"{'> ' if row.chosen else ''}{clean(row.trial.recipe.label)}", "bold green" if row.chosen else "")
+
+
+def _figures(row: Row, *, beside: bool = False) -> tuple[Text, Text]:
+    """Its time, and the ratio of the original's time to it."""
+    timing = row.trial.timing
+    assert timing is not None  # only measured recipes stand in this table
+    speedup = _figure(row.speedup_x, "x", beside=beside) if row.speedup_x else Text("1")
+    return _figure(timing.latency_ms, beside=beside), speedup
+
+
+def _error(row: Row) -> Text:
+    error = row.trial.error
+    return Text(f"{significant(error.units, 2)} x" if error else "-", style="yellow" if row.approximate else "")
+
+
+def _memory(measured: Trial | Contestant) -> Text:
+    footprint = measured.footprint
+    return _stacked(size(footprint.idle_bytes), f"+ {size(footprint.peak_bytes)}") if footprint else Text("-")
+
+
+def _figure(found: Interval, unit: str = "", *, beside: bool = False) -> Text:
+    return _stacked(f"{significant(found.median)}{unit}", ends(found), beside=beside)
+
+
+def _stacked(first: str, second: str, *, beside: bool = False) -> Text:
+    return Text(first).append(" " if beside else "\n").append(second, style="dim")
+
+
+def _verdict_cell(row: Row) -> Text:
+    style = VERDICT_STYLES.get(row.verdict, "yellow" if row.approximate else "dim")
+    return Text(row.verdict, style=style)
+
+
+def _verdict(study: Study) -> Text:
+    if study.best is None:
+        return Text(clean(study.verdict) or "Nothing could be chosen.", style="bold yellow")
+    text = Text("Chosen: ", style="bold").append(clean(study.best.label), style="bold green")
+    return text.append(f"\n{clean(study.verdict)}") if study.verdict else text
+
+
+def _knowledge(study: Study, ran: Sequence[Row]) -> Iterator[str]:
+    yield from study.facts.notes
+    yield from warnings(study)
+    chosen = next((row for row in ran if row.chosen), None)
+    yield from chosen.trial.notes if chosen else ()
+
+
+def _titled(title: str, body: RenderableType | None) -> RenderableType | None:
+    return Group(Text(title, style="bold"), body) if body is not None else None
+
+
+def _contestant(contestant: Contestant, *, first: bool) -> tuple[Text, ...]:
+    name = Text(clean(contestant.name), style="cyan" if first else "")
+    if contestant.outcome is not Outcome.OK or contestant.latency_ms is None:
+        reason = f"\n{contestant.outcome.value}: {contestant.reason}"
+        return (name.append(clean(reason), style=STYLES[contestant.outcome]), *([Text("-")] * 4))
+    speedup, error = contestant.speedup_x, contestant.error
+    return (
+        name,
+        _figure(contestant.latency_ms),
+        Text("1") if first or speedup is None else _figure(speedup, "x"),
+        Text(relative(error.rmse) if error else "-"),
+        _memory(contestant),
+    )
+
+
+def _about(comparison: Comparison) -> Iterator[str]:
+    if comparison.rounds:
+        yield f"{plural(comparison.rounds, 'round')} in turns; every speed-up relates to the first"
+    yield from comparison.noise.warnings
+    yield from comparison.notes
+    yield from (f"{c.name}: {c.reason}" for c in comparison.contestants if c.reason and c.outcome is Outcome.OK)
