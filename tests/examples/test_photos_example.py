@@ -1,12 +1,9 @@
+import importlib
 import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("efficientnet_lite_pytorch")
-pytest.importorskip("skimage")
-pytest.importorskip("torchvision")
 
 FILE = Path(__file__).parents[2] / "examples" / "photos.py"
 

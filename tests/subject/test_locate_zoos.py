@@ -21,20 +21,17 @@ def run(subject):
 
 
 def test_timm_uses_the_models_own_size():
-    pytest.importorskip("timm")
     assert locate("timm:mobilenetv3_small_050").samples.shape == (1, 3, 224, 224)
 
 
 @pytest.mark.parametrize("name", ["resnet10t", "vit_tiny_patch16_224"])
 def test_timm_options(name):
-    pytest.importorskip("timm")
     subject = locate(f"timm:{name}?batch=2&size=64&classes=7")
     assert subject.samples.shape == (2, 3, 64, 64)
     assert run(subject).shape == (2, 7)
 
 
 def test_timm_weights_are_seeded_and_can_come_from_a_file(tmp_path):
-    pytest.importorskip("timm")
     first, other = (locate("timm:resnet10t?size=32", seed=seed).module for seed in (0, 1))
     assert not torch.equal(first.fc.weight, other.fc.weight)
     safetensors.torch.save_file(other.state_dict(), tmp_path / "w.safetensors")
@@ -51,19 +48,16 @@ def test_timm_weights_are_seeded_and_can_come_from_a_file(tmp_path):
     ],
 )
 def test_torchvision_kinds(spec, shapes):
-    pytest.importorskip("torchvision")
     assert [tuple(t.shape) for t in tensors(run(locate(spec)))] == shapes
 
 
 def test_torchvision_detection_takes_a_list_of_pictures():
-    pytest.importorskip("torchvision")
     subject = locate("torchvision:ssdlite320_mobilenet_v3_large?size=96&batch=2")
     (pictures,) = subject.inputs[0].args
     assert [tuple(p.shape) for p in pictures] == [(3, 96, 96)] * 2
 
 
 def test_transformers_text():
-    pytest.importorskip("transformers")
     subject = locate(f"transformers:bert?length=12&batch=2&{BERT}")
     assert subject.samples["input_ids"].shape == subject.samples["attention_mask"].shape == (2, 12)
     assert type(run(subject)).__name__.startswith("BaseModelOutput")
@@ -71,7 +65,6 @@ def test_transformers_text():
 
 
 def test_transformers_decoder_has_no_cache():
-    pytest.importorskip("transformers")
     subject = locate("transformers:GPT2LMHeadModel?n_layer=1&n_embd=32&n_head=2&vocab_size=90&length=8")
     output = run(subject)
     assert list(output) == ["logits"]
@@ -79,7 +72,6 @@ def test_transformers_decoder_has_no_cache():
 
 
 def test_transformers_pictures():
-    pytest.importorskip("transformers")
     options = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=32&image_size=32"
     subject = locate(f"transformers:vit?{options}")
     assert subject.samples["pixel_values"].shape == (1, 3, 32, 32)
@@ -87,14 +79,12 @@ def test_transformers_pictures():
 
 
 def test_transformers_encoder_decoder():
-    pytest.importorskip("transformers")
     subject = locate("transformers:t5?num_layers=1&num_decoder_layers=1&d_model=32&d_ff=32&num_heads=2&d_kv=8&length=6")
     assert set(subject.samples) == {"input_ids", "attention_mask", "decoder_input_ids"}
     assert run(subject).last_hidden_state.shape == (1, 6, 32)
 
 
 def test_transformers_whisper():
-    pytest.importorskip("transformers")
     options = (
         "encoder_layers=1&decoder_layers=1&d_model=32&encoder_attention_heads=2&decoder_attention_heads=2"
         "&encoder_ffn_dim=32&decoder_ffn_dim=32&max_source_positions=20&vocab_size=60&pad_token_id=0&length=4"
@@ -105,7 +95,6 @@ def test_transformers_whisper():
 
 
 def test_transformers_folder_with_and_without_weights(tmp_path):
-    pytest.importorskip("transformers")
     module = locate(f"transformers:BertModel?{BERT}", seed=1).module
     module.save_pretrained(tmp_path / "whole")
     loaded = locate(f"transformers:{tmp_path / 'whole'}?length=5").module
@@ -117,7 +106,6 @@ def test_transformers_folder_with_and_without_weights(tmp_path):
 
 
 def test_transformers_pickled_weights_are_refused(tmp_path):
-    pytest.importorskip("transformers")
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertModel"]}))
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(SubjectError, match="does not unpickle"):
@@ -135,14 +123,12 @@ def test_transformers_pickled_weights_are_refused(tmp_path):
     ],
 )
 def test_unknown_names_get_the_nearest(spec, expected):
-    pytest.importorskip(spec.partition(":")[0])
     with pytest.raises(UnknownNameError, match=expected):
         locate(spec)
 
 
 @pytest.mark.parametrize("package", ["timm", "torchvision"])
 def test_the_catalogue_agrees_with_the_package(package):
-    pytest.importorskip(package)
     import timm
     import torchvision
 
@@ -158,7 +144,6 @@ def test_a_package_that_is_not_installed(monkeypatch):
 
 
 def test_a_model_that_is_not_there_is_not_downloaded():
-    pytest.importorskip("transformers")
     with pytest.raises(SubjectError, match="downloads nothing"):
         locate("transformers:someone/some-model")
 

@@ -42,7 +42,6 @@ def nearest(x, y):
 
 
 def test_a_compiled_tile_is_sized_by_its_own_peak_and_serves_other_lengths():
-    pytest.importorskip("torch._inductor")
     x, y = torch.randn(4_000, 3), torch.randn(1_000, 3)
     budget = 256 << 10
     call = togi.lean(nearest, memory=budget, compile=True)

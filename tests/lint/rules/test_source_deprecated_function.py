@@ -7,13 +7,13 @@ import warnings
 from typing import Any
 
 import pytest
+import torch
 
 from togi.lint.data.deprecated_names import DEPRECATED, Deprecated
 from togi.lint.fix import apply_fixes
 from togi.lint.rules.source.deprecated_function import DeprecatedFunction
 from togi.lint.source.model import Source
 
-torch = pytest.importorskip("torch")
 MATRIX = torch.eye(3)
 CALLS = {
     "torch.nn.functional.upsample": lambda f: f(torch.ones(1, 1, 2, 2), scale_factor=2),

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 
 import pytest
+import torch
 
 from togi.lint.cache import rules_version
 from togi.lint.data.gone_names import GONE
@@ -14,7 +15,6 @@ from togi.lint.data.torch_names import behind_installed, torch_names
 from togi.lint.rules.source.nonexistent_function import NonexistentFunction
 from togi.lint.source.model import Source
 
-torch = pytest.importorskip("torch")
 SAME_VERSION = torch.__version__.partition("+")[0] == torch_names().version
 
 

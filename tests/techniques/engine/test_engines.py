@@ -25,13 +25,20 @@ CHEAP: list[tuple[str, Options]] = [
 CASES = [
     *((id, options, name) for id, options in CHEAP for name in FAMILY),
     ("torch_compile", {"mode": "default", "freezing": True}, "strided_input"),
-    ("aot_inductor", {"freezing": True, "max_autotune": False}, "channels_last_dynamic"),
+    ("aot_inductor", {"freezing": True, "max_autotune": False}, "strided_input"),
 ]
 """Compilers take seconds a module: one case each."""
-IDS = [f"{id}-{name}-{'-'.join(map(str, options.values()))}" for id, options, name in CASES]
+LONG: list[tuple[str, Options, str]] = [
+    ("aot_inductor", {"freezing": True, "max_autotune": False}, "channels_last_dynamic")
+]
 
 
-@pytest.mark.parametrize(("id", "options", "name"), CASES, ids=IDS)
+def _case(id: str, options: Options, name: str) -> Any:
+    marks = [pytest.mark.thorough] if (id, options, name) in LONG else []
+    return pytest.param(id, options, name, marks=marks, id=f"{id}-{name}-{'-'.join(map(str, options.values()))}")
+
+
+@pytest.mark.parametrize(("id", "options", "name"), [_case(*one) for one in (*CASES, *LONG)])
 def test_engine_equals_original_and_survives_saving(id: str, options: Options, name: str, tmp_path: Path) -> None:
     engine = technique(id)
     assert isinstance(engine, Engine)

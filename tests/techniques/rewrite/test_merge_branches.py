@@ -110,7 +110,10 @@ def test_one_and_three_dimensions(layer, norm, size, randomise, error_units, cal
     error_units(original, result, [sample])
 
 
-@pytest.mark.parametrize(("name", "sums"), [("repvgg_a0", 22), ("mobileone_s0", 43)])
+@pytest.mark.parametrize(
+    ("name", "sums"),
+    [("repvgg_a0", 22), pytest.param("mobileone_s0", 43, marks=pytest.mark.thorough)],
+)
 def test_real_architectures_become_plain(name, sums, randomise, error_units, calls):
     sample = images(1, 3, 32)
     original, result = merge(randomise(timm.create_model(name)), sample)
