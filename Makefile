@@ -5,23 +5,60 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint browser clean
+PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
+
+.PHONY: demo test test-thorough lint browser clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/togi tune examples/photos.py:subject --time-limit 3m --out photos.togi --report report.html --force
 	$(BIN)/python examples/photos.py photos.togi
 
-test: $(VENV)/.installed-test browser
-	$(BIN)/ruff check .
-	$(BIN)/mypy
-	$(BIN)/togi check
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+test: lint browser
+	$(PYTEST)
+
+# What takes long and repeats on more cases what the suite shows. CI runs it after `make test`.
+test-thorough: $(VENV)/.installed-test browser
+	$(PYTEST) -m thorough
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/togi check
+
+# The suite in other surroundings: it must not know the processor, the machine's quiet, the order of tests, the user's
+# home, language and time zone, or the folder that it lies in.
+SURROUNDINGS := test-avx2 test-one-core test-four-threads test-neighbours test-any-order test-no-home test-locale \
+  test-folder
+.PHONY: test-surroundings $(SURROUNDINGS)
+test-surroundings: $(SURROUNDINGS)
+$(SURROUNDINGS): $(VENV)/.installed-test
+
+test-avx2:
+	ONEDNN_MAX_CPU_ISA=AVX2 ATEN_CPU_CAPABILITY=avx2 $(PYTEST)
+
+test-one-core:
+	taskset -c 0 $(BIN)/python -m pytest
+
+test-four-threads:
+	OMP_NUM_THREADS=4 MKL_NUM_THREADS=4 $(PYTEST)
+
+test-neighbours:
+	for _ in 1 2; do (while kill -0 $$$$ 2>/dev/null; do :; done) & done; $(PYTEST)
+
+test-any-order:
+	$(PYTEST) --random-order-bucket=global --random-order-seed=1
+	$(PYTEST) --random-order-bucket=global --random-order-seed=2
+
+test-no-home:
+	env -u XDG_CACHE_HOME -u XDG_STATE_HOME HOME=/dev/null/nobody $(PYTEST)
+
+test-locale:
+	LC_ALL=C TZ=Pacific/Kiritimati PYTHONUTF8=0 $(PYTEST)
+
+test-folder:
+	to="$$(mktemp -d)/süß und leer/togi" && mkdir -p "$$to" && git ls-files -z | xargs -0 cp --parents -t "$$to" && \
+	  venv="$(CURDIR)/$(VENV)" && cd "$$to" && PYTHONPATH="$$to/src" "$$venv/bin/python" -m pytest -n 2 --dist loadfile
 
 # The report's tests open it in Chromium; without one, and without the right to install it, they skip and say so.
 browser:
