@@ -280,7 +280,7 @@ def memory(
 
 
 def _is_snapshot(subject: str | Path) -> bool:
-    from togi.footprint.snapshot.file import is_snapshot
+    from togi.footprint.snapshot import is_snapshot
 
     return is_snapshot(str(subject))
 

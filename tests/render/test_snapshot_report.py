@@ -7,15 +7,15 @@ import io
 from rich.console import Console
 
 from togi.footprint.snapshot.record import (
+    AllocatorTimeline,
     DeviceAccount,
     Held,
     History,
     Layer,
-    Moment,
     OutOfMemory,
     Pool,
     SnapshotAccount,
-    Timeline,
+    TraceEvent,
 )
 from togi.render.html import snapshot_html
 from togi.render.snapshot_text import snapshot_text
@@ -25,7 +25,7 @@ HOSTILE = "/tmp/<script>alert(1)</script>\x1b[31m.py:3 in f"
 
 
 def account(line: str = "/home/a/train.py:31 in step") -> SnapshotAccount:
-    moment = Moment(event=2, ms=1.5, line=line)
+    moment = TraceEvent(event=2, ms=1.5, line=line)
     failure = OutOfMemory(
         moment=moment,
         requested_bytes=64 * MIB,
@@ -47,7 +47,9 @@ def account(line: str = "/home/a/train.py:31 in step") -> SnapshotAccount:
             Held(bytes=2 * MIB, blocks=None, line="(before the recorded history)"),
         ),
         out_of_memory=(failure,),
-        timeline=Timeline(ms=(0.0, 1.5), bytes={Layer.ALLOCATED: (2 * MIB, 12 * MIB), Layer.CACHED: (0, 8 * MIB)}),
+        timeline=AllocatorTimeline(
+            ms=(0.0, 1.5), bytes={Layer.ALLOCATED: (2 * MIB, 12 * MIB), Layer.CACHED: (0, 8 * MIB)}
+        ),
     )
     pool = Pool(
         pool="default",

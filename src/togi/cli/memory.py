@@ -58,7 +58,7 @@ def memory(
     from togi.cli.memory_prediction import memory_of_prediction, must_predict
     from togi.cli.memory_snapshot import memory_of_snapshot
     from togi.cli.output import check_report_path, write_html
-    from togi.footprint.snapshot.file import is_snapshot
+    from togi.footprint.snapshot import is_snapshot
 
     if is_snapshot(subject):
         run_only = {"--train": train, "--optimizer": optimizer != "none", "--batch": batch is not None}

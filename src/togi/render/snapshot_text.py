@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.quantities import milliseconds, size
-from togi.footprint.snapshot.record import DeviceAccount, Held, History, Moment, OutOfMemory, Pool, SnapshotAccount
+from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
 from togi.render.memory_text import owners, short_line
 from togi.render.terminal import bullets, clean, stack, table
 
@@ -30,7 +30,7 @@ def snapshot_text(account: SnapshotAccount, *, limit: int = 10) -> RenderableTyp
     return stack(*(devices or [nothing]), bullets(notes))
 
 
-def moment_text(moment: Moment, history: History) -> str:
+def moment_text(moment: TraceEvent, history: History) -> str:
     """``event 1,200 of 5,000, after 31.2 ms``."""
     if moment.event < 0:
         return "before the first recorded event"

@@ -6,16 +6,36 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
-from togi.footprint.snapshot.file import SnapshotError, Window
-from togi.footprint.snapshot.history import device_account
-from togi.footprint.snapshot.lines import frame_of, users_line
-from togi.footprint.snapshot.machine import Machine
-from togi.footprint.snapshot.record import SnapshotAccount
-from togi.footprint.snapshot.segments import DeviceSegments, block_of
-from togi.footprint.snapshot.trace import Trace
-from togi.footprint.snapshot.values import HANDED_OVER, Frame, Items, Mapping
+from togi.footprint.snapshot.allocator import (
+    Alive,
+    DeviceSegments,
+    EventTrace,
+    FailedAllocation,
+    Frame,
+    Owner,
+    State,
+    Sum,
+    block_of,
+    frame_of,
+    held,
+    users_line,
+)
+from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, SnapshotAccount, TraceEvent
+from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler, SnapshotError, Window
 
 _FRAME: Final = {"filename", "line", "name"}
+_BEFORE = "(before the recorded history)"
+_WORTH_SAYING = 0.01
+
+
+def is_snapshot(path: str) -> bool:
+    """A name or a first byte that only a pickle has. Says nothing of what is in it."""
+    file = Path(path)
+    if not file.is_file():
+        return file.suffix in (".pickle", ".pkl")
+    with file.open("rb") as opened:
+        start = opened.read(2)
+    return file.suffix in (".pickle", ".pkl") or (len(start) == 2 and start[0] == 0x80 and 2 <= start[1] <= 5)
 
 
 def snapshot_account(path: str | Path) -> SnapshotAccount:
@@ -30,30 +50,30 @@ def snapshot_account(path: str | Path) -> SnapshotAccount:
             total_bytes = file.stat().st_size
             if not total_bytes:
                 raise SnapshotError(f"{file} is empty: the process may have died before it wrote the snapshot")
-            shapes = SnapshotShapes()
-            value = Machine(Window(opened, total_bytes), shapes).run()
+            consumer = SnapshotConsumer()
+            value = SafeUnpickler(Window(opened, total_bytes), consumer).run()
     except OSError as error:
         raise SnapshotError(f"{file} cannot be read: {error.strerror}") from None
-    return _account(file, total_bytes, value, shapes)
+    return _account(file, total_bytes, value, consumer)
 
 
-class SnapshotShapes:
-    """Recognises frames, blocks, segments and trace entries by their keys, and sums them up."""
+class SnapshotConsumer:
+    """Recognizes frames, blocks, segments and trace entries by their keys, and sums them up."""
 
     def __init__(self) -> None:
         self.segments: dict[int, dict[int, DeviceSegments]] = {}
         """By the identity of the list that they stand in, and by device."""
-        self.traces: dict[int, Trace] = {}
+        self.traces: dict[int, EventTrace] = {}
         self._frames: dict[tuple[str, int, str], Frame] = {}
-        self._holders: dict[int, Items] = {}
+        self._holders: dict[int, PickledList] = {}
 
-    def finished(self, mapping: Mapping, holder: Items | None) -> Any:
+    def finished(self, mapping: PickledDict, holder: PickledList | None) -> Any:
         if "action" in mapping and holder is not None:
             trace = self.traces.get(id(holder))
             if trace is None:
-                trace = self.traces[self._known(holder)] = Trace()
+                trace = self.traces[self._known(holder)] = EventTrace()
             trace.event(mapping)
-            return HANDED_OVER
+            return CONSUMED
         if mapping.keys() >= _FRAME:
             return self._frame(mapping)
         if "state" in mapping and "size" in mapping:
@@ -61,18 +81,18 @@ class SnapshotShapes:
         if "blocks" in mapping and "total_size" in mapping and holder is not None:
             devices = self.segments.setdefault(self._known(holder), {})
             devices.setdefault(int(mapping.get("device", 0)), DeviceSegments()).add(mapping)
-            return HANDED_OVER
+            return CONSUMED
         return mapping
 
-    def line_of(self, frames: list[Frame]) -> str:
-        return users_line(frames)
+    def line_of(self, frames: list[Any]) -> str | None:
+        return users_line(frames) if all(type(frame) is Frame for frame in frames) else None
 
-    def _known(self, holder: Items) -> int:
+    def _known(self, holder: PickledList) -> int:
         """The identity of a list, which is kept so that no other ever has the same one."""
         self._holders[id(holder)] = holder
         return id(holder)
 
-    def _frame(self, mapping: Mapping) -> Frame:
+    def _frame(self, mapping: PickledDict) -> Frame:
         key = str(mapping["filename"]), int(mapping["line"]), str(mapping["name"])
         frame = self._frames.get(key)
         if frame is None:
@@ -80,33 +100,33 @@ class SnapshotShapes:
         return frame
 
 
-def _account(file: Path, total_bytes: int, value: Any, shapes: SnapshotShapes) -> SnapshotAccount:
-    snapshot = {"segments": value} if type(value) is Items else value
-    if not isinstance(snapshot, dict) or type(snapshot.get("segments")) is not Items:
+def _account(file: Path, total_bytes: int, value: Any, consumer: SnapshotConsumer) -> SnapshotAccount:
+    snapshot = {"segments": value} if type(value) is PickledList else value
+    if not isinstance(snapshot, dict) or type(snapshot.get("segments")) is not PickledList:
         raise SnapshotError(
             f"{file} is a pickle of plain values, but no CUDA memory snapshot (it has no list 'segments'): "
             "torch.cuda.memory._dump_snapshot(FILE) writes one"
         )
-    segments = shapes.segments.get(id(snapshot["segments"]), {})
+    segments = consumer.segments.get(id(snapshot["segments"]), {})
     if snapshot["segments"]:
         raise SnapshotError(f"{file}: an item of 'segments' is no segment (it has no 'blocks' and 'total_size')")
-    traces = _traces(file, snapshot, shapes)
+    traces = _traces(file, snapshot, consumer)
     devices = sorted(segments.keys() | traces.keys())
     return SnapshotAccount(
         path=str(file),
         file_bytes=total_bytes,
-        devices=tuple(device_account(one, segments.get(one, DeviceSegments()), traces.get(one)) for one in devices),
+        devices=tuple(_device_account(one, segments.get(one, DeviceSegments()), traces.get(one)) for one in devices),
         allocator_settings=_settings(snapshot.get("allocator_settings")),
-        notes=tuple(_notes(traces, shapes)),
+        notes=tuple(_notes(traces, consumer)),
     )
 
 
-def _traces(file: Path, snapshot: dict[str, Any], shapes: SnapshotShapes) -> dict[int, Trace]:
+def _traces(file: Path, snapshot: dict[str, Any], consumer: SnapshotConsumer) -> dict[int, EventTrace]:
     """By device: the position of its list."""
     lists = snapshot.get("device_traces") or []
-    if type(lists) not in (Items, list) or any(type(one) is not Items or one for one in lists):
+    if type(lists) not in (PickledList, list) or any(type(one) is not PickledList or one for one in lists):
         raise SnapshotError(f"{file}: 'device_traces' is not a list of events for each device: is the file whole?")
-    found = ((device, shapes.traces.get(id(one))) for device, one in enumerate(lists))
+    found = ((device, consumer.traces.get(id(one))) for device, one in enumerate(lists))
     return {device: trace for device, trace in found if trace is not None}
 
 
@@ -116,14 +136,121 @@ def _settings(settings: Any) -> dict[str, Any]:
     return plain
 
 
-def _notes(traces: dict[int, Trace], shapes: SnapshotShapes) -> list[str]:
+def _notes(traces: dict[int, EventTrace], consumer: SnapshotConsumer) -> list[str]:
     notes: list[str] = []
     if not traces:
         notes.append(
             "no history was recorded, so that there is no peak and no timeline: call "
             "torch.cuda.memory._record_memory_history() before the code in question"
         )
-    host = sum(trace.events for trace in shapes.traces.values()) - sum(trace.events for trace in traces.values())
+    host = sum(trace.events for trace in consumer.traces.values()) - sum(trace.events for trace in traces.values())
     if host:
         notes.append(f"{host:,} events of pinned host memory are left out: this is the account of the devices")
+    return notes
+
+
+def _device_account(device: int, segments: DeviceSegments, trace: EventTrace | None) -> DeviceAccount:
+    return DeviceAccount(
+        device=device,
+        allocated_bytes=segments.allocated_bytes,
+        reserved_bytes=segments.reserved_bytes,
+        largest_free_bytes=segments.largest_free_bytes,
+        pools=segments.pools(),
+        alive=tuple(held(_sums([_named(address, one, trace) for address, one in segments.alive.items()]))),
+        history=_history(segments, trace) if trace else None,
+        notes=tuple(_device_notes(segments, trace)) if trace else (),
+    )
+
+
+def _history(segments: DeviceSegments, trace: EventTrace) -> History:
+    lasting = _lasting(segments, trace)
+    earlier = sum(one.size for one in lasting) + trace.freed_unseen_bytes
+    reserved = segments.reserved_bytes - trace.reserved
+    return History(
+        events=trace.events,
+        timed=trace.timed,
+        peak_allocated_bytes=earlier + trace.peak.allocated,
+        reserved_then_bytes=reserved + trace.peak.reserved,
+        peak=_moment(trace.peak),
+        peak_reserved_bytes=reserved + trace.peak_reserved.reserved,
+        peak_reserved=_moment(trace.peak_reserved),
+        earlier_bytes=earlier,
+        holdings=tuple(_holdings(lasting, trace)),
+        out_of_memory=tuple(_failure(one, earlier, reserved) for one in trace.failures),
+        timeline=trace.timeline.finished(earlier, reserved),
+    )
+
+
+def _lasting(segments: DeviceSegments, trace: EventTrace) -> list[Alive]:
+    """Blocks from before the first event that are still alive: alive at the peak too, whenever that was."""
+    return [one for address, one in segments.alive.items() if address not in trace.live]
+
+
+def _holdings(lasting: list[Alive], trace: EventTrace) -> list[Held]:
+    sums = {owner: _copy(one) for owner, one in trace.at_peak.items()}
+    for owner, one in _sums(lasting).items():
+        sums.setdefault(owner, Sum()).add(one.bytes, one.blocks)
+    found = held(sums)
+    if unknown := trace.freed_unseen_bytes - trace.unseen_at_peak_bytes:
+        found.append(Held(bytes=unknown, blocks=None, line=_BEFORE))
+    return sorted(found, key=lambda one: (-one.bytes, one.line, one.pool))
+
+
+def _named(address: int, one: Alive, trace: EventTrace | None) -> Alive:
+    """A block without a traceback gets the one of its allocation, where that was recorded."""
+    if one.owner.line or trace is None or address not in trace.live:
+        return one
+    return Alive(one.size, one.owner._replace(line=trace.live[address][1].line))
+
+
+def _sums(alive: list[Alive]) -> dict[Owner, Sum]:
+    sums: dict[Owner, Sum] = {}
+    for one in alive:
+        sums.setdefault(one.owner, Sum()).add(one.size, 1)
+    return sums
+
+
+def _copy(one: Sum) -> Sum:
+    copied = Sum()
+    copied.add(one.bytes, one.blocks)
+    return copied
+
+
+def _moment(point: State) -> TraceEvent:
+    return TraceEvent(event=point.event, ms=point.ms, line=point.line)
+
+
+def _failure(failure: FailedAllocation, earlier: int, reserved: int) -> OutOfMemory:
+    return OutOfMemory(
+        moment=_moment(failure.point),
+        requested_bytes=failure.requested,
+        device_free_bytes=failure.device_free,
+        allocated_bytes=earlier + failure.point.allocated,
+        reserved_bytes=reserved + failure.point.reserved,
+    )
+
+
+def _device_notes(segments: DeviceSegments, trace: EventTrace) -> list[str]:
+    notes: list[str] = []
+    if trace.freed_unseen_bytes:
+        notes.append(
+            f"{trace.freed_unseen_bytes:,} bytes were allocated before the first recorded event and freed later; which "
+            "lines asked for them is not in the file. Record earlier, or with a larger max_entries"
+        )
+    if trace.unrecorded_frees:
+        notes.append(
+            f"{trace.unrecorded_frees:,} blocks were allocated where one was alive by the events: frees were not "
+            "recorded (skip_actions), so that the peak is too high by what lay dead"
+        )
+    told = sum(size for size, _ in trace.live.values())
+    booked = sum(one.size for address, one in segments.alive.items() if address in trace.live)
+    if lost := [address for address in trace.live if address not in segments.alive]:
+        notes.append(
+            f"{len(lost):,} blocks are alive by the events and not in the segments: segments and events disagree"
+        )
+    elif booked - told > _WORTH_SAYING * max(booked, 1):
+        notes.append(
+            f"the allocator gave {booked - told:,} bytes more to the blocks alive in the end than the events tell "
+            "(requests rounded to 512 bytes): the true peak is higher by about as much"
+        )
     return notes

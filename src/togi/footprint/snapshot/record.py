@@ -1,4 +1,4 @@
-"""What an account of a CUDA memory snapshot says."""
+"""The account of a CUDA memory snapshot, as a record."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Held(Record):
     stream: int | None = None
 
 
-class Moment(Record):
+class TraceEvent(Record):
     """An event of the recorded history."""
 
     event: int
@@ -32,7 +32,7 @@ class Moment(Record):
 class OutOfMemory(Record):
     """The allocator raised OutOfMemoryError."""
 
-    moment: Moment
+    moment: TraceEvent
     requested_bytes: int
     device_free_bytes: int | None = None
     """What CUDA still reported to be free."""
@@ -63,7 +63,7 @@ class Layer(StrEnum):
     CACHED = "reserved, not allocated"
 
 
-class Timeline(Record):
+class AllocatorTimeline(Record):
     """Over the recorded history, thinned out; every stretch shows the moment at which the most was allocated."""
 
     ms: tuple[float, ...]
@@ -79,15 +79,15 @@ class History(Record):
     """Sum of ``holdings``."""
     reserved_then_bytes: int
     """Reserved when the most was allocated."""
-    peak: Moment
+    peak: TraceEvent
     peak_reserved_bytes: int
-    peak_reserved: Moment
+    peak_reserved: TraceEvent
     earlier_bytes: int
     """Allocated before the first recorded event."""
     holdings: tuple[Held, ...]
     """Owners at the peak, the largest first."""
     out_of_memory: tuple[OutOfMemory, ...] = ()
-    timeline: Timeline
+    timeline: AllocatorTimeline
 
     @property
     def fragmentation_bytes(self) -> int:

@@ -16,13 +16,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from togi.footprint.snapshot import file as snapshot_file
-from togi.footprint.snapshot import is_snapshot, machine, snapshot_account
-from togi.footprint.snapshot.account import SnapshotShapes
-from togi.footprint.snapshot.file import SnapshotError, Window
-from togi.footprint.snapshot.lines import frame_of, users_line
-from togi.footprint.snapshot.machine import Machine
-from togi.footprint.snapshot.values import HANDED_OVER, Frame, Items, Mapping
+from togi.footprint.snapshot import is_snapshot, snapshot_account, unpickler
+from togi.footprint.snapshot.account import SnapshotConsumer
+from togi.footprint.snapshot.allocator import Frame, frame_of, users_line
+from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler, SnapshotError, Window
 
 FILENAMES = st.sampled_from(
     ["/a/train.py", "/p/site-packages/torch/nn/functional.py", "??", "", "<stdin>", "m\u00f6dul.py"]
@@ -88,7 +85,7 @@ def snapshots(draw: st.DrawFn) -> dict[str, Any]:
     }
 
 
-class Recording(SnapshotShapes):
+class KeepingConsumer(SnapshotConsumer):
     """Keeps what is handed over, for comparison only."""
 
     def __init__(self) -> None:
@@ -96,18 +93,18 @@ class Recording(SnapshotShapes):
         self.entries: dict[int, list[dict[str, Any]]] = {}
         self.blocks: list[tuple[int, str, str]] = []
 
-    def finished(self, mapping: Mapping, holder: Items | None) -> Any:
+    def finished(self, mapping: PickledDict, holder: PickledList | None) -> Any:
         kept = super().finished(mapping, holder)
-        if kept is HANDED_OVER and "action" in mapping:
+        if kept is CONSUMED and "action" in mapping:
             self.entries.setdefault(id(holder), []).append(dict(mapping))
-        elif kept is HANDED_OVER:
+        elif kept is CONSUMED:
             self.blocks += mapping["blocks"]
         return kept
 
 
-def parse(data: bytes) -> tuple[Any, Recording]:
-    shapes = Recording()
-    return Machine(Window(io.BytesIO(data), len(data)), shapes).run(), shapes
+def parse(data: bytes) -> tuple[Any, KeepingConsumer]:
+    consumer = KeepingConsumer()
+    return SafeUnpickler(Window(io.BytesIO(data), len(data)), consumer).run(), consumer
 
 
 def line(frames: list[dict[str, Any]]) -> str:
@@ -123,18 +120,18 @@ def test_equals_what_pickle_loads(value: dict[str, Any], protocol: int, optimize
     if protocol == 2 and b"bytes" in data:
         return
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(snapshot_file, "CHUNK_BYTES", chunk + 2**16)
-        found, shapes = parse(data)
+        patch.setattr(unpickler, "CHUNK_BYTES", chunk + 2**16)
+        found, consumer = parse(data)
     loaded = pickle.loads(data)
     assert found["allocator_settings"] == loaded["allocator_settings"]
-    assert [tuple(block) for block in shapes.blocks] == [
+    assert [tuple(block) for block in consumer.blocks] == [
         (block["size"], block["state"], line(block["frames"]))
         for segment in loaded["segments"]
         for block in segment["blocks"]
     ]
     for here, there in zip(found["device_traces"], loaded["device_traces"], strict=True):
         expected = [{**entry, "frames": line(entry["frames"])} for entry in there]
-        assert shapes.entries.get(id(here), []) == expected
+        assert consumer.entries.get(id(here), []) == expected
         assert here == []
 
 
@@ -240,7 +237,7 @@ def test_an_entry_that_stands_twice_is_refused(training: dict[str, Any]) -> None
 
 
 def test_endless_nesting_does_not_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(machine, "_PLAIN_LIMIT", 1000)
+    monkeypatch.setattr(unpickler, "_PLAIN_LIMIT", 1000)
     with pytest.raises(SnapshotError, match="more than 1,000 values"):
         parse(b"\x80\x04" + b"]" * 5000 + b".")
 
@@ -250,9 +247,9 @@ def test_nothing_is_kept_of_finished_entries(making: Any) -> None:
     for number in range(5000):
         making.event(0, "alloc", 512, list(stack), addr=number << 20, user_metadata=f"step {number % 3}")
     data = pickle.dumps(making.snapshot(), protocol=4)
-    reader = Machine(Window(io.BytesIO(data), len(data)), SnapshotShapes())
+    reader = SafeUnpickler(Window(io.BytesIO(data), len(data)), SnapshotConsumer())
     reader.run()
-    kept = [value for value in reader._memo if isinstance(value, Items | Mapping | Frame)]
+    kept = [value for value in reader._memo if isinstance(value, PickledList | PickledDict | Frame)]
     assert len(kept) < 20
 
 
