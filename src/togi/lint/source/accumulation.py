@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.source.compiled import names_in
 from togi.lint.source.loaders import assigned
+from togi.lint.source.syntax import last_name
 from togi.lint.source.tree import Function
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def _changes(source: Source, index: ast.expr) -> bool:
         name
         for loop in source.loops(index)
         if isinstance(loop, ast.For) and isinstance(loop.iter, ast.Call)
-        for name in names_in(loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target)
+        for name in names_in(source, loop.target.elts[0] if isinstance(loop.target, ast.Tuple) else loop.target)
         if isinstance(loop.iter.func, ast.Name) and loop.iter.func.id in ("range", "enumerate")
     ]
     return isinstance(index, ast.Name) and index.id in counted
@@ -107,20 +108,20 @@ def _sums_up(source: Source, func: ast.Attribute) -> bool:
     definition = source.value(func.value).definition
     if isinstance(definition, ast.ClassDef):
         method = source.classes.method(definition, func.attr)
-        return method is not None and _adds_argument(method)
+        return method is not None and _adds_argument(source, method)
     made = [one.func for one in assigned(source, func.value) if isinstance(one, ast.Call)]
     if made:
         return all(_METERS.search(ast.unparse(one)) for one in made)
-    name = func.value.attr if isinstance(func.value, ast.Attribute) else getattr(func.value, "id", "")
+    name = last_name(func.value)
     return bool(_NAMED_METER.search(name))
 
 
-def _adds_argument(method: Function) -> bool:
+def _adds_argument(source: Source, method: Function) -> bool:
     """Whether a method adds its first argument, as it is, to an attribute or to a list in one."""
     arguments = [one.arg for one in (*method.args.posonlyargs, *method.args.args)]
-    if len(arguments) < 2 or _is_bound(method, arguments[1]):
+    if len(arguments) < 2 or _is_bound(source, method, arguments[1]):
         return False
-    for node in ast.walk(method):
+    for node in source.walk(method, ast.AugAssign, ast.Call):
         if isinstance(node, ast.AugAssign) and isinstance(node.target, ast.Attribute):
             kept = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "append":
@@ -132,9 +133,9 @@ def _adds_argument(method: Function) -> bool:
     return False
 
 
-def _is_bound(method: Function, name: str) -> bool:
+def _is_bound(source: Source, method: Function, name: str) -> bool:
     """``value = value.item()``, first."""
-    return any(isinstance(n, ast.Name) and n.id == name and isinstance(n.ctx, ast.Store) for n in ast.walk(method))
+    return any(n.id == name and isinstance(n.ctx, ast.Store) for n in source.walk(method, ast.Name))
 
 
 def _passes_on(node: ast.expr, name: str) -> bool:

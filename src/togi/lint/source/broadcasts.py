@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from togi.lint.source import torch_api
-from togi.lint.source.syntax import inserts_axis, is_pairwise
+from togi.lint.source.syntax import inserts_axis, is_pairwise, last_name
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def peak(block: Sequence[Step], *, freed: bool = False) -> Peak:
 
 
 def _step(source: Source, statement: ast.stmt, sizes: dict[str, float]) -> Step:
-    names = [node for node in ast.walk(statement) if isinstance(node, ast.Name)]
+    names = source.walk(statement, ast.Name)
     reads = frozenset(node.id for node in names if isinstance(node.ctx, ast.Load))
     stored = {node.id for node in names if not isinstance(node.ctx, ast.Load)}
     value = getattr(statement, "value", None)
@@ -85,7 +85,7 @@ def _step(source: Source, statement: ast.stmt, sizes: dict[str, float]) -> Step:
             binds[statement.targets[0].id] = held
             sizes[statement.targets[0].id] = size(source, value, sizes)
         return Step(statement, temporary, binds if not isinstance(statement, ast.AugAssign) else {}, reads)
-    inner = [one for one in ast.walk(statement) if isinstance(one, ast.BinOp | ast.Call)]
+    inner = source.walk(statement, ast.BinOp, ast.Call)
     return Step(statement, max((size(source, one, sizes) for one in inner), default=0.0), {}, reads)
 
 
@@ -143,7 +143,7 @@ def size(source: Source, node: ast.expr, sizes: Mapping[str, float]) -> float:
 
 def _of_call(source: Source, node: ast.Call, sizes: Mapping[str, float]) -> float:
     func = node.func
-    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    name = last_name(func)
     if name in ("cdist", "outer", "ger", "pairwise_distances"):
         return PAIRS_OF_NUMBERS
     if name in _JOINING:
@@ -203,18 +203,18 @@ def takes_one_row(source: Source, function: ast.FunctionDef, depth: int = _DEPTH
 
 def _hands_one_row(source: Source, site: ast.Call, depth: int) -> bool:
     around = source.function(site)
-    if any(_is_one_row(one) or _is_bound_to_one_row(one, around) for one in site.args):
+    if any(_is_one_row(one) or _is_bound_to_one_row(source, one, around) for one in site.args):
         return True
     return isinstance(around, ast.FunctionDef) and depth > 0 and takes_one_row(source, around, depth - 1)
 
 
-def _is_bound_to_one_row(node: ast.expr, around: ast.AST | None) -> bool:
+def _is_bound_to_one_row(source: Source, node: ast.expr, around: ast.AST | None) -> bool:
     if not isinstance(node, ast.Name) or around is None:
         return False
     bound = [
         one.value
-        for one in ast.walk(around)
-        if isinstance(one, ast.Assign) and any(ast.unparse(target) == node.id for target in one.targets)
+        for one in source.walk(around, ast.Assign)
+        if any(ast.unparse(target) == node.id for target in one.targets)
     ]
     return bool(bound) and all(_is_one_row(one) for one in bound)
 

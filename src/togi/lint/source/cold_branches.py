@@ -7,6 +7,8 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from togi.lint.source import torch_api
+from togi.lint.source.syntax import last_name
+from togi.lint.source.tree import Tree
 
 Qualified = Callable[[ast.AST], str | None]
 _COUNTERS = re.compile(
@@ -19,28 +21,30 @@ _LISTENERS = re.compile(r"(^|_)(streamer|callback|writer|logger|recorder)$")
 _CLOCKS = ("time.time", "time.perf_counter", "time.monotonic")
 
 
-def rare_branch(test: ast.expr, qualified: Qualified, loop_targets: frozenset[str]) -> bool | None:
+def rare_branch(tree: Tree, test: ast.expr, qualified: Qualified, loop_targets: frozenset[str]) -> bool | None:
     """Which branch of ``if test`` runs rarely: True for the body, False for the ``else``, None for neither."""
     if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not):
-        inner = rare_branch(test.operand, qualified, loop_targets)
+        inner = rare_branch(tree, test.operand, qualified, loop_targets)
         return None if inner is None else not inner
     if isinstance(test, ast.BoolOp):
-        found = [rare_branch(one, qualified, loop_targets) for one in test.values]
+        found = [rare_branch(tree, one, qualified, loop_targets) for one in test.values]
         if isinstance(test.op, ast.And):
             return True if True in found else None
         return True if all(found) else False if False in found else None
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
-        return _comparison(test, test.ops[0], qualified, loop_targets)
-    if isinstance(test, ast.BinOp) and _is_periodic(test, loop_targets):
+        return _comparison(tree, test, test.ops[0], qualified, loop_targets)
+    if isinstance(test, ast.BinOp) and _is_periodic(tree, test, loop_targets):
         return False
     return True if _is_switch(test, qualified) else None
 
 
-def _comparison(test: ast.Compare, op: ast.cmpop, qualified: Qualified, loop_targets: frozenset[str]) -> bool | None:
+def _comparison(
+    tree: Tree, test: ast.Compare, op: ast.cmpop, qualified: Qualified, loop_targets: frozenset[str]
+) -> bool | None:
     sides = (test.left, test.comparators[0])
-    if any(_is_periodic(side, loop_targets) for side in sides):
+    if any(_is_periodic(tree, side, loop_targets) for side in sides):
         return True if isinstance(op, ast.Eq) else False if isinstance(op, ast.NotEq | ast.Gt) else None
-    if any(_mentions_clock(side, qualified) for side in sides):
+    if any(_mentions_clock(tree, side, qualified) for side in sides):
         return True
     if isinstance(op, ast.IsNot | ast.Is) and any(_is_listener(side) for side in sides):
         return isinstance(op, ast.IsNot)
@@ -52,7 +56,7 @@ def _comparison(test: ast.Compare, op: ast.cmpop, qualified: Qualified, loop_tar
 
 def _is_listener(node: ast.expr) -> bool:
     """``streamer``, ``callback``, ``self.writer``: what somebody may hand in who wants to watch."""
-    name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    name = last_name(node)
     return bool(_LISTENERS.search(name))
 
 
@@ -60,20 +64,16 @@ def _is_text(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
-def _is_periodic(node: ast.expr, loop_targets: frozenset[str]) -> bool:
+def _is_periodic(tree: Tree, node: ast.expr, loop_targets: frozenset[str]) -> bool:
     """``step % interval``, ``(i + 1) % args.log_every``."""
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)):
         return False
-    names = [
-        one.attr if isinstance(one, ast.Attribute) else one.id
-        for one in ast.walk(node.left)
-        if isinstance(one, ast.Name | ast.Attribute)
-    ]
+    names = [last_name(one) for one in tree.walk(node.left, ast.Name, ast.Attribute)]
     return any(name in loop_targets or (_COUNTERS.match(name) and len(name) > 2) for name in names)
 
 
-def _mentions_clock(node: ast.expr, qualified: Qualified) -> bool:
-    return any(isinstance(one, ast.Call) and qualified(one.func) in _CLOCKS for one in ast.walk(node))
+def _mentions_clock(tree: Tree, node: ast.expr, qualified: Qualified) -> bool:
+    return any(qualified(one.func) in _CLOCKS for one in tree.walk(node, ast.Call))
 
 
 def _is_switch(test: ast.expr, qualified: Qualified) -> bool:
@@ -89,28 +89,28 @@ def _is_switch(test: ast.expr, qualified: Qualified) -> bool:
     return isinstance(test, ast.Name) and bool(_SWITCHES.search(test.id))
 
 
-def fills_cache(node: ast.If) -> bool:
+def fills_cache(tree: Tree, node: ast.If) -> bool:
     """``if self.x is None or ...: self.x = ...``: what runs once, or when a size changes."""
-    tested = {ast.unparse(one) for one in _cache_tests(node.test)}
-    return bool(tested) and bool(tested & _stored([node]))
+    tested = {ast.unparse(one) for one in _cache_tests(tree, node.test)}
+    return bool(tested) and bool(tested & _stored(tree, [node]))
 
 
-def returns_cached(node: ast.If, block: Sequence[ast.stmt]) -> bool:
+def returns_cached(tree: Tree, node: ast.If, block: Sequence[ast.stmt]) -> bool:
     """``if self.x is not None: return``, and further down ``self.x = ...``: the rest runs once."""
-    if not any(isinstance(one, ast.Return) for one in ast.walk(node)):
+    if not tree.walk(node, ast.Return):
         return False
-    if any(_is_large_enough(one) for one in ast.walk(node)):
+    if any(_is_large_enough(tree, one) for one in tree.walk(node, ast.If)):
         return True
-    tested = {ast.unparse(one) for one in ast.walk(node.test) if _is_own(one)}
-    return bool(tested) and bool(tested & _stored(block))
+    tested = {ast.unparse(one) for one in tree.walk(node.test, ast.Attribute) if _is_own(one)}
+    return bool(tested) and bool(tested & _stored(tree, block))
 
 
-def _is_large_enough(node: ast.AST) -> bool:
+def _is_large_enough(tree: Tree, node: ast.If) -> bool:
     """``if table.size(1) >= n: return table``: the rest runs where the table has to grow."""
     match node:
         case ast.If(test=ast.Compare(left=left, ops=[ast.GtE() | ast.Gt()])):
-            sized = {ast.unparse(owner) for one in ast.walk(left) if (owner := _sized(one)) is not None}
-            given = [one.value for one in ast.walk(node) if isinstance(one, ast.Return) and one.value is not None]
+            sized = {ast.unparse(owner) for one in tree.walk(left) if (owner := _sized(one)) is not None}
+            given = [one.value for one in tree.walk(node, ast.Return) if one.value is not None]
             return any(ast.unparse(one) in sized for one in given)
     return False
 
@@ -128,18 +128,18 @@ def _is_own(node: ast.AST) -> bool:
     return isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id == "self"
 
 
-def _stored(block: Sequence[ast.stmt]) -> set[str]:
+def _stored(tree: Tree, block: Sequence[ast.stmt]) -> set[str]:
     """Attributes that ``block`` assigns, or assigns items of."""
-    assigned = [one for statement in block for one in ast.walk(statement) if isinstance(one, ast.Assign)]
+    assigned = [one for statement in block for one in tree.walk(statement, ast.Assign)]
     targets = [target for one in assigned for target in one.targets]
     parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
     stored = [part.value if isinstance(part, ast.Subscript) else part for part in parts]
     return {ast.unparse(one) for one in stored if isinstance(one, ast.Attribute)}
 
 
-def _cache_tests(test: ast.expr) -> Iterator[ast.expr]:
+def _cache_tests(tree: Tree, test: ast.expr) -> Iterator[ast.expr]:
     """Attributes that ``test`` finds empty: ``self.x is None``, ``key not in self.cache``."""
-    for one in ast.walk(test):
+    for one in tree.walk(test, ast.Compare, ast.Call):
         if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Is | ast.NotIn | ast.NotEq | ast.Gt | ast.Lt):
             yield from (side for side in (one.left, one.comparators[0]) if isinstance(side, ast.Attribute))
         elif isinstance(one, ast.Call):

@@ -61,10 +61,10 @@ def _compiled_in_place(source: Source, callee: ast.expr) -> ast.Call | None:
     return None
 
 
-def loop_names(loop: ast.AST) -> set[str]:
+def loop_names(source: Source, loop: ast.AST) -> set[str]:
     """Names that one pass of a loop binds: its target's and those assigned in its body."""
-    return {node.id for node in ast.walk(loop) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return {node.id for node in source.walk(loop, ast.Name) if isinstance(node.ctx, ast.Store)}
 
 
-def names_in(node: ast.AST) -> set[str]:
-    return {part.id for part in ast.walk(node) if isinstance(part, ast.Name)}
+def names_in(source: Source, node: ast.AST) -> set[str]:
+    return {part.id for part in source.walk(node, ast.Name)}

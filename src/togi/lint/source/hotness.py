@@ -16,8 +16,9 @@ from togi.lint.source.cold_branches import fills_cache, rare_branch, returns_cac
 from togi.lint.source.definitions import Callers, Classes
 from togi.lint.source.flow import Flow
 from togi.lint.source.names import Names
+from togi.lint.source.syntax import last_name, position
 from togi.lint.source.tree import COMPREHENSIONS, FUNCTIONS, LOOPS, Function, Loop, Tree
-from togi.lint.source.value import Hot, Kind, Value
+from togi.lint.source.value import Hot, Kind, Value, excerpt
 
 STEPS = frozenset(
     """training_step validation_step test_step predict_step compute_loss train_step eval_step val_step
@@ -37,6 +38,12 @@ _PREPARATION = re.compile(
 _PREPARING = re.compile(r"(Transform|Augment\w*|Processor|FeatureExtractor|Tokenizer|Collator)$")
 _CHECKS = re.compile(r"(check|assert|raise)")
 _BEFORE_AND_AFTER = re.compile(r"warm_?up", re.IGNORECASE)
+
+
+_MAY_BE_RARE = {ast.Raise, ast.Assert, ast.ExceptHandler, ast.If, ast.IfExp, ast.BoolOp}
+_Way = tuple[list[Loop], Function | None, bool]
+"""The loops that repeat a place, its function, and whether something on the way makes it rare."""
+_RARE: _Way = ([], None, True)
 
 
 class Hotness:
@@ -61,6 +68,9 @@ class Hotness:
         self._prepares_data = bool(_PREPARATION.search(path))
         self._functions: dict[ast.AST, str | None] = {}
         self._loops: dict[ast.AST, str | None] = {}
+        self._ways: dict[ast.stmt, _Way] = {}
+        self._skips: dict[ast.stmt, ast.stmt | None] = {}
+        """By the first statement of a block, the one that skips the rest of the block most of the time."""
 
     def hot(self, node: ast.AST) -> Hot | None:
         """Why ``node`` runs often."""
@@ -79,24 +89,40 @@ class Hotness:
                 return Hot(reason, function=function)
         return None
 
-    def _climb(self, node: ast.AST) -> tuple[list[Loop], Function | None, bool]:
+    def _climb(self, node: ast.AST) -> _Way:
         """The loops that repeat ``node``, its function, and whether something on the way makes it rare."""
         loops: list[Loop] = []
-        once = False
         child = node
-        for above in self._tree.ancestors(node):
-            if isinstance(above, FUNCTIONS) and (isinstance(child, ast.stmt) or isinstance(above, ast.Lambda)):
-                body = above.body if isinstance(above.body, list) else []
-                over = isinstance(child, ast.stmt) and self._passed_over(body, child)
-                return ([], None, True) if over else (loops, above, False)
+        while not isinstance(child, ast.stmt):
+            above = self._tree.parents.get(child)
+            if above is None:
+                return loops, None, False
+            if isinstance(above, ast.Lambda):
+                return loops, above, False
             if self._is_rare(above, child):
-                return [], None, True
+                return _RARE
+            if isinstance(above, LOOPS) and self._repeats(above, child):
+                loops.append(above)
+            child = above
+        if child not in self._ways:
+            self._ways[child] = self._climb_statements(child)
+        around, function, rare = self._ways[child]
+        return [*loops, *around], function, rare
+
+    def _climb_statements(self, child: ast.AST) -> _Way:
+        loops: list[Loop] = []
+        once = False
+        for above in self._tree.ancestors(child):
             if isinstance(child, ast.stmt):
                 block = _block(above, child)
                 if self._passed_over(block, child):
-                    return [], None, True
+                    return _RARE
+                if isinstance(above, FUNCTIONS):
+                    return loops, above, False
                 if isinstance(above, ast.If | ast.ExceptHandler) and _leaves(block):
                     once = True
+            if self._is_rare(above, child):
+                return _RARE
             if isinstance(above, LOOPS):
                 if not once and self._repeats(above, child):
                     loops.append(above)
@@ -110,6 +136,8 @@ class Hotness:
         return True
 
     def _is_rare(self, above: ast.AST, child: ast.AST) -> bool:
+        if type(above) not in _MAY_BE_RARE:
+            return False
         if isinstance(above, ast.Raise):
             return True
         if isinstance(above, ast.Assert):
@@ -123,7 +151,7 @@ class Hotness:
                 return rare is (child in body)
             if not isinstance(above, ast.If):
                 return False
-            return _fails(_block(above, child)) or (child in above.body and fills_cache(above))
+            return _fails(_block(above, child)) or (child in above.body and fills_cache(self._tree, above))
         if isinstance(above, ast.BoolOp) and isinstance(above.op, ast.And):
             before = above.values[: above.values.index(child)] if child in above.values else []
             return any(self._rare(one, above) is True for one in before)
@@ -135,23 +163,24 @@ class Hotness:
         for loop in self._tree.loops(at):
             if isinstance(loop, ast.For | ast.AsyncFor):
                 targets |= _counters(loop)
-        return rare_branch(test, lambda node: self._names.qualified(node, scope), frozenset(targets))
+        return rare_branch(self._tree, test, lambda node: self._names.qualified(node, scope), frozenset(targets))
 
     def _passed_over(self, block: Sequence[ast.stmt], child: ast.stmt) -> bool:
         """Whether an earlier statement of the block skips the rest most of the time: ``if step % n: continue``."""
-        for statement in block:
-            if statement is child:
-                return False
-            if (
-                isinstance(statement, ast.If)
-                and isinstance(statement.body[-1], ast.Continue | ast.Return)
-                and not statement.orelse
-                and self._rare(statement.test, statement) is False
-            ):
-                return True
-            if isinstance(statement, ast.If) and returns_cached(statement, block):
-                return True
-        return False
+        if not block:
+            return False
+        if block[0] not in self._skips:
+            self._skips[block[0]] = next((one for one in block if self._skips_rest(one, block)), None)
+        skip = self._skips[block[0]]
+        return skip is not None and position(skip) < position(child)
+
+    def _skips_rest(self, statement: ast.stmt, block: Sequence[ast.stmt]) -> bool:
+        if not isinstance(statement, ast.If):
+            return False
+        leaves = isinstance(statement.body[-1], ast.Continue | ast.Return) and not statement.orelse
+        if leaves and self._rare(statement.test, statement) is False:
+            return True
+        return returns_cached(self._tree, statement, block)
 
     def _may_be_hot(self, function: Function | None) -> bool:
         if function is None or isinstance(function, ast.Lambda):
@@ -230,13 +259,11 @@ class Hotness:
     def _loop(self, loop: Loop) -> str | None:
         iterated = iterated_by(loop)
         if iterated is not None:
-            if any(
-                isinstance(one, ast.Name | ast.Attribute) and _BEFORE_AND_AFTER.search(_last_name(one))
-                for one in ast.walk(iterated)
-            ):
+            named = self._tree.walk(iterated, ast.Name, ast.Attribute)
+            if any(_BEFORE_AND_AFTER.search(last_name(one)) for one in named):
                 return None
             if gives_batches(self._flow.value(iterated)):
-                return f"it runs for every batch of {_short(iterated)} (loop in line {loop.lineno})"
+                return f"it runs for every batch of {excerpt(iterated, 40)} (loop in line {loop.lineno})"
         trigger = next(filter(None, map(self._trigger, direct_calls(loop))), None)
         return f"it runs in every turn of the loop in line {loop.lineno}, which calls {trigger}" if trigger else None
 
@@ -246,23 +273,22 @@ class Hotness:
             if func.attr == "backward":
                 return "backward()"
             if func.attr == "step" and self._flow.value(func.value).kind is Kind.OPTIMIZER:
-                return f"{_short(func)}()"
+                return f"{excerpt(func, 40)}()"
         definition = self._flow.value(func).definition
         if isinstance(definition, ast.FunctionDef) and self._runs_module(definition):
-            return f"{_short(func)}(...), which runs a model"
+            return f"{excerpt(func, 40)}(...), which runs a model"
         called = isinstance(func, ast.Name | ast.Attribute | ast.Subscript) and bool(call.args or call.keywords)
-        return f"{_short(func)}(...)" if called and self._flow.value(func).kind is Kind.MODULE else None
+        return f"{excerpt(func, 40)}(...)" if called and self._flow.value(func).kind is Kind.MODULE else None
 
     def _runs_module(self, function: ast.FunctionDef) -> bool:
         """Whether a plain function calls a module once: not in a loop of its own, and not as its training."""
         if self._tree.class_of(function) is not None or not self._may_be_hot(function):
             return False
-        calls = [one for one in ast.walk(function) if isinstance(one, ast.Call)]
-        if any(isinstance(one, ast.For | ast.While) for one in ast.walk(function)):
+        if self._tree.walk(function, ast.For, ast.While):
             return False
         return any(
             isinstance(call.func, ast.Name) and call.args and self._flow.value(call.func).kind is Kind.MODULE
-            for call in calls
+            for call in self._tree.walk(function, ast.Call)
         )
 
 
@@ -329,12 +355,3 @@ def _fails(block: Sequence[ast.stmt]) -> bool:
 
 def _leaves(block: Sequence[ast.stmt]) -> bool:
     return bool(block) and isinstance(block[-1], ast.Break | ast.Return | ast.Raise)
-
-
-def _last_name(node: ast.Name | ast.Attribute) -> str:
-    return node.id if isinstance(node, ast.Name) else node.attr
-
-
-def _short(node: ast.AST) -> str:
-    text = ast.unparse(node)
-    return text if len(text) <= 40 else text[:37] + "..."

@@ -7,10 +7,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+from weakref import WeakKeyDictionary
 
 from togi.lint.source.hints import guessed
 from togi.lint.source.hotness import STEPS
 from togi.lint.source.loaders import assigned
+from togi.lint.source.syntax import first_name, last_name
 from togi.lint.source.torch_api import SAME_MODULE
 from togi.lint.source.tree import COMPREHENSIONS, Function, Loop
 from togi.lint.source.value import Kind, Value
@@ -41,21 +43,30 @@ class Use:
     function: Function | None
 
 
-def uses_of_models(source: Source) -> Iterator[Use]:
+def uses_of_models(source: Source) -> tuple[Use, ...]:
     """Calls of models (not of layers inside of a module, not of losses) in places that do not train."""
+    if source not in _found:  # more than one rule asks
+        _found[source] = tuple(_uses_of_models(source))
+    return _found[source]
+
+
+_found: WeakKeyDictionary[Source, tuple[Use, ...]] = WeakKeyDictionary()
+
+
+def _uses_of_models(source: Source) -> Iterator[Use]:
     for call in source.nodes(ast.Call):
         func = call.func
         if not isinstance(func, ast.Name | ast.Attribute) or not (call.args or call.keywords):
             continue
-        value = source.value(func)
-        if value.kind is not Kind.MODULE or is_layer(value) or _is_function(func, value):
-            continue
         function = source.function(call)
         if _belongs_to_module(source, function):
             continue
+        value = source.value(func)
+        if value.kind is not Kind.MODULE or is_layer(value) or _is_function(func, value):
+            continue
         hot = source.hot(call)
         loop = hot.loop if hot is not None else None
-        if loop is not None and _root(func) in _targets(loop):
+        if loop is not None and first_name(func) in _targets(source, loop):
             continue
         around = _region(source, loop, function)
         if not trains(source, around) and not _trained_later(source, loop, function):
@@ -76,14 +87,12 @@ def _is_function(func: ast.Name | ast.Attribute, value: Value) -> bool:
     return value.qualified == "torch.compile" and guessed(name).kind is not Kind.MODULE
 
 
-def mode_calls(region: ast.AST) -> Iterator[ast.Call]:
+def mode_calls(source: Source, region: ast.AST) -> Iterator[ast.Call]:
     """``eval()``, ``train()`` and functions named after setting the mode."""
-    for node in ast.walk(region):
-        if isinstance(node, ast.Call):
-            func = node.func
-            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-            if (name in ("eval", "train") and isinstance(func, ast.Attribute)) or _SETTERS.search(name):
-                yield node
+    for call in source.walk(region, ast.Call):
+        name = last_name(call.func)
+        if (name in ("eval", "train") and isinstance(call.func, ast.Attribute)) or _SETTERS.search(name):
+            yield call
 
 
 def sets_training(call: ast.Call) -> bool:
@@ -101,12 +110,12 @@ def set_to_eval(source: Source, use: Use) -> bool:
     owner = source.index.class_of(use.function) if use.function is not None else None
     region = owner or use.function or source.tree
     name = ast.unparse(use.model)
-    for call in mode_calls(region):
+    for call in mode_calls(source, region):
         if sets_training(call) or not isinstance(call.func, ast.Attribute):
             continue
         if ast.unparse(_moved_from(call.func.value)) == name:
             return True
-    return any(not sets_training(call) for made in assigned(source, use.model) for call in mode_calls(made))
+    return any(not sets_training(call) for made in assigned(source, use.model) for call in mode_calls(source, made))
 
 
 def _moved_from(node: ast.expr) -> ast.expr:
@@ -135,16 +144,15 @@ def _region(source: Source, loop: ast.AST | None, function: Function | None) -> 
 
 def trains(source: Source, region: ast.AST) -> bool:
     """Whether something in ``region`` computes gradients or steps an optimizer."""
-    for node in ast.walk(region):
-        if isinstance(node, ast.Call):
-            func = node.func
-            name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
-            if name in _TRAINING_CALLS or (isinstance(func, ast.Name) and _TRAINS.search(name)):
-                return True
-            if name == "grad" and "autograd" in ast.unparse(func):
-                return True
-            if name == "step" and isinstance(func, ast.Attribute) and source.value(func.value).kind is Kind.OPTIMIZER:
-                return True
+    for call in source.walk(region, ast.Call):
+        func = call.func
+        name = last_name(func)
+        if name in _TRAINING_CALLS or (isinstance(func, ast.Name) and _TRAINS.search(name)):
+            return True
+        if name == "grad" and "autograd" in ast.unparse(func):
+            return True
+        if name == "step" and isinstance(func, ast.Attribute) and source.value(func.value).kind is Kind.OPTIMIZER:
+            return True
     return False
 
 
@@ -152,36 +160,26 @@ def _trained_later(source: Source, loop: ast.AST | None, function: Function | No
     """Whether ``backward()`` after the loop reaches what the loop collects."""
     if loop is None:
         return False
-    bound = {node.id for node in ast.walk(loop) if isinstance(node, ast.Name)}
+    bound = {node.id for node in source.walk(loop, ast.Name)}
     return any(
         bound & names
-        for call, names in backward_calls(function or source.tree)
+        for call, names in backward_calls(source, function or source.tree)
         if call.lineno > (loop.end_lineno or 0)  # type: ignore[attr-defined]
     )
 
 
-def backward_calls(region: ast.AST) -> Iterator[tuple[ast.Call, set[str]]]:
+def backward_calls(source: Source, region: ast.AST) -> Iterator[tuple[ast.Call, set[str]]]:
     """Calls of ``backward`` with the names from which they start."""
-    for node in ast.walk(region):
-        if not (isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)):
-            continue
-        if node.func.attr in ("backward", "manual_backward"):
-            names = {one.id for one in ast.walk(node) if isinstance(one, ast.Name)}
-            yield node, names | {ast.unparse(one) for one in ast.walk(node) if isinstance(one, ast.Attribute)}
+    for call in source.walk(region, ast.Call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr in ("backward", "manual_backward"):
+            names = {one.id for one in source.walk(call, ast.Name)}
+            yield call, names | {ast.unparse(one) for one in source.walk(call, ast.Attribute)}
 
 
-def _root(node: ast.AST) -> str:
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _targets(loop: ast.AST) -> set[str]:
+def _targets(source: Source, loop: ast.AST) -> set[str]:
     generators = loop.generators if isinstance(loop, COMPREHENSIONS) else [loop]
     targets = [getattr(one, "target", None) for one in generators]
-    return {
-        node.id for target in targets if target is not None for node in ast.walk(target) if isinstance(node, ast.Name)
-    }
+    return {node.id for target in targets if target is not None for node in source.walk(target, ast.Name)}
 
 
 _LAYERS = re.compile(
@@ -212,8 +210,8 @@ def _holds_layer(source: Source, node: ast.AST, seen: set[ast.AST]) -> bool:
     seen.add(node)
     if isinstance(node, ast.ClassDef) and any(_holds_layer(source, base, seen) for base in source.classes.bases(node)):
         return True
-    for call in ast.walk(node):
-        if isinstance(call, ast.Call) and not _without_effect(call):
+    for call in source.walk(node, ast.Call):
+        if not _without_effect(call):
             name = source.names.qualified(call.func, source.scope(call)) or ""
             if _LAYERS.match(name) or name.startswith(_FAMILIES):
                 return True

@@ -8,7 +8,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from togi.lint.source.references import uses
-from togi.lint.source.syntax import argument, unpacks
+from togi.lint.source.syntax import argument, last_name, unpacks
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def passes(source: Source) -> Iterator[tuple[ast.expr, ast.AST]]:
         if where is not None:
             yield unwrapped(loop.iter), where
     for call in source.nodes(ast.Call):
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        name = last_name(call.func)
         if name not in _LOOK | _WRAPPERS:
             for arg in (*call.args, *(keyword.value for keyword in call.keywords)):
                 if isinstance(arg, ast.Name | ast.Attribute):
@@ -83,7 +83,7 @@ def passes(source: Source) -> Iterator[tuple[ast.expr, ast.AST]]:
 def unwrapped(node: ast.expr) -> ast.expr:
     """``loader`` of ``enumerate(tqdm(loader), 1)``."""
     while isinstance(node, ast.Call) and node.args:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = last_name(node.func)
         if name not in _WRAPPERS:
             break
         node = node.args[0]
@@ -95,20 +95,23 @@ def batch_to_cuda(source: Source) -> ast.Call | None:
     devices = cuda_names(source)
     call: ast.Call
     for call in source.nodes(ast.Call):
-        if isinstance(call.func, ast.Attribute) and _to_cuda(call, devices) and _of_batch(source, call.func.value):
+        if (
+            isinstance(call.func, ast.Attribute)
+            and _to_cuda(source, call, devices)
+            and _of_batch(source, call.func.value)
+        ):
             return call
     return None
 
 
-def mentions_cuda(node: ast.AST) -> bool:
+def mentions_cuda(source: Source, node: ast.AST) -> bool:
     """Whether a string in the expression names a CUDA device: ``"cuda"``, ``"cuda:0"``, ``f"cuda:{rank}"``."""
     return any(
-        isinstance(part, ast.Constant) and isinstance(part.value, str) and part.value.startswith("cuda")
-        for part in ast.walk(node)
+        isinstance(part.value, str) and part.value.startswith("cuda") for part in source.walk(node, ast.Constant)
     )
 
 
-def _to_cuda(call: ast.Call, devices: set[str]) -> bool:
+def _to_cuda(source: Source, call: ast.Call, devices: set[str]) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
     if call.func.attr == "cuda":
@@ -117,7 +120,7 @@ def _to_cuda(call: ast.Call, devices: set[str]) -> bool:
     if call.func.attr != "to" or target is None:
         return False
     name = target.attr if isinstance(target, ast.Attribute) else getattr(target, "id", None)
-    return mentions_cuda(target) or name in devices
+    return mentions_cuda(source, target) or name in devices
 
 
 def _of_batch(source: Source, node: ast.expr) -> bool:
@@ -128,20 +131,20 @@ def _of_batch(source: Source, node: ast.expr) -> bool:
     if not isinstance(node, ast.Name):
         return False
     return any(
-        isinstance(loop, ast.For | ast.AsyncFor) and _binds(loop, node.id) and _over_loader(source, loop)
+        isinstance(loop, ast.For | ast.AsyncFor) and _binds(source, loop, node.id) and _over_loader(source, loop)
         for loop in source.loops(node)
     )
 
 
-def _binds(loop: ast.For | ast.AsyncFor, name: str) -> bool:
-    return any(isinstance(part, ast.Name) and part.id == name for part in ast.walk(loop.target))
+def _binds(source: Source, loop: ast.For | ast.AsyncFor, name: str) -> bool:
+    return any(part.id == name for part in source.walk(loop.target, ast.Name))
 
 
 def _over_loader(source: Source, loop: ast.For | ast.AsyncFor) -> bool:
     loader = unwrapped(loop.iter)
     if source.value(loader).kind is Kind.DATALOADER:
         return True
-    name = loader.attr if isinstance(loader, ast.Attribute) else getattr(loader, "id", "")
+    name = last_name(loader)
     made = any(isinstance(call, ast.Call) and source.qualified(call.func) == _NAME for call in made_by(source, loader))
     return made or "loader" in name.lower()
 
@@ -150,17 +153,17 @@ def cuda_names(source: Source) -> set[str]:
     """Names and attributes that a string with ``cuda`` is assigned to, also as a default or by argparse."""
     found: set[str] = set()
     for node in source.nodes(ast.Assign, ast.AnnAssign):
-        if node.value is not None and mentions_cuda(node.value):
+        if node.value is not None and mentions_cuda(source, node.value):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {t.attr if isinstance(t, ast.Attribute) else getattr(t, "id", "") for t in targets}
+            found |= {last_name(t) for t in targets}
     for call in source.nodes(ast.Call):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and mentions_cuda(call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and mentions_cuda(source, call):
             found |= {
                 str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)
             }
     for function in source.nodes(ast.FunctionDef):
         given = [*zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)]
-        found |= {arg.arg for arg, default in given if mentions_cuda(default)}
+        found |= {arg.arg for arg, default in given if mentions_cuda(source, default)}
     return found - {""}
 
 

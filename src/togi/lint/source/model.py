@@ -90,6 +90,10 @@ class Source:
         """All nodes of exactly these types, from an index."""
         return self.index.nodes(*kinds)
 
+    def walk(self, node: ast.AST, *kinds: type[ast.AST]) -> list[Any]:
+        """``node`` and what is below it, of exactly these types (all where none is named)."""
+        return self.index.walk(node, *kinds)
+
     def parent(self, node: ast.AST) -> ast.AST | None:
         return self.index.parents.get(node)
 

@@ -36,6 +36,8 @@ class Names:
             if isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*"
         )
         self._found: dict[tuple[Scope, str], tuple[Scope | None, str | None]] = {}
+        aliases = [node for node in tree.nodes(ast.alias) if isinstance(node, ast.alias)]
+        self._imported = {alias.asname or alias.name.partition(".")[0] for alias in aliases}
 
     def holder(self, name: str, scope: Scope) -> Scope | None:
         """The scope that binds ``name`` as seen from ``scope``; None for builtins and unknown names."""
@@ -47,17 +49,19 @@ class Names:
 
     def qualified(self, node: ast.AST, scope: Scope) -> str | None:
         """Dotted name of a Name or Attribute chain that starts at an import or a builtin."""
+        root = node
+        while type(root) is ast.Attribute:
+            root = root.value
+        # Asked tens of thousands of times for a file, and nearly all names are neither imported nor builtins.
+        if type(root) is not ast.Name or not (root.id in self._imported or (root is node and root.id in BUILTINS)):
+            return None
+        holder, base = self._look_up(root.id, scope)
+        if base is None:
+            return root.id if holder is None and root is node and root.id in BUILTINS else None
         attributes: list[str] = []
-        while isinstance(node, ast.Attribute):
+        while type(node) is ast.Attribute:
             attributes.append(node.attr)
             node = node.value
-        if not isinstance(node, ast.Name):
-            return None
-        holder, base = self._look_up(node.id, scope)
-        if base is None:
-            if holder is not None or attributes or node.id not in BUILTINS:
-                return None
-            return node.id
         name = ".".join((base, *reversed(attributes)))
         return _ALIASES.get(name, name)
 

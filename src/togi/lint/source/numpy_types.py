@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from togi.lint.source.loaders import assigned, made_by
-from togi.lint.source.syntax import argument, unpacks
+from togi.lint.source.syntax import argument, position, unpacks
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:
@@ -145,15 +145,15 @@ def _call_is_float64(source: Source, node: ast.Call, depth: int) -> bool:
         return any(is_float64(source, arg, depth + 1) or _is_whole(source, arg, depth + 1) for arg in node.args)
     if name == "numpy.full":
         filled = argument(node, "fill_value", 1)
-        return argument(node, "dtype", 2) is None and filled is not None and _fraction(filled)
+        return argument(node, "dtype", 2) is None and filled is not None and _fraction(source, filled)
     if name == "numpy.random.multivariate_normal":
         return True
     if name in _MEANS and node.args and argument(node, "axis", 1) is not None:
         return argument(node, "dtype") is None and is_float64(source, node.args[0], depth + 1)
     if name == "numpy.arange":
-        return argument(node, "dtype", 3) is None and any(_fraction(arg) for arg in node.args)
+        return argument(node, "dtype", 3) is None and any(_fraction(source, arg) for arg in node.args)
     if name in _MADE and node.args:
-        return argument(node, "dtype", _MADE[name]) is None and _floats(node.args[0])
+        return argument(node, "dtype", _MADE[name]) is None and _floats(source, node.args[0])
     if name in _KEEPING and node.args and argument(node, "dtype") is None:
         return is_float64(source, node.args[0], depth + 1)
     if isinstance(node.func, ast.Attribute):
@@ -205,11 +205,11 @@ def _drawn_many(node: ast.Call, name: str) -> bool:
     return argument(node, "size", 2) is not None
 
 
-def _floats(node: ast.expr) -> bool:
+def _floats(source: Source, node: ast.expr) -> bool:
     """A list that holds a literal float: NumPy makes float64 of it."""
     if not isinstance(node, ast.List | ast.Tuple):
         return False
-    parts = [part for part in ast.walk(node) if isinstance(part, ast.Constant)]
+    parts = source.walk(node, ast.Constant)
     plain = all(isinstance(one, ast.List | ast.Tuple | ast.Constant | ast.UnaryOp) for one in node.elts)
     return plain and any(type(part.value) is float for part in parts)
 
@@ -229,14 +229,14 @@ def _is_whole(source: Source, node: ast.expr, depth: int) -> bool:
         made = _reaching(source, node)
         return made is not None and depth <= _DEPTH and _is_whole(source, made, depth + 1)
     if isinstance(node, ast.Call) and source.names.qualified(node.func, source.scope(node)) == "numpy.arange":
-        return argument(node, "dtype", 3) is None and not any(_fraction(arg) for arg in node.args)
+        return argument(node, "dtype", 3) is None and not any(_fraction(source, arg) for arg in node.args)
     if isinstance(node, ast.Call) and source.names.qualified(node.func, source.scope(node)) == "numpy.bincount":
         return argument(node, "weights", 1) is None
     return is_bytes(source, node, depth)
 
 
-def _fraction(node: ast.expr) -> bool:
-    return any(isinstance(part, ast.Constant) and type(part.value) is float for part in ast.walk(node))
+def _fraction(source: Source, node: ast.expr) -> bool:
+    return any(type(part.value) is float for part in source.walk(node, ast.Constant))
 
 
 def _reaching(source: Source, node: ast.Name) -> ast.expr | None:
@@ -246,18 +246,14 @@ def _reaching(source: Source, node: ast.Name) -> ast.expr | None:
     above = set(source.ancestors(node))
     if holder is not source.scope(node) and len(bindings) != 1:
         return None
-    before = [one for one in bindings if _position(one) < _position(node) and source.parent(one) not in above]
-    latest = max(before, key=_position, default=None)
+    before = [one for one in bindings if position(one) < position(node) and source.parent(one) not in above]
+    latest = max(before, key=position, default=None)
     statement = source.parent(latest) if latest is not None else None
     if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
         return None
     if holder is source.scope(node) and source.parent(statement) not in above:
         return None
     return statement.value
-
-
-def _position(node: ast.AST) -> tuple[int, int]:
-    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
 
 
 def tensor_cast_later(source: Source, node: ast.expr) -> bool:

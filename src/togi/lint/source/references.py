@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 def uses(source: Source, names: Collection[str]) -> Iterator[tuple[ast.Name | ast.Attribute, str]]:
     """Expressions that stand for one of these dotted names, with the name. Import statements are not expressions."""
     last = {name.rpartition(".")[2] for name in names}
-    for node in source.nodes(ast.Attribute):
-        if node.attr in last and (name := source.qualified(node)) in names and name is not None:
+    attributes = source.index.attributes
+    for node in (node for one in sorted(last) for node in attributes.get(one, ())):
+        if (name := source.qualified(node)) in names and name is not None:
             yield node, name
-    local = {binding for _, alias in imported(source) if alias.name in last for binding in [alias.asname or alias.name]}
+    local = {alias.asname or alias.name for _, alias in imported(source) if alias.name in last}
     if not local:
         return
     for node in source.nodes(ast.Name):

@@ -21,6 +21,23 @@ def unpacks(call: ast.Call) -> bool:
     return any(isinstance(arg, ast.Starred) for arg in call.args) or any(k.arg is None for k in call.keywords)
 
 
+def last_name(node: ast.expr) -> str:
+    """``c`` of ``a.b.c`` and of ``c``; empty where the expression has no name."""
+    return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+
+
+def first_name(node: ast.expr) -> str:
+    """``a`` of ``a.b[0].c``; empty where the expression does not start at a name."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def position(node: ast.AST) -> tuple[int, int]:
+    """Line and column of a node, to compare places in a file; (0, 0) for what has none."""
+    return getattr(node, "lineno", 0), getattr(node, "col_offset", 0)
+
+
 def is_constant(node: ast.expr | None, *values: object) -> bool:
     """Whether an expression is one of these literals. ``True`` is not 1, and ``0`` is not ``False``."""
     return isinstance(node, ast.Constant) and any(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.source.loaders import cuda_names, mentions_cuda
 from togi.lint.source.references import uses
+from togi.lint.source.syntax import last_name, position
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ def intervals(source: Source) -> Iterator[Interval]:
         if isinstance(node.op, ast.Sub) and isinstance(node.right, ast.Name):
             scope = source.scope(node)
             end = _end(source, node, readings, scope)
-            start = _latest(source, readings, node.right.id, scope, before=_position(end)) if end is not None else None
+            start = _latest(source, readings, node.right.id, scope, before=position(end)) if end is not None else None
             if end is not None and start is not None:
                 yield Interval(start, end, node, _between(source, start, end, scope))
 
@@ -60,7 +61,7 @@ def event_intervals(source: Source) -> Iterator[Interval]:
         if not (isinstance(func, ast.Attribute) and func.attr == "elapsed_time" and len(node.args) == 1):
             continue
         scope = source.scope(node)
-        start, end = (_recorded(source, one, scope, _position(node)) for one in (func.value, node.args[0]))
+        start, end = (_recorded(source, one, scope, position(node)) for one in (func.value, node.args[0]))
         if start is not None and end is not None and isinstance(end.value, ast.Call):
             yield Interval(start, end.value, node, _between(source, start, end.value, scope))
 
@@ -72,10 +73,10 @@ def _recorded(source: Source, event: ast.expr, scope: Scope, before: _Position) 
         for node in source.nodes(ast.Expr)
         if isinstance(node.value, ast.Call)
         and ast.unparse(node.value.func) == f"{ast.unparse(event)}.record"
-        and _position(node) < before
+        and position(node) < before
         and source.scope(node) is scope
     ]
-    return max(found, key=_position, default=None)
+    return max(found, key=position, default=None)
 
 
 def _readings(source: Source) -> dict[ast.Call, ast.Assign | None]:
@@ -94,7 +95,7 @@ def _end(source: Source, node: ast.BinOp, readings: dict[ast.Call, ast.Assign | 
         return node.left if node.left in readings else None
     if not isinstance(node.left, ast.Name):
         return None
-    statement = _latest(source, readings, node.left.id, scope, before=_position(node))
+    statement = _latest(source, readings, node.left.id, scope, before=position(node))
     return statement.value if statement is not None and isinstance(statement.value, ast.Call) else None
 
 
@@ -106,11 +107,11 @@ def _latest(
         statement
         for statement in readings.values()
         if statement is not None
-        and _position(statement) < before
+        and position(statement) < before
         and any(isinstance(target, ast.Name) and target.id == name for target in statement.targets)
         and source.scope(statement) is scope
     ]
-    return max(found, key=_position, default=None)
+    return max(found, key=position, default=None)
 
 
 def _between(source: Source, start: ast.stmt, end: ast.Call, scope: Scope) -> tuple[ast.Call, ...]:
@@ -118,13 +119,11 @@ def _between(source: Source, start: ast.stmt, end: ast.Call, scope: Scope) -> tu
     found = [
         call
         for call in source.nodes(ast.Call)
-        if first <= _position(call) < _position(end) and end not in ast.walk(call) and source.scope(call) is scope
+        if first <= position(call) < position(end)
+        and end not in source.walk(call, ast.Call)
+        and source.scope(call) is scope
     ]
-    return tuple(sorted(found, key=_position))
-
-
-def _position(node: ast.expr | ast.stmt) -> _Position:
-    return node.lineno, node.col_offset
+    return tuple(sorted(found, key=position))
 
 
 _HARMLESS_BUILTINS = {
@@ -167,12 +166,12 @@ _LOSSES = {"criterion", "loss_fn", "loss_func", "loss_function"}
 
 def may_wait(source: Source, call: ast.Call) -> bool:
     """Whether a call waits for the device, or may do so because the file does not show what it does."""
-    name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+    name = last_name(call.func)
     if name in _WAITS or _to_host(call):
         return True
     qualified = source.qualified(call.func) or ""
     if qualified in ("print", "float", "int", "bool", "str", "sum"):
-        return any(source.value(arg).kind in (Kind.TENSOR, Kind.UNKNOWN) for arg in _parts(call))
+        return any(source.value(arg).kind in (Kind.TENSOR, Kind.UNKNOWN) for arg in _parts(source, call))
     return not _harmless(source, call, name, qualified)
 
 
@@ -221,19 +220,17 @@ def _scope_moves_to_cuda(source: Source, interval: Interval) -> bool:
             continue
         if call.func.attr == "cuda":
             return True
-        if call.func.attr == "to" and any(mentions_cuda(arg) or _name(arg) in names for arg in _parts(call)):
+        if call.func.attr == "to" and any(
+            mentions_cuda(source, arg) or last_name(arg) in names for arg in _parts(source, call)
+        ):
             return True
     return False
 
 
-def _name(node: ast.expr) -> str:
-    return node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "")
-
-
-def _parts(call: ast.Call) -> list[ast.expr]:
+def _parts(source: Source, call: ast.Call) -> list[ast.expr]:
     """Arguments, and what stands in braces in those that are f-strings."""
     given = [*call.args, *(keyword.value for keyword in call.keywords)]
-    braces = [part.value for arg in given for part in ast.walk(arg) if isinstance(part, ast.FormattedValue)]
+    braces = [part.value for arg in given for part in source.walk(arg, ast.FormattedValue)]
     return [*given, *braces]
 
 

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import chain
+from typing import Any
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
@@ -38,12 +41,17 @@ class Tree:
     def __init__(self, module: ast.Module) -> None:
         self.module = module
         self.by_type: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
+        """Nodes in the order of the source, children before parents."""
+        self._order: list[ast.AST] = []
+        self._function_of: dict[ast.AST, Function | None] = {}
+        self._scope_of: dict[ast.AST, Scope] = {}
+        self._positions_by_type: dict[type[ast.AST], list[int]] = {}
         self.parents: dict[ast.AST, ast.AST] = {}
         self.scopes: dict[ast.AST, Scope] = {module: Scope(module, None)}
         self._walk()
 
     def _walk(self) -> None:
-        by_type, parents, fields = self.by_type, self.parents, _FIELDS
+        by_type, parents, order, fields = self.by_type, self.parents, self._order, _FIELDS
         module = self.scopes[self.module]
         stack: list[tuple[ast.AST, Scope]] = [(self.module, module)]
         pop, push = stack.pop, stack.append
@@ -51,7 +59,14 @@ class Tree:
             node, scope = pop()
             kind = type(node)
             by_type[kind].append(node)
-            inner = self._special(node, scope) if kind in _SPECIAL else scope
+            order.append(node)
+            if kind is ast.Name:  # the most frequent of all
+                if type(node.ctx) is ast.Load:  # type: ignore[attr-defined]
+                    scope.loads.setdefault(node.id, []).append(node)  # type: ignore[attr-defined, arg-type]
+                else:
+                    scope.bind(node.id, node)  # type: ignore[attr-defined]
+                continue
+            inner = self._binding(node, scope) if kind in _BINDING else scope
             for name in fields[kind]:
                 child = getattr(node, name, None)
                 if child is None:
@@ -66,15 +81,11 @@ class Tree:
                     push((child, inner if name in ("body", "args") else scope))
         for nodes in by_type.values():
             nodes.reverse()
+        order.reverse()
 
-    def _special(self, node: ast.AST, scope: Scope) -> Scope:
+    def _binding(self, node: ast.AST, scope: Scope) -> Scope:
         """Notes what ``node`` binds; the scope of its body."""
         match node:
-            case ast.Name():
-                if type(node.ctx) is ast.Load:
-                    scope.loads.setdefault(node.id, []).append(node)
-                else:
-                    scope.bind(node.id, node)
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 scope.bind(node.name, node)
                 return self._open(node, scope)
@@ -99,8 +110,46 @@ class Tree:
         self.scopes[node] = inner = Scope(node, scope)
         return inner
 
+    @cached_property
+    def attributes(self) -> dict[str, list[ast.Attribute]]:
+        """Attributes by their name, for a rule that looks for a few of them."""
+        found: dict[str, list[ast.Attribute]] = defaultdict(list)
+        for node in self.by_type.get(ast.Attribute, ()):
+            assert isinstance(node, ast.Attribute)
+            found[node.attr].append(node)
+        return found
+
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
         return chain.from_iterable(self.by_type.get(kind, ()) for kind in kinds)
+
+    @cached_property
+    def _positions(self) -> dict[ast.AST, int]:
+        return dict(zip(self._order, range(len(self._order)), strict=True))
+
+    def walk(self, node: ast.AST, *kinds: type[ast.AST]) -> list[Any]:
+        """``node`` and what is below it, of exactly these types (all where none is named), children before parents.
+
+        A subtree is a stretch of the file's order, so this costs no walk. Contexts and operators are left out.
+        """
+        last = self._positions[node]
+        first = self._positions[self._first_below(node)]
+        if not kinds:
+            return self._order[first : last + 1]
+        found: list[Any] = []
+        for kind in kinds:
+            positions = self._positions_by_type.get(kind)
+            if positions is None:
+                positions = [self._positions[one] for one in self.by_type.get(kind, ())]
+                self._positions_by_type[kind] = positions
+            found += self.by_type.get(kind, [])[bisect_left(positions, first) : bisect_right(positions, last)]
+        return found
+
+    def _first_below(self, node: ast.AST) -> ast.AST:
+        """The first node of a subtree in the file's order: the leaf where always the first child is taken."""
+        child: ast.AST | None = node
+        while child is not None:
+            node, child = child, _first_child(child)
+        return node
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
         parents = self.parents
@@ -109,6 +158,12 @@ class Tree:
 
     def scope(self, node: ast.AST) -> Scope:
         """The scope in which ``node`` is evaluated (decorators and defaults: the one outside the function)."""
+        found = self._scope_of.get(node)
+        if found is None:
+            found = self._scope_of[node] = self._scope(node)
+        return found
+
+    def _scope(self, node: ast.AST) -> Scope:
         child = node
         for above in self.ancestors(node):
             if above in self.scopes and _inside(child, above):
@@ -118,6 +173,11 @@ class Tree:
 
     def function(self, node: ast.AST) -> Function | None:
         """The function whose body holds ``node``."""
+        if node not in self._function_of:
+            self._function_of[node] = self._function(node)
+        return self._function_of[node]
+
+    def _function(self, node: ast.AST) -> Function | None:
         child = node
         for above in self.ancestors(node):
             if isinstance(above, FUNCTIONS) and _inside(child, above):
@@ -197,6 +257,16 @@ _NOT_NODES = {
 }  # fields that hold strings, numbers, or nodes without content (contexts, operators)
 
 
+def _first_child(node: ast.AST) -> ast.AST | None:
+    for name in _FIELDS[type(node)]:
+        child = getattr(node, name, None)
+        if type(child) is list:
+            child = next((one for one in child if one is not None), None)
+        if child is not None:
+            return child  # type: ignore[no-any-return]
+    return None
+
+
 def _children(kind: type[ast.AST]) -> tuple[str, ...]:
     if kind in _LEAVES:
         return ()
@@ -210,8 +280,7 @@ class _Fields(dict[type[ast.AST], tuple[str, ...]]):
 
 
 _FIELDS = _Fields()
-_SPECIAL = {
-    ast.Name,
+_BINDING = {
     ast.FunctionDef,
     ast.AsyncFunctionDef,
     ast.ClassDef,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
+from operator import attrgetter
 from typing import Any
 
 
@@ -107,9 +108,12 @@ class Value:
         return value is not None
 
     def but(self, **facts: Any) -> Value:
-        return replace(self, **facts)
+        known = dict(zip(_FIELDS, _facts(self), strict=True))
+        return Value(**(known | facts))
 
 
+_FIELDS = tuple(one.name for one in fields(Value))
+_facts = attrgetter(*_FIELDS)
 UNKNOWN = Value()
 NONE = Value(Kind.NONE)
 NUMBER = Value(Kind.NUMBER)

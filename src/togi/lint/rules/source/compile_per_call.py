@@ -87,7 +87,7 @@ class CompilePerCall(SourceRule):
 
 def _again(source: Source, call: ast.Call) -> str:
     loops = source.loops(call)
-    if any(names_in(call) & loop_names(loop) for loop in loops):
+    if any(names_in(source, call) & loop_names(source, loop) for loop in loops):
         return ""
     if loops:
         return f"it runs in each pass of the loop in line {loops[0].lineno}"

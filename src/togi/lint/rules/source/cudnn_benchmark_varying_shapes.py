@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.compiled import names_in
-from togi.lint.source.syntax import is_constant
+from togi.lint.source.syntax import is_constant, last_name
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:
@@ -140,9 +140,11 @@ def _random_sizes(source: Source) -> Iterator[str]:
     drawn: dict[tuple[object, str], int] = {}
     for node in source.nodes(ast.Assign):
         if _draws(source, node.value):
-            drawn |= {(source.scope(node), name): node.lineno for target in node.targets for name in _bound(target)}
+            drawn |= {
+                (source.scope(node), name): node.lineno for target in node.targets for name in names_in(source, target)
+            }
     for call in source.nodes(ast.Call):
-        name = call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
+        name = last_name(call.func)
         if name not in _RESIZES:
             continue
         sizes = (
@@ -154,31 +156,26 @@ def _random_sizes(source: Source) -> Iterator[str]:
             ]
         )
         for size in sizes:
-            known = any((source.scope(call), name) in drawn for name in names_in(size))
+            known = any((source.scope(call), name) in drawn for name in names_in(source, size))
             if known or _draws(source, size):
                 yield f"line {call.lineno} resizes to a random size: {ast.unparse(call)}"
 
 
-def _bound(target: ast.expr) -> set[str]:
-    return {part.id for part in ast.walk(target) if isinstance(part, ast.Name)}
-
-
 def _draws(source: Source, node: ast.expr) -> bool:
     """Whether a number is drawn in an expression, or in a function of this file that it calls."""
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
-    made = [source.value(call.func).definition for call in calls]
+    made = [source.value(call.func).definition for call in source.walk(node, ast.Call)]
     results = [
         part.value
         for one in made
         if isinstance(one, ast.FunctionDef)
-        for part in ast.walk(one)
-        if isinstance(part, ast.Return) and part.value is not None
+        for part in source.walk(one, ast.Return)
+        if part.value is not None
     ]
     return any(_draws_here(source, one) for one in (node, *results))
 
 
 def _draws_here(source: Source, node: ast.expr) -> bool:
-    calls = [part for part in ast.walk(node) if isinstance(part, ast.Call)]
+    calls = source.walk(node, ast.Call)
     return any((source.names.qualified(call.func, source.scope(call)) or "").startswith(_RANDOM) for call in calls)
 
 
@@ -201,15 +198,11 @@ def _pictures_as_they_are(source: Source) -> Iterator[str]:
 
 
 def _runs_module(source: Source, loop: ast.AST) -> bool:
-    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call))
-    return any(source.value(call.func).kind is Kind.MODULE for call in calls)
+    return any(source.value(call.func).kind is Kind.MODULE for call in source.walk(loop, ast.Call))
 
 
 def _random_transforms(source: Source) -> Iterator[str]:
-    calls = {
-        call: call.func.attr if isinstance(call.func, ast.Attribute) else getattr(call.func, "id", "")
-        for call in source.nodes(ast.Call)
-    }
+    calls = {call: last_name(call.func) for call in source.nodes(ast.Call)}
     if _FIXING & set(calls.values()):
         return
     for call, name in calls.items():

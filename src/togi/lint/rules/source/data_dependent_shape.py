@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.syntax import last_name
 from togi.lint.source.value import UNKNOWN, Kind, Value, evidence_of, excerpt
 
 if TYPE_CHECKING:
@@ -97,7 +98,7 @@ def _operations(source: Source) -> Iterator[tuple[ast.expr, str, Value]]:
     """Operations on device tensors that are among ``_REMEDIES``, with the tensor's value."""
     for call in source.nodes(ast.Call):
         func = call.func
-        name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+        name = last_name(func)
         if name not in _REMEDIES or source.hot(call) is None:
             continue
         qualified = source.names.qualified(func, source.scope(call)) or ""

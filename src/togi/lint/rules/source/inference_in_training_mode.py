@@ -149,7 +149,11 @@ def _training(source: Source, use: Use) -> str:
         return ""
     if isinstance(origin, ast.Call) and depends_on_mode(source, use.value):
         made = source.function(origin)
-        if made is not None and made is not use.function and any(not sets_training(one) for one in mode_calls(made)):
+        if (
+            made is not None
+            and made is not use.function
+            and any(not sets_training(one) for one in mode_calls(source, made))
+        ):
             return ""
         return f"it is made in line {origin.lineno}, and no eval() leads from there to here"
     return _trained_in_file(source)
@@ -157,7 +161,7 @@ def _training(source: Source, use: Use) -> str:
 
 def _trained_in_file(source: Source) -> str:
     """Where a function of the file trains a model, and nothing in the file ever calls ``eval``."""
-    modes = list(mode_calls(source.tree))
+    modes = list(mode_calls(source, source.tree))
     if any(not sets_training(call) for call in modes):
         return ""
     for call in modes:
@@ -172,7 +176,7 @@ def _last_mode(source: Source, use: Use) -> ast.Call | None:
     region = use.function or source.tree
     before = [
         call
-        for call in mode_calls(region)
+        for call in mode_calls(source, region)
         if call.lineno <= use.call.lineno and (use.function is not None or source.function(call) is None)
     ]
     own = [call for call in before if _receiver(call) == ast.unparse(use.model)]
@@ -189,14 +193,14 @@ def _evaluated_elsewhere(source: Source, use: Use) -> bool:
     """``eval()`` in a function that calls this one, in another method of the class, where the model was made, or at the
     top of the file."""
     function = use.function
-    if any(not sets_training(call) for call in mode_calls(source.tree) if source.function(call) is None):
+    if any(not sets_training(call) for call in mode_calls(source, source.tree) if source.function(call) is None):
         return True
     if function is None:
         return False
     owner = source.index.class_of(function)
     if owner is not None:
-        return any(not sets_training(call) for call in mode_calls(owner))
+        return any(not sets_training(call) for call in mode_calls(source, owner))
     outer = source.function(function)
     callers = [source.function(call) for call in source.callers.sites(function)]
     around = [one for one in (outer, *callers) if one is not None]
-    return any(not sets_training(call) for one in around for call in mode_calls(one))
+    return any(not sets_training(call) for one in around for call in mode_calls(source, one))

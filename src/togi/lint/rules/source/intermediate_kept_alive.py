@@ -11,12 +11,14 @@ from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.broadcasts import PAIRS_OF_NUMBERS, Step, allocates, peak, steps, takes_one_row
 from togi.lint.source.inference import is_layer
+from togi.lint.source.syntax import is_constant
 from togi.lint.source.value import Kind, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
 
-_PAIRING = re.compile(r"None\b|unsqueeze|cdist|outer|pairwise_distances|\.T\b|\.t\(|transpose")
+_PAIRING = frozenset("unsqueeze cdist outer ger pairwise_distances T mT t transpose".split())
+"""Names without which, and without ``x[:, None]``, nothing is paired with anything."""
 _INDICES = re.compile(r"((ind|idx|index|indices|mask|ids|position_embeddings)$|coords)")
 _TABLES = re.compile(r"(__init__|rel|index|coord|anchor|grid|table|mask|embed|freq|rope|init_weight|reset)")
 
@@ -105,10 +107,8 @@ class IntermediateKeptAlive(SourceRule):
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
-        if not _PAIRING.search(source.text):
-            return
         for function in source.nodes(ast.FunctionDef):
-            if not _TABLES.search(function.name.lower()) and not _is_compiled(function):
+            if _may_pair(source, function) and not _TABLES.search(function.name.lower()) and not _is_compiled(function):
                 kept = sorted(_in_function(source, function), key=lambda one: one[1].statement.lineno)
                 if kept and not takes_one_row(source, function):
                     yield self._report(source, kept)
@@ -128,6 +128,16 @@ class IntermediateKeptAlive(SourceRule):
         )
 
 
+def _may_pair(source: Source, function: ast.FunctionDef) -> bool:
+    """Whether anything in ``function`` could make a broadcast over pairs: asked first, since it costs little."""
+    if not _PAIRING.isdisjoint(node.attr for node in source.walk(function, ast.Attribute)):
+        return True
+    if not _PAIRING.isdisjoint(node.id for node in source.walk(function, ast.Name)):
+        return True
+    indices = (node.slice for node in source.walk(function, ast.Subscript))
+    return any(is_constant(one, None) for index in indices for one in getattr(index, "elts", [index]))
+
+
 def _in_function(source: Source, function: ast.FunctionDef) -> Iterator[_Kept]:
     for block in _blocks(function.body):
         if not source.records_grad(block[0]) or source.hot(block[0]) is None:
@@ -138,7 +148,7 @@ def _in_block(source: Source, block: Sequence[ast.stmt]) -> Iterator[_Kept]:
     done = steps(source, block)
     if not any(size for step in done for size in step.binds.values()):
         return
-    kept = list(_at_peak(done))
+    kept = list(_at_peak(source, done))
     if source.records_grad(block[0]):  # what is multiplied stays alive for the backward pass, whatever is deleted
         yield from (one for one in kept if _helps_while_recording(source, one[1]))
     else:
@@ -163,7 +173,7 @@ _Kept = tuple[str, Step, Step, Step]
 """A name, where it is bound, where it is used last, and what runs later and needs memory."""
 
 
-def _at_peak(done: Sequence[Step]) -> Iterator[_Kept]:
+def _at_peak(source: Source, done: Sequence[Step]) -> Iterator[_Kept]:
     """Names that are dead where the block holds most, if deleting them lowers what it holds at most."""
     kept = peak(done)
     if kept.step is None or peak(done, freed=True).units > _WORTHWHILE * kept.units:
@@ -171,7 +181,7 @@ def _at_peak(done: Sequence[Step]) -> Iterator[_Kept]:
     for name, size in kept.alive.items():
         if _INDICES.search(name):
             continue
-        binding, last = _bound(done, name), _last(done, name)
+        binding, last = _bound(source, done, name), _last(source, done, name)
         if size and binding is not None and last is not None and _before(last, kept.step):
             yield name, binding, last, kept.step
 
@@ -179,10 +189,10 @@ def _at_peak(done: Sequence[Step]) -> Iterator[_Kept]:
 def _beside_models(source: Source, done: Sequence[Step]) -> Iterator[_Kept]:
     """Names that are dead while a model runs."""
     kept = peak(done)
-    at_peak = {name for name, *_ in _at_peak(done)} if kept.step is not None else set()
+    at_peak = {name for name, *_ in _at_peak(source, done)} if kept.step is not None else set()
     for step in done:
         for name, size in step.binds.items():
-            binding, last = _bound(done, name), _last(done, name)
+            binding, last = _bound(source, done, name), _last(source, done, name)
             if size < PAIRS_OF_NUMBERS or name in at_peak or binding is not step or last is None or last is step:
                 continue
             running = next((one for one in done if _before(last, one) and _runs_model(source, one.statement)), None)
@@ -191,8 +201,8 @@ def _beside_models(source: Source, done: Sequence[Step]) -> Iterator[_Kept]:
 
 
 def _runs_model(source: Source, statement: ast.stmt) -> bool:
-    for node in ast.walk(statement):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name | ast.Attribute):
+    for node in source.walk(statement, ast.Call):
+        if isinstance(node.func, ast.Name | ast.Attribute):
             value = source.value(node.func)
             if value.kind is Kind.MODULE and not is_layer(value):
                 return True
@@ -217,28 +227,28 @@ def _expression(statement: ast.stmt) -> ast.expr:
     return value
 
 
-def _bound(done: Sequence[Step], name: str) -> Step | None:
+def _bound(source: Source, done: Sequence[Step], name: str) -> Step | None:
     """The statement that binds ``name`` to something large; None where another binds or deletes it."""
-    stored = [step for step in done if name in _stored(step.statement)]
+    stored = [step for step in done if name in _stored(source, step.statement)]
     return stored[0] if len(stored) == 1 and stored[0].binds.get(name) else None
 
 
-def _stored(statement: ast.stmt) -> set[str]:
-    return {n.id for n in ast.walk(statement) if isinstance(n, ast.Name) and not isinstance(n.ctx, ast.Load)}
+def _stored(source: Source, statement: ast.stmt) -> set[str]:
+    return {n.id for n in source.walk(statement, ast.Name) if not isinstance(n.ctx, ast.Load)}
 
 
-def _last(done: Sequence[Step], name: str) -> Step | None:
+def _last(source: Source, done: Sequence[Step], name: str) -> Step | None:
     """The last statement that uses ``name``, or what is a view of it."""
     names = {name}
     for step in done:
         if names & step.reads and isinstance(step.statement, ast.Assign) and not any(step.binds.values()):
-            names |= _stored(step.statement) if _is_view(step.statement) else set()
+            names |= _stored(source, step.statement) if _is_view(source, step.statement) else set()
     using = [step for step in done if names & step.reads]
     return using[-1] if using else None
 
 
-def _is_view(statement: ast.Assign) -> bool:
-    return not any(allocates(node) for node in ast.walk(statement.value))
+def _is_view(source: Source, statement: ast.Assign) -> bool:
+    return not any(allocates(node) for node in source.walk(statement.value))
 
 
 def _before(one: Step, other: Step) -> bool:

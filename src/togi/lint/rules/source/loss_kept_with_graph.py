@@ -11,6 +11,7 @@ from togi.lint.rule import SourceRule
 from togi.lint.source.accumulation import accumulations
 from togi.lint.source.hotness import STEPS, gives_batches, iterated_by
 from togi.lint.source.inference import INFERENCE_NAMES, backward_calls
+from togi.lint.source.syntax import first_name
 from togi.lint.source.tree import LOOPS
 from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt
 
@@ -127,62 +128,56 @@ def _outlives(source: Source, node: ast.AST, target: ast.expr, hot: Hot) -> bool
     """Whether ``target`` lives longer than one step, and is not what gradients are computed of."""
     function = source.function(node)
     region = function or source.tree
-    if _is_differentiated(region, target):
+    if _is_differentiated(source, region, target):
         return False
     owner = source.index.class_of(function) if function is not None else None
     name = getattr(function, "name", "")
     if owner is not None and name not in STEPS:
         module = source.classes.is_module(owner)
-        if module or (source.classes.foreign_bases(owner) and not any(True for _ in backward_calls(region))):
+        if module or (source.classes.foreign_bases(owner) and not any(backward_calls(source, region))):
             return False
     if hot.loop is None:
-        held = isinstance(target, ast.Attribute) and _root(target) == "self"
+        held = isinstance(target, ast.Attribute) and first_name(target) == "self"
         return (
             held and name in STEPS and name != "compute_loss" and not name.startswith(("val", "test", "pred", "eval"))
         )
-    if _starts_anew(hot.loop, target):
+    if _starts_anew(source, hot.loop, target):
         return False
-    if any(True for _ in backward_calls(hot.loop)):
+    if any(backward_calls(source, hot.loop)):
         return True
-    return not any(True for _ in backward_calls(region)) and bool(INFERENCE_NAMES.search(name))
+    return not any(backward_calls(source, region)) and bool(INFERENCE_NAMES.search(name))
 
 
-def _is_differentiated(region: ast.AST, target: ast.expr) -> bool:
+def _is_differentiated(source: Source, region: ast.AST, target: ast.expr) -> bool:
     """``backward`` on the target itself, or on what is computed from it."""
     text = ast.unparse(target)
-    reached = {text, _root(target)} if not isinstance(target, ast.Attribute) else {text}
-    for statement in ast.walk(region):
-        if isinstance(statement, ast.Assign) and len(statement.targets) == 1 and _mentions(statement.value, text):
+    reached = {text, first_name(target)} if not isinstance(target, ast.Attribute) else {text}
+    for statement in source.walk(region, ast.Assign):
+        if len(statement.targets) == 1 and _mentions(source, statement.value, text):
             reached.add(ast.unparse(statement.targets[0]))
-    return any(names & reached for _, names in backward_calls(region))
+    return any(names & reached for _, names in backward_calls(source, region))
 
 
-def _starts_anew(loop: ast.AST, target: ast.expr) -> bool:
+def _starts_anew(source: Source, loop: ast.AST, target: ast.expr) -> bool:
     """Whether ``target`` is bound anew in each turn of ``loop``."""
-    root = _root(target)
+    root = first_name(target)
     text = ast.unparse(target)
-    return any(_binds(node, root, text) for node in ast.walk(loop))
+    return any(_binds(source, node, root, text) for node in source.walk(loop, ast.Assign, ast.For, ast.Call))
 
 
-def _binds(node: ast.AST, root: str, text: str) -> bool:
+def _binds(source: Source, node: ast.AST, root: str, text: str) -> bool:
     if isinstance(node, ast.Assign):
         bound = any(ast.unparse(one) in (root, text) for one in node.targets)
-        return bound and not (_mentions(node.value, text) or _mentions(node.value, root))
+        return bound and not (_mentions(source, node.value, text) or _mentions(source, node.value, root))
     if isinstance(node, ast.For):
-        return any(isinstance(one, ast.Name) and one.id == root for one in ast.walk(node.target))
+        return any(one.id == root for one in source.walk(node.target, ast.Name))
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
         return node.func.attr in ("clear", "zero_") and ast.unparse(node.func.value) == text
     return False
 
 
-def _mentions(node: ast.AST, text: str) -> bool:
-    return any(isinstance(one, ast.Name | ast.Attribute) and ast.unparse(one) == text for one in ast.walk(node))
-
-
-def _root(node: ast.expr) -> str:
-    while isinstance(node, ast.Attribute | ast.Subscript):
-        node = node.value
-    return node.id if isinstance(node, ast.Name) else ""
+def _mentions(source: Source, node: ast.AST, text: str) -> bool:
+    return any(ast.unparse(one) == text for one in source.walk(node, ast.Name, ast.Attribute))
 
 
 def _fix(source: Source, kept: ast.expr) -> Fix | None:

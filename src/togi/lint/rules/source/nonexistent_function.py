@@ -78,8 +78,9 @@ class NonexistentFunction(SourceRule):
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
-        assigned = {name for node, name in _absent(source) if _stored(node) and not _is_setting(name)}
-        for node, name in _absent(source):
+        absent = list(_absent(source))
+        assigned = {name for node, name in absent if _stored(node) and not _is_setting(name)}
+        for node, name in absent:
             last = name.rpartition(".")[2]
             silent = name in assigned or _annotates(source, node) or probed(source, last)
             if not silent and not guarded(source, node):

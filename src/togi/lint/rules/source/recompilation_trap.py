@@ -100,7 +100,7 @@ class RecompilationTrap(SourceRule):
 
     def _counters(self, source: Source) -> Iterator[Finding]:
         for function in _compiled_forwards(source):
-            for node in ast.walk(function):
+            for node in source.walk(function):
                 counted = _counted(node)
                 if counted is not None and _is_integer(source, counted):
                     target = ast.unparse(counted)
@@ -115,7 +115,7 @@ class RecompilationTrap(SourceRule):
     def _closures(self, source: Source) -> Iterator[Finding]:
         for call in compile_calls(source):
             loops = source.loops(call)
-            changing = names_in(call.args[0]) & loop_names(loops[0]) if loops else set()
+            changing = names_in(source, call.args[0]) & loop_names(source, loops[0]) if loops else set()
             if changing and isinstance(call.args[0], ast.Lambda):
                 yield source.finding(
                     self.id,
@@ -132,9 +132,11 @@ def _changing_numbers(source: Source, call: ast.Call) -> list[ast.expr]:
         return []
     loops = [loop for loop in source.loops(call) if isinstance(loop, ast.For | ast.While)]
     counters = {name for loop in loops if isinstance(loop, ast.For) for name in _counter(source, loop)}
-    bound = {name for loop in loops for name in loop_names(loop)}
+    bound = {name for loop in loops for name in loop_names(source, loop)}
     return [
-        arg for arg in arguments if loops and (_is_arithmetic_of(arg, counters) or _is_number_of(source, arg, bound))
+        arg
+        for arg in arguments
+        if loops and (_is_arithmetic_of(source, arg, counters) or _is_number_of(source, arg, bound))
     ]
 
 
@@ -148,9 +150,9 @@ def _counter(source: Source, loop: ast.For) -> set[str]:
     return {target.id} if isinstance(target, ast.Name) else set()
 
 
-def _is_arithmetic_of(node: ast.expr, counters: set[str]) -> bool:
-    parts = list(ast.walk(node))
-    allowed = (ast.Name, ast.BinOp, ast.UnaryOp, ast.Constant, ast.operator, ast.unaryop, ast.expr_context)
+def _is_arithmetic_of(source: Source, node: ast.expr, counters: set[str]) -> bool:
+    parts = source.walk(node)
+    allowed = (ast.Name, ast.BinOp, ast.UnaryOp, ast.Constant)
     return all(isinstance(part, allowed) for part in parts) and any(
         isinstance(part, ast.Name) and part.id in counters for part in parts
     )
@@ -159,7 +161,7 @@ def _is_arithmetic_of(node: ast.expr, counters: set[str]) -> bool:
 def _is_number_of(source: Source, node: ast.expr, bound: set[str]) -> bool:
     """A Python number that one pass of the loop makes: a counter of ``while``, a length, an item of a tensor."""
     yes_or_no = isinstance(node, ast.Compare | ast.BoolOp | ast.Constant)
-    return not yes_or_no and bool(names_in(node) & bound) and source.value(node).kind is Kind.NUMBER
+    return not yes_or_no and bool(names_in(source, node) & bound) and source.value(node).kind is Kind.NUMBER
 
 
 def _is_dynamic(made: ast.expr) -> bool:

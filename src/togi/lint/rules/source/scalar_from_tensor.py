@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.inference import backward_calls
+from togi.lint.source.syntax import last_name
 from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt
 
 if TYPE_CHECKING:
@@ -96,21 +97,21 @@ class ScalarFromTensor(SourceRule):
             if hot is None:
                 continue
             value = source.value(tensor)
-            if value.on_device or _is_result_of_training(node, tensor, value, hot):
+            if value.on_device or _is_result_of_training(source, node, tensor, value, hot):
                 message = f"{what} waits for the device to compute {excerpt(tensor, 40)}"
                 yield source.finding(
                     self.id, node, message, _remedy(source, hot, node, tensor), evidence=evidence_of(value, hot)
                 )
 
 
-def _is_result_of_training(node: ast.AST, tensor: ast.expr, value: Value, hot: Hot) -> bool:
+def _is_result_of_training(source: Source, node: ast.AST, tensor: ast.expr, value: Value, hot: Hot) -> bool:
     """``.item()`` of something unknown that is named like a loss or a measure, in a loop that trains."""
     if value.kind is not Kind.UNKNOWN or not ast.unparse(node).endswith(".item()") or hot.loop is None:
         return False
     while isinstance(tensor, ast.Subscript):
         tensor = tensor.value
-    name = tensor.attr if isinstance(tensor, ast.Attribute) else tensor.id if isinstance(tensor, ast.Name) else ""
-    return bool(_MEASURES.search(name)) and any(True for _ in backward_calls(hot.loop))
+    name = last_name(tensor)
+    return bool(_MEASURES.search(name)) and any(backward_calls(source, hot.loop))
 
 
 def _readings(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:
@@ -151,13 +152,13 @@ def _gives_sizes_of_split(source: Source, node: ast.AST) -> bool:
         return False
     bound = {
         target.id
-        for one in ast.walk(function)
-        if isinstance(one, ast.Assign) and one.value is node
+        for one in source.walk(function, ast.Assign)
+        if one.value is node
         for target in one.targets
         if isinstance(target, ast.Name)
     }
-    splits = [one for one in ast.walk(function) if isinstance(one, ast.Call) and _is_split(one)]
-    given = [part for one in splits for argument in (*one.args, *one.keywords) for part in ast.walk(argument)]
+    splits = [one for one in source.walk(function, ast.Call) if _is_split(one)]
+    given = [part for one in splits for argument in (*one.args, *one.keywords) for part in source.walk(argument)]
     return any(part is node or (isinstance(part, ast.Name) and part.id in bound) for part in given)
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.syntax import last_name
 from togi.lint.source.value import Kind, Value, element_of, evidence_of, excerpt
 
 if TYPE_CHECKING:
@@ -135,7 +136,7 @@ def _writes(source: Source, call: ast.Call) -> str:
     if not isinstance(func, ast.Attribute):
         return ""
     base = func.value
-    name = base.attr if isinstance(base, ast.Attribute) else base.id if isinstance(base, ast.Name) else ""
+    name = last_name(base)
     if func.attr in _LOG_METHODS and (name in _LOGGERS or (func.attr == "log" and name == "wandb")):
         level = call.args[:1] if func.attr == "log" else []
         return "" if any("DEBUG" in ast.unparse(one) for one in level) else f"{excerpt(func)}()"

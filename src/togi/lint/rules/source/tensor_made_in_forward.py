@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
+from togi.lint.source.syntax import last_name
 from togi.lint.source.value import Kind, Value, excerpt
 
 if TYPE_CHECKING:
@@ -90,12 +91,12 @@ class TensorMadeInForward(SourceRule):
                 moved = _moved(source) if moved is None else moved
                 if call in moved:
                     continue
-            yield source.finding(self.id, call, _message(call, last), _remedy(call, last), evidence=hot.reason)
+            yield source.finding(self.id, call, _message(call, last), _remedy(source, call, last), evidence=hot.reason)
 
 
 def _candidate(call: ast.Call) -> bool:
     func = call.func
-    name = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    name = last_name(func)
     return name in _FILLED or name in torch_api.FROM_DATA
 
 
@@ -173,16 +174,16 @@ def _message(call: ast.Call, last: str) -> str:
     return f"{excerpt(call, 40)} copies Python's data to the device in every pass"
 
 
-def _is_fixed(node: ast.expr) -> bool:
+def _is_fixed(source: Source, node: ast.expr) -> bool:
     """Literals and settings of the module: the same in each pass."""
-    names = [one for one in ast.walk(node) if isinstance(one, ast.Name)]
+    names = source.walk(node, ast.Name)
     return all(name.id in ("self", "math", "torch", "np", "range", "float", "int", "list") for name in names)
 
 
-def _remedy(call: ast.Call, last: str) -> str:
+def _remedy(source: Source, call: ast.Call, last: str) -> str:
     if last in _FILLED:
         return f"torch.{last}(..., device=x.device) with an input x; what never changes belongs into a buffer"
-    if not all(_is_fixed(one) for one in call.args):
+    if not all(_is_fixed(source, one) for one in call.args):
         return (
             "data that changes with each pass: compute it on the device from tensors that lie there; else make it in "
             "the DataLoader's workers, or pinned (pin_memory=True) and moved with non_blocking=True"

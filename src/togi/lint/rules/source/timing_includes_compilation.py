@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.compiled import compilation
+from togi.lint.source.syntax import last_name
 from togi.lint.source.timing import Interval, event_intervals, intervals
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def _called_before(source: Source, call: ast.Call, interval: Interval) -> bool:
     for other in source.nodes(ast.Call):
         if other.lineno >= interval.start.lineno or source.scope(other) is not scope:
             continue
-        name = other.func.attr if isinstance(other.func, ast.Attribute) else getattr(other.func, "id", "")
+        name = last_name(other.func)
         given = name not in _PASSIVE and any(ast.unparse(arg) == what for arg in other.args)
         if given or ast.unparse(other.func) == what:
             return True

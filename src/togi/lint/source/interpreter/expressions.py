@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -50,13 +51,18 @@ def _constant(_: State, node: ast.Constant) -> Value:
     value = node.value
     if value is None:
         return NONE
-    if isinstance(value, str):
-        base = value.partition(":")[0]
-        device = "cpu" if base == "cpu" else "cuda" if base in ("cuda", "mps", "xpu", "npu", "hpu") else None
-        return Value(Kind.STRING, constant=value, device=device)
-    if isinstance(value, int | float | complex):
-        return Value(Kind.NUMBER, constant=value)
+    if isinstance(value, str | int | float | complex):
+        return _literal(value)
     return STRING if isinstance(value, bytes) else UNKNOWN
+
+
+@functools.lru_cache(maxsize=4096, typed=True)
+def _literal(value: str | int | float | complex) -> Value:
+    if not isinstance(value, str):
+        return Value(Kind.NUMBER, constant=value)
+    base = value.partition(":")[0]
+    device = "cpu" if base == "cpu" else "cuda" if base in ("cuda", "mps", "xpu", "npu", "hpu") else None
+    return Value(Kind.STRING, constant=value, device=device)
 
 
 def _name(state: State, node: ast.Name) -> Value:

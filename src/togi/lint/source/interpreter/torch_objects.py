@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from togi.lint.source import torch_api
 from togi.lint.source.hints import guessed
 from togi.lint.source.interpreter.state import State
-from togi.lint.source.syntax import argument, is_pairwise
+from togi.lint.source.syntax import argument, is_pairwise, last_name
 from togi.lint.source.value import ARRAY, NONE, NUMBER, STRING, UNKNOWN, Kind, Value, element_of
 
 _BITWISE = (ast.BitAnd, ast.BitOr, ast.BitXor)
@@ -67,7 +67,7 @@ def tensor_comparison(node: ast.Compare, operands: Sequence[Value]) -> Value:
 def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | None = None) -> Value:
     """The tensor that a function of torch makes from ``values``."""
     func = node.func
-    last = func.attr if isinstance(func, ast.Attribute) else func.id if isinstance(func, ast.Name) else ""
+    last = last_name(func)
     tensors = tensors_among(values)
     if dtype is None:
         dtype = given_dtype(state, node) or _result_dtype(last)
@@ -209,7 +209,7 @@ def _moved(state: State, base: Value, name: str, node: ast.Call, values: list[Va
 
 
 def _names_dtype(node: ast.expr) -> bool:
-    text = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+    text = last_name(node)
     return "dtype" in text or "precision" in text
 
 
