@@ -80,7 +80,15 @@ class StudyResult:
     """What ``tune`` found."""
 
     record: Study
-    best: Best
+    artifact: Path | None = None
+
+    @property
+    def best(self) -> Best:
+        """What was chosen. Raises TogiError where nothing was: ``record.verdict`` says why."""
+        trial = self.record.trial(self.record.best) if self.record.best is not None else None
+        if trial is None:
+            raise TogiError(f"the study chose nothing. {self.record.verdict}")
+        return Best(trial.recipe, trial, self.artifact)
 
     def save(self, path: PathOrName, *, force: bool = False) -> Path:
         return self.best.save(path, force=force)
@@ -163,10 +171,9 @@ def tune(
             resume=resume,
             progress=progress or Progress(),
         )
-    best = _best(record, artifact)
     if out is not None and artifact is not None:
         publish(artifact, Path(out), force=force)
-    return StudyResult(record, best)
+    return StudyResult(record, artifact)
 
 
 def load(path: PathOrName, *, device: str | None = None) -> Honed:
@@ -470,14 +477,6 @@ def check(
         with _reference(subject, inputs, {}) as (ref, name):
             result = result.joined(check_reference(ref, name, ("module", "trace"), given, options))
     return result
-
-
-def _best(record: Study, artifact: Path | None) -> Best:
-    recipe = record.best or Recipe()
-    trial = record.trial(recipe)
-    if trial is None:
-        raise TogiError(f"the study chose nothing: {record.verdict}")
-    return Best(recipe, trial, artifact)
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 import pytest
 
-from togi.measure import Turn, judge, usable
+from togi.measure import Turn, noise_of, usable
 
 
 def _turns(count: int = 20, times=(10.0, 10.1, 10.2, 10.3), **changes) -> list[Turn]:
@@ -9,7 +9,7 @@ def _turns(count: int = 20, times=(10.0, 10.1, 10.2, 10.3), **changes) -> list[T
 
 
 def test_a_quiet_machine_has_nothing_to_say():
-    noise = judge(_turns())
+    noise = noise_of(_turns())
     assert noise.warnings == ()
     assert noise.spread < 0.05
     assert usable(noise)
@@ -26,25 +26,25 @@ def test_a_quiet_machine_has_nothing_to_say():
     ],
 )
 def test_every_disturbance_has_its_sentence(changes, said):
-    noise = judge(_turns(**changes))
+    noise = noise_of(_turns(**changes))
     assert [warning for warning in noise.warnings if said in warning]
     assert len(noise.warnings) == 1
 
 
 def test_a_falling_clock_is_named():
     turns = _turns(8, frequency_mhz=3000.0) + _turns(8, frequency_mhz=2000.0)
-    assert judge(turns).warnings == ("the clock fell from 3000 to 2000 MHz (heat, power limit or governor)",)
+    assert noise_of(turns).warnings == ("the clock fell from 3000 to 2000 MHz (heat, power limit or governor)",)
 
 
 def test_ticks_that_overshoot_in_single_turns_cancel_out():
     turns = [turn.model_copy(update={"neighbours_s": sign * 0.01}) for turn in _turns() for sign in (1, -1)]
-    assert judge(turns).neighbours == 0.0
+    assert noise_of(turns).neighbours == 0.0
 
 
 def test_chaos_and_a_stolen_machine_are_not_usable():
-    assert not usable(judge(_turns(times=(10.0, 11.0, 60.0, 100.0))))
-    assert not usable(judge(_turns(stolen_s=0.04)))
+    assert not usable(noise_of(_turns(times=(10.0, 11.0, 60.0, 100.0))))
+    assert not usable(noise_of(_turns(stolen_s=0.04)))
 
 
 def test_no_turns_is_said():
-    assert judge([]).warnings == ("there is no finished turn to judge",)
+    assert noise_of([]).warnings == ("there is no finished turn to judge",)

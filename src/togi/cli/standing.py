@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
+from togi.core.quantities import plural
 from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
+from togi.decide.choose import acceptable, latest
 from togi.study.progress import Progress
 
 RECENT = 4
@@ -27,6 +29,7 @@ class Standing:
         self.phase = "looking at the subject"
         self.outcomes: Counter[Outcome] = Counter()
         self.best: Trial | None = None
+        self.max_memory_bytes: int | None = None
         self.recent: deque[Trial] = deque(maxlen=RECENT)
         self.learned: deque[str] = deque(maxlen=LEARNED)
         self.race: tuple[int, dict[Recipe, Interval]] | None = None
@@ -57,12 +60,20 @@ class Standing:
         self.phase = phase
         self._phase_started_s = self._clock()
 
+    def resume(self, trials: Sequence[Trial], max_memory_bytes: int | None) -> None:
+        """What an earlier run of the study found counts for what is best, not for what ended now."""
+        self.max_memory_bytes = max_memory_bytes
+        for trial in latest(trials):
+            self._lead(trial)
+
     def end(self, trial: Trial) -> bool:
         """Count it; whether it is the best so far."""
         self.outcomes[trial.outcome] += 1
         self.recent.append(trial)
-        faithful = trial.error is None or trial.error.faithful
-        leads = trial.eligible and faithful and _speedup(trial) > (_speedup(self.best) if self.best else 0.0)
+        return self._lead(trial)
+
+    def _lead(self, trial: Trial) -> bool:
+        leads = acceptable(trial, self.max_memory_bytes) and _speedup(trial) > _speedup(self.best)
         if leads:
             self.best = trial
         return leads
@@ -85,6 +96,13 @@ class WatchedProgress(Progress):
         self.standing.planned, self.standing.time_limit_s = planned, time_limit_s
         self.standing.enter("planning")
         self.changed(f"{facts.module_class} on {facts.device}: up to {planned} recipes to try")
+
+    def resumed(self, trials: Sequence[Trial], max_memory_bytes: int | None) -> None:
+        self.standing.resume(trials, max_memory_bytes)
+        if trials:
+            best = self.standing.best
+            so_far = f"; the best of them: {best.recipe.label}, {ending(best)}" if best is not None else ""
+            self.changed(f"{plural(len(latest(trials)), 'recipe')} known from an earlier run{so_far}")
 
     def trial_started(self, recipe: Recipe, number: int) -> None:
         self.standing.recipe = recipe
@@ -130,5 +148,5 @@ def ending(trial: Trial) -> str:
     return f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value
 
 
-def _speedup(trial: Trial) -> float:
-    return trial.timing.speedup_x.median if trial.timing else 0.0
+def _speedup(trial: Trial | None) -> float:
+    return trial.timing.speedup_x.median if trial is not None and trial.timing else 0.0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import statistics
 from enum import StrEnum
 from typing import Any, Self
 
@@ -258,6 +259,13 @@ class Timing(Record):
     first_call_ms: float = 0.0
     build_s: float = 0.0
     noise: Noise = Field(default_factory=Noise)
+
+    @property
+    def reference_ms(self) -> float:
+        """Median time of the reference in the rounds in which this was measured: what ``latency_ms`` compares with."""
+        if not self.rounds_ms:  # an old journal
+            return self.latency_ms.median * self.speedup_x.median
+        return statistics.median(reference_ms for reference_ms, _ in self.rounds_ms)
 
 
 class Footprint(Record):

@@ -3,7 +3,7 @@
 from togi.measure.allocator import keep_freed_memory
 from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.memory import MemoryMark, mark_memory, measure_footprint
-from togi.measure.noise import judge, usable
+from togi.measure.noise import noise_of, usable
 from togi.measure.race import RaceEntry, RaceResult, Runner, Verdict, compare, race
 from togi.measure.turn import TURN_MS, Turn, Warmup, choose_passes, take_turn, warm
 
@@ -18,11 +18,11 @@ __all__ = [
     "Warmup",
     "choose_passes",
     "compare",
-    "judge",
     "keep_freed_memory",
     "mark_memory",
     "measure_footprint",
     "median_interval",
+    "noise_of",
     "race",
     "ratio_interval",
     "rounds_needed",

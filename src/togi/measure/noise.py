@@ -23,7 +23,7 @@ UNUSABLE_SPREAD = 1.0
 UNUSABLE_STOLEN = 0.25
 
 
-def judge(turns: Sequence[Turn]) -> Noise:
+def noise_of(turns: Sequence[Turn]) -> Noise:
     """The noise of one candidate's turns; of no turns at all: a ``Noise`` that warns of just that."""
     if not turns:
         return Noise(warnings=("there is no finished turn to judge",))

@@ -17,10 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol, final
 
+from togi.core.quantities import plural
 from togi.core.records import Interval, Noise, Record, Timing
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
 from togi.measure.interval import median_interval, ratio_interval
-from togi.measure.noise import judge
+from togi.measure.noise import noise_of
 from togi.measure.turn import TURN_MS, Turn, choose_passes
 
 Seconds = Callable[[], float]
@@ -79,7 +80,10 @@ class RaceResult(Record):
     winner: str
     """The reference, unless another is faster beyond doubt."""
     verdict: Verdict
+    order: str
+    """Who is ahead of whom, or that it cannot be told."""
     sentence: str
+    """The order, and how the winner stands to the reference."""
     entries: tuple[RaceEntry, ...]
     rounds: int
     wall_s: float
@@ -148,11 +152,12 @@ def race(
         longest = max(longest * 0.9, clock() - started)
         if on_round is not None:
             on_round(state.rounds, state.standing())
-    verdict, winner, sentence = state.judge(min_rounds)
+    verdict, winner, order_found, sentence = state.conclude(min_rounds)
     return RaceResult(
         reference=reference.name,
         winner=winner,
         verdict=verdict,
+        order=order_found,
         sentence=sentence,
         entries=tuple(state.entry(runner.name) for runner in field),
         rounds=state.rounds,
@@ -303,11 +308,11 @@ class _RaceState:
         found = {entry.name: self.speed_x(entry, self.reference) for entry in self.racing}
         return {name: interval for name, interval in found.items() if interval is not None}
 
-    def judge(self, min_rounds: int) -> tuple[Verdict, str, str]:
-        """The verdict, the winner's name, and a sentence for people."""
+    def conclude(self, min_rounds: int) -> tuple[Verdict, str, str, str]:
+        """The verdict, the winner's name, the order in words, and the whole sentence."""
         if self.reference.broken:
             said = f"{self.reference.name}, the reference, failed ({self.reference.left_because}): nothing to compare"
-            return Verdict.CANNOT_TELL, self.reference.name, said
+            return Verdict.CANNOT_TELL, self.reference.name, said, said
         winner = self._winner()
         if len(self.racing) < 2:
             beaten = [entry for entry in self.entries if not entry.broken and not entry.racing]
@@ -315,7 +320,8 @@ class _RaceState:
         else:
             equal = self.rounds >= min_rounds and self._all_equal()
             verdict = Verdict.EQUIVALENT if equal else Verdict.CANNOT_TELL
-        return verdict, winner.name, self._sentence(verdict, winner)
+        order = self._order(verdict)
+        return verdict, winner.name, order, order + self._against_reference(verdict, winner)
 
     def _winner(self) -> _Contestant:
         """The best of those racing that are faster than the reference beyond doubt, else the reference."""
@@ -326,23 +332,25 @@ class _RaceState:
         found = self.speed_x(entry, self.reference)
         return found is not None and self.criterion.faster(found)
 
-    def _sentence(self, verdict: Verdict, winner: _Contestant) -> str:
+    def _order(self, verdict: Verdict) -> str:
         racing = [entry.name for entry in self.racing]
-        rounds = f"after {self.rounds} round{'s' * (self.rounds != 1)}"
+        rounds = f"after {plural(self.rounds, 'round')}"
         if verdict is Verdict.EQUIVALENT:
-            said = f"{' and '.join(racing)} are within {self.criterion.band_x - 1:.1%} of each other {rounds}"
-        elif verdict is Verdict.SEPARATED:
-            said = f"{self.racing[0].name} is the fastest beyond doubt {rounds}"
-        elif len(racing) < 2:
+            return f"{' and '.join(racing)} are within {self.criterion.band_x - 1:.1%} of each other {rounds}"
+        if verdict is Verdict.SEPARATED:
+            return f"{racing[0]} is the fastest beyond doubt {rounds}"
+        if len(racing) < 2:
             return f"no runner was left to compare {self.reference.name} with"
-        else:
-            said = f"cannot tell {' and '.join(racing)} apart {rounds} on this machine now"
+        return f"cannot tell {' and '.join(racing)} apart {rounds} on this machine now"
+
+    def _against_reference(self, verdict: Verdict, winner: _Contestant) -> str:
+        if len(self.racing) < 2 and verdict is Verdict.CANNOT_TELL:
+            return ""
         found = self.speed_x(winner, self.reference)
-        if verdict is Verdict.SEPARATED and winner is self.reference:
-            return said
         if winner is self.reference or found is None:
-            return f"{said}; nothing is faster than {self.reference.name} beyond doubt"
-        return f"{said}; {winner.name} is {_times(found)} as fast as {self.reference.name}"
+            nothing = f"; nothing is faster than {self.reference.name} beyond doubt"
+            return "" if verdict is Verdict.SEPARATED else nothing
+        return f"; {winner.name} is {_times(found)} as fast as {self.reference.name}"
 
     def entry(self, name: str) -> RaceEntry:
         entry = next(entry for entry in self.entries if entry.name == name)
@@ -356,7 +364,7 @@ class _RaceState:
             left_at=entry.left_at,
             left_because=entry.left_because,
             traceback=entry.traceback,
-            noise=judge(entry.taken),
+            noise=noise_of(entry.taken),
         )
 
 

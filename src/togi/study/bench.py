@@ -11,9 +11,8 @@ from togi.core.records import Footprint, Machine, Outcome
 from togi.machine.describe import machine
 from togi.measure import RaceEntry, RaceResult, race
 from togi.study.comparison import Comparison, Contestant
-from togi.study.course import REFERENCE
 from togi.study.progress import Progress
-from togi.techniques import recipe
+from togi.study.runner import REFERENCE_RECIPE
 from togi.worker.protocol import SubjectRef
 from togi.worker.stable import Stable
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
@@ -66,7 +65,7 @@ class _Bench:
                 Path(spec).absolute(), manifest.recipe, manifest.facts, _LIMITS, check=check
             )
         else:
-            running = stable.start_unchecked(recipe(**REFERENCE), _LIMITS)
+            running = stable.start_unchecked(REFERENCE_RECIPE, _LIMITS)
         self.stack.callback(running.close)
         running.name = name
         running.warm()

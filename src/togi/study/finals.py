@@ -1,183 +1,216 @@
-"""The end of a study: the finalists race, the fastest is saved, and what was saved is proven."""
+"""The end of a study: the fastest recipes race, the chosen one is saved, and what was saved is proven.
+
+``decide.choose`` chooses, over the last trial of each recipe. What was saved is measured again from its files, and that
+measurement becomes its last trial: where it does not bear out the choice, another is made.
+"""
 
 from __future__ import annotations
 
 import math
 import shutil
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 from togi.artifact.manifest import Link
 from togi.artifact.save import write_manifest
-from togi.core.records import Outcome, Recipe, Trial
+from togi.core.records import Interval, Outcome, Recipe, Trial
+from togi.decide.choose import Chosen, choose
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.measure import RaceEntry, RaceResult, Verdict, race
-from togi.study.course import REFERENCE, Course, enough_s
-from togi.techniques import recipe
+from togi.measure import RaceResult, race
+from togi.study.runner import REFERENCE_RECIPE, StudyRunner, enough_s
 from togi.worker.stable import environment_of
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
-_FINALISTS = 4
+FINALISTS = 4
 _PROOF_BUDGET_S = 5.0
 
 
+@final
 @dataclass(frozen=True)
-class Saved:
-    """A proven artifact: where it lies, and its trial, measured as loaded from its files."""
+class Decision:
+    """What a study ends with."""
 
-    recipe: Recipe
-    folder: Path
-    proof: Trial
+    chosen: Chosen
+    folder: Path | None
+    """The proven artifact; None where nothing was chosen or nothing could be saved."""
+    finalists: tuple[Recipe, ...]
+    """Those that raced, the reference among them, fastest first."""
 
 
+@final
 class Finals:
-    """Race and proof of one course."""
+    """Race, choice and proof of one study."""
 
-    def __init__(self, course: Course, keep: Path) -> None:
-        self.course = course
+    def __init__(self, runner: StudyRunner, keep: Path) -> None:
+        self.runner = runner
         self.keep = keep
+        self._proven: dict[Recipe, Path] = {}
+        self._unusable: set[Recipe] = set()
 
-    def race(self, budget_s: float) -> tuple[Recipe, ...]:
-        """Finalists, the best first. Their trials are recorded again with what the race measured.
+    def decide(self, race_budget_s: float) -> Decision:
+        """Race, then save and prove what is chosen until the choice rests on a proof."""
+        finalists = self._race(race_budget_s)
+        chosen = self._choose()
+        while chosen.trial is not None and chosen.trial.recipe not in self._proven:
+            candidate = chosen.trial.recipe
+            if self._proven and self._time_is_up():
+                self._set_aside(candidate, "it could not be proven within the time limit")
+            else:
+                self._save_and_prove(candidate)
+            chosen = self._choose()
+        if chosen.trial is None and self._unusable:  # nothing can be saved: the choice is then made without files
+            chosen = choose(self.runner.log.trials(), self.runner.settings.max_memory_bytes)
+        best = None if chosen.trial is None else chosen.trial.recipe
+        for recipe, folder in self._proven.items():
+            if recipe != best:
+                shutil.rmtree(folder, ignore_errors=True)
+        return Decision(chosen, None if best is None else self._proven.get(best), finalists)
 
-        The reference always runs, and wins where nobody is faster beyond doubt.
-        """
-        course = self.course
-        runners = [running for recipe in self._candidates() if (running := course.standing(recipe)) is not None]
-        reference = course.reference()
-        if not runners:
+    def _choose(self) -> Chosen:
+        return choose(
+            self.runner.log.trials(),
+            self.runner.settings.max_memory_bytes,
+            proven=self._proven,
+            unusable=self._unusable,
+        )
+
+    def _time_is_up(self) -> bool:
+        limit_s = self.runner.settings.limit_s
+        return limit_s is not None and time.monotonic() - self.runner.started > limit_s - 2 * _PROOF_BUDGET_S
+
+    def _race(self, budget_s: float) -> tuple[Recipe, ...]:
+        """The fastest recipes beside the reference. Their trials are recorded again with what the race measured."""
+        runner = self.runner
+        running = [each for recipe in self._candidates() if (each := runner.warm(recipe)) is not None]
+        reference = runner.reference()
+        if not running:
             return (reference.recipe,)
-        by_name = {running.name: running.recipe for running in (reference, *runners)}
+        by_name = {each.name: each.recipe for each in (reference, *running)}
         result = race(
-            [reference, *runners],
+            running,
             reference,
-            budget_s=enough_s(budget_s, [reference, *runners]),
-            seed=course.settings.seed,
-            on_round=lambda number, standing: course.progress.race_round(
+            budget_s=enough_s(budget_s, [reference, *running]),
+            seed=runner.settings.seed,
+            on_round=lambda number, standing: runner.progress.race_round(
                 number, {by_name[name]: interval for name, interval in standing.items()}
             ),
         )
-        timings = [timing for running in runners if (timing := result.timing(running.name)) is not None]
-        doubt = next((found for timing in timings if (found := course.doubt(timing))), "")
+        timings = [timing for each in running if (timing := result.timing(each.name)) is not None]
+        doubt = next((found for timing in timings if (found := runner.doubt(timing))), "")
         if not any(math.isfinite(timing.speedup_x.high) for timing in timings):
             doubt = f"{result.rounds} rounds are too few to conclude anything"
         if doubt:
-            course.notes.append(f"The race does not count ({doubt}): the trials before it decide.")
-            return self._by_trials([running.recipe for running in runners])
-        for running in runners:
-            self._record(running, result)
-        course.notes.append(f"The race: {result.sentence}.")
-        return tuple(by_name[name] for name in ranking(result, by_name))
-
-    def _by_trials(self, raced: Sequence[Recipe]) -> tuple[Recipe, ...]:
-        """Those whose trials, measured beside the reference in calmer moments, found them faster beyond doubt."""
-        found = {
-            recipe: trial.timing.speedup_x for recipe in raced if (trial := self.course.last(recipe)) and trial.timing
-        }
-        faster = [r for r, speedup_x in found.items() if BETWEEN_PROCESSES.faster(speedup_x)]
-        return (*sorted(faster, key=lambda r: -found[r].median), recipe(**REFERENCE))
+            runner.notes.append(f"The race does not count ({doubt}): the trials before it decide.")
+        else:
+            for each in running:
+                self._record(each, result)
+            runner.notes.append(f"The race: {result.order}.")
+        speeds = {entry.name: entry.speedup_x.median if entry.speedup_x else 0.0 for entry in result.entries}
+        return tuple(by_name[name] for name in sorted(by_name, key=lambda name: -speeds[name]))
 
     def _candidates(self) -> Sequence[Recipe]:
-        unraced = (recipe(**REFERENCE), Recipe())
-        return [found for found in self.course.search.finalists(_FINALISTS + len(unraced)) if found not in unraced][
-            :_FINALISTS
-        ]
+        unraced = (REFERENCE_RECIPE, Recipe())
+        found = self.runner.search.finalists(FINALISTS + len(unraced))
+        return [recipe for recipe in found if recipe not in unraced][:FINALISTS]
 
     def _record(self, running: RunningTrial, result: RaceResult) -> None:
         """Append the finalist's race to the journal: its last trial, timed anew."""
         timing = result.timing(running.name)
-        before = self.course.last(running.recipe)
-        if timing is None or before is None or before.timing is None:
+        before = self.runner.last(running.recipe)
+        if timing is None or not math.isfinite(timing.speedup_x.high) or before is None or before.timing is None:
             return
         kept = {"first_call_ms": before.timing.first_call_ms, "build_s": before.timing.build_s}
-        self.course.log.append(before.model_copy(update={"timing": timing.model_copy(update=kept)}))
+        self.runner.log.append(before.model_copy(update={"timing": timing.model_copy(update=kept)}))
 
-    def save(self, ranking: Sequence[Recipe]) -> Saved | None:
-        """The first of the ranking that can be saved, loaded again, and stands the proof."""
-        for candidate in ranking:
-            self.course.progress.saving(candidate)
-            saved = self._save(candidate)
-            if saved is not None:
-                return saved
-        return None
-
-    def _save(self, candidate: Recipe) -> Saved | None:
-        course = self.course
-        folder = self.keep / f"{course.log.id[:12]}-{candidate.id}.togi"
+    def _save_and_prove(self, candidate: Recipe) -> None:
+        """Either its last trial measures what was saved, or it is set aside with the reason."""
+        runner = self.runner
+        runner.progress.saving(candidate)
+        folder = self.keep / f"{runner.log.id[:12]}-{candidate.id}.togi"
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         try:
-            running = course.reference() if candidate == recipe(**REFERENCE) else course.standing(candidate)
-            links = self._links(running, folder) if running else None
-            trial = course.last(candidate)
-            if links is not None and trial is not None:
+            running = runner.reference() if candidate == REFERENCE_RECIPE else runner.warm(candidate)
+            trial = runner.last(candidate)
+            if running is None or trial is None:
+                self._set_aside(candidate, "it could not be built again")
+            elif isinstance(links := self._links(running, folder), str):
+                self._set_aside(candidate, f"it has no file form here: {links}")
+            else:
                 self._manifest(folder, candidate, trial, links)
                 proof = self._prove(folder, candidate, trial)
                 self._manifest(folder, candidate, proof, links)
-                course.log.append(proof)
-                return Saved(candidate, folder, proof)
+                runner.log.append(proof)
+                self._proven[candidate] = folder
+                self._compare(candidate, trial, proof)
+                return
         except TrialEnded as ended:
-            course.notes.append(f"{candidate.label} could not be saved: {ended}")
+            self._set_aside(candidate, f"it could not be saved: {ended}")
         shutil.rmtree(folder, ignore_errors=True)
-        return None
 
-    def _links(self, running: RunningTrial, folder: Path) -> tuple[Link, ...] | None:
+    def _set_aside(self, candidate: Recipe, why: str) -> None:
+        """It is no choice any more, and its last trial says so."""
+        self._unusable.add(candidate)
+        self.runner.notes.append(f"{candidate.label} was not chosen: {why}.")
+        last = self.runner.last(candidate)
+        if last is not None:
+            reason = f"{last.reason}; {why}" if last.reason and why not in last.reason else why
+            self.runner.log.append(last.model_copy(update={"reason": reason}))
+
+    def _compare(self, candidate: Recipe, before: Trial, proof: Trial) -> None:
+        """Say where what was saved is no longer what was measured before."""
+        if candidate == REFERENCE_RECIPE or before.timing is None or proof.timing is None:
+            return
+        was, found = before.timing.speedup_x, proof.timing.speedup_x
+        if BETWEEN_PROCESSES.faster(was) and not BETWEEN_PROCESSES.faster(found):
+            self.runner.notes.append(
+                f"{candidate.label} was {was.median:.2f} x as fast while it was built, but loaded from its files it is "
+                f"not faster beyond doubt ({_between(found)})."
+            )
+
+    def _links(self, running: RunningTrial, folder: Path) -> tuple[Link, ...] | str:
+        """The files of each engine, or why there are none."""
         answer = running.save(folder)
         if "unsaveable" in answer:
-            self.course.notes.append(f"{running.recipe.label} has no file form here: {answer['unsaveable']}")
-            return None
-        self.course.notes += answer["notes"]
+            return str(answer["unsaveable"])
+        self.runner.notes += answer["notes"]
         return tuple(Link.model_validate(link) for link in answer["links"])
 
     def _manifest(self, folder: Path, candidate: Recipe, proof: Trial, links: tuple[Link, ...]) -> None:
-        course = self.course
+        runner = self.runner
         write_manifest(
             folder,
-            subject=course.subject,
+            subject=runner.subject,
             recipe=candidate,
-            signature=course.signature,
-            facts=course.facts,
+            signature=runner.signature,
+            facts=runner.facts,
             proof=proof,
             chain=links,
-            environment=environment_of(candidate, course.facts),
+            environment=environment_of(candidate, runner.facts),
         )
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial) -> Trial:
-        """Load the artifact in a fresh process, verify it, and measure it against the original.
+        """Load the artifact in a fresh process, verify it, and measure its speed beside the original, and its memory.
 
         Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
         """
-        course = self.course
-        limits = Limits(timeout_s=course.settings.trial_timeout_s)
-        with course.stable.start_artifact(folder, candidate, course.facts, limits, check=True) as loaded:
-            outcome, reason = course.verdict(loaded)
+        runner = self.runner
+        limits = Limits(timeout_s=runner.settings.trial_timeout_s)
+        with runner.stable.start_artifact(folder, candidate, runner.facts, limits, check=True) as loaded:
+            outcome, reason = runner.accepted(loaded)
             if outcome is not Outcome.OK:
                 raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
             loaded.warm()
-            timing = course.time(loaded, course.reference(), _PROOF_BUDGET_S)
-            return trial.model_copy(update={"timing": timing, "error": loaded.error})
+            timing = runner.time(loaded, runner.reference(), _PROOF_BUDGET_S)
+            found = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint(), "reason": reason}
+            return trial.model_copy(update=found)
 
 
-def ranking(result: RaceResult, recipes: Mapping[str, Recipe]) -> list[str]:
-    """Names in the order in which they should be chosen; nobody behind the reference.
-
-    Where several cannot be told apart, those whose medians differ by less than what matters are ranked by how few
-    choices they are made of (less can break), the others by their medians: the best guess there is.
-    """
-    criterion = result.criterion
-    faster = [lane for lane in result.entries if lane.speedup_x is not None and criterion.faster(lane.speedup_x)]
-    standing = {lane.name for lane in faster if lane.left_at is None and result.verdict is Verdict.EQUIVALENT}
-
-    speeds = {lane.name: lane.speedup_x.median for lane in faster if lane.speedup_x is not None}
-    best = max((speeds[name] for name in standing), default=math.inf)
-
-    def order(lane: RaceEntry) -> tuple[bool, int, float]:
-        level = lane.name in standing and speeds[lane.name] * (1.0 + criterion.margin) >= best
-        return not level, len(recipes[lane.name].choices) if level else 0, -speeds[lane.name]
-
-    return [*(lane.name for lane in sorted(faster, key=order)), result.reference]
+def _between(interval: Interval) -> str:
+    return f"between {interval.low:.2f} and {interval.high:.2f} x"
 
 
 def race_budget_s(limit_s: float | None, started: float) -> float:

@@ -8,17 +8,18 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from togi.core.errors import SubjectError
-from togi.core.records import Facts, Outcome, Recipe, Study, Trial
+from togi.core.records import Facts, Outcome, Study
+from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal import Journal, study_key
 from togi.machine.describe import machine
 from togi.machine.memory import available_bytes
 from togi.search import Search
-from togi.study.course import REFERENCE, Course, explore_s
-from togi.study.finals import Finals, Saved, race_budget_s
+from togi.study.finals import Decision, Finals, race_budget_s
 from togi.study.progress import Progress
+from togi.study.runner import StudyRunner, explore_s
 from togi.study.settings import Settings
 from togi.subject.signature import Signature
-from togi.techniques import all_techniques, recipe
+from togi.techniques import all_techniques
 from togi.worker.protocol import SubjectRef
 from togi.worker.stable import Stable
 from togi.worker.supervise import Limits, TrialEnded
@@ -50,7 +51,7 @@ def run_study(
     resume: bool = True,
     progress: Progress,
 ) -> tuple[Study, Path | None]:
-    """The study's record and the folder of the proven artifact (None where nothing could be saved).
+    """The study's record and the folder of the proven artifact (None where nothing was chosen or could be saved).
 
     Raises TogiError when the subject cannot be loaded or run. KeyboardInterrupt leaves what is finished in the journal.
     """
@@ -63,23 +64,22 @@ def run_study(
         log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
         search = Search(facts, settings.for_search(explore_s(settings, started)), all_techniques(), log.trials())
         progress.surveyed(facts, search.remaining(), settings.limit_s)
-        course = Course(
+        progress.resumed(log.trials(), settings.max_memory_bytes)
+        runner = StudyRunner(
             stable, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
         )
-        course.notes += log.notes
+        runner.notes += log.notes
         try:
-            course.explore()
-            finals = Finals(course, keep)
-            ranking = finals.race(race_budget_s(settings.limit_s, started))
-            saved = finals.save(ranking)
+            runner.explore()
+            decision = Finals(runner, keep).decide(race_budget_s(settings.limit_s, started))
         except TrialEnded as ended:  # the reference: everything else ends in a record
             raise SubjectError(
                 f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"
             ) from None
-        study = _conclude(course, search, ranking, saved)
+        study = _conclude(runner, decision)
         log.decide(study)
         progress.finished(study)
-        return study, saved.folder if saved else None
+        return study, decision.folder
 
 
 def _survey(stable: Stable, name: str, progress: Progress) -> tuple[Facts, Signature, str]:
@@ -92,35 +92,38 @@ def _survey(stable: Stable, name: str, progress: Progress) -> tuple[Facts, Signa
         ) from None
 
 
-def _conclude(course: Course, search: Search, ranking: tuple[Recipe, ...], saved: Saved | None) -> Study:
-    trials = course.log.trials()
-    best = saved.recipe if saved else ranking[0]
-    return course.log.header.model_copy(
+def _conclude(runner: StudyRunner, decision: Decision) -> Study:
+    trials, search = runner.log.trials(), runner.search
+    chosen = decision.chosen.trial
+    return runner.log.header.model_copy(
         update={
             "trials": (*trials, *search.excluded),
             "excluded": search.excluded,
-            "finalists": ranking,
-            "best": best,
-            "verdict": " ".join([_verdict(best, ranking, trials, saved), *course.notes]),
-            "command": _command(course.subject, course.settings),
+            "finalists": decision.finalists,
+            "best": None if chosen is None else chosen.recipe,
+            "verdict": " ".join([_verdict(decision), *runner.notes]),
+            "command": _command(runner.subject, runner.settings),
         }
     )
 
 
-def _verdict(best: Recipe, ranking: tuple[Recipe, ...], trials: list[Trial], saved: Saved | None) -> str:
-    trial = next((t for t in reversed(trials) if t.recipe == best), None)
-    if best == recipe(**REFERENCE) or trial is None or trial.timing is None:
+def _verdict(decision: Decision) -> str:
+    """The choice in a sentence or two."""
+    chosen = decision.chosen.trial
+    if chosen is None:
+        return f"Nothing could be chosen: {decision.chosen.reason}."
+    if chosen.recipe.is_reference or chosen.timing is None:
         return "Nothing was faster than the original beyond doubt: keep it as it is, under torch.no_grad."
-    speedup = trial.timing.speedup_x
+    speedup = chosen.timing.speedup_x
+    faithful = chosen.error is None or chosen.error.faithful
+    right = "as right as plain eager" if faithful else chosen.reason
     sentence = (
-        f"{best.label} is {speedup.median:.2f} x as fast as the original (between {speedup.low:.2f} and "
-        f"{speedup.high:.2f} x) and " + ("as right as plain eager." if not trial.reason else f"{trial.reason}.")
+        f"{chosen.recipe.label} is {speedup.median:.2f} x as fast as the original (between {speedup.low:.2f} and "
+        f"{speedup.high:.2f} x) and {right}."
     )
-    if saved is None:
-        sentence += " It could not be saved."
-    elif ranking[0] != best:
-        sentence += f" {ranking[0].label} was faster in the race but could not be saved."
-    return sentence
+    if not BETWEEN_PROCESSES.faster(speedup):
+        sentence += f" It is chosen for its memory: {decision.chosen.reason.rpartition('; ')[2]}."
+    return sentence if decision.folder is not None else f"{sentence} It could not be saved."
 
 
 def _command(subject: str, settings: Settings) -> str:

@@ -1,35 +1,33 @@
-"""How a study goes on: try recipes one by one beside the reference, race the best, save and prove the winner."""
+"""Runs the trials of a study: recipes that the search suggests, one by one, beside the reference."""
 
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import final
 
-from togi.core.records import Facts, Interval, Outcome, Recipe, Timing, Trial
+from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Timing, Trial
 from togi.decide.faithful import accept
-from togi.decide.faster import conclusive
+from togi.decide.faster import CONFIDENCE, conclusive
 from togi.journal import StudyLog
-from togi.measure import compare, median_interval, usable
-from togi.measure import judge as judge_noise
+from togi.measure import compare, median_interval, noise_of, rounds_needed, usable
 from togi.search import Search
 from togi.study.progress import Progress
 from togi.study.settings import Settings
 from togi.subject.signature import Signature
 from togi.techniques import recipe, technique
-from togi.techniques.base import Options
 from togi.worker.stable import Stable
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
-REFERENCE: dict[str, Options] = {"no_grad": {}}
+REFERENCE_RECIPE = recipe(**{REFERENCE: {}})
 """Plain eager under ``no_grad``: what every speed-up relates to."""
-_STANDING = 4
+_KEPT_WARM = 4
 _COMPARE_BUDGET_S = 3.0
 _REFERENCE_TURNS = 12
-_ROUNDS = 10
-"""From 8 rounds on an interval has ends; a few may be slower than thought."""
+_ROUNDS = rounds_needed(1.0 - (1.0 - CONFIDENCE) / _KEPT_WARM) + 2
+"""What gives an interval ends, and a few more: some may be slower than thought."""
 _LONGEST_S = 120.0
 _MORE_ATTEMPTS = 2
 _QUIET_S = 2.0
@@ -38,9 +36,10 @@ _RACE_SHARE = 0.2
 _RACE_BUDGET_S = (8.0, 45.0)
 
 
+@final
 @dataclass
-class Course:
-    """One study under way."""
+class StudyRunner:
+    """A study under way: what it works with, what it learned, and the processes that are kept warm."""
 
     stable: Stable
     subject: str
@@ -54,7 +53,7 @@ class Course:
     trial_memory_bytes: int
     notes: list[str] = field(default_factory=list)
     tried: int = 0
-    _standing: dict[Recipe, RunningTrial] = field(default_factory=dict)
+    _warm: dict[Recipe, RunningTrial] = field(default_factory=dict)
     _reference: RunningTrial | None = None
     _calm_ms: float = math.inf
     """The reference's latency, taking turns, when the machine was at its quietest in this session."""
@@ -67,7 +66,7 @@ class Course:
         while (next_recipe := self.search.next(self.log.claimed())) is not None:
             left = (
                 explore_s(self.settings, self.started)
-                if next_recipe != recipe(**REFERENCE)
+                if next_recipe != REFERENCE_RECIPE
                 else self.settings.trial_timeout_s
             )
             if left <= 0:
@@ -93,10 +92,10 @@ class Course:
             self._prune()
 
     def _prune(self) -> None:
-        """Leave only the fastest standing (paused) for the race; rebuilding one would cost its compilation again."""
-        wanted = self.search.finalists(_STANDING)
-        for candidate in [standing for standing in self._standing if standing not in wanted]:
-            self._standing.pop(candidate).close()
+        """Keep only the fastest (paused) for the race; rebuilding one would cost its compilation again."""
+        wanted = self.search.finalists(_KEPT_WARM)
+        for candidate in [kept for kept in self._warm if kept not in wanted]:
+            self._warm.pop(candidate).close()
 
     def _catch_up(self) -> None:
         """Another process works on this study too: take over what it found; wait a moment if that is nothing."""
@@ -126,32 +125,32 @@ class Course:
         if candidate == reference.recipe:
             return self._measured(reference, reference)
         running = self._start(candidate, timeout_s)
-        outcome, reason = self.verdict(running)
+        outcome, reason = self.accepted(running)
         if outcome is not Outcome.OK:
             running.close()
             return self._record(running, outcome, reason)
-        self._standing[candidate] = running
+        self._warm[candidate] = running
         running.warm()
         return self._measured(running, reference)
 
     def reference(self) -> RunningTrial:
-        """The standing reference; started (again) when there is none."""
+        """The reference's process; started (again) when there is none."""
         if self._reference is None:
-            self._reference = self._start(recipe(**REFERENCE), self.settings.trial_timeout_s)
+            self._reference = self._start(REFERENCE_RECIPE, self.settings.trial_timeout_s)
             self._reference.warm()
         return self._reference
 
-    def standing(self, candidate: Recipe) -> RunningTrial | None:
-        """The candidate, built, verified and warm; built again if it stands no longer. None if it now fails."""
-        if candidate not in self._standing:
+    def warm(self, candidate: Recipe) -> RunningTrial | None:
+        """The candidate, built, verified and warm; built again where it was not kept. None if it now fails."""
+        if candidate not in self._warm:
             try:
                 running = self._start(candidate, self.settings.trial_timeout_s)
                 running.warm()
             except TrialEnded as ended:
                 self.notes.append(f"{candidate.label} could not be built again: {ended}")
                 return None
-            self._standing[candidate] = running
-        return self._standing[candidate]
+            self._warm[candidate] = running
+        return self._warm[candidate]
 
     def last(self, candidate: Recipe) -> Trial | None:
         """The last trial of a recipe in the journal."""
@@ -162,7 +161,7 @@ class Course:
         on_phase: Callable[[str], None] = lambda phase: self.progress.trial_phase(candidate, phase)  # noqa: E731
         return self.stable.start(candidate, self.facts, limits, on_phase)
 
-    def verdict(self, running: RunningTrial) -> tuple[Outcome, str]:
+    def accepted(self, running: RunningTrial) -> tuple[Outcome, str]:
         if running.error is None:
             return Outcome.FAILED, "it was not verified"
         exact = all(technique(choice.technique).exact for choice in running.recipe.choices)
@@ -173,7 +172,7 @@ class Course:
         self.progress.trial_phase(running.recipe, "measure")
         timing = self.time(running, reference, _COMPARE_BUDGET_S)
         footprint = running.footprint()
-        outcome, reason = (Outcome.OK, "") if running is reference else self.verdict(running)
+        outcome, reason = (Outcome.OK, "") if running is reference else self.accepted(running)
         if doubt := self.doubt(timing):
             outcome, reason = Outcome.UNSTABLE, doubt
         return self._record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
@@ -191,7 +190,7 @@ class Course:
             time.sleep(_QUIET_S)
             timing = self._time_once(running, reference, budget_s)
         if running is not reference:  # alone, without turns in between, it is faster than it can be in any comparison
-            self._calm_ms = min(self._calm_ms, _reference_ms(timing))
+            self._calm_ms = min(self._calm_ms, timing.reference_ms)
         return timing
 
     def doubt(self, timing: Timing) -> str:
@@ -202,7 +201,7 @@ class Course:
         """
         if not usable(timing.noise) and not conclusive(timing.speedup_x):
             return f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
-        slower_x = _reference_ms(timing) / self._calm_ms
+        slower_x = timing.reference_ms / self._calm_ms
         if slower_x > _DISTURBED_X:
             return f"disturbed: the reference took {slower_x:.1f} times as long as at its best in this study"
         return ""
@@ -229,7 +228,7 @@ class Course:
             rounds_ms=tuple((time_ms, time_ms) for time_ms in times),
             first_call_ms=reference.first_call_ms,
             build_s=reference.build_s,
-            noise=judge_noise(turns),
+            noise=noise_of(turns),
         )
 
     def _record(self, running: RunningTrial, outcome: Outcome, reason: str) -> Trial:
@@ -247,10 +246,6 @@ class Course:
 def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:
     """The budget, or what enough rounds for an interval take, if that is more: a slow model needs its time."""
     return max(budget_s, min(_LONGEST_S, _ROUNDS * sum(running.turn_s for running in runners)))
-
-
-def _reference_ms(timing: Timing) -> float:
-    return statistics.median(reference_ms for reference_ms, _ in timing.rounds_ms)
 
 
 def explore_s(settings: Settings, started: float) -> float:

@@ -1,0 +1,98 @@
+"""``togi tune --max-memory`` from the command line: what fits is chosen though it be slower, and nothing where nothing
+fits. A third party's technique saves memory at the price of time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SUBJECT = """
+import torch
+
+def subject():
+    torch.manual_seed(0)
+    wide = torch.nn.Sequential(torch.nn.Linear(64, 4096), torch.nn.ReLU(), torch.nn.Linear(4096, 8))
+    return wide, torch.randn(1024, 64)
+"""
+TECHNIQUE = '''
+from togi.core.records import Stage
+from togi.techniques.base import Applies, Technique
+
+
+class Slices(Technique):
+    """Runs the batch in slices, each four times: a sixteenth of the memory at several times the time."""
+
+    id = "slices"
+    stage = Stage.REWRITE
+
+    def applies(self, facts):
+        return Applies()
+
+    def apply(self, candidate, options):
+        import torch
+
+        class InSlices(torch.nn.Module):
+            def __init__(self, inner):
+                super().__init__()
+                self.inner = inner
+
+            def forward(self, x):
+                parts = x.chunk(16)
+                return torch.cat([sum(self.inner(part) for _ in range(4)) / 4 for part in parts])
+
+        return candidate.with_(module=InSlices(candidate.copy()).eval())
+'''
+
+
+@pytest.fixture
+def workplace(tmp_path: Path) -> Path:
+    """A subject whose eager pass needs 32 MiB and more, and an installed technique ``slices`` that needs less."""
+    (tmp_path / "wide.py").write_text(SUBJECT)
+    (tmp_path / "slices.py").write_text(TECHNIQUE)
+    installed = tmp_path / "slices-1.0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: slices\nVersion: 1.0\n")
+    (installed / "entry_points.txt").write_text("[togi.techniques]\nslices = slices:Slices\n")
+    return tmp_path
+
+
+def tune(workplace: Path, *options: str) -> tuple[int, dict[str, Any], str]:
+    """Exit code, the study as JSON, standard error."""
+    command = [sys.executable, "-m", "togi", "tune", "wide.py:subject", "--only", "slices", "--time-limit", "90s"]
+    path = os.pathsep.join([str(workplace), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "TOGI_HOME": str(workplace / "home")}
+    done = subprocess.run(
+        [*command, *options, "--json"], cwd=workplace, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.stdout, done.stderr
+    return done.returncode, json.loads(done.stdout), done.stderr
+
+
+def test_what_fits_is_chosen_though_it_is_slower(workplace: Path) -> None:
+    code, study, _ = tune(workplace, "--max-memory", "12MiB", "--out", "wide.togi")
+    chosen = next(trial for trial in reversed(study["trials"]) if trial["recipe"]["id"] == study["best"])
+    assert chosen["recipe"]["label"] == "slices + no_grad"
+    assert chosen["verdict"] == "chosen"
+    assert chosen["total_bytes"] <= 12 << 20
+    assert chosen["speedup_x"]["high"] < 1
+    assert "plain eager itself does not fit" in study["verdict"]
+    assert (workplace / "wide.togi" / "manifest.json").exists()
+    assert code == 0
+
+
+def test_where_nothing_fits_the_least_is_said_and_nothing_is_written(workplace: Path) -> None:
+    code, study, stderr = tune(workplace, "--max-memory", "100KiB", "--out", "wide.togi")
+    assert code == 1
+    assert study["best"] is None
+    measured = [trial for trial in study["trials"] if trial["total_bytes"]]
+    least = min(measured, key=lambda trial: trial["total_bytes"])
+    assert least["recipe"]["label"] in study["verdict"]
+    assert f"{least['total_bytes']:,} bytes" in study["verdict"]
+    assert not (workplace / "wide.togi").exists()
+    assert "was not written" in stderr
