@@ -46,7 +46,7 @@ def test_time_left_is_the_sooner_of_limit_and_forecast() -> None:
     assert progress.standing.left_s == 0.0
 
 
-def test_the_best_so_far_is_faithful() -> None:
+def test_the_best_so_far_is_what_could_be_chosen() -> None:
     clock = FakeClock()
     progress = WatchedProgress("a.py:f", clock)
     watched(clock, progress)
@@ -55,8 +55,26 @@ def test_the_best_so_far_is_faithful() -> None:
     approximate = made_up_study().trials[9]
     assert approximate.timing is not None
     fast = approximate.timing.speedup_x.model_copy(update={"median": 99.0, "high": 100.0})
-    timing = approximate.timing.model_copy(update={"speedup_x": fast})
-    assert not progress.standing.end(approximate.model_copy(update={"timing": timing}))
+    allowed = approximate.model_copy(update={"timing": approximate.timing.model_copy(update={"speedup_x": fast})})
+    assert not progress.standing.end(allowed.model_copy(update={"outcome": Outcome.WRONG}))
+    assert allowed.footprint is not None
+    progress.standing.max_memory_bytes = allowed.footprint.total_bytes - 1
+    assert not progress.standing.end(allowed), "it does not fit"
+    progress.standing.max_memory_bytes = allowed.footprint.total_bytes
+    assert progress.standing.end(allowed), "within the error that the user allowed"
+
+
+def test_a_resumed_study_knows_the_best_of_before() -> None:
+    console = Console(file=io.StringIO(), width=200)
+    progress = PlainProgress("a.py:f", console, FakeClock())
+    trials = made_up_study().trials
+    best, slower = trials[5], trials[0]
+    progress.resumed([slower, best], None)
+    progress.trial_ended(slower)
+    said = console.file.getvalue()  # type: ignore[attr-defined]
+    assert f"2 recipes known from an earlier run; the best of them: {best.recipe.label}" in said
+    assert "best so far" not in said
+    assert progress.standing.ended == 1
 
 
 def test_the_picture_shows_what_runs_what_leads_and_what_was_learned() -> None:

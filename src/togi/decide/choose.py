@@ -184,6 +184,6 @@ def _nothing(trials: Iterable[Trial], max_memory_bytes: int | None) -> str:
     least = min(measured, key=lambda trial: (_memory(trial), trial.recipe.label))
     needed = int(_memory(least))
     return (
-        f"no recipe that was tried fits into {size(max_memory_bytes)} ({max_memory_bytes:,} bytes); the least is had with "
-        f"{least.recipe.label}: {size(needed)} ({needed:,} bytes)"
+        f"no recipe that was tried fits into {size(max_memory_bytes)} ({max_memory_bytes:,} bytes); the least is had "
+        f"with {least.recipe.label}: {size(needed)} ({needed:,} bytes)"
     )
