@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -90,6 +91,74 @@ def test_fix_and_diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "1 fixed" in out(capsys, "--fix", code=0)
     assert (folder / "a.py").read_text() == FIXED
     assert out(capsys, "--diff", code=0) == ""
+
+
+def test_ignore_comments_for_everything_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert "+torch.nn.init.xavier_uniform(w)  # togi: ignore" in out(capsys, "--add-ignores", "--diff", code=1)
+    assert (folder / "a.py").read_text() == CODE
+    assert "1 ignore comment written" in out(capsys, "--add-ignores", code=0)
+    assert "xavier_uniform(w)  # togi: ignore[deprecated-function]\n" in (folder / "a.py").read_text()
+    assert "written" not in out(capsys, "--add-ignores", code=0)
+    assert json.loads(out(capsys, "--add-ignores", "--json", code=0))["ignores_added"] == 0
+
+
+def give(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(text.encode()), encoding="utf-8"))
+
+
+def test_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    give(monkeypatch, CODE)
+    assert "-:2:1: deprecated-function" in (shown := out(capsys, "-", code=1))
+    assert "2 | torch.nn.init.xavier_uniform(w)\n" in shown
+    give(monkeypatch, FIXED)
+    assert "Nothing found in 1 file." in out(capsys, "-", code=0)
+    give(monkeypatch, "import torch\nx = (\n")
+    assert "-:2: not checked" in out(capsys, "-", code=2)
+    (folder / "-").write_text(FIXED)
+    assert "Nothing found in 1 file." in out(capsys, "./-", code=0)
+
+
+def test_standard_input_has_the_settings_of_the_file_it_is_named_after(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "sub").mkdir()
+    (folder / "sub" / "pyproject.toml").write_text(
+        '[tool.togi.check]\nper-file-ignores = {"old*.py" = ["deprecated-function"]}\n'
+    )
+    (folder / "sub" / "new.py").write_text("what is on disk is not read")
+    give(monkeypatch, CODE)
+    assert "sub/new.py:2:1: deprecated-function" in (
+        shown := out(capsys, "-", "--stdin-filename", "sub/new.py", code=1)
+    )
+    assert "2 | torch.nn.init.xavier_uniform(w)\n" in shown
+    give(monkeypatch, CODE)
+    assert "1 ignored" in out(capsys, "-", "--stdin-filename", "sub/old_a.py", code=0)
+    give(monkeypatch, json.dumps({"cells": [{"cell_type": "code", "source": CODE}]}))
+    assert "n.ipynb:cell 1:2:1: deprecated-function" in out(capsys, "-", "--stdin-filename", "n.ipynb", code=1)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["-", "a.py"], "'-' reads one file from standard input"),
+        (["-", "--fix"], "standard input cannot be rewritten"),
+        (["-", "--add-ignores"], "standard input cannot be rewritten"),
+        (["--fix", "--add-ignores"], "run --fix first"),
+    ],
+)
+def test_what_does_not_go_together(arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", *arguments]) == 2
+    assert said in capsys.readouterr().err.replace("\n", " ")
+
+
+def test_a_name_for_standard_input_that_is_not_read_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["check", "clean.py", "--stdin-filename", "b.py"]) == 0
+    assert "--stdin-filename without '-' has no effect" in capsys.readouterr().err
+
+
+def test_each_finding_says_how_to_read_more(capsys: pytest.CaptureFixture[str]) -> None:
+    assert "  = more: togi explain deprecated-function\n" in out(capsys, code=1)
+    assert run(["explain", "deprecated-function"]) == 0
 
 
 @pytest.mark.parametrize("form", ["text", "concise", "json", "sarif", "github"])

@@ -61,6 +61,12 @@ def test_exclude_of_the_call_and_of_the_project(folder: Path) -> None:
     assert sorted(names(folder, exclude=("/old", "z"))) == ["a.py", "x/old/c.py"]
 
 
+def test_exclude_takes_back_and_leaves_named_folders_alone(folder: Path) -> None:
+    tree(folder, "a.py", "gen_a.py", "gen_keep.py", "old/b.py", "old/gen_b.py")
+    assert sorted(names(folder, exclude=("gen_*", "!gen_keep.py", "old/"))) == ["a.py", "gen_keep.py"]
+    assert names(folder, folder / "old", exclude=("gen_*", "old/")) == ["old/b.py"]
+
+
 def test_symlink_loops_end_and_links_are_not_checked_twice(folder: Path) -> None:
     tree(folder, "a/x.py")
     (folder / "a" / "loop").symlink_to(folder)

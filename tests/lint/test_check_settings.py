@@ -48,6 +48,8 @@ def test_everything_that_can_be_set(tmp_path: Path) -> None:
         ("max-file-bytes = 0", "max-file-bytes: Input should be greater than 0"),
         ("hot = {}", "hot: Input should be a valid list"),
         ("hot = [", "is no valid TOML"),
+        ('exclude = ["[z-a]"]', "exclude: '[z-a]' is no pattern"),
+        ('per-file-ignores = {"!" = []}', "per-file-ignores: '!' is no pattern"),
     ],
 )
 def test_what_is_wrong_is_said_with_file_and_key(text: str, said: str, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ The schema is that of OASIS (2.1.0-rtm.5) as it is distributed with the npm pack
 from __future__ import annotations
 
 import json
+from email.message import Message
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,19 @@ def test_every_rule_can_be_described(folder: Path) -> None:
     for rule in run["tool"]["driver"]["rules"]:
         assert rule["help"]["markdown"].count("```") % 2 == 0
         assert rule["shortDescription"]["text"]
+
+
+def test_rules_say_how_to_read_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (rule, *_) = valid(made_up_result(folder))["tool"]["driver"]["rules"]
+    assert f"togi explain {rule['id']}" in rule["help"]["text"]
+    assert f"`togi explain {rule['id']}`" in rule["help"]["markdown"]
+    package = Message()
+    package["Project-URL"] = "Homepage, https://example.org"
+    monkeypatch.setattr("importlib.metadata.metadata", lambda _: package)
+    assert "helpUri" not in valid(made_up_result(folder))["tool"]["driver"]["rules"][0]
+    package["Project-URL"] = "Documentation, https://example.org/docs/"
+    (rule, *_) = valid(made_up_result(folder))["tool"]["driver"]["rules"]
+    assert rule["helpUri"] == f"https://example.org/docs/rules/{rule['id']}.md"
 
 
 def test_fingerprints_follow_code_that_moves(folder: Path) -> None:

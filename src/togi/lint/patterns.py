@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,9 +26,10 @@ class _Line:
 
     pattern: Pattern
     any_folder: bool
-    """It has no slash inside, so it is compared with names."""
+    """It has no slash inside, or only those of a leading ``**/``, so it is compared with names."""
     folders_only: bool
-    everything_below: bool
+    below: bool
+    """It ends with ``/**``: it means everything below a folder, and not the folder."""
 
     def matches(self, path: str, is_folder: bool) -> bool:
         """``path`` is relative to the folder in which the line was written."""
@@ -37,9 +39,11 @@ class _Line:
         end = "/" if self.folders_only else ""
         if self.any_folder:
             return self.pattern.match_file(name + end) is not None
+        if self.below:
+            return self.pattern.match_file(path) is not None
         if self.pattern.match_file(path + end) is None:
             return False
-        return self.everything_below or not above or self.pattern.match_file(f"{above}/") is None
+        return not above or self.pattern.match_file(f"{above}/") is None
 
 
 @dataclass(frozen=True)
@@ -162,8 +166,17 @@ def _parsed(lines: Iterable[str], *, strict: bool = True) -> Iterator[_Line]:
             continue
         try:
             (pattern,) = _spec(raw).patterns
-        except ValueError:
+        except (ValueError, re.error) as error:  # pathspec does not see to all of its regular expressions
             if strict:
-                raise
+                raise ValueError(str(error)) from None
             continue
-        yield _Line(pattern, "/" not in text.rstrip("/"), text.endswith("/"), text.endswith("/**"))
+        yield _line(pattern, text.removeprefix("!"))
+
+
+def _line(pattern: Pattern, text: str) -> _Line:
+    rest = text.removeprefix("/")
+    anchored = rest != text
+    while rest.startswith("**/"):
+        rest, anchored = rest[3:], False
+    any_folder = not anchored and "/" not in rest.rstrip("/")
+    return _Line(pattern, any_folder, text.endswith("/"), not any_folder and text.endswith(("/**", "/**/")))
