@@ -11,10 +11,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 from togi.footprint.step import Step, with_batch
 from togi.subject.inputs import Inputs
+from togi.torch_internals.fake import FakeTensorMode
+from togi.torch_internals.modules import own_buffers, own_parameters
 
 
 def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, foreach: bool | None = None) -> Step:
@@ -26,12 +27,12 @@ def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, for
     """
     fakes: dict[int, nn.Parameter] = {}
     for part in step.module.modules():
-        for name, parameter in list(part._parameters.items()):
+        for name, parameter in list(own_parameters(part).items()):
             if parameter is not None:
-                part._parameters[name] = fakes.setdefault(id(parameter), _fake_parameter(parameter, mode))
-        for name, buffer in list(part._buffers.items()):
+                own_parameters(part)[name] = fakes.setdefault(id(parameter), _fake_parameter(parameter, mode))
+        for name, buffer in list(own_buffers(part).items()):
             if buffer is not None:
-                part._buffers[name] = mode.from_tensor(buffer)
+                own_buffers(part)[name] = mode.from_tensor(buffer)
     for group in step.optimizer.param_groups if step.optimizer else ():
         group["params"] = [fakes[id(parameter)] for parameter in group["params"]]
         group["foreach"] = foreach

@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import nn
-from torch._C._autograd import _get_sequence_nr
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from togi.torch_internals.autograd import current_node, next_sequence_number, sequence_number
 
 _OWN = tuple(f"{Path(str(sys.modules[name].__file__)).parent}/" for name in ("torch", "togi"))
 
@@ -62,7 +63,7 @@ class ModuleTracker:
             yield
 
     def now(self) -> Where:
-        node = torch._C._current_autograd_node()
+        node = current_node()
         if node is not None:
             return self._of_node(node)
         module = self._running[-1] if self._running else ""
@@ -70,11 +71,11 @@ class ModuleTracker:
         found = Where(module, users_line(sys._getframe(1)), phase)
         if phase == FORWARD and torch.is_grad_enabled():
             # the first operation after a node was drawn is the node's; later ones may have none
-            self._forward.setdefault(_get_sequence_nr() - 1, found)
+            self._forward.setdefault(next_sequence_number() - 1, found)
         return found
 
     def _of_node(self, node: Any) -> Where:
-        found = self._forward.get(node._sequence_nr(), Where())
+        found = self._forward.get(sequence_number(node), Where())
         return found._replace(phase=BACKWARD)
 
     def _entered(self, module: nn.Module, _: Any) -> None:

@@ -12,11 +12,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import is_exported, prepare
+from togi.torch_internals.pytree import tensors_of
 
 OptimizerName = Literal["none", "sgd", "momentum", "adam", "adamw"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -100,7 +100,7 @@ def make_step(
 
 def with_batch(sample: Inputs, batch: int) -> Inputs:
     """The sample with ``batch`` rows: rows are repeated or left out. Tensors without dimensions stay."""
-    tensors = [leaf for leaf in tree_leaves((sample.args, dict(sample.kwargs))) if isinstance(leaf, Tensor)]
+    tensors = tensors_of((sample.args, dict(sample.kwargs)))
     sizes = {tensor.shape[0] for tensor in tensors if tensor.dim() > 0}
     if len(sizes) != 1 or 0 in sizes:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
@@ -114,7 +114,7 @@ def with_batch(sample: Inputs, batch: int) -> Inputs:
 def mean_of_outputs(module: nn.Module, sample: Inputs) -> Tensor:
     """The sum of the means of all floating-point outputs that take part in autograd."""
     outputs = module(*sample.args, **sample.kwargs)
-    means = [leaf.float().mean() for leaf in tree_leaves(outputs) if isinstance(leaf, Tensor) and leaf.requires_grad]
+    means = [tensor.float().mean() for tensor in tensors_of(outputs) if tensor.requires_grad]
     if not means:
         raise SubjectError(
             "no output of the module takes part in autograd, so there is nothing to differentiate. Give the subject a "

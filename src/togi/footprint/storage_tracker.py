@@ -10,36 +10,21 @@ Source: the weak references on storages are those of torch.distributed._tools.me
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
-from torch.utils._pytree import tree_leaves
 
 from togi.footprint.account.record import Category
 from togi.footprint.module_tracker import FORWARD, Where
+from togi.torch_internals.modes import DispatchObserver
+from togi.torch_internals.pytree import operands
+from togi.torch_internals.pytree import tensors_of as tensors_of
+from togi.torch_internals.storage import storage_key
 
 _NOWHERE = Where()
-
-
-def tensors_in(values: Iterable[Any]) -> Iterator[Tensor]:
-    """In sequences and dicts, as operations take and return them. ``tensors_of`` would make watching small operations
-    5 to 10 % slower."""
-    for value in values:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from tensors_in(value)
-        elif isinstance(value, dict):
-            yield from tensors_in(value.values())
-
-
-def tensors_of(values: Any) -> list[Tensor]:
-    """Every tensor in any structure that torch can flatten, in order: what modules take and return."""
-    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
 
 @dataclass(eq=False)
@@ -78,8 +63,10 @@ def category_of(lifetime: StorageLifetime, backward_at: int | None, kept: Contai
 
 
 @dataclass
-class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StorageTracker(DispatchObserver):
     """A context manager round the run. ``add_existing`` what is there before it, then run."""
+
+    supports_higher_order_operators = False  # what torch.cond runs inside could not be tracked
 
     where: Callable[[], Where] = Where
     """Asked before every operation."""
@@ -91,7 +78,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
     operations: int = 0
 
     def __post_init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._alive: dict[int, tuple[weakref.ref[Any], StorageLifetime]] = {}
         self._now = _NOWHERE
 
@@ -102,19 +89,19 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def lifetime_of(self, tensor: Tensor) -> StorageLifetime | None:
         """Of the living storage that holds the tensor's values; None where it is not tracked."""
-        found = self._alive.get(tensor.untyped_storage()._cdata)
+        found = self._alive.get(storage_key(tensor.untyped_storage()))
         return found[1] if found else None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if func is torch.ops.prim.device.default:  # a fake tensor is asked for its device: no operation of the run
-            return func(*args)
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if operator is torch.ops.prim.device.default:  # a fake tensor is asked for its device: no operation of the run
+            return operator(*args)
         self.operations += 1
         self._now = self.where()
-        for tensor in tensors_in((*args, *(kwargs or {}).values())):
+        for tensor in operands((*args, *kwargs.values())):
             self._read(tensor)
-        results = func(*args, **(kwargs or {}))
-        for tensor in tensors_in((results,)):
-            self._track(tensor, op=str(func), where=self._now)
+        results = operator(*args, **kwargs)
+        for tensor in operands((results,)):
+            self._track(tensor, op=str(operator), where=self._now)
         return results
 
     def _read(self, tensor: Tensor) -> None:
@@ -127,7 +114,7 @@ class StorageTracker(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _track(self, tensor: Tensor, *, op: str = "", category: str = "", where: Where = _NOWHERE) -> None:
         storage = tensor.untyped_storage()
-        key, size = storage._cdata, storage.nbytes()
+        key, size = storage_key(storage), storage.nbytes()
         if known := self._alive.get(key):
             if known[1].bytes == size:
                 return

@@ -9,12 +9,16 @@ Dynamo and Inductor are imported when a function here is called first: they take
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
+from torch import nn
 from torch.jit._trace import TracerWarning
+
+from togi.torch_internals.modules import forget_compiled_call
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -27,6 +31,8 @@ __all__ = [
     "aoti_load",
     "aoti_package",
     "compilations",
+    "compile_error",
+    "compile_without_kernels",
     "cpp_compiler_missing",
     "import_dynamo",
     "inductor_compile",
@@ -55,6 +61,55 @@ def reset_dynamo() -> None:
     counters.clear()
     graph_break_reasons.clear()
     clear_compilation_metrics()
+
+
+def compile_error() -> type[Exception]:
+    """What every error of Dynamo's is."""
+    from torch._dynamo.exc import TorchDynamoException
+
+    return TorchDynamoException
+
+
+@contextmanager
+def compile_without_kernels(
+    module: nn.Module,
+    *,
+    empty_strided: Callable[..., Tensor],
+    reinterpret: Callable[..., Tensor],
+    kernel: Callable[..., Any],
+) -> Iterator[None]:
+    """Inside, calls of the module are compiled by Inductor, and these stand for what the written programs call: two
+    functions that allocate and view, and the compiler of kernels on the CPU.
+
+    What was compiled in this process is forgotten before and after, so that no stand-in is ever run for real.
+    """
+    import torch._inductor.config
+    from torch._inductor.async_compile import AsyncCompile
+
+    allocations = torch._C._dynamo.guards
+    _forget_compiled_code()
+    module.compile()
+    try:
+        with ExitStack() as stack:
+            for owner, name, stand_in in (
+                (allocations, "_empty_strided_cpu", empty_strided),
+                (allocations, "_reinterpret_tensor", reinterpret),
+                (AsyncCompile, "cpp_pybinding", kernel),
+                (AsyncCompile, "cpp", kernel),
+            ):
+                stack.enter_context(patch.object(owner, name, stand_in))
+            stack.enter_context(torch._inductor.config.patch(force_disable_caches=True, compile_threads=1))
+            yield
+    finally:
+        forget_compiled_call(module)
+        _forget_compiled_code()
+
+
+def _forget_compiled_code() -> None:
+    from torch._inductor.codecache import PyCodeCache
+
+    reset_dynamo()
+    PyCodeCache.cache_clear()
 
 
 @dataclass(frozen=True, kw_only=True)

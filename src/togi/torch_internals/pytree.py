@@ -26,7 +26,7 @@ __all__ = [
     "TreeSpec",
     "keystr",
     "operands",
-    "tensors_in",
+    "tensors_of",
     "tree_flatten",
     "tree_flatten_with_path",
     "tree_leaves",
@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 
-def tensors_in(values: Any) -> list[Tensor]:
+def tensors_of(values: Any) -> list[Tensor]:
     """Every tensor in a nested value, in order; one that occurs twice is listed twice."""
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 

@@ -8,16 +8,16 @@ Source: torch/csrc/profiler/collection.h (ExtraFields<EventType::Allocation>), t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
 from typing import Any
 
-from torch._C._profiler import _RecordFunctionFast  # the cheap form of torch.profiler.record_function
 from torch.profiler import profile
 
 from togi.footprint.storage_tracker import StorageTracker
+from togi.torch_internals.profiler import EventType, FastMark
 
 MARK = "togi:"
 """Prefix of the ranges round dispatched operations; the number of the operation follows."""
@@ -60,12 +60,12 @@ class Allocations:
         return (b for b in self.blocks if b.order <= order and (b.freed is None or b.freed > order))
 
 
-class MarkingTracker(StorageTracker):  # type: ignore[no-untyped-call]
+class MarkingTracker(StorageTracker):
     """A storage tracker that also marks every operation in the profile, so that allocations can be told apart by it."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        with _RecordFunctionFast(f"{MARK}{self.operations + 1}"):
-            return super().__torch_dispatch__(func, types, args, kwargs)
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        with FastMark(f"{MARK}{self.operations + 1}"):
+            return super().operation(operator, args, kwargs)
 
 
 def read_allocations(profiler: profile, device: str) -> Allocations | None:
@@ -97,13 +97,12 @@ def read_allocations(profiler: profile, device: str) -> Allocations | None:
 
 
 def _allocations(roots: list[Any]) -> Iterator[Any]:
-    from torch._C._profiler import _EventType  # not in torch's public names
 
     queue = list(roots)
     while queue:
         event = queue.pop()
         queue.extend(event.children)
-        if event.tag == _EventType.Allocation:
+        if event.tag == EventType.Allocation:
             yield event
 
 

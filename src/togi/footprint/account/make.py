@@ -9,15 +9,15 @@ from types import TracebackType
 from typing import Self
 
 from torch import nn
-from torch._C._autograd import _profiler_enabled
 
 from togi.core.errors import TogiError
 from togi.footprint.account.owners import account_from
 from togi.footprint.account.record import Account, Category
 from togi.footprint.account.watch import Watch
 from togi.footprint.step import Step, make_step
-from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Subject
+from togi.torch_internals.profiler import profiler_records
+from togi.torch_internals.pytree import tensors_of
 from togi.worker.protocol import Message
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -81,7 +81,7 @@ class Watched:
 
     def __enter__(self) -> Self:
         """Raises TogiError where the process is being profiled already, by another ``togi.memory()`` for instance."""
-        if _profiler_enabled() or not _ONE_AT_A_TIME.acquire(blocking=False):
+        if profiler_records() or not _ONE_AT_A_TIME.acquire(blocking=False):
             raise TogiError(
                 "a profiler is running already (another togi.memory() or torch.profiler), and PyTorch allows one at a "
                 "time: nothing of this block would be seen. Put the blocks one after the other"

@@ -12,7 +12,7 @@ from __future__ import annotations
 import inspect
 import sys
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any, NamedTuple, Self
@@ -26,7 +26,9 @@ from togi.core.errors import TogiError
 from togi.footprint.account.allocator_events import Allocations, MarkingTracker, read_allocations
 from togi.footprint.account.record import Category
 from togi.footprint.module_tracker import BACKWARD, ModuleTracker, users_frames
-from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, tensors_of
+from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
+from togi.torch_internals.autograd import current_node
+from togi.torch_internals.pytree import tensors_of
 
 _RAW = "_raw_saved_"
 _UNKNOWN = object()
@@ -142,7 +144,7 @@ class Watch:
                 lifetime.category = category
 
 
-class _WatchingTracker(MarkingTracker):  # type: ignore[no-untyped-call]
+class _WatchingTracker(MarkingTracker):
     """Also tells the watch when backward begins, keeps addresses, and looks at names at every new peak."""
 
     def __init__(self, watch: Watch) -> None:
@@ -151,12 +153,12 @@ class _WatchingTracker(MarkingTracker):  # type: ignore[no-untyped-call]
         self._watch = watch
         self._in_backward = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        node = torch._C._current_autograd_node()
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        node = current_node()
         if node is not None and not self._in_backward:
             self._watch.backward_begins(node)
         self._in_backward = node is not None
-        return super().__torch_dispatch__(func, types, args, kwargs)
+        return super().operation(operator, args, kwargs)
 
     def _begin(self, lifetime: StorageLifetime, storage: Any) -> None:
         before = self.peak_bytes

@@ -148,7 +148,7 @@ class _Timed(Recording):  # type: ignore[no-untyped-call]
         self._milliseconds[name] = max(self._last_ms, self._milliseconds.get(name, 0.0))
 
 
-class _Natural(StorageTracker):  # type: ignore[no-untyped-call]
+class _Natural(StorageTracker):
     """Pauses while something is computed again: that belongs to the decision, not to the program."""
 
     def __init__(self, where: Callable[[], Any]) -> None:

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from torch import Tensor
-from torch._subclasses.fake_tensor import (
+
+from togi.footprint.prediction.cpu import Probe, highest_peak
+from togi.footprint.prediction.fake_run import RunRecorder
+from togi.subject.inputs import Inputs
+from togi.torch_internals.fake import (
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensor,
     FakeTensorMode,
 )
-from torch.utils._pytree import tree_leaves, tree_map_only
-
-from togi.footprint.prediction.cpu import Probe, highest_peak
-from togi.footprint.prediction.fake_run import RunRecorder
-from togi.footprint.storage_tracker import tensors_of
-from togi.subject.inputs import Inputs
+from togi.torch_internals.operators import schema_of
+from togi.torch_internals.pytree import tensors_of, tree_leaves, tree_map_only
 
 
 class Estimate(NamedTuple):
@@ -33,19 +33,19 @@ class Estimate(NamedTuple):
 
 
 @dataclass
-class _WriteRecorder(RunRecorder):  # type: ignore[no-untyped-call]
+class _WriteRecorder(RunRecorder):
     """Also sees what is written from outside, and lets no operation reach a real tensor: small ones would change."""
 
     mode: FakeTensorMode = field(default_factory=FakeTensorMode)
     written: str = ""
     fakes: dict[int, tuple[Tensor, Tensor]] = field(default_factory=dict)
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs or {}))
-        for argument, value in zip(func._schema.arguments, args, strict=False):
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs))
+        for argument, value in zip(schema_of(operator).arguments, args, strict=False):
             if argument.is_write and any(self._outside(leaf) for leaf in tree_leaves(value)):
-                self.written = str(func)
-        return super().__torch_dispatch__(func, types, args, kwargs)
+                self.written = str(operator)
+        return super().operation(operator, args, kwargs)
 
     def _fake(self, tensor: Tensor) -> Tensor:
         if isinstance(tensor, FakeTensor):

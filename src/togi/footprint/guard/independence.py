@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Inputs
+from togi.torch_internals.pytree import tensors_of
 
 Change = Callable[[Tensor, int], Tensor]
 """Of a tensor that is cut along that dimension: another of its shape and dtype."""

@@ -13,7 +13,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten, tree_unflatten
 
 from togi.core.errors import BudgetError
 from togi.core.quantities import first_line, parse_size, size
@@ -21,8 +20,8 @@ from togi.core.records import Record
 from togi.footprint.guard.estimate import Estimate, estimate, first_rows
 from togi.footprint.guard.independence import why_dependent
 from togi.footprint.prediction.cpu import Probe
-from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Inputs
+from togi.torch_internals.pytree import tensors_of, tree_flatten, tree_unflatten
 
 _REFUSED = ("can't allocate memory", "out of memory")
 

@@ -12,10 +12,9 @@ from __future__ import annotations
 import linecache
 import re
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from types import FrameType
 from typing import Any
-from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -23,6 +22,7 @@ from torch import Tensor, nn
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.footprint.module_tracker import Where, users_frames
+from togi.torch_internals.compiler import compilations, compile_error, compile_without_kernels
 
 _KERNEL_CALL = re.compile(r"(?:cpp_fused\w*|(?:buf\d+ = )?(?:extern_kernels|torch\.ops|aten)\.[\w.]+)(?=\()")
 _LINES_AHEAD = 40
@@ -38,40 +38,20 @@ def compiled(module: nn.Module) -> Iterator[None]:
     Raises:
         SubjectError: ``torch.compile`` fails on the module.
     """
-    import torch._dynamo
-    import torch._inductor.config as inductor
-    from torch._dynamo.exc import TorchDynamoException
-    from torch._inductor.async_compile import AsyncCompile
-
-    allocations = torch._C._dynamo.guards
-    _forget()
-    module.compile()
     try:
-        with ExitStack() as stack:
-            for owner, name, stand_in in (
-                (allocations, "_empty_strided_cpu", _empty_strided),
-                (allocations, "_reinterpret_tensor", _reinterpret),
-                (AsyncCompile, "cpp_pybinding", _no_kernel),
-                (AsyncCompile, "cpp", _no_kernel),
-            ):
-                stack.enter_context(patch.object(owner, name, stand_in))
-            stack.enter_context(inductor.patch(force_disable_caches=True, compile_threads=1))
+        with compile_without_kernels(module, empty_strided=_empty_strided, reinterpret=_reinterpret, kernel=_no_kernel):
             yield
-    except TorchDynamoException as error:
+    except compile_error() as error:
         raise SubjectError(
             f"torch.compile fails on it, so there is no compiled run to predict: {_said(error)} Leave --compile out to "
             "see whether it runs without."
         ) from error
-    finally:
-        module._compiled_call_impl = None
-        _forget()
 
 
 def compilation_notes() -> list[str]:
     """How many graphs ``torch.compile`` made, and why it was more than one: to be asked inside ``compiled``."""
-    from torch._dynamo.utils import counters
-
-    graphs, breaks = counters["stats"]["unique_graphs"], counters["graph_break"]
+    found = compilations()
+    graphs, breaks = found.graphs, found.counted_breaks
     if not graphs:
         return ["torch.compile made no graph of it: it runs as without."]
     if graphs == 1:
@@ -101,15 +81,6 @@ def _said(error: BaseException) -> str:
     """Dynamo's explanation, where it gives one below the heading."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     return next((line.partition(": ")[2] for line in lines if line.startswith("Explanation: ")), lines[0])
-
-
-def _forget() -> None:
-    from torch._dynamo.utils import counters
-    from torch._inductor.codecache import PyCodeCache
-
-    counters.clear()
-    torch._dynamo.reset()
-    PyCodeCache.cache_clear()
 
 
 def _empty_strided(size: Any, stride: Any, dtype: torch.dtype) -> Tensor:

@@ -14,9 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._C._autograd import _profiler_enabled
-from torch.utils._python_dispatch import _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map
 
 from togi.footprint.prediction.fake_run import (
     OperationCall,
@@ -32,6 +29,9 @@ from togi.footprint.prediction.fake_run import (
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.tiling.peak import peak_bytes
+from togi.torch_internals.modes import without_modes
+from togi.torch_internals.profiler import profiler_records
+from togi.torch_internals.pytree import tree_leaves, tree_map
 
 _PROBE_LIMIT_BYTES = 4 << 30
 _WORKSPACE_X = 2
@@ -142,7 +142,7 @@ class Probe:
     def peak_bytes(self, call: OperationCall) -> int | None:
         """The most that the operation holds beside its arguments, results included; None where it cannot be run."""
         if call.key not in self.measured:
-            if _profiler_enabled():  # the caller's own: torch has one at a time
+            if profiler_records():  # the caller's own: torch has one at a time
                 return None
             self.measured[call.key] = self._measure(call)
         return self.measured[call.key]
@@ -150,7 +150,7 @@ class Probe:
     def _measure(self, call: OperationCall) -> int | None:
         if call.read_bytes + call.made_bytes > self.limit_bytes:
             return None
-        with _disable_current_modes(), torch.set_grad_enabled(call.grad_enabled):
+        with without_modes(), torch.set_grad_enabled(call.grad_enabled):
             args, kwargs = zeros_of(call.args)
             try:
                 call.func(*args, **kwargs)  # what a kernel builds once is not what every call takes
@@ -174,7 +174,7 @@ def sizes_by_running(func: Any, args: Any, kwargs: Any, results: Any) -> Any:
 
     oneDNN decides the size of a recurrent layer's workspace, which autograd keeps.
     """
-    with _disable_current_modes():
+    with without_modes():
         real_args, real_kwargs = zeros_of(specs_of((args, kwargs)))
         real = [tuple(t.shape) if isinstance(t, Tensor) else () for t in func(*real_args, **real_kwargs)]
     return tuple(

@@ -10,13 +10,14 @@ aten/src/ATen/native/Dropout.cpp.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from torch.overrides import TorchFunctionMode
+
+from togi.torch_internals.modes import FunctionObserver
 
 _FLASH_WIDTH = 256
 """Largest head dimension of flash attention."""
@@ -29,7 +30,7 @@ _RESERVE_STATES = 6
 an LSTM. Not documented by cuDNN; the error bar covers half and double of it."""
 
 
-class CudaKernels(TorchFunctionMode):
+class CudaKernels(FunctionObserver):
     """A mode for the time of the run. Afterwards ``attention`` and ``reserve_bytes`` say what was replaced."""
 
     def __init__(self) -> None:
@@ -39,12 +40,8 @@ class CudaKernels(TorchFunctionMode):
         self.reserve_bytes = 0
         """Guessed reserves of recurrent layers, all together."""
 
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        replacement = self._replacements().get(func)
-        if replacement is not None:
-            return replacement(*args, **kwargs)
-        return func(*args, **kwargs)
+    def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        return self._replacements().get(function, function)(*args, **kwargs)
 
     def _replacements(self) -> dict[Any, Callable[..., Any]]:
         return {

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import gc
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch._subclasses.fake_tensor import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from torch.utils._pytree import tree_leaves, tree_map_only
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
@@ -21,7 +19,10 @@ from togi.footprint.fake_step import fake_step
 from togi.footprint.module_tracker import ModuleTracker, Where
 from togi.footprint.prediction.compiled import compilation_notes, compiled, where_in
 from togi.footprint.step import Step
-from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, category_of, tensors_of
+from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, category_of
+from togi.torch_internals.autograd import current_node
+from togi.torch_internals.fake import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
+from togi.torch_internals.pytree import tensors_of, tree_leaves, tree_map_only
 
 FixResults = Callable[[Any, Any, Any, Any], Any]
 """(operation, args, kwargs, results) -> results."""
@@ -73,7 +74,7 @@ class OperationCall:
 
 
 @dataclass
-class RunRecorder(StorageTracker):  # type: ignore[no-untyped-call]
+class RunRecorder(StorageTracker):
     """A storage tracker that also keeps the calls, in order with what they allocate and release."""
 
     calls: list[OperationCall] = field(default_factory=list)
@@ -83,16 +84,16 @@ class RunRecorder(StorageTracker):  # type: ignore[no-untyped-call]
     """Replaces results whose size the fake kernel does not know."""
     backward_at: int | None = None
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if self.backward_at is None and torch._C._current_autograd_node() is not None:
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if self.backward_at is None and current_node() is not None:
             self.backward_at = self.operations
         grad_enabled = torch.is_grad_enabled()
         before, place, number = self.current_bytes, len(self.events), self.operations
-        specs = specs_of((args, kwargs or {}))
-        results = self._fixed(func, args, kwargs or {}, super().__torch_dispatch__(func, types, args, kwargs))
+        specs = specs_of((args, kwargs))
+        results = self._fixed(operator, args, kwargs, super().operation(operator, args, kwargs))
         if self.operations == number:  # the tracker counts no question, such as for the device
             return results
-        call = OperationCall(self.operations, func, specs, before, self._made_since(place), self._now, grad_enabled)
+        call = OperationCall(self.operations, operator, specs, before, self._made_since(place), self._now, grad_enabled)
         self.calls.append(call)
         self.events.insert(place, (0, call))
         return results
@@ -119,7 +120,7 @@ class RunRecorder(StorageTracker):  # type: ignore[no-untyped-call]
             self.events.append((-1, lifetime))
 
 
-class _CompiledRunRecorder(RunRecorder):  # type: ignore[no-untyped-call]
+class _CompiledRunRecorder(RunRecorder):
     """Dynamo runs nothing compiled under a mode that does not allow it."""
 
     @classmethod

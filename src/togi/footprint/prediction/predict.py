@@ -10,8 +10,8 @@ from togi.footprint.prediction.cpu import predict_cpu
 from togi.footprint.prediction.cuda import predict_cuda
 from togi.footprint.prediction.record import BatchNeed, Prediction
 from togi.footprint.step import make_step, with_batch
-from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Subject
+from togi.torch_internals.pytree import tensors_of
 from togi.worker.protocol import Message
 
 _HALVINGS = 6

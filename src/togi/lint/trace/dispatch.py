@@ -21,7 +21,7 @@ from togi.lint.trace.waits import DYNAMIC, HOST_CHECKS, SIZE, wait_of
 from togi.torch_internals.autograd import in_backward
 from togi.torch_internals.modes import DispatchObserver, without_torch_function
 from togi.torch_internals.operators import can_decompose, is_python_operator, python_kernel, schema_of
-from togi.torch_internals.pytree import tensors_in, tree_leaves, tree_map
+from togi.torch_internals.pytree import tensors_of, tree_leaves, tree_map
 
 _ELEMENTWISE = torch.Tag.pointwise
 _ONE_DEVICE = frozenset(
@@ -52,7 +52,7 @@ class OperatorWatch(DispatchObserver):
         packet = op.rpartition(".")[0]
         if packet in _HANDLED:
             return _HANDLED[packet](self, func, args, options)
-        operands = tensors_in((args, options))
+        operands = tensors_of((args, options))
         device = self._device(func, packet, operands, options)
         self._note_wait(op, args, options, operands)
         self._note_mixture(func, packet, operands)
@@ -118,7 +118,7 @@ class OperatorWatch(DispatchObserver):
         operands: Sequence[Tensor],
     ) -> None:
         if (op in DYNAMIC or packet in DYNAMIC) and wait_of(op, args, options) == SIZE:
-            sizes = [tuple(tensor.shape) for tensor in tensors_in(result)]
+            sizes = [tuple(tensor.shape) for tensor in tensors_of(result)]
             self.recorder.record(
                 "dynamic-shape", calls.name(op), SIZE, tensors=operands[:2], detail=f"{sizes[0]}" if sizes else ""
             )
@@ -133,7 +133,7 @@ class OperatorWatch(DispatchObserver):
         if not left or not any(on_cuda(t) for t in operands):
             return
         call = calls.current()
-        given = {id(tensor) for tensor in tensors_in((call.args, call.kwargs))} if call else set()
+        given = {id(tensor) for tensor in tensors_of((call.args, call.kwargs))} if call else set()
         if any(id(t) in given for t in left):
             why = "a tensor on the CPU meets one on the GPU, which fails there"
             self.recorder.record("mixed-devices", calls.name(str(func)), why, tensors=operands[:2])
@@ -173,7 +173,7 @@ def _is_interior() -> bool:
     call = calls.current()
     if call is None:
         return in_backward()
-    return any(on_cuda(tensor) for tensor in tensors_in((call.args, call.kwargs)))
+    return any(on_cuda(tensor) for tensor in tensors_of((call.args, call.kwargs)))
 
 
 def _copy_into(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -229,7 +229,7 @@ def _note_value(watch: OperatorWatch, func: Any, args: Sequence[Any]) -> None:
     if not isinstance(value, Tensor) or on_cuda(value) or call is None:
         return
     masked = all(i is None or i.dtype in (torch.bool, torch.uint8) for i in args[1])
-    if not masked and any(tensor is value for tensor in tensors_in((call.args, call.kwargs))):
+    if not masked and any(tensor is value for tensor in tensors_of((call.args, call.kwargs))):
         record_transfer(watch.recorder, calls.name(str(func)), value, CUDA, non_blocking=False)
 
 

@@ -118,9 +118,9 @@ def count_denormals(candidate: Candidate) -> int:
 def _denormals_in(values: Any) -> int:
     import torch
 
-    from togi.torch_internals.pytree import tensors_in
+    from togi.torch_internals.pytree import tensors_of
 
     known = (torch.float32, torch.float64)
-    tensors = [tensor for tensor in tensors_in(values) if tensor.dtype in known]
+    tensors = [tensor for tensor in tensors_of(values) if tensor.dtype in known]
     dense = [tensor for tensor in tensors if tensor.layout is torch.strided]
     return sum(int(((t != 0) & (t.abs() < torch.finfo(t.dtype).tiny)).sum()) for t in dense)
