@@ -24,9 +24,9 @@ from typing import Any
 import torch
 
 from togi.lint.module.forward_pass import ForwardPass
-from togi.lint.module.watch import time_calls
-from togi.lint.roofline.figures import Figures
-from togi.lint.roofline.table import Costs
+from togi.lint.module.observe import time_calls
+from togi.lint.roofline.costs import Costs
+from togi.lint.roofline.devices import Figures
 from togi.lint.roofline.this_machine import measure
 from togi.machine.describe import machine
 from togi.subject.inputs import Inputs

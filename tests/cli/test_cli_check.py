@@ -221,7 +221,7 @@ def test_kinds_that_are_not_selected_do_not_run(monkeypatch: pytest.MonkeyPatch,
     assert run(["check", "s.py:subject", "--select", "source"]) == 1
     assert called == []
     assert run(["check", "s.py:subject", "--select", "module"]) == 0
-    assert called == ["togi.lint.module.errand:examine"]
+    assert called == ["togi.lint.module.check:check_module"]
 
 
 def test_comments_in_the_source_silence_what_was_seen_in_a_run(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:

@@ -25,8 +25,8 @@ from togi.worker.errand import run_errand
 from togi.worker.protocol import SubjectRef
 
 ERRANDS: dict[Kind, tuple[str, str]] = {
-    "module": ("togi.lint.module.errand:examine", "examined"),
-    "trace": ("togi.lint.trace.errand:watch", "watched"),
+    "module": ("togi.lint.module.check:check_module", "examined"),
+    "trace": ("togi.lint.trace.check:check_run", "watched"),
 }
 
 

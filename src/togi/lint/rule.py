@@ -59,8 +59,8 @@ class ModuleRule(Rule):
     kind = "module"
 
     @abc.abstractmethod
-    def check(self, seen: Any) -> Iterable[Finding]:
-        """The findings in ``seen`` (``togi.lint.module.seen.Seen``)."""
+    def check(self, context: Any) -> Iterable[Finding]:
+        """The findings in ``context`` (``togi.lint.module.context.ModuleContext``)."""
 
 
 class TraceRule(Rule):

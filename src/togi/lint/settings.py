@@ -197,7 +197,7 @@ class SubjectOptions:
         if not self._runs_there:
             _check_gpu(self.device)
         if self.dtype is not None:
-            from togi.lint.roofline.figures import check_dtype
+            from togi.lint.roofline.devices import check_dtype
 
             check_dtype(self.dtype)
 
@@ -212,7 +212,7 @@ class SubjectOptions:
 
 
 def _check_gpu(name: str) -> None:
-    from togi.lint.roofline.gpus import gpu
+    from togi.lint.roofline.devices import gpu
 
     try:
         gpu(name)

@@ -16,7 +16,7 @@ from togi.lint.rules.trace.copy_between_devices import CopyBetweenDevices
 from togi.lint.rules.trace.layout_copy import LEAST_BYTES, LayoutCopy
 from togi.lint.rules.trace.recompilation import Recompilation
 from togi.lint.rules.trace.synchronization import Synchronization
-from togi.lint.trace.errand import watch
+from togi.lint.trace.check import check_run
 from togi.lint.trace.record import Event, Frame, Trace
 from togi.worker.errand import run_errand
 from togi.worker.protocol import SubjectRef
@@ -124,7 +124,7 @@ def test_every_rule_finds_its_line_in_a_child(tmp_path) -> None:
     file = tmp_path / "everything.py"
     file.write_text(textwrap.dedent(EXAMPLE))
     ref = SubjectRef.here("locator", f"{file}:subject")
-    answer = run_errand(ref, "togi.lint.trace.errand:watch", {"device": "cpu", "train": False}, purpose="watched")
+    answer = run_errand(ref, "togi.lint.trace.check:check_run", {"device": "cpu", "train": False}, purpose="watched")
     findings = [Finding.model_validate(one) for one in answer["findings"]]
     lines = file.read_text().splitlines()
     found: dict[str, set[str]] = {}
@@ -140,6 +140,6 @@ def test_every_rule_finds_its_line_in_a_child(tmp_path) -> None:
 
 def test_only_the_rules_that_are_asked_for_run() -> None:
     subject = togi.Subject(torch.nn.ReLU(), torch.ones(2))
-    assert watch(subject, {"rules": []})["findings"] == []
+    assert check_run(subject, {"rules": []})["findings"] == []
     with pytest.raises(SubjectError):
-        watch(togi.Subject(torch.nn.Linear(3, 3), torch.ones(2)), {"rules": ["synchronization"]})
+        check_run(togi.Subject(torch.nn.Linear(3, 3), torch.ones(2)), {"rules": ["synchronization"]})

@@ -6,10 +6,10 @@ import pytest
 import torch
 from synchronization_programs import Program, programs
 
+from togi.lint.trace.check import trace_subject
 from togi.lint.trace.debug_mode import debug_mode_events
 from togi.lint.trace.record import Trace
 from togi.lint.trace.recorder import Recorder
-from togi.lint.trace.run import trace_subject
 from togi.lint.trace.watching import mark_subject, watching
 from togi.subject.prepare import prepare
 

@@ -13,11 +13,11 @@ from torch import nn
 import togi
 from togi.core.errors import SubjectError
 from togi.lint.trace import debug_mode
+from togi.lint.trace.check import trace_subject
+from togi.lint.trace.cuda_stand_ins import Patches
 from togi.lint.trace.debug_mode import MESSAGE, agreement, confirmed, debug_mode_events
-from togi.lint.trace.patches import Patches
 from togi.lint.trace.placement import CUDA, device_of, is_pinned, on_cuda, pin, place
 from togi.lint.trace.recorder import Recorder
-from togi.lint.trace.run import trace_subject
 from togi.lint.trace.watching import watching
 
 

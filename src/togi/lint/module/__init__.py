@@ -1,4 +1,1 @@
-"""Looks at a module: one forward pass seen operation by operation, and the captured graph where there is one.
-
-Rules read what is gathered here (``Seen``); predicting times is left to ``check.roofline``.
-"""
+"""Module rules: one forward pass observed operation by operation, and the captured graph where there is one."""

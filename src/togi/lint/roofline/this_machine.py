@@ -25,7 +25,7 @@ from pydantic import ValidationError
 from torch.nn import functional
 
 from togi.core.records import Machine
-from togi.lint.roofline.figures import Bandwidth, Figures
+from togi.lint.roofline.devices import Bandwidth, Figures
 from togi.measure.threads import spread_threads
 
 _SETS_BYTES = tuple(2**power for power in (18, 20, 22, 24, 26, 28))

@@ -18,7 +18,7 @@ import torch
 from togi.core.quantities import first_line
 from togi.core.user_code import user_place
 from togi.lint.trace.record import Event, Frame
-from togi.lint.trace.stack import is_users
+from togi.lint.trace.recorder import is_users
 from togi.subject.inputs import Subject
 from togi.subject.prepare import prepare
 from togi.torch_internals.compiler import compilations, reset_dynamo

@@ -12,12 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.lint.trace import calls
-from togi.lint.trace.memory_traffic import record_layout, record_promotion
+from togi.lint.trace.cuda_semantics import (
+    DYNAMIC,
+    HOST_CHECKS,
+    SIZE,
+    record_layout,
+    record_promotion,
+    record_transfer,
+    wait_of,
+)
 from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, pin, place, real_device
-from togi.lint.trace.recorder import Recorder
-from togi.lint.trace.transfers import record_transfer
-from togi.lint.trace.waits import DYNAMIC, HOST_CHECKS, SIZE, wait_of
+from togi.lint.trace.recorder import Recorder, call_name, current_call, open_calls
 from togi.torch_internals.autograd import in_backward
 from togi.torch_internals.modes import DispatchObserver, without_torch_function
 from togi.torch_internals.operators import can_decompose, is_python_operator, python_kernel, schema_of
@@ -104,9 +109,9 @@ class OperatorWatch(DispatchObserver):
 
     def _note_wait(self, op: str, args: Sequence[Any], options: Mapping[str, Any], operands: Sequence[Tensor]) -> None:
         why = wait_of(op, args, options)
-        if why is None or any(call.short in HOST_CHECKS for call in calls.stack()):
+        if why is None or any(call.short in HOST_CHECKS for call in open_calls()):
             return
-        self.recorder.record("wait", calls.name(op), why, tensors=operands[:2], waits=True)
+        self.recorder.record("wait", call_name(op), why, tensors=operands[:2], waits=True)
 
     def _note_size(
         self,
@@ -120,7 +125,7 @@ class OperatorWatch(DispatchObserver):
         if (op in DYNAMIC or packet in DYNAMIC) and wait_of(op, args, options) == SIZE:
             sizes = [tuple(tensor.shape) for tensor in tensors_of(result)]
             self.recorder.record(
-                "dynamic-shape", calls.name(op), SIZE, tensors=operands[:2], detail=f"{sizes[0]}" if sizes else ""
+                "dynamic-shape", call_name(op), SIZE, tensors=operands[:2], detail=f"{sizes[0]}" if sizes else ""
             )
 
     def _note_mixture(self, func: Any, packet: str, operands: Sequence[Tensor]) -> None:
@@ -132,11 +137,11 @@ class OperatorWatch(DispatchObserver):
         left = [t for t in operands if t.dim() > 0 and not on_cuda(t)]
         if not left or not any(on_cuda(t) for t in operands):
             return
-        call = calls.current()
+        call = current_call()
         given = {id(tensor) for tensor in tensors_of((call.args, call.kwargs))} if call else set()
         if any(id(t) in given for t in left):
             why = "a tensor on the CPU meets one on the GPU, which fails there"
-            self.recorder.record("mixed-devices", calls.name(str(func)), why, tensors=operands[:2])
+            self.recorder.record("mixed-devices", call_name(str(func)), why, tensors=operands[:2])
 
 
 def _in_wider_dtype(func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
@@ -163,14 +168,14 @@ def _substituted(options: dict[str, Any]) -> bool:
 
 def _cpu_was_asked() -> bool:
     """Whether the open call names the CPU: autograd's formulas and C++ pass the real device along, users name it."""
-    call = calls.current()
+    call = current_call()
     asked = call.kwargs.get("device") if call else None
     return asked is not None and torch.device(asked).type == "cpu"
 
 
 def _is_interior() -> bool:
     """Whether a tensor is made inside of a function that works on device tensors, not by the user."""
-    call = calls.current()
+    call = current_call()
     if call is None:
         return in_backward()
     return any(on_cuda(tensor) for tensor in tensors_of((call.args, call.kwargs)))
@@ -181,13 +186,13 @@ def _copy_into(watch: OperatorWatch, func: Any, args: Sequence[Any], options: di
     non_blocking = bool(args[2] if len(args) > 2 else options.get("non_blocking", False))
     if on_cuda(into) != on_cuda(source):
         record_transfer(
-            watch.recorder, calls.name(str(func)), source, device_of(into), non_blocking=non_blocking, into=into
+            watch.recorder, call_name(str(func)), source, device_of(into), non_blocking=non_blocking, into=into
         )
     return func(*args, **options)
 
 
 def _converted(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:
-    """``_to_copy``: another dtype, layout or device. (``Tensor.to`` to another device is ``tensor_methods``.)"""
+    """``_to_copy``: another dtype, layout or device. (``Tensor.to`` to another device is in ``cuda_stand_ins``.)"""
     source = args[0]
     asked = options.pop("device", None)
     target = device_of(source)
@@ -197,7 +202,7 @@ def _converted(watch: OperatorWatch, func: Any, args: Sequence[Any], options: di
         target = CUDA if torch.device(asked).type == "cuda" else CPU
     if target.type != device_of(source).type:
         non_blocking = bool(options.get("non_blocking", False))
-        record_transfer(watch.recorder, calls.name(str(func)), source, target, non_blocking=non_blocking)
+        record_transfer(watch.recorder, call_name(str(func)), source, target, non_blocking=non_blocking)
     if watch.simulated:
         options.pop("pin_memory", None)
     result = place(func(*args, **options), target)
@@ -211,7 +216,7 @@ def _indexed(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict
     if on_cuda(base) and watch.simulated:
         for index in indices:
             if isinstance(index, Tensor) and not on_cuda(index) and index.dtype not in (torch.bool, torch.uint8):
-                record_transfer(watch.recorder, calls.name(str(func)), index, CUDA, non_blocking=False)
+                record_transfer(watch.recorder, call_name(str(func)), index, CUDA, non_blocking=False)
         _note_value(watch, func, args)
     op = str(func)
     watch._note_wait(op, args, options, [base])
@@ -224,13 +229,13 @@ def _indexed(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict
 
 def _note_value(watch: OperatorWatch, func: Any, args: Sequence[Any]) -> None:
     """A single value that the user holds in a CPU tensor is copied too, unless it is filled in by a mask."""
-    call = calls.current()
+    call = current_call()
     value = args[2] if len(args) > 2 else None
     if not isinstance(value, Tensor) or on_cuda(value) or call is None:
         return
     masked = all(i is None or i.dtype in (torch.bool, torch.uint8) for i in args[1])
     if not masked and any(tensor is value for tensor in tensors_of((call.args, call.kwargs))):
-        record_transfer(watch.recorder, calls.name(str(func)), value, CUDA, non_blocking=False)
+        record_transfer(watch.recorder, call_name(str(func)), value, CUDA, non_blocking=False)
 
 
 def _pinned(watch: OperatorWatch, func: Any, args: Sequence[Any], options: dict[str, Any]) -> Any:

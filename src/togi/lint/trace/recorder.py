@@ -1,15 +1,29 @@
-"""Collects events of one step from all threads, and adds up those that happen at the same line."""
+"""Collects the events of one run from all threads, each with the torch function and the user's line that it belongs to.
+
+The user's frames are all but those of torch, of NumPy, of the standard library and of togi. A model from timm or
+transformers is the user's code in this sense: its line is where the operation was written.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import functools
+import linecache
+import os
+import sys
+import sysconfig
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
 
+import numpy
+import torch
 from torch import Tensor
 
-from togi.lint.trace.record import Event, Kind
-from togi.lint.trace.stack import described, layer_of, user_frames
+import togi
+from togi.lint.trace.record import Event, Frame, Kind
 from togi.torch_internals.autograd import in_backward
 from togi.torch_internals.modes import without_torch_function
 
@@ -87,3 +101,128 @@ class Recorder:
                     update={"count": known.count + event.count, "bytes": known.bytes + event.bytes}
                 )
             self._events[key] = event
+
+
+@dataclass(frozen=True)
+class Call:
+    """One call of a torch function, with its arguments as they were given."""
+
+    function: Callable[..., Any]
+    args: Sequence[Any]
+    kwargs: Mapping[str, Any]
+
+    @property
+    def short(self) -> str:
+        return getattr(self.function, "__name__", "")
+
+
+class _Calls(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Call] = []
+
+
+_calls = _Calls()
+
+
+def open_calls() -> list[Call]:
+    """The open calls of this thread, outermost first."""
+    return _calls.stack
+
+
+def current_call() -> Call | None:
+    return _calls.stack[-1] if _calls.stack else None
+
+
+def call_name(op: str) -> str:
+    """The user's name for what is happening: the outermost open call, else the operator's own (``aten.nonzero``)."""
+    return spelled(_calls.stack[0].function) if _calls.stack else op.removesuffix(".default")
+
+
+def spelled(function: Callable[..., Any]) -> str:
+    """``Tensor.item``, ``torch.nonzero``, ``torch.nn.functional.one_hot``."""
+    short = getattr(function, "__name__", str(function))
+    if hasattr(torch.Tensor, short) and getattr(torch.Tensor, short, None) is function:
+        return f"Tensor.{short}"
+    module = getattr(function, "__module__", None) or ""
+    qualified = getattr(function, "__qualname__", short)
+    if "TensorBase" in qualified or getattr(function, "__objclass__", None) in torch.Tensor.__mro__:
+        return f"Tensor.{short}"
+    if module.startswith("torch._ops"):
+        return f"torch.ops{module.removeprefix('torch._ops')}.{short}"
+    if module.startswith("torch") and "_C" not in module:
+        return f"{module}.{short}"
+    return f"torch.{short}" if hasattr(torch, short) else short
+
+
+_FOLDERS = (
+    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(numpy.__file__)) + os.sep,
+    os.path.dirname(os.path.abspath(togi.__file__)) + os.sep,
+)
+_STANDARD = sysconfig.get_path("stdlib") + os.sep
+_DEPTH = 24
+"""Frames kept: a chain longer than that says nothing more."""
+
+
+@functools.lru_cache(maxsize=4096)
+def is_users(path: str) -> bool:
+    """Whether a code object's file is the user's."""
+    if path.startswith("<"):
+        return path.startswith("<ipython") or path == "<stdin>"
+    full = os.path.abspath(path)
+    if full.startswith(_FOLDERS):
+        return False
+    return not full.startswith(_STANDARD) or "site-packages" in full or "dist-packages" in full
+
+
+def user_frames(start: FrameType | None = None) -> list[FrameType]:
+    """The user's frames of the calling thread, innermost first."""
+    frame = start or sys._getframe(1)
+    found: list[FrameType] = []
+    walk: FrameType | None = frame
+    while walk is not None and len(found) < _DEPTH:
+        if is_users(walk.f_code.co_filename):
+            found.append(walk)
+        walk = walk.f_back
+    return found
+
+
+def described(frames: list[FrameType]) -> tuple[Frame, ...]:
+    return tuple(_described(frame) for frame in frames)
+
+
+def _described(frame: FrameType) -> Frame:
+    path = frame.f_code.co_filename
+    line, end_line, column, end_column = _position(frame.f_code, frame.f_lasti)
+    line = line or frame.f_lineno
+    return Frame(
+        path=path,
+        line=line,
+        function=frame.f_code.co_name,
+        code=linecache.getline(path, line).strip(),
+        column=_characters(path, line, column or 0) + 1,
+        end_line=end_line,
+        end_column=None if end_column is None else _characters(path, end_line or line, end_column) + 1,
+    )
+
+
+def _characters(path: str, line: int, width: int) -> int:
+    """How many characters the first ``width`` bytes of a line are."""
+    return len(linecache.getline(path, line).encode()[:width].decode(errors="ignore")) or width
+
+
+@functools.lru_cache(maxsize=4096)
+def _position(code: CodeType, instruction: int) -> tuple[int | None, int | None, int | None, int | None]:
+    """``(line, end line, column, end column)`` of one instruction; lines from 1, columns in bytes from 0."""
+    positions = list(code.co_positions())
+    index = instruction // 2
+    return positions[index] if 0 <= index < len(positions) else (None, None, None, None)
+
+
+def layer_of(frames: list[FrameType], names: dict[int, str]) -> str:
+    """Name of the innermost module whose method is running. ``names``: module id -> qualified name."""
+    for frame in frames:
+        owner: Any = frame.f_locals.get("self")
+        if isinstance(owner, torch.nn.Module) and id(owner) in names:
+            return names[id(owner)]
+    return ""

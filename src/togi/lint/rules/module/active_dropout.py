@@ -6,10 +6,8 @@ from collections.abc import Iterable
 
 from togi.core.quantities import plural
 from togi.lint.finding import Cost, Finding
+from togi.lint.module.context import ModuleContext, layers, place_of
 from togi.lint.module.forward_pass import FunctionCall, Line
-from togi.lint.module.place import place_of
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
 from togi.lint.rule import ModuleRule
 
 
@@ -37,17 +35,17 @@ class ActiveDropout(ModuleRule):
 
     id = "active-dropout"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
         by_line: dict[tuple[str, Line | None], list[FunctionCall]] = {}
-        for call in seen.forward.functions:
+        for call in context.forward.functions:
             if _is_on(call):
                 by_line.setdefault((call.name, call.line), []).append(call)
         for (name, line), calls in by_line.items():
             yield _of_function(self.id, name, line, calls)
         modules = {
             name: kind
-            for name, kind in seen.training.items()
-            if "Dropout" in kind and _probability(seen, name) and "" not in seen.training
+            for name, kind in context.training.items()
+            if "Dropout" in kind and _probability(context, name) and "" not in context.training
         }
         if modules:
             yield Finding(
@@ -86,5 +84,5 @@ def _is_on(call: FunctionCall) -> bool:
     return bool(call.numbers.get("training")) and bool(call.numbers.get("p"))
 
 
-def _probability(seen: Seen, name: str) -> float:
-    return float(getattr(seen.module.get_submodule(name), "p", 1.0))
+def _probability(context: ModuleContext, name: str) -> float:
+    return float(getattr(context.module.get_submodule(name), "p", 1.0))

@@ -6,10 +6,8 @@ from collections.abc import Iterable
 
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
-from togi.lint.module.flow import bias_of, is_linear, uses_batch_statistics
-from togi.lint.module.forward_pass import Call
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
+from togi.lint.module.context import ModuleContext, layers
+from togi.lint.module.forward_pass import Call, bias_of, is_linear, uses_batch_statistics
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.01
@@ -43,14 +41,14 @@ class BiasBeforeNorm(ModuleRule):
     id = "bias-before-norm"
     technique = "fold_batch_norm"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
-        found = [call for call in seen.forward.calls if _bias_is_taken_out(seen, call)]
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
+        found = [call for call in context.forward.calls if _bias_is_taken_out(context, call)]
         moved = sum(value.bytes for call in found for value in call.outputs)
-        if not found or moved < LEAST_SHARE * seen.costs.bytes:
+        if not found or moved < LEAST_SHARE * context.costs.bytes:
             return
         biases = {bias.number: bias for call in found if (bias := bias_of(call))}
         names = list(dict.fromkeys(call.layer for call in found))
-        running = not any(uses_batch_statistics(call) for call in _norms(seen, found))
+        running = not any(uses_batch_statistics(call) for call in _norms(context, found))
         yield Finding(
             rule=self.id,
             layer=names[0],
@@ -66,26 +64,26 @@ class BiasBeforeNorm(ModuleRule):
             cost=Cost(
                 text=f"{sum(bias.elements for bias in biases.values()):,} parameters without effect; in training a "
                 f"pass over gradients of {size(moved)}, on a GPU in eager mode a pass over results of that size "
-                f"({percent(2 * moved / (seen.costs.bytes + 2 * moved))} of all bytes there)",
+                f"({percent(2 * moved / (context.costs.bytes + 2 * moved))} of all bytes there)",
                 measured=False,
-                bytes=2 * moved if seen.costs.figures.call_s == 0 or seen.device == "cuda" else 0,
+                bytes=2 * moved if context.costs.figures.call_s == 0 or context.device == "cuda" else 0,
             ),
         )
 
 
-def _norms(seen: Seen, found: Iterable[Call]) -> list[Call]:
-    return [norm for call in found if (norm := seen.flow.only_user(call.outputs[0]))]
+def _norms(context: ModuleContext, found: Iterable[Call]) -> list[Call]:
+    return [norm for call in found if (norm := context.flow.only_user(call.outputs[0]))]
 
 
-def _bias_is_taken_out(seen: Seen, call: Call) -> bool:
+def _bias_is_taken_out(context: ModuleContext, call: Call) -> bool:
     bias = bias_of(call) if is_linear(call) else None
     if bias is None:
         return False
-    return all(is_linear(user) and _before_norm(seen, user) for user in seen.flow.users(bias))
+    return all(is_linear(user) and _before_norm(context, user) for user in context.flow.users(bias))
 
 
-def _before_norm(seen: Seen, call: Call) -> bool:
-    norm = seen.flow.only_user(call.outputs[0])
+def _before_norm(context: ModuleContext, call: Call) -> bool:
+    norm = context.flow.only_user(call.outputs[0])
     if norm is None:
         return False
     if norm.name == "native_group_norm":

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from togi.core.quantities import percent, plural
 from togi.lint.finding import Cost, Finding
-from togi.lint.module.flow import CONVOLUTIONS, is_linear
-from togi.lint.module.forward_pass import Call
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
+from togi.lint.module.context import ModuleContext, layers
+from togi.lint.module.forward_pass import CONVOLUTIONS, Call, is_linear
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.05
@@ -43,15 +41,15 @@ class ChannelsOffMultiple(ModuleRule):
     id = "channels-off-multiple"
     technique = "pad_channels"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
-        multiple = INT8_MULTIPLE if _int8(seen) else FLOAT_MULTIPLE
-        found = [off for call in seen.forward.calls if (off := _off(call, multiple)) is not None]
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
+        multiple = INT8_MULTIPLE if _int8(context) else FLOAT_MULTIPLE
+        found = [off for call in context.forward.calls if (off := _off(call, multiple)) is not None]
         calls = [off.call for off in found]
-        share = seen.share(calls)
+        share = context.share(calls)
         if not found or share < LEAST_SHARE:
             return
         names = list(dict.fromkeys(call.layer for call in calls))
-        paddable = _paddable(seen, multiple) & set(names)
+        paddable = _paddable(context, multiple) & set(names)
         more = sum(off.added_flops for off in found) / max(1, sum(off.call.flops or 0 for off in found))
         counts = sorted({(off.channels, off.padded) for off in found})
         yield Finding(
@@ -68,7 +66,7 @@ class ChannelsOffMultiple(ModuleRule):
                 text=f"these layers take {percent(share)} of the predicted time; padding adds {percent(more)} to their "
                 "multiplications",
                 measured=False,
-                seconds=seen.costs.seconds_of(calls),
+                seconds=context.costs.seconds_of(calls),
             ),
         )
 
@@ -84,8 +82,8 @@ class _Off:
         return (self.call.flops or 0) * (self.padded / self.channels - 1)
 
 
-def _int8(seen: Seen) -> bool:
-    return seen.costs.dtype == "int8"
+def _int8(context: ModuleContext) -> bool:
+    return context.costs.dtype == "int8"
 
 
 def _off(call: Call, multiple: int) -> _Off | None:
@@ -105,12 +103,12 @@ def _channels(call: Call) -> int:
     return weight.shape[1 if call.given.get("transposed") else 0]
 
 
-def _paddable(seen: Seen, multiple: int) -> set[str]:
+def _paddable(context: ModuleContext, multiple: int) -> set[str]:
     """Layers that ``pad_channels`` would pad."""
     from togi.graph.channels import group_of, layer
-    from togi.lint.module.seen import layer_of
+    from togi.lint.module.context import layer_of
 
-    graph = seen.graph()
+    graph = context.graph()
     if graph is None:
         return set()
     groups = [group for node in graph.nodes if (group := group_of(graph, node, multiple)) is not None]

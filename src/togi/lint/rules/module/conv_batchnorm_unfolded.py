@@ -6,10 +6,8 @@ from collections.abc import Iterable
 
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
-from togi.lint.module.flow import BATCH_NORMS, is_linear, uses_batch_statistics
-from togi.lint.module.forward_pass import Call
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
+from togi.lint.module.context import ModuleContext, layers
+from togi.lint.module.forward_pass import BATCH_NORMS, Call, is_linear, uses_batch_statistics
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.01
@@ -40,13 +38,13 @@ class ConvBatchnormUnfolded(ModuleRule):
     id = "conv-batchnorm-unfolded"
     technique = "fold_batch_norm"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
-        found = [call for call in seen.calls(*BATCH_NORMS) if _foldable(seen, call)]
-        share = seen.share(found)
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
+        found = [call for call in context.calls(*BATCH_NORMS) if _foldable(context, call)]
+        share = context.share(found)
         if not found or share < LEAST_SHARE:
             return
         names = list(dict.fromkeys(call.layer for call in found))
-        moved = seen.costs.bytes_of(found)
+        moved = context.costs.bytes_of(found)
         yield Finding(
             rule=self.id,
             layer=names[0],
@@ -59,16 +57,18 @@ class ConvBatchnormUnfolded(ModuleRule):
             cost=Cost(
                 text=f"{size(moved)} moved per pass, {percent(share)} of the predicted time",
                 measured=False,
-                seconds=seen.costs.seconds_of(found),
+                seconds=context.costs.seconds_of(found),
                 bytes=moved,
             ),
         )
 
 
-def _foldable(seen: Seen, norm: Call) -> bool:
+def _foldable(context: ModuleContext, norm: Call) -> bool:
     source = norm.value("input")
-    maker = seen.flow.maker(source)
+    maker = context.flow.maker(source)
     if source is None or maker is None or uses_batch_statistics(norm) or not is_linear(maker):
         return False
     constants = [norm.value(name) for name in ("weight", "bias", "running_mean", "running_var")]
-    return all(value is None or value.constant for value in constants) and seen.flow.only_user(maker.outputs[0]) is norm
+    return (
+        all(value is None or value.constant for value in constants) and context.flow.only_user(maker.outputs[0]) is norm
+    )

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
+from togi.lint.module.context import ModuleContext, layers
 from togi.lint.rule import ModuleRule
 
 if TYPE_CHECKING:
@@ -45,8 +44,8 @@ class DuplicateParameters(ModuleRule):
 
     id = "duplicate-parameters"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
-        own = _own_tensors(seen.given)
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
+        own = _own_tensors(context.given)
         total = sum(_bytes(tensor) for tensor in own.values())
         groups = list(_equal(own))
         wasted = sum((len(names) - 1) * _bytes(own[names[0]]) for names in groups)

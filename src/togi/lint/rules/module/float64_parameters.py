@@ -7,8 +7,7 @@ from typing import Any
 
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
+from togi.lint.module.context import ModuleContext, layers
 from togi.lint.rule import ModuleRule
 
 LEAST_BYTES = 64 * 2**10
@@ -36,10 +35,10 @@ class Float64Parameters(ModuleRule):
 
     id = "float64-parameters"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
-        found = {name: tensor for name, tensor in _tensors(seen) if str(tensor.dtype) == "torch.float64"}
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
+        found = {name: tensor for name, tensor in _tensors(context) if str(tensor.dtype) == "torch.float64"}
         held = sum(tensor.numel() * tensor.element_size() for tensor in found.values())
-        values = [value for call in seen.forward.calls if not call.view for value in call.outputs]
+        values = [value for call in context.forward.calls if not call.view for value in call.outputs]
         moved = sum(value.bytes for value in values)
         spread = sum(value.bytes for value in values if value.dtype == "float64") / moved if moved else 0.0
         if not found or (held < LEAST_BYTES and spread < LEAST_SHARE):
@@ -56,5 +55,5 @@ class Float64Parameters(ModuleRule):
         )
 
 
-def _tensors(seen: Seen) -> list[tuple[str, Any]]:
-    return [*seen.module.named_parameters(), *seen.module.named_buffers()]
+def _tensors(context: ModuleContext) -> list[tuple[str, Any]]:
+    return [*context.module.named_parameters(), *context.module.named_buffers()]

@@ -7,10 +7,8 @@ from dataclasses import dataclass
 
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
+from togi.lint.module.context import ModuleContext, layers, place_of
 from togi.lint.module.forward_pass import Call, Line
-from togi.lint.module.place import place_of
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.01
@@ -48,25 +46,25 @@ class HandwrittenAttention(ModuleRule):
 
     id = "handwritten-attention"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
-        fused = {(call.layer, call.line) for call in seen.forward.functions if call.name.startswith("scaled_dot")}
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
+        fused = {(call.layer, call.line) for call in context.forward.functions if call.name.startswith("scaled_dot")}
         found = [
             attention
-            for call in seen.calls("_softmax", "softmax")
-            if (call.layer, call.line) not in fused and (attention := _attention(seen, call)) is not None
+            for call in context.calls("_softmax", "softmax")
+            if (call.layer, call.line) not in fused and (attention := _attention(context, call)) is not None
         ]
-        if not found or seen.share([call for one in found for call in one.between]) < LEAST_SHARE:
+        if not found or context.share([call for one in found for call in one.between]) < LEAST_SHARE:
             return
         by_line: dict[Line | None, list[_Attention]] = {}
         for attention in found:
             by_line.setdefault(attention.softmax.line, []).append(attention)
         for line, group in by_line.items():
-            yield self._finding(seen, line, group)
+            yield self._finding(context, line, group)
 
-    def _finding(self, seen: Seen, line: Line | None, group: list[_Attention]) -> Finding:
+    def _finding(self, context: ModuleContext, line: Line | None, group: list[_Attention]) -> Finding:
         names = [attention.softmax.layer for attention in group]
         between = [call for attention in group for call in attention.between]
-        saved = seen.costs.bytes_of(between) + 2 * sum(attention.scores_bytes for attention in group)
+        saved = context.costs.bytes_of(between) + 2 * sum(attention.scores_bytes for attention in group)
         shape = group[0].softmax.outputs[0].shape
         return Finding(
             rule=self.id,
@@ -76,13 +74,13 @@ class HandwrittenAttention(ModuleRule):
             message=f"{plural(len(group), 'attention')} written by hand: the scores {shape} go through memory "
             f"{2 + len(group[0].between)} times.",
             evidence=f"{layers(names)}" + (f", softmax at {line}." if line else "."),
-            remedy=_remedy(seen, group[0]),
+            remedy=_remedy(context, group[0]),
             cost=Cost(
                 text=f"{size(saved)} moved per pass that a fused kernel keeps; scale, mask and softmax alone are "
-                f"{percent(seen.share(between))} of the predicted time",
+                f"{percent(context.share(between))} of the predicted time",
                 measured=False,
                 bytes=saved,
-                seconds=seen.costs.seconds_of(between),
+                seconds=context.costs.seconds_of(between),
             ),
         )
 
@@ -95,11 +93,11 @@ class _Attention:
     scores_bytes: int
 
 
-def _attention(seen: Seen, softmax: Call) -> _Attention | None:
+def _attention(context: ModuleContext, softmax: Call) -> _Attention | None:
     scores, last = softmax.value("self"), len(softmax.outputs[0].shape) - 1
     if scores is None or softmax.given.get("dim") not in (-1, last) or last < 2:
         return None
-    flow = seen.flow
+    flow = context.flow
     first = flow.made_by(scores, lambda call: call.name in PRODUCTS, lambda call: call.name in SCALE_AND_MASK)
     if first is None or any(value.constant for value in first.inputs[:2]):
         return None
@@ -107,11 +105,11 @@ def _attention(seen: Seen, softmax: Call) -> _Attention | None:
     while user is not None and user.name in CASTS:
         probabilities = user.outputs[0]
         user = flow.only_user(probabilities)
-    if user is None or user.name not in PRODUCTS or not _is_first(seen, user, probabilities):
+    if user is None or user.name not in PRODUCTS or not _is_first(context, user, probabilities):
         return None
     between = [
         call
-        for call in seen.forward.calls[first.index + 1 : user.index]
+        for call in context.forward.calls[first.index + 1 : user.index]
         if not call.view
         and call.outputs
         and call.outputs[0].elements == scores.elements
@@ -120,17 +118,17 @@ def _attention(seen: Seen, softmax: Call) -> _Attention | None:
     return _Attention(softmax=softmax, between=tuple(between), scores_bytes=scores.bytes)
 
 
-def _is_first(seen: Seen, product: Call, probabilities: object) -> bool:
+def _is_first(context: ModuleContext, product: Call, probabilities: object) -> bool:
     """Whether the probabilities are the left side of the product."""
     left = product.value("self") if product.name != "baddbmm" else product.value("batch1")
-    maker = seen.flow.maker(left)
+    maker = context.flow.maker(left)
     made = [value.number for value in maker.outputs] if maker else []
     return getattr(probabilities, "number", None) in made
 
 
-def _remedy(seen: Seen, attention: _Attention) -> str:
+def _remedy(context: ModuleContext, attention: _Attention) -> str:
     layer = attention.softmax.layer
-    kinds = [seen.kinds.get(layer, ""), seen.kinds.get(layer.rpartition(".")[0], "")]
+    kinds = [context.kinds.get(layer, ""), context.kinds.get(layer.rpartition(".")[0], "")]
     if "MultiheadAttention" in kinds:
         return "Call nn.MultiheadAttention with need_weights=False, which takes scaled_dot_product_attention."
     line = attention.softmax.line

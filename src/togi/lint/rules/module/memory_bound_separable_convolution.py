@@ -8,11 +8,9 @@ from math import prod
 
 from togi.core.quantities import percent, plural
 from togi.lint.finding import Cost, Finding
-from togi.lint.module.flow import CONVOLUTIONS, is_linear
-from togi.lint.module.forward_pass import Call
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
-from togi.lint.roofline.work import Work, predicted, work
+from togi.lint.module.context import ModuleContext, layers
+from togi.lint.module.forward_pass import CONVOLUTIONS, Call, is_linear
+from togi.lint.roofline.costs import Work, predicted, work
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.05
@@ -59,11 +57,11 @@ class MemoryBoundSeparableConvolution(ModuleRule):
 
     id = "memory-bound-separable-convolution"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
-        pairs = [pair for call in seen.forward.calls if (pair := _pair(seen, call)) is not None]
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
+        pairs = [pair for call in context.forward.calls if (pair := _pair(context, call)) is not None]
         worse = [pair for pair in pairs if pair.bound_by_memory and pair.dense_s <= pair.seconds]
         calls = [call for pair in worse for call in (pair.depthwise, pair.pointwise)]
-        share = seen.share(calls)
+        share = context.share(calls)
         if not worse or share < LEAST_SHARE:
             return
         first = max(worse, key=lambda pair: pair.seconds)
@@ -73,7 +71,7 @@ class MemoryBoundSeparableConvolution(ModuleRule):
             layer=first.depthwise.layer,
             count=len(worse),
             message=f"{plural(len(worse), 'separable convolution')} predicted to wait for memory on "
-            f"{seen.costs.figures.name}: their few FLOPs are not what takes the time.",
+            f"{context.costs.figures.name}: their few FLOPs are not what takes the time.",
             evidence=f"{layers(pair.depthwise.layer for pair in worse)}; largest at "
             f"{first.depthwise.outputs[0].shape}: {first.intensity:.1f} FLOP/byte.",
             remedy="If you train it anew, measure a dense or grouped convolution at these shapes on the device first: "
@@ -100,20 +98,20 @@ class _Pair:
     """FLOP per byte of the depthwise one."""
 
 
-def _pair(seen: Seen, call: Call) -> _Pair | None:
+def _pair(context: ModuleContext, call: Call) -> _Pair | None:
     if not _is_depthwise(call):
         return None
-    user = seen.flow.only_user(call.outputs[0])
+    user = context.flow.only_user(call.outputs[0])
     while user is not None and user.name in BETWEEN:
-        user = seen.flow.only_user(user.outputs[0])
+        user = context.flow.only_user(user.outputs[0])
     if user is None or not _is_pointwise(user):
         return None
-    own, costs = work(call, seen.costs.dtype), seen.costs
+    own, costs = work(call, context.costs.dtype), context.costs
     return _Pair(
         depthwise=call,
         pointwise=user,
         seconds=costs.seconds_of([call, user]),
-        dense_s=predicted(_dense(call, user, seen), costs.figures).seconds,
+        dense_s=predicted(_dense(call, user, context), costs.figures).seconds,
         bound_by_memory=costs.predictions[call.index].bound == "memory",
         intensity=own.flops / own.bytes,
     )
@@ -133,12 +131,12 @@ def _is_pointwise(call: Call) -> bool:
     return int(call.given["groups"]) == 1 and prod(weight.shape[2:]) == 1 and not call.given.get("transposed")
 
 
-def _dense(depthwise: Call, pointwise: Call, seen: Seen) -> Work:
+def _dense(depthwise: Call, pointwise: Call, context: ModuleContext) -> Work:
     """One convolution with the depthwise one's kernel, from its input to the pointwise one's result."""
     kernel, first, last = (
         depthwise.value("weight"),
-        work(depthwise, seen.costs.dtype),
-        work(pointwise, seen.costs.dtype),
+        work(depthwise, context.costs.dtype),
+        work(pointwise, context.costs.dtype),
     )
     assert kernel is not None  # it is a convolution
     taps = prod(kernel.shape[2:])

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from togi.core.quantities import plural
 from togi.lint.finding import Cost, Finding
-from togi.lint.module.seen import Seen, layer_of
-from togi.lint.module.wording import layers
+from togi.lint.module.context import ModuleContext, layer_of, layers
 from togi.lint.rule import ModuleRule
 
 
@@ -36,10 +35,10 @@ class MergeableBranches(ModuleRule):
     id = "mergeable-branches"
     technique = "merge_branches"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
         from togi.techniques.rewrite.merge_branches import merge_sums
 
-        graph = seen.graph()
+        graph = context.graph()
         if graph is None:
             return
         merged = merge_sums(graph)

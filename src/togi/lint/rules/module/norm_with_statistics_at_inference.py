@@ -6,10 +6,8 @@ from collections.abc import Iterable
 
 from togi.core.quantities import percent, plural, size
 from togi.lint.finding import Cost, Finding
-from togi.lint.module.flow import uses_batch_statistics
-from togi.lint.module.forward_pass import Call
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
+from togi.lint.module.context import ModuleContext, layers
+from togi.lint.module.forward_pass import Call, uses_batch_statistics
 from togi.lint.rule import ModuleRule
 
 LEAST_SHARE = 0.1
@@ -47,18 +45,18 @@ class NormWithStatisticsAtInference(ModuleRule):
 
     id = "norm-with-statistics-at-inference"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
         by_kind: dict[str, list[Call]] = {}
-        for call in seen.forward.calls:
+        for call in context.forward.calls:
             if kind := _kind(call):
                 by_kind.setdefault(kind, []).append(call)
         for kind, calls in by_kind.items():
-            share = seen.share(calls)
+            share = context.share(calls)
             if share < LEAST_SHARE:
                 continue
             names = list(dict.fromkeys(call.layer for call in calls))
             of_weights = kind == OF_WEIGHTS
-            moved = seen.costs.bytes_of(calls)
+            moved = context.costs.bytes_of(calls)
             yield Finding(
                 rule=self.id,
                 layer=names[0],
@@ -73,7 +71,7 @@ class NormWithStatisticsAtInference(ModuleRule):
                 cost=Cost(
                     text=f"at least {size(moved)} moved per pass, {percent(share)} of the predicted time",
                     measured=False,
-                    seconds=seen.costs.seconds_of(calls),
+                    seconds=context.costs.seconds_of(calls),
                     bytes=moved,
                 ),
             )

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 
 from togi.core.quantities import plural
 from togi.lint.finding import Finding
-from togi.lint.module.seen import Seen
-from togi.lint.module.wording import layers
+from togi.lint.module.context import ModuleContext, layers
 from togi.lint.rule import ModuleRule
 
 _MATTER = ("BatchNorm", "Dropout", "DropPath", "DropBlock", "StochasticDepth", "RReLU", "MultiheadAttention")
@@ -35,11 +34,11 @@ class TrainingMode(ModuleRule):
 
     id = "training-mode"
 
-    def check(self, seen: Seen) -> Iterable[Finding]:
-        whole = "" in seen.training
+    def check(self, context: ModuleContext) -> Iterable[Finding]:
+        whole = "" in context.training
         matter = {
             name: kind
-            for name, kind in seen.training.items()
+            for name, kind in context.training.items()
             if any(word in kind for word in (_MATTER if whole else ("BatchNorm",)))
         }
         if not matter:

@@ -7,8 +7,7 @@ from collections.abc import Iterable
 from togi.core.quantities import size
 from togi.lint.finding import Cost, Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.findings import by_line, evidence, per_step, place_of, times, total, total_bytes
-from togi.lint.trace.record import Event, Trace
+from togi.lint.trace.record import Event, Trace, by_line, evidence, per_step, place_of, times, total, total_bytes
 
 _STAGED = "not asynchronous"
 

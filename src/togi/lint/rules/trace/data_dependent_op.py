@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from togi.lint.finding import Cost, Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.findings import by_line, evidence, per_step, place_of, times, total
-from togi.lint.trace.record import Trace
+from togi.lint.trace.record import Trace, by_line, evidence, per_step, place_of, times, total
 
 
 class DataDependentOp(TraceRule):

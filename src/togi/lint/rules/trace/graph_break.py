@@ -6,8 +6,7 @@ from collections.abc import Iterable
 
 from togi.lint.finding import Cost, Finding
 from togi.lint.rule import TraceRule
-from togi.lint.trace.findings import evidence, place_of
-from togi.lint.trace.record import Event, Trace
+from togi.lint.trace.record import Event, Trace, evidence, place_of
 
 
 class GraphBreak(TraceRule):

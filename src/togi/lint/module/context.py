@@ -1,14 +1,16 @@
-"""What module rules look at: the module, one forward pass, what it costs, and the captured graph where there is one."""
+"""Everything that module rules read: the module, one forward pass, what it costs, and the captured graph if any."""
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.lint.module.flow import Flow
-from togi.lint.module.forward_pass import Call, ForwardPass
-from togi.lint.roofline.table import Costs
+from togi.lint.finding import Place
+from togi.lint.module.forward_pass import Call, Flow, ForwardPass, Line
+from togi.lint.roofline.costs import Costs
 
 if TYPE_CHECKING:
     from torch import nn
@@ -18,8 +20,8 @@ if TYPE_CHECKING:
     from togi.subject.inputs import Inputs
 
 
-class Seen:
-    """Gathered by ``look``; read by rules."""
+class ModuleContext:
+    """Gathered by ``inspect_module``; read by rules."""
 
     def __init__(
         self,
@@ -88,3 +90,22 @@ def layer_of(node: Any) -> str:
     stack = list(node.meta.get("nn_module_stack", {}).values())
     path = str(stack[-1][0]) if stack else ""
     return path.removeprefix("module").removeprefix(".")
+
+
+def place_of(line: Line | None) -> Place | None:
+    """The line as a place of a finding; None for installed packages, which the user cannot edit."""
+    if line is None or "site-packages" in line.path or "dist-packages" in line.path or not Path(line.path).is_file():
+        return None
+    path = Path(line.path)
+    if path.is_relative_to(Path.cwd()):
+        path = path.relative_to(Path.cwd())
+    return Place(path=str(path).replace(os.sep, "/"), line=line.line)
+
+
+def layers(names: Iterable[str], most: int = 3) -> str:
+    """``features.0, features.3 and 11 others``; each name once, in the order given."""
+    unique = list(dict.fromkeys(name or "(the module itself)" for name in names))
+    rest = len(unique) - most
+    if rest > 0:
+        return f"{', '.join(unique[:most])} and {rest} other{'s' * (rest > 1)}"
+    return " and ".join([", ".join(unique[:-1]), unique[-1]]) if len(unique) > 1 else "".join(unique)

@@ -13,9 +13,9 @@ from torch import nn
 from togi.core.errors import SubjectError, UnknownNameError
 from togi.core.records import Interval
 from togi.lint.finding import Cost, Finding
-from togi.lint.module import errand
-from togi.lint.module.errand import examine
-from togi.lint.module.tried import Attempt
+from togi.lint.module import check
+from togi.lint.module.check import check_module
+from togi.lint.module.measured_fix import MeasuredFix
 from togi.subject.inputs import Subject
 from togi.worker.errand import run_errand
 from togi.worker.protocol import SubjectRef
@@ -34,17 +34,17 @@ def norms() -> nn.Module:
 
 
 def rules(module: nn.Module, sample: Any, **order: Any) -> set[str]:
-    return {found["rule"] for found in examine(Subject(module, sample), {"device": "A100", **order})["findings"]}
+    return {found["rule"] for found in check_module(Subject(module, sample), {"device": "A100", **order})["findings"]}
 
 
 def notes(module: nn.Module, sample: Any, **order: Any) -> str:
-    return " ".join(examine(Subject(module, sample), {"device": "A100", **order})["report"]["notes"])
+    return " ".join(check_module(Subject(module, sample), {"device": "A100", **order})["report"]["notes"])
 
 
 def test_in_a_child(tmp_path: Path) -> None:
     (tmp_path / "folded_subject.py").write_text(SUBJECT)
     ref = SubjectRef.here("locator", f"{tmp_path / 'folded_subject.py'}:subject")
-    answer = run_errand(ref, "togi.lint.module.errand:examine", {"device": "A100"}, purpose="examined")
+    answer = run_errand(ref, "togi.lint.module.check:check_module", {"device": "A100"}, purpose="examined")
     found = [Finding.model_validate(finding) for finding in answer["findings"]]
     assert {one.rule for one in found} == {"bias-before-norm", "conv-batchnorm-unfolded", "training-mode"}
     (table,) = answer["report"]["tables"]
@@ -74,7 +74,7 @@ def test_the_users_module_stays_as_it_was() -> None:
 )
 def test_unknown_names(order: dict[str, str], said: str) -> None:
     with pytest.raises(UnknownNameError, match=said):
-        examine(Subject(norms(), IMAGE), order)
+        check_module(Subject(norms(), IMAGE), order)
 
 
 def test_modules_without_values_are_refused_clearly() -> None:
@@ -130,9 +130,9 @@ class Recursive(nn.Module):
 
 
 def test_shared_blocks_count_once() -> None:
-    (found,) = examine(Subject(Recursive().eval(), IMAGE), {"device": "A100", "select": ["conv-batchnorm-unfolded"]})[
-        "findings"
-    ]
+    (found,) = check_module(
+        Subject(Recursive().eval(), IMAGE), {"device": "A100", "select": ["conv-batchnorm-unfolded"]}
+    )["findings"]
     assert found["count"] == 1
 
 
@@ -152,7 +152,7 @@ def test_shared_blocks_count_once() -> None:
     ids=["nothing", "empty", "nan", "embedding", "lstm", "scripted", "compiled", "complex", "quantized"],
 )
 def test_unusual_modules(module: nn.Module, sample: torch.Tensor) -> None:
-    answer = examine(Subject(module, sample), {"device": "A100"})
+    answer = check_module(Subject(module, sample), {"device": "A100"})
     json.dumps(answer, allow_nan=False)
 
 
@@ -168,21 +168,21 @@ class Closed(nn.Module):
 
 
 def test_what_cannot_be_watched_is_said() -> None:
-    answer = examine(Subject(Closed(), IMAGE), {"device": "A100"})
+    answer = check_module(Subject(Closed(), IMAGE), {"device": "A100"})
     assert answer["report"]["tables"] == []
     assert "not under a mode" in " ".join(answer["report"]["notes"])
 
 
-def tried(median: float, low: float, high: float, technique: str = "fold_batch_norm") -> Attempt:
-    return Attempt(technique=technique, speedup_x=Interval(median=median, low=low, high=high))
+def tried(median: float, low: float, high: float, technique: str = "fold_batch_norm") -> MeasuredFix:
+    return MeasuredFix(technique=technique, speedup_x=Interval(median=median, low=low, high=high))
 
 
 def test_a_speedup_is_claimed_only_beyond_noise() -> None:
     assert "1.30x as fast" in tried(1.3, 1.2, 1.4).sentence
     for attempt in (tried(1.3, 0.9, 1.6), tried(1.02, 1.01, 1.03), tried(1.3, 0.0, float("inf"))):
         assert "no difference beyond noise" in attempt.sentence
-        assert errand._cost(_finding(), attempt).speedup_x is None
-    assert errand._cost(_finding(), tried(1.3, 1.2, 1.4)).speedup_x == 1.3
+        assert check._cost(_finding(), attempt).speedup_x is None
+    assert check._cost(_finding(), tried(1.3, 1.2, 1.4)).speedup_x == 1.3
 
 
 def _finding(rule: str = "conv-batchnorm-unfolded") -> Finding:
@@ -192,12 +192,12 @@ def _finding(rule: str = "conv-batchnorm-unfolded") -> Finding:
 def test_padding_that_surely_does_not_help_is_not_reported() -> None:
     finding = _finding("channels-off-multiple")
 
-    def left(attempt: Attempt) -> int:
-        return len(list(errand._with_measured_costs([finding], {"pad_channels": attempt})))
+    def left(attempt: MeasuredFix) -> int:
+        return len(list(check._with_measured_costs([finding], {"pad_channels": attempt})))
 
     assert left(tried(0.8, 0.7, 0.9, "pad_channels")) == 0
     assert left(tried(1.0, 0.7, 1.5, "pad_channels")) == 1
-    assert left(Attempt(technique="pad_channels", why_not="there is no graph")) == 1
+    assert left(MeasuredFix(technique="pad_channels", why_not="there is no graph")) == 1
 
 
 class Branches(nn.Module):
@@ -212,7 +212,7 @@ class Branches(nn.Module):
 def test_measuring_tries_the_technique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     order = {"measure": True, "measure_s": 0.5, "select": ["mergeable-branches"], "rows": 1}
-    answer = examine(Subject(Branches().eval(), IMAGE), order)
+    answer = check_module(Subject(Branches().eval(), IMAGE), order)
     (found,) = answer["findings"]
     assert found["cost"]["measured"]
     assert "merge_branches" in found["cost"]["text"]

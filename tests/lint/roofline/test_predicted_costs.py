@@ -13,12 +13,10 @@ from hypothesis import strategies as st
 from torch import nn
 
 from togi.core.errors import UnknownNameError
-from togi.lint.module.watch import time_calls, watch
+from togi.lint.module.observe import observe, time_calls
 from togi.lint.roofline import this_machine
-from togi.lint.roofline.figures import Bandwidth, Figures
-from togi.lint.roofline.gpus import gpu, gpu_names
-from togi.lint.roofline.table import COLUMNS, Costs, cost_table
-from togi.lint.roofline.work import Work, predicted, work
+from togi.lint.roofline.costs import COLUMNS, Costs, Work, cost_table, predicted, work
+from togi.lint.roofline.devices import Bandwidth, Figures, gpu, gpu_names
 from togi.machine.describe import machine
 from togi.subject.inputs import Inputs
 
@@ -35,7 +33,7 @@ class Does(nn.Module):
 
 def works(function: Any, *parameters: torch.Tensor, x: torch.Tensor | None = None) -> list[Work]:
     module = Does(function, *parameters)
-    calls = watch(module, Inputs((torch.ones(4, 8) if x is None else x,))).calls
+    calls = observe(module, Inputs((torch.ones(4, 8) if x is None else x,))).calls
     return [one for one in map(work, calls) if one.bytes]
 
 
@@ -80,9 +78,9 @@ def test_convolution_counts_multiplications_and_additions() -> None:
 
 
 def test_other_dtypes() -> None:
-    calls = watch(Does(torch.relu), Inputs((torch.ones(4, 8),))).calls
+    calls = observe(Does(torch.relu), Inputs((torch.ones(4, 8),))).calls
     assert work(calls[-1], "float16").bytes == work(calls[-1]).bytes // 2
-    integers = watch(Does(torch.abs), Inputs((torch.ones(4, 8, dtype=torch.int32),))).calls
+    integers = observe(Does(torch.abs), Inputs((torch.ones(4, 8, dtype=torch.int32),))).calls
     assert work(integers[-1], "float16").bytes == work(integers[-1]).bytes
 
 
@@ -206,7 +204,7 @@ def test_measuring_here(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_table_adds_up() -> None:
     body = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(5)))
-    costs = Costs.of(watch(body, Inputs((torch.ones(4, 8),))).calls, gpu("T4"))
+    costs = Costs.of(observe(body, Inputs((torch.ones(4, 8),))).calls, gpu("T4"))
     table = cost_table(costs, {}, most_rows=3)
     assert table["columns"] == list(COLUMNS)
     *rows, total = table["rows"]

@@ -40,7 +40,7 @@ _NO_WORK = frozenset(
 """Operations that move nothing although their schema does not say so."""
 
 
-def watch(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
+def observe(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
     """Run ``module`` on ``sample`` twice under ``no_grad`` and record it. The sample stays as it was.
 
     Never raises for what the module does under watch: ``error`` then says why there are no calls.

@@ -1,4 +1,4 @@
-"""What mending brings: a technique applied alone, taking turns with the module as it is, in this process.
+"""A fix, measured: a technique applied alone, taking turns with the module as it is, in this process.
 
 The result is verified roughly only (no output may be further off than rounding explains); ``togi tune`` proves it.
 """
@@ -15,7 +15,7 @@ import torch
 from togi.core.errors import Refused
 from togi.core.records import Interval, Record, Scalar
 from togi.decide.faster import WITHIN_PROCESS, Speed
-from togi.lint.module.seen import Seen
+from togi.lint.module.context import ModuleContext
 from togi.measure import Turn, compare, take_turn, warm
 from togi.techniques import technique
 
@@ -27,13 +27,13 @@ FARTHEST = 1e-3
 BUDGET_S = 4.0
 
 
-class Attempt(Record):
+class MeasuredFix(Record):
     """One technique, tried alone."""
 
     technique: str
     options: dict[str, Scalar] = {}
     speedup_x: Interval | None = None
-    """Time of the module as it is over that of the mended one; None where it was not measured."""
+    """Time of the module as it is over that of the fixed one; None where it was not measured."""
     why_not: str = ""
     """Why it was not measured."""
 
@@ -67,26 +67,28 @@ class Attempt(Record):
         )
 
 
-def attempt(seen: Seen, name: str, options: dict[str, Scalar], *, seed: int = 0, budget_s: float = BUDGET_S) -> Attempt:
+def measure_fix(
+    context: ModuleContext, name: str, options: dict[str, Scalar], *, seed: int = 0, budget_s: float = BUDGET_S
+) -> MeasuredFix:
     """Apply the technique ``name`` to what was captured and race it against the original, both under ``no_grad``.
 
     The technique gets the captured graph, so the graph without it is what it is compared with: what capturing changes
     is not credited to it. Never raises for what the technique does.
     """
-    start = seen.captured
+    start = context.captured
     if start is None:
-        return Attempt(technique=name, options=options, why_not=f"there is no graph ({seen.capture_error})")
+        return MeasuredFix(technique=name, options=options, why_not=f"there is no graph ({context.capture_error})")
     try:
-        mended = technique(name).apply(start, dict(options))
+        fixed = technique(name).apply(start, dict(options))
     except Refused as refused:
-        return Attempt(technique=name, options=options, why_not=str(refused))
+        return MeasuredFix(technique=name, options=options, why_not=str(refused))
     except Exception as error:  # foreign code: a technique and what it calls
-        return Attempt(technique=name, options=options, why_not=f"{type(error).__name__}: {error}")
+        return MeasuredFix(technique=name, options=options, why_not=f"{type(error).__name__}: {error}")
     with torch.no_grad():
-        if (off := _difference(start.module, mended.module, start.samples[0])) > FARTHEST:
-            return Attempt(technique=name, options=options, why_not=f"its output is off by {off:.1e}")
-        found = _race(start.module, mended.module, start.samples, seen.device, seed, budget_s)
-    return Attempt(technique=name, options=options, speedup_x=found)
+        if (off := _difference(start.module, fixed.module, start.samples[0])) > FARTHEST:
+            return MeasuredFix(technique=name, options=options, why_not=f"its output is off by {off:.1e}")
+        found = _race(start.module, fixed.module, start.samples, context.device, seed, budget_s)
+    return MeasuredFix(technique=name, options=options, speedup_x=found)
 
 
 @dataclass(frozen=True)
@@ -104,25 +106,25 @@ class _Here:
 
 def _race(
     original: Callable[..., Any],
-    mended: Callable[..., Any],
+    fixed: Callable[..., Any],
     samples: Sequence[Inputs],
     device: str,
     seed: int,
     budget_s: float,
 ) -> Interval | None:
-    lanes = [_Here("original", original, samples, device), _Here("mended", mended, samples, device)]
+    lanes = [_Here("original", original, samples, device), _Here("fixed", fixed, samples, device)]
     for lane in lanes:
         warm(lane.call, samples, limit_s=budget_s / 4, device=device)
-    return compare(lanes[0], lanes[1], budget_s=budget_s, seed=seed, criterion=WITHIN_PROCESS).entry("mended").speedup_x
+    return compare(lanes[0], lanes[1], budget_s=budget_s, seed=seed, criterion=WITHIN_PROCESS).entry("fixed").speedup_x
 
 
-def _difference(original: Callable[..., Any], mended: Callable[..., Any], sample: Inputs) -> float:
+def _difference(original: Callable[..., Any], fixed: Callable[..., Any], sample: Inputs) -> float:
     """Largest root-mean-square difference of an output, relative to the original's; infinite where forms differ."""
     from togi.subject.behaviour import tensors
 
     one = sample.clone()
     other = sample.clone()
-    pairs = [tensors(original(*one.args, **one.kwargs)), tensors(mended(*other.args, **other.kwargs))]
+    pairs = [tensors(original(*one.args, **one.kwargs)), tensors(fixed(*other.args, **other.kwargs))]
     if len(pairs[0]) != len(pairs[1]):
         return math.inf
     worst = 0.0

@@ -1,0 +1,239 @@
+"""Module rules on a subject, in the subject's own process: run it, watch it, capture it, then the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from togi.core.errors import Refused
+from togi.core.records import Facts, Machine, Record, Scalar
+from togi.graph.candidate import Candidate
+from togi.graph.capture import GraphModule, capture
+from togi.lint.finding import Cost, Finding
+from togi.lint.module.context import ModuleContext
+from togi.lint.module.measured_fix import BUDGET_S, MeasuredFix, measure_fix
+from togi.lint.module.observe import observe
+from togi.lint.roofline.costs import Costs, cost_table
+from togi.lint.roofline.devices import check_dtype, gpu
+from togi.lint.roofline.this_machine import figures_here
+from togi.lint.rule import ModuleRule, all_rules
+from togi.machine.describe import machine
+from togi.subject.anatomy import class_name, count_modules
+from togi.subject.inputs import Subject
+from togi.subject.prepare import is_exported, prepare
+from togi.subject.signature import Signature
+from togi.torch_internals.autograd import version_of
+from togi.worker.survey import first_call
+
+if TYPE_CHECKING:
+    from togi.subject.prepare import Prepared
+
+NEED_GRAPH = frozenset({"mergeable-branches", "channels-off-multiple"})
+"""Rules that read the captured graph; without it they are silent (the first) or say less (the second)."""
+
+
+class ModuleRequest(Record):
+    """What is asked for: the payload of the call."""
+
+    device: str = "cpu"
+    """``cpu``, ``cuda`` or a GPU's name (``A100``): what times are predicted for. See ``inspect_module``."""
+    dtype: str | None = None
+    """Predict as if floating-point tensors were of this dtype."""
+    select: tuple[str, ...] | None = None
+    """Ids of rules; None: those that are on by default. Ids of other kinds do not matter."""
+    ignore: tuple[str, ...] = ()
+    seed: int = 0
+    measure: bool = False
+    """Try the techniques that fix what was found, and say what they bring."""
+    measure_s: float = BUDGET_S
+    """How long the race of one technique may take."""
+    rows: int = 20
+    """Layers in the table."""
+
+
+def check_module(subject: Subject, payload: dict[str, Any]) -> dict[str, Any]:
+    """Findings of the module rules, and the table of memory access cost.
+
+    Args:
+        subject: what is examined.
+        payload: a ``ModuleRequest`` as a dict.
+
+    Returns:
+        ``{"findings": [Finding as JSON, ...], "report": {"tables": [{"title", "columns", "rows"}], "notes": [str]}}``.
+    """
+    request = ModuleRequest.model_validate(payload)
+    rules = _selected(request)
+    needs_graph = request.measure or any(rule.id in NEED_GRAPH for rule in rules)
+    context = inspect_module(
+        subject, target=request.device, dtype=request.dtype, seed=request.seed, with_graph=needs_graph
+    )
+    found = [finding for rule in rules for finding in rule.check(context)]
+    attempts: dict[str, MeasuredFix] = {}
+    if request.measure and _measurable(context, request):
+        attempts = _attempts(context, found, request)
+        found = list(_with_measured_costs(found, attempts))
+    tables = [cost_table(context.costs, context.kinds, most_rows=request.rows)] if context.forward.calls else []
+    if attempts:
+        tables.append(_table_of(attempts.values()))
+    notes = list(_notes(context, request, rules))
+    return {
+        "findings": [finding.model_dump(mode="json") for finding in found],
+        "report": {"tables": tables, "notes": notes},
+    }
+
+
+def _selected(request: ModuleRequest) -> list[ModuleRule]:
+    rules = [rule for rule in all_rules().values() if isinstance(rule, ModuleRule)]
+    return [
+        rule
+        for rule in rules
+        if rule.id not in request.ignore and (rule.id in request.select if request.select is not None else rule.default)
+    ]
+
+
+def _measurable(context: ModuleContext, request: ModuleRequest) -> bool:
+    """Times can be measured where the target is where it runs, in the dtype that it has."""
+    return request.device.partition(":")[0] == context.device and request.dtype is None
+
+
+def _attempts(context: ModuleContext, found: Sequence[Finding], request: ModuleRequest) -> dict[str, MeasuredFix]:
+    """Each technique once, however many findings it fixes."""
+    wanted: dict[str, dict[str, Scalar]] = {}
+    for finding in found:
+        name = all_rules()[finding.rule].technique
+        if name is not None:
+            wanted.setdefault(name, {"multiple": 8} if name == "pad_channels" else {})
+    return {
+        name: measure_fix(context, name, options, seed=request.seed, budget_s=request.measure_s)
+        for name, options in wanted.items()
+    }
+
+
+def _with_measured_costs(found: Iterable[Finding], attempts: dict[str, MeasuredFix]) -> Iterable[Finding]:
+    """The findings with what fixing brings; without those of ``pad_channels`` that padding surely does not help."""
+    for finding in found:
+        tried = attempts.get(all_rules()[finding.rule].technique or "")
+        if tried is None:
+            yield finding
+        elif tried.technique != "pad_channels" or not tried.useless:
+            yield finding.model_copy(update={"cost": _cost(finding, tried)})
+
+
+def _cost(finding: Finding, tried: MeasuredFix) -> Cost:
+    before = finding.cost or Cost(text="", measured=False)
+    speedup_x = tried.speedup_x.median if tried.faster and tried.speedup_x is not None else None
+    text = f"{before.text}; {tried.sentence}" if before.text else tried.sentence
+    return before.model_copy(update={"text": text, "measured": tried.speedup_x is not None, "speedup_x": speedup_x})
+
+
+def _table_of(attempts: Iterable[MeasuredFix]) -> dict[str, Any]:
+    rows = []
+    for tried in attempts:
+        options = ", ".join(f"{key}={value}" for key, value in tried.options.items())
+        found = tried.speedup_x
+        numbers = [round(x, 3) for x in (found.median, found.low, found.high)] if found else [None] * 3
+        rows.append([tried.technique, options, *numbers, tried.sentence])
+    return {
+        "title": "Techniques tried alone against the module as it is, taking turns",
+        "columns": ["technique", "options", "speed-up", "low", "high", "in words"],
+        "rows": rows,
+    }
+
+
+def _notes(context: ModuleContext, request: ModuleRequest, rules: Sequence[ModuleRule]) -> Iterable[str]:
+    yield from context.notes
+    if context.forward.error:
+        yield (
+            f"Its forward pass could not be watched operation by operation ({context.forward.error}): rules that need "
+            "that found nothing, and there is no table of costs."
+        )
+    if context.captured is None and (request.measure or any(rule.id in NEED_GRAPH for rule in rules)):
+        yield (
+            f"It could not be captured as a graph ({context.capture_error}): mergeable-branches did not run, padding "
+            "was only counted, and no technique was tried."
+        )
+    if request.measure and not _measurable(context, request):
+        dtypes = request.dtype or "its own dtypes"
+        yield f"Nothing was measured: times are for {context.costs.figures.name} in {dtypes}."
+
+
+def inspect_module(
+    subject: Subject, *, target: str = "cpu", dtype: str | None = None, seed: int = 0, with_graph: bool = True
+) -> ModuleContext:
+    """Everything that module rules need to know of ``subject``.
+
+    Args:
+        subject: its module is copied once, and not changed.
+        target: what times are predicted for: ``cpu`` or ``cuda`` (it runs there, and is measured), or a GPU's name
+            (``A100``: it runs on the CPU, and the GPU's data sheet counts).
+        dtype: predict as if floating-point tensors were of this dtype; None: as they are.
+        seed: for modules that draw random numbers.
+        with_graph: capture it too, which takes longer than all the rest.
+
+    Raises SubjectError where it cannot be run, UnknownNameError for a device nobody knows.
+    """
+    if dtype is not None:
+        check_dtype(dtype)
+    device = torch.device(target).type if target.partition(":")[0] in ("cpu", "cuda") else "cpu"
+    named = None if target.partition(":")[0] in ("cpu", "cuda") else gpu(target)
+    parts = subject.module.named_modules() if subject.step is None else ()  # what has a training step is to train
+    training = {name: class_name(part) for name, part in parts if _trains(part)}
+    ready = prepare(subject, device=target if named is None else device)
+    here = machine(device)
+    before = _buffer_versions(ready.module)
+    outputs = [first_call(ready.module, sample, number, seed) for number, sample in enumerate(ready.samples, start=1)]
+    changed = _buffer_versions(ready.module) != before
+    captured: Candidate | str = "the selected rules do not need it"
+    if with_graph:
+        captured = _captured(subject, ready, outputs, here, device, changed)
+    del outputs
+    forward = observe(ready.module, ready.samples[0], seed=seed)
+    figures = named or figures_here(device, here, [dtype] if dtype else _dtypes(ready.module))
+    return ModuleContext(
+        module=ready.module,
+        given=subject.module,
+        samples=ready.samples,
+        forward=forward,
+        costs=Costs.of(forward.calls, figures, dtype),
+        device=device,
+        training=training,
+        captured=captured,
+        notes=ready.notes,
+    )
+
+
+def _trains(part: nn.Module) -> bool:
+    return part.training and not is_exported(part)
+
+
+def _dtypes(module: nn.Module) -> list[str]:
+    return sorted({str(p.dtype).removeprefix("torch.") for p in module.parameters() if p.is_floating_point()})
+
+
+def _buffer_versions(module: nn.Module) -> dict[str, tuple[int, int]]:
+    """Changes when a buffer is written in place or replaced."""
+    return {name: (id(buffer), version_of(buffer)) for name, buffer in module.named_buffers()}
+
+
+def _captured(
+    subject: Subject, ready: Prepared, outputs: Sequence[object], here: Machine, device: str, changed: bool
+) -> Candidate | str:
+    """A candidate whose module is the captured graph, or why there is none."""
+    try:
+        signature = Signature.of(ready.module, ready.samples, outputs, subject.dynamic)
+        facts = Facts(
+            device=device,
+            machine=here,
+            module_class=class_name(ready.module),
+            modules=count_modules(ready.module),
+            buffers_change=changed,
+        )
+        start = Candidate(module=ready.module, samples=ready.samples, signature=signature, facts=facts)
+        return start.with_(module=GraphModule(capture(start), signature))
+    except Refused as refused:
+        return str(refused)
+    except Exception as error:  # foreign code: samples of different form, and whatever the tracer raises
+        return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
