@@ -8,12 +8,13 @@ import shutil
 from togi.core.quantities import size
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
+from togi.techniques.proven import all_marks
 
 
 def check(machine: Machine, device: str) -> list[Check]:
     wanted = device.startswith("cuda")
     if machine.gpu is None:
-        return [_absent(wanted)]
+        return [_absent(wanted), _proven(wanted)]
     memory = f", {size(machine.gpu_memory_bytes)}" if machine.gpu_memory_bytes else ""
     gpu = Check(
         topic="GPU",
@@ -21,7 +22,22 @@ def check(machine: Machine, device: str) -> list[Check]:
         level=Level.OK,
         found=f"{machine.gpu}{memory}, driver {machine.gpu_driver or 'unknown'}",
     )
-    return [gpu, *_torch_build(wanted)]
+    return [gpu, *_torch_build(wanted), _proven(wanted)]
+
+
+def _proven(wanted: bool) -> Check:
+    """How much of togi has ever been run on a GPU: a warning for those who want to use one."""
+    marks = [mark for mark in all_marks() if "cuda" in mark.days]
+    proven = [mark for mark in marks if mark.days["cuda"] is not None]
+    left = len(marks) - len(proven)
+    return Check(
+        topic="GPU",
+        name="proven",
+        level=Level.WARNING if wanted and left else Level.OK,
+        found=f"{len(proven)} of {len(marks)} parts of togi for CUDA were proven on a device",
+        why=f"{left} have never been run on one: docs/gpu.md lists them" if wanted and left else "",
+        mend="python -m pytest -m gpu in a clone of togi runs their tests here" if wanted and left else "",
+    )
 
 
 def _absent(wanted: bool) -> Check:

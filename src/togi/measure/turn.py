@@ -11,12 +11,16 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from togi.core.proven import Proven
 from togi.core.records import Record
 from togi.measure.counters import Counters, frequency_mhz, read_counters
 from togi.measure.threads import spread_threads
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs
+
+PROVEN = Proven(part="timing of a turn", cpu="2026-11-21", cuda=None)
+
 
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""

@@ -15,12 +15,14 @@ from rich.text import Text
 from togi import claims
 from togi.claims import Claim, Measured, Proof, Verdict
 from togi.core.docstring import prose, split_docstring
+from togi.core.proven import Mark
 from togi.core.quantities import milliseconds, size, times
 from togi.core.records import Facts, Machine, Record, Scalar, Stage
 from togi.lint.pages import KIND_MEANING, RulePage
 from togi.render.rows import ends
 from togi.render.terminal import clean, listing, stack, table
 from togi.techniques import Technique, all_techniques
+from togi.techniques.proven import technique_mark
 
 HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
 _STAGE_MEANING = {
@@ -49,6 +51,8 @@ class TechniquePage(Record):
     devices: tuple[str, ...]
     sections: dict[str, str]
     """Heading -> paragraphs, separated by empty lines."""
+    proven: dict[str, str | None] = {}
+    """By device that it works on: the day on which its tests last passed on one; None where nobody has tried."""
     options: tuple[dict[str, Scalar], ...] = ()
     """Values worth trying, for a subject of which nothing is known."""
     packages: tuple[str, ...] = ()
@@ -93,6 +97,7 @@ def technique_page(technique: Technique, machine: Machine, device: str) -> Techn
         exact=technique.exact,
         devices=tuple(sorted(technique.devices)),
         sections=sections,
+        proven=technique_mark(technique).days,
         options=_options(technique, machine, kind),
         packages=tuple(package.distribution for package in technique.packages),
         obstacles=tuple(obstacles),
@@ -167,6 +172,7 @@ def _more(page: Page) -> Iterator[tuple[str, RenderableType]]:
         return
     if isinstance(page, TechniquePage):
         yield "Options worth trying", Group(*map(_option, page.options or ({},)))
+        yield "Proven", Text(Mark(part=page.id, days=page.proven).sentence)
         yield "On this machine", Group(*_here(page))
     yield "Measure it here", _command(f"togi explain {page.id} --prove")
 

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, final
 
+from togi.core.proven import Proven
 from togi.core.records import Facts, Scalar, Stage
 
 if TYPE_CHECKING:
@@ -78,6 +79,8 @@ class Technique(abc.ABC):
     rank: ClassVar[int] = 0
     """Order among the techniques of one stage: lower is applied first."""
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    proven: ClassVar[Proven] = Proven()
+    """On which of them its tests have passed, and when; without a date nobody has tried."""
     packages: ClassVar[tuple[Package, ...]] = ()
     needs: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that other choices of the same recipe must provide, e.g. ``engine:openvino``."""

@@ -15,6 +15,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 import torch
 from torch import Tensor, nn
 
+from togi.core.proven import Proven
 from togi.core.quantities import parse_size, size
 from togi.tiling.capture import NotLean, capture
 from togi.tiling.plan import LeanPlan
@@ -23,6 +24,9 @@ from togi.tiling.surroundings import fingerprint
 from togi.torch_internals.autograd import is_wrapped_by_transform
 from togi.torch_internals.fake import FakeTensor
 from togi.torch_internals.pytree import tree_flatten, tree_unflatten
+
+PROVEN = Proven(part="togi.lean", cpu="2026-11-21", cuda=None)
+
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -23,12 +23,16 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.profiler import ProfilerActivity, profile
 
 from togi.core.errors import TogiError
+from togi.core.proven import Proven
 from togi.footprint.account.allocator_events import Allocations, MarkingTracker, read_allocations
 from togi.footprint.account.record import Category
 from togi.footprint.module_tracker import BACKWARD, ModuleTracker, users_frames
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import current_node
 from togi.torch_internals.pytree import tensors_of
+
+PROVEN = Proven(part="togi memory: the account of a run", cpu="2026-11-21", cuda=None)
+
 
 _RAW = "_raw_saved_"
 _UNKNOWN = object()

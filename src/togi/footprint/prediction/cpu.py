@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from togi.core.proven import Proven
 from togi.footprint.prediction.fake_run import (
     OperationCall,
     RunRecorder,
@@ -32,6 +33,9 @@ from togi.tiling.peak import peak_bytes
 from togi.torch_internals.modes import without_modes
 from togi.torch_internals.profiler import profiler_records
 from togi.torch_internals.pytree import tree_leaves, tree_map
+
+PROVEN = Proven(part="togi memory --predict for the CPU", cpu="2026-11-21")
+
 
 _PROBE_LIMIT_BYTES = 4 << 30
 _WORKSPACE_X = 2

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from togi.core.proven import Proven
 from togi.footprint.module_tracker import BACKWARD
 from togi.footprint.prediction.caching_allocator import CachingAllocator
 from togi.footprint.prediction.cuda_kernels import CudaKernels
@@ -25,6 +26,9 @@ from togi.footprint.prediction.fake_run import (
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime
+
+PROVEN = Proven(part="togi memory --predict for a GPU (a range)", cuda=None)
+
 
 MIB = 1 << 20
 CONTEXT_BYTES = (250 * MIB, 700 * MIB)

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 from typing import Any, Final
 
+from togi.core.proven import Proven
 from togi.footprint.snapshot.allocator import (
     Alive,
     DeviceSegments,
@@ -22,6 +23,9 @@ from togi.footprint.snapshot.allocator import (
 )
 from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, SnapshotAccount, TraceEvent
 from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler, SnapshotError, Window
+
+PROVEN = Proven(part="togi memory on a CUDA snapshot (snapshots made up by the tests)", cuda=None)
+
 
 _FRAME: Final = {"filename", "line", "name"}
 _BEFORE = "(before the recorded history)"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses
 from togi.techniques.engine.conditions import changes_buffers, first_refusal, no_compiler, not_exportable
@@ -37,6 +38,7 @@ class AotInductor(Engine):
     """
 
     id = "aot_inductor"
+    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:aot_inductor"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:

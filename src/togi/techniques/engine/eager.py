@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses
 
@@ -32,6 +33,7 @@ class Eager(Engine):
     """
 
     id = "eager"
+    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:eager"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Package, Refuses
 from togi.techniques.engine.conditions import changes_buffers, first_refusal, not_exportable
@@ -37,6 +38,7 @@ class OnnxRuntime(Engine):
     """
 
     id = "onnxruntime"
+    proven = Proven(cpu="2026-11-21")
     packages = (Package("onnx", "onnx"), Package("onnxscript", "onnx"), Package("onnxruntime", "onnx", "1.20"))
     provides = frozenset({"engine:onnxruntime"})
 

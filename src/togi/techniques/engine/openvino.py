@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Package, Refuses
 from togi.techniques.engine.conditions import changes_buffers
@@ -35,6 +36,7 @@ class OpenVino(Engine):
     """
 
     id = "openvino"
+    proven = Proven(cpu="2026-11-21")
     devices = frozenset({"cpu"})
     packages = (Package("openvino", "openvino", "2025.0"),)
     provides = frozenset({"engine:openvino"})

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
+from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses
 from togi.techniques.engine.conditions import first_refusal, no_compiler
@@ -42,6 +43,7 @@ class TorchCompile(Engine):
     """
 
     id = "torch_compile"
+    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:torch_compile"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Refuses
 
@@ -40,6 +41,7 @@ class TorchScript(Engine):
     """
 
     id = "torchscript"
+    proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:torchscript"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from togi.core.proven import Proven
 from togi.techniques.layout.innermost_channels import InnermostChannels
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ class ChannelsLast3d(InnermostChannels):
     """
 
     id = "channels_last_3d"
+    proven = Proven(cpu="2026-11-21")
     dimensions = "three"
 
     def memory_format(self) -> torch.memory_format:

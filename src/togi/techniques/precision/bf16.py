@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Options
 from togi.techniques.precision.half import BFLOAT16_FLAGS, HalfPrecision
@@ -33,6 +34,7 @@ class Bf16(HalfPrecision):
     """
 
     id = "bf16"
+    proven = Proven(cpu="2026-11-21")
     type_name = "bfloat16"
     cpu_flags = BFLOAT16_FLAGS
 

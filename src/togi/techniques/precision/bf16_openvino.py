@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 from togi.techniques.precision.half import BFLOAT16_FLAGS
@@ -31,6 +32,7 @@ class Bf16OpenVino(Technique):
     """
 
     id = "bf16_openvino"
+    proven = Proven(cpu="2026-11-21")
     stage = Stage.PRECISION
     exact = False
     devices = frozenset({"cpu"})

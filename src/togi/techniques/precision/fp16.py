@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Options
 from togi.techniques.precision.half import FLOAT16_FLAGS, HalfPrecision
@@ -32,6 +33,7 @@ class Fp16(HalfPrecision):
     """
 
     id = "fp16"
+    proven = Proven(cpu="2026-11-21")
     type_name = "float16"
     cpu_flags = FLOAT16_FLAGS
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Package, Refuses, Technique
 
@@ -33,6 +34,7 @@ class Int8OnnxRuntime(Technique):
     """
 
     id = "int8_onnxruntime"
+    proven = Proven(cpu="2026-11-21")
     stage = Stage.PRECISION
     exact = False
     rank = 10

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Package, Refuses, Technique
 
@@ -35,6 +36,7 @@ class Int8OpenVino(Technique):
     """
 
     id = "int8_openvino"
+    proven = Proven(cpu="2026-11-21")
     stage = Stage.PRECISION
     exact = False
     rank = 10

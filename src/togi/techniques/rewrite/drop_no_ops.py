@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import Refused
+from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -38,6 +39,7 @@ class DropNoOps(Technique):
     """
 
     id = "drop_no_ops"
+    proven = Proven(cpu="2026-11-21")
     stage = Stage.REWRITE
     rank = 0
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
+from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -42,6 +43,7 @@ class MergeBranches(Technique):
     """
 
     id = "merge_branches"
+    proven = Proven(cpu="2026-11-21")
     stage = Stage.REWRITE
     rank = 20
 

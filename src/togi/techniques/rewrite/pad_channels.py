@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
+from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -37,6 +38,7 @@ class PadChannels(Technique):
     """
 
     id = "pad_channels"
+    proven = Proven(cpu="2026-11-21")
     stage = Stage.REWRITE
     rank = 30
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
+from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -39,6 +40,7 @@ class Allocator(Technique):
     """
 
     id = "allocator"
+    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
     provides = frozenset({"allocator"})

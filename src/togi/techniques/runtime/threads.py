@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from togi.core.errors import Refused
+from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
@@ -33,6 +34,7 @@ class Threads(Technique):
     """
 
     id = "threads"
+    proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     devices = frozenset({"cpu"})
     provides = frozenset({"threads"})

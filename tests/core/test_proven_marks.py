@@ -1,0 +1,86 @@
+"""What was proven on which device is said by marks in the code, and shown by explain, doctor and docs/gpu.md."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from togi.core.proven import NOT_YET, Mark, Proven, marked_parts
+from togi.core.records import Machine
+from togi.doctor import accelerator
+from togi.doctor.check import Level
+from togi.render.pages import page_text, technique_page
+from togi.render.proven_table import with_table
+from togi.techniques import all_techniques, technique
+from togi.techniques.base import Technique
+from togi.techniques.proven import all_marks, technique_mark
+
+DOCS = Path(__file__).parents[2] / "docs" / "gpu.md"
+
+
+def test_the_table_in_the_docs_is_that_of_the_code() -> None:
+    text = DOCS.read_text(encoding="utf-8")
+    assert text == with_table(text), "run: python -m togi.render.proven_table docs/gpu.md"
+
+
+def test_every_built_in_technique_for_the_cpu_says_when_it_was_proven_there() -> None:
+    built_in = [one for one in all_techniques().values() if type(one).__module__.startswith("togi.")]
+    assert len(built_in) > 20
+    assert [one.id for one in built_in if "cpu" in one.devices and not one.proven.cpu] == []
+
+
+def test_a_technique_that_says_nothing_is_not_proven() -> None:
+    assert Technique.proven == Proven()
+    assert technique_mark(technique("cuda_graph")) == Mark(part="cuda_graph", days={"cuda": None})
+
+
+def test_parts_are_marked_in_their_own_modules() -> None:
+    parts = {mark.part: mark for mark in marked_parts()}
+    triton = next(mark for part, mark in parts.items() if part.startswith("Triton kernels"))
+    assert triton.sentence == f"cuda: {NOT_YET}"
+    for word in ("snapshot", "--predict for a GPU", "what waits", "togi.lean", "C++ kernels"):
+        assert any(word in part for part in parts), word
+
+
+def test_marks_are_found_without_importing_the_module(tmp_path: Path) -> None:
+    code = 'import nothing_of_that_name\n\nPROVEN = Proven(part="a kernel", cpu="2026-01-02", cuda=None)\n'
+    (tmp_path / "kernel.py").write_text(code)
+    (tmp_path / "other.py").write_text("PROVEN_IT = 1\n")
+    (mark,) = marked_parts(tmp_path)
+    assert mark.sentence == f"cpu: 2026-01-02; cuda: {NOT_YET}"
+
+
+def test_reading_the_marks_imports_no_torch() -> None:
+    code = "import sys, togi.techniques.proven as p; assert len(p.all_marks()) > 30; print('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
+
+
+@pytest.mark.parametrize(("device", "level"), [("cpu", Level.OK), ("cuda", Level.WARNING)])
+def test_doctor_counts_what_was_proven_on_cuda(device: str, level: Level, here: Machine) -> None:
+    (check,) = [check for check in accelerator.check(here, device) if check.name == "proven"]
+    marks = [mark for mark in all_marks() if "cuda" in mark.days]
+    proven = sum(mark.days["cuda"] is not None for mark in marks)
+    assert check.found == f"{proven} of {len(marks)} parts of togi for CUDA were proven on a device"
+    assert check.level is (level if proven < len(marks) else Level.OK)
+
+
+def test_explain_says_where_a_technique_was_proven(here: Machine) -> None:
+    from rich.console import Console
+
+    page = technique_page(technique("torch_compile"), here, "cpu")
+    console = Console(width=100, record=True, file=io.StringIO())
+    console.print(page_text(page))
+    text = console.export_text()
+    assert page.proven["cuda"] is None
+    assert f"cpu: {page.proven['cpu']}; cuda: {NOT_YET}" in " ".join(text.split())
+
+
+@pytest.fixture
+def here() -> Machine:
+    from togi.machine.describe import machine
+
+    return machine("cpu")
