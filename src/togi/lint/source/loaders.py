@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from togi.lint.source.placement import cuda_names, mentions_cuda
 from togi.lint.source.references import uses
 from togi.lint.source.syntax import argument, last_name, unpacks
 from togi.lint.source.value import Kind
@@ -104,13 +105,6 @@ def batch_to_cuda(source: Source) -> ast.Call | None:
     return None
 
 
-def mentions_cuda(source: Source, node: ast.AST) -> bool:
-    """Whether a string in the expression names a CUDA device: ``"cuda"``, ``"cuda:0"``, ``f"cuda:{rank}"``."""
-    return any(
-        isinstance(part.value, str) and part.value.startswith("cuda") for part in source.walk(node, ast.Constant)
-    )
-
-
 def _to_cuda(source: Source, call: ast.Call, devices: set[str]) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
@@ -147,24 +141,6 @@ def _over_loader(source: Source, loop: ast.For | ast.AsyncFor) -> bool:
     name = last_name(loader)
     made = any(isinstance(call, ast.Call) and source.qualified(call.func) == _NAME for call in made_by(source, loader))
     return made or "loader" in name.lower()
-
-
-def cuda_names(source: Source) -> set[str]:
-    """Names and attributes that a string with ``cuda`` is assigned to, also as a default or by argparse."""
-    found: set[str] = set()
-    for node in source.nodes(ast.Assign, ast.AnnAssign):
-        if node.value is not None and mentions_cuda(source, node.value):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            found |= {last_name(t) for t in targets}
-    for call in source.nodes(ast.Call):
-        if isinstance(call.func, ast.Attribute) and call.func.attr == "add_argument" and mentions_cuda(source, call):
-            found |= {
-                str(arg.value).lstrip("-").replace("-", "_") for arg in call.args if isinstance(arg, ast.Constant)
-            }
-    for function in source.nodes(ast.FunctionDef):
-        given = [*zip(reversed(function.args.args), reversed(function.args.defaults), strict=False)]
-        found |= {arg.arg for arg, default in given if mentions_cuda(source, default)}
-    return found - {""}
 
 
 def _holds_samples(source: Source, node: ast.expr) -> bool:

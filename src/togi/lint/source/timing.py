@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from togi.lint.source.loaders import cuda_names, mentions_cuda
+from togi.lint.source.placement import cuda_names, mentions_cuda
 from togi.lint.source.references import uses
 from togi.lint.source.syntax import last_name, position
 from togi.lint.source.value import Kind

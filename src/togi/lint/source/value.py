@@ -139,6 +139,12 @@ def excerpt(node: ast.AST, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
+def receiver(node: ast.AST, limit: int = 40) -> str:
+    """The node as source in front of ``.detach()``: in parentheses where it is an operation."""
+    text = excerpt(node, limit)
+    return text if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
+
+
 def evidence_of(value: Value, hot: Hot | None) -> str:
     """ "x is a parameter of forward; it runs in every call of Net.forward"."""
     return "; ".join(filter(None, (value.why, hot.reason if hot is not None else "")))

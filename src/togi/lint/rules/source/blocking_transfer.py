@@ -23,6 +23,8 @@ class BlockingTransfer(SourceRule):
     Why it costs: a copy from pageable memory goes through a staging buffer and Python waits for it. From pinned memory,
     with ``non_blocking=True``, it overlaps with what the device still computes. One without the other brings nothing.
 
+    The fix is offered only where the target is seen to be a GPU: ``.cuda()``, or a device that is ``"cuda"``.
+
     When it stays silent: moves to the CPU, changes of dtype, tensors that did not come from a DataLoader, batches that
     something else has moved already.
 
@@ -75,19 +77,23 @@ class BlockingTransfer(SourceRule):
                 continue
             asynchronous = _asynchronous(call)
             if asynchronous is False:
-                yield self._blocking(source, call, func, before)
+                yield self._blocking(source, call, func, before, to_gpu=after.device == "cuda")
             elif asynchronous and before.pinned is False:
                 message = f"{excerpt(call, 40)} blocks all the same: the DataLoader's batches are not in pinned memory"
                 remedy = f"pass pin_memory=True to the DataLoader that {excerpt(func.value, 30)} comes from"
                 yield source.finding(self.id, call, message, remedy, evidence=evidence_of(before, source.hot(call)))
 
-    def _blocking(self, source: Source, call: ast.Call, func: ast.Attribute, before: Value) -> Finding:
+    def _blocking(self, source: Source, call: ast.Call, func: ast.Attribute, before: Value, *, to_gpu: bool) -> Finding:
         message = f"{excerpt(call, 40)} waits for the copy of a batch that could overlap with computation"
         remedy = f"pass non_blocking=True to {func.attr}(), and pin_memory=True to the DataLoader"
         if before.pinned:
             remedy = f"pass non_blocking=True to {func.attr}() (the DataLoader pins its batches already)"
+        if not to_gpu:
+            remedy += "; only where this goes to the GPU: a copy to the CPU that nobody waits for is read half done"
         evidence = evidence_of(before, source.hot(call))
-        return source.finding(self.id, call, message, remedy, evidence=evidence, fix=_fix(source, call))
+        return source.finding(
+            self.id, call, message, remedy, evidence=evidence, fix=_fix(source, call) if to_gpu else None
+        )
 
 
 def _asynchronous(call: ast.Call) -> bool | None:
@@ -102,7 +108,10 @@ def _asynchronous(call: ast.Call) -> bool | None:
 
 
 def _fix(source: Source, call: ast.Call) -> Fix | None:
-    """Copies to a device keep their order with the kernels that read them, so this cannot change what is computed."""
+    """For copies to a GPU alone: they keep their order with the kernels that read them, so this changes no result.
+
+    The CPU does not wait for a copy to its own memory, and would read what has not arrived yet.
+    """
     if any(keyword.arg == "non_blocking" for keyword in call.keywords) or call.end_lineno is None:
         return None
     place = source.place(call)

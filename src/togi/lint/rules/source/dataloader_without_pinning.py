@@ -66,7 +66,8 @@ class DataloaderWithoutPinning(SourceRule):
     )
 
     def check(self, source: Source) -> Iterable[Finding]:
-        calls = [call for call in loader_calls(source) if _unpinned(call)]
+        loaders = list(loader_calls(source))
+        calls = [call for call in loaders if _unpinned(call)]
         moved = batch_to_cuda(source) if calls else None
         if moved is None:
             return
@@ -77,7 +78,7 @@ class DataloaderWithoutPinning(SourceRule):
                 "batches of this DataLoader lie in pageable memory, from which a copy to the GPU makes the host wait",
                 "add pin_memory=True, and non_blocking=True where the batch is moved",
                 evidence=f"line {moved.lineno} moves a batch to the GPU: {ast.unparse(moved)}",
-                fix=_fix(source, call),
+                fix=_fix(source, call, alone=len(loaders) == 1),
             )
 
 
@@ -86,7 +87,8 @@ def _unpinned(call: ast.Call) -> bool:
     return pinned is None or is_constant(pinned, False)
 
 
-def _fix(source: Source, call: ast.Call) -> Fix | None:
+def _fix(source: Source, call: ast.Call, *, alone: bool) -> Fix | None:
+    """Safe where the batch that is moved can only be of this loader: what is on the GPU already cannot be pinned."""
     pinned = argument(call, "pin_memory", _POSITION)
     edit = replace(source, pinned, "True") if pinned else add_argument(source, call, "pin_memory=True")
-    return Fix(title="Pin the batches", edits=(edit,), safe=pinned is None) if edit else None
+    return Fix(title="Pin the batches", edits=(edit,), safe=pinned is None and alone) if edit else None

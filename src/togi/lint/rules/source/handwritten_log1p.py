@@ -5,10 +5,11 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.value import excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -58,12 +59,18 @@ class HandwrittenLog1p(SourceRule):
         for node in source.nodes(ast.BinOp):
             if _in_table(source, node):
                 continue
-            if _is_one(node.right) and isinstance(node.op, ast.Sub) and _calls(source, node.left, "torch.exp"):
-                yield source.finding(self.id, node, *_words("exp(x) - 1", "torch.expm1(x)"))
+            left = node.left
+            if _is_one(node.right) and isinstance(node.op, ast.Sub) and _is_call(left, source, "torch.exp"):
+                yield self._finding(source, node, left.args[0], "exp(x) - 1", "torch.expm1")
             elif isinstance(node.op, ast.Add) and (_is_one(node.left) or _is_one(node.right)):
                 above = source.parent(node)
-                if isinstance(above, ast.Call) and node in above.args and _calls(source, above, "torch.log"):
-                    yield source.finding(self.id, above, *_words("log(1 + x)", "torch.log1p(x)"))
+                if _is_call(above, source, "torch.log") and node in above.args:
+                    operand = node.right if _is_one(node.left) else node.left
+                    yield self._finding(source, above, operand, "log(1 + x)", "torch.log1p")
+
+    def _finding(self, source: Source, node: ast.expr, operand: ast.expr, what: str, function: str) -> Finding:
+        message = f"{what} takes two passes and an intermediate, and is 0 for small x"
+        return source.finding(self.id, node, message, f"write {function}({excerpt(operand, 80)})")
 
 
 def _in_table(source: Source, node: ast.AST) -> bool:
@@ -72,13 +79,12 @@ def _in_table(source: Source, node: ast.AST) -> bool:
     return source.hot(node) is None and bool(_TABLES.search(name))
 
 
-def _words(what: str, instead: str) -> tuple[str, str]:
-    return f"{what} takes two passes and an intermediate, and is 0 for small x", f"write {instead}"
-
-
 def _is_one(node: ast.expr) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) in (int, float) and node.value == 1
 
 
-def _calls(source: Source, node: ast.AST, name: str) -> bool:
-    return isinstance(node, ast.Call) and source.names.qualified(node.func, source.scope(node)) == name
+def _is_call(node: ast.AST | None, source: Source, name: str) -> TypeGuard[ast.Call]:
+    """Of one operand and nothing else: what ``out=`` asks for is not said by ``log1p(x)``."""
+    if not isinstance(node, ast.Call) or len(node.args) != 1 or node.keywords:
+        return False
+    return source.names.qualified(node.func, source.scope(node)) == name

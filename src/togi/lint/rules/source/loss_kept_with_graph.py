@@ -13,7 +13,7 @@ from togi.lint.source.hotness import STEPS, gives_batches, iterated_by
 from togi.lint.source.inference import INFERENCE_NAMES, backward_calls
 from togi.lint.source.syntax import first_name
 from togi.lint.source.tree import LOOPS
-from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt
+from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt, receiver
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -112,7 +112,7 @@ class LossKeptWithGraph(SourceRule):
                 fix = _fix(source, kept)
                 reported.add(node)
                 yield source.finding(
-                    self.id, node, message, f"keep {text}.detach()", evidence=evidence_of(value, hot), fix=fix
+                    self.id, node, message, f"keep {receiver(kept)}.detach()", evidence=evidence_of(value, hot), fix=fix
                 )
 
 

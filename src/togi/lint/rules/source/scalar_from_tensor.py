@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.inference import backward_calls
+from togi.lint.source.placement import computes_on_cpu
 from togi.lint.source.syntax import last_name
-from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt
+from togi.lint.source.value import Hot, Kind, Value, evidence_of, excerpt, receiver
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -32,7 +33,8 @@ class ScalarFromTensor(SourceRule):
     breaks the graph or adds a guard.
 
     When it stays silent: NumPy arrays, Python numbers, sizes, tensors known to lie on the CPU (batches as a DataLoader
-    gives them, results of ``.cpu()``), code outside of hot places, and branches that run every so many steps.
+    gives them, results of ``.cpu()``, what a function computes that makes its model and moves nothing), code outside of
+    hot places, and branches that run every so many steps.
 
     Example::
 
@@ -97,6 +99,8 @@ class ScalarFromTensor(SourceRule):
             if hot is None:
                 continue
             value = source.value(tensor)
+            if computes_on_cpu(source, node, value):
+                continue
             if value.on_device or _is_result_of_training(source, node, tensor, value, hot):
                 message = f"{what} waits for the device to compute {excerpt(tensor, 40)}"
                 yield source.finding(
@@ -131,7 +135,7 @@ def _readings(source: Source) -> Iterator[tuple[ast.AST, ast.expr, str]]:
 
 
 def _remedy(source: Source, hot: Hot, node: ast.AST, tensor: ast.expr) -> str:
-    text = excerpt(tensor, 40)
+    text = receiver(tensor)
     if _gives_sizes_of_split(source, node):
         return (
             "split() takes its sizes as Python numbers: hand them over as a list from where the batch is made, or read "

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source.syntax import last_name
-from togi.lint.source.value import Kind, Value, element_of, evidence_of, excerpt
+from togi.lint.source.value import Kind, Value, element_of, evidence_of, excerpt, receiver
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -87,9 +87,7 @@ class TensorInPrint(SourceRule):
                 continue
             reported.add(node)
             message = f"{what} waits for the device and copies {excerpt(part, 40)} to write its numbers"
-            remedy = (
-                f"write it every so many steps only, or collect {excerpt(part, 40)}.detach() and write after the loop"
-            )
+            remedy = f"write it every so many steps only, or collect {receiver(part)}.detach() and write after the loop"
             yield source.finding(self.id, node, message, remedy, evidence=evidence_of(value, hot))
 
 

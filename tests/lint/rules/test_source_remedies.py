@@ -1,0 +1,139 @@
+"""What rules advise can be followed: remedies show the real operand, and fixes are offered only where they are safe."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from togi.lint.finding import Finding
+from togi.lint.fix import apply_fixes
+from togi.lint.rule import SourceRule, all_rules
+from togi.lint.source.model import Source
+
+
+def findings(rule: str, text: str) -> list[Finding]:
+    found = all_rules()[rule]
+    assert isinstance(found, SourceRule)
+    return list(found.check(Source.parse("import torch\nfrom torch import nn\n" + textwrap.dedent(text), "train.py")))
+
+
+@pytest.mark.parametrize(
+    ("expression", "remedy"),
+    [
+        ("torch.log(1 + torch.relu(self.l1(x)))", "write torch.log1p(torch.relu(self.l1(x)))"),
+        ("torch.log(a * b + 1.0)", "write torch.log1p(a * b)"),
+        ("torch.exp(-x / 2) - 1", "write torch.expm1(-x / 2)"),
+    ],
+)
+def test_the_remedy_of_a_handwritten_log1p_shows_the_operand_that_stands_there(expression: str, remedy: str) -> None:
+    (finding,) = findings("handwritten-log1p", f"y = {expression}\n")
+    assert finding.remedy == remedy
+
+
+def test_exp_with_an_output_tensor_is_left_alone() -> None:
+    assert findings("handwritten-log1p", "y = torch.exp(x, out=z) - 1\n") == []
+
+
+TRAINING = """
+def train(data):
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for x, y in data:
+        loss = nn.functional.mse_loss(model(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        print(loss.item())
+"""
+
+
+def test_a_number_from_a_model_that_is_made_here_and_never_moved_waits_for_no_device() -> None:
+    assert findings("scalar-from-tensor", TRAINING) == []
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        TRAINING.replace("nn.Linear(8, 1))", 'nn.Linear(8, 1)).to("cuda")'),
+        TRAINING.replace("nn.Linear(8, 1))", "nn.Linear(8, 1)).cuda()"),
+        TRAINING.replace("nn.Linear(8, 8)", "nn.Linear(8, 8, device=where)"),
+        TRAINING.replace("    for x", "    move(model)\n    for x"),
+        TRAINING.replace("    for x", "    model, optimizer = fabric.setup(model, optimizer)\n    for x"),
+        TRAINING.replace("def train(data):\n    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))",
+                         "def train(model, data):"),
+        'torch.set_default_device("cuda")\n' + TRAINING,
+    ],
+    ids=["to", "cuda", "device", "handed on", "set up by a library", "given", "default device"],
+)  # fmt: skip
+def test_a_number_from_a_model_that_may_lie_on_a_device_is_reported(changed: str) -> None:
+    assert len(findings("scalar-from-tensor", changed)) == 1
+
+
+def test_a_model_whose_class_moves_itself_may_lie_on_a_device() -> None:
+    own = """
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.layer = nn.Linear(8, 1)
+                self.cuda()
+
+            def forward(self, x):
+                return self.layer(x)
+        """
+    script = TRAINING.replace("nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))", "Net()")
+    assert len(findings("scalar-from-tensor", textwrap.dedent(own) + script)) == 1
+    assert findings("scalar-from-tensor", textwrap.dedent(own).replace("        self.cuda()\n", "") + script) == []
+
+
+@pytest.mark.parametrize(
+    ("move", "fixed"),
+    [("x.cuda()", True), ('x.to("cuda")', True), ("x.to(device)", False), ("x.to(self.place)", False)],
+)
+def test_a_copy_is_made_asynchronous_only_where_it_is_seen_to_go_to_the_gpu(move: str, fixed: bool) -> None:
+    (finding,) = findings(
+        "blocking-transfer", f"def train(model, loader, device):\n    for x in loader:\n        model({move})\n"
+    )
+    assert (finding.fix is not None) is fixed
+    assert ("only where this goes to the GPU" in finding.remedy) is not fixed
+
+
+def test_the_device_that_is_cuda_if_there_is_one_counts_as_the_gpu() -> None:
+    text = """
+        device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        for x in loader:
+            model(x.to(device))
+        """
+    (finding,) = findings("blocking-transfer", text)
+    assert finding.fix is not None
+    assert (
+        "x.to(device, non_blocking=True)"
+        in apply_fixes("import torch\nfrom torch import nn\n" + textwrap.dedent(text), [finding.fix])[0]
+    )
+
+
+def test_what_is_to_be_detached_stands_in_parentheses_where_it_is_an_operation() -> None:
+    text = """
+        def train(model, loader, criterion):
+            total = 0
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                loss.backward()
+                total += loss / 3
+        """
+    (finding,) = findings("loss-kept-with-graph", text)
+    assert finding.remedy == "keep (loss / 3).detach()"
+
+
+def test_one_loader_of_several_is_not_pinned_without_asking() -> None:
+    one = """
+        from torch.utils.data import DataLoader
+        loader = DataLoader(data, batch_size=8)
+        for x in loader:
+            model(x.cuda())
+        """
+    (alone,) = findings("dataloader-without-pinning", one)
+    assert alone.fix is not None
+    assert alone.fix.safe
+    second = textwrap.dedent(one) + "others = DataLoader(on_gpu)\n"
+    assert [found.fix.safe for found in findings("dataloader-without-pinning", second) if found.fix] == [False, False]
