@@ -25,8 +25,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from togi.core.effort import Effort
 from togi.core.records import Facts, Recipe, Study, Trial
-from togi.search import Effort, Search, SearchSettings, Space
+from togi.search import Search, Settings, Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 
@@ -103,7 +104,7 @@ def curve(recorded: Recorded, tried: Sequence[Recipe]) -> Curve:
 
 def by_togi(recorded: Recorded, techniques: dict[str, Technique], seed: int, effort: Effort) -> list[Recipe]:
     space = Space.listing(recorded.trials, recorded.facts, techniques)
-    search = Search(recorded.facts, SearchSettings(effort=effort, seed=seed), space=space)
+    search = Search(recorded.facts, Settings(effort=effort, seed=seed), space=space)
     tried: list[Recipe] = []
     while (recipe := search.next()) is not None:
         search.tell(recorded.trials[recipe])

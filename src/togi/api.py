@@ -12,12 +12,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
 from togi.artifact.save import check_writable, publish
+from togi.core.effort import Effort
 from togi.core.errors import SubjectError, TogiError
 from togi.core.records import Recipe, Study, Trial
 from togi.journal import Journal
-from togi.search import Effort
+from togi.search.settings import Settings
 from togi.study.progress import Progress
-from togi.study.settings import Settings
 from togi.techniques import all_techniques
 from togi.worker.protocol import SubjectRef
 

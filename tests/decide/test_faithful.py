@@ -9,7 +9,7 @@ import pytest
 from togi.core.errors import TogiError
 from togi.core.records import ErrorReport, Outcome
 from togi.decide.faithful import MAX_UNITS, accept, unit_of_error, within
-from togi.study.settings import Settings
+from togi.search.settings import Settings
 
 
 def report(**fields: object) -> ErrorReport:

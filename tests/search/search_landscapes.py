@@ -40,13 +40,18 @@ class Fake(Technique):
         stage: Stage,
         *,
         options: Sequence[Options] = ({},),
-        promise: float = 1.0,
+        expected_speedup: float = 1.0,
         cost_s: float = 0.0,
         function: str = "",
         **declared: Any,
     ) -> None:
         self.id, self.stage = id, stage  # type: ignore[misc]
-        self._options, self._promise, self._cost_s, self._function = options, promise, cost_s, function
+        self._options, self._expected_speedup, self._cost_s, self._function = (
+            options,
+            expected_speedup,
+            cost_s,
+            function,
+        )
         for name, value in declared.items():
             setattr(self, name, value)
 
@@ -58,8 +63,8 @@ class Fake(Technique):
     def options(self, facts: Facts) -> Sequence[Options]:
         return self._options
 
-    def promise(self, facts: Facts, options: Options) -> float:
-        return self._promise
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
+        return self._expected_speedup
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return self._cost_s
@@ -74,7 +79,7 @@ def engine(id: str, **declared: Any) -> Fake:
 
 def grad_mode(id: str) -> Fake:
     mode = frozenset({"grad_mode"})
-    return Fake(id, Stage.RUNTIME, provides=mode, conflicts=mode, promise=1.01)
+    return Fake(id, Stage.RUNTIME, provides=mode, conflicts=mode, expected_speedup=1.01)
 
 
 def grid(**values: Sequence[Any]) -> tuple[Options, ...]:
@@ -86,17 +91,17 @@ BOTH = (True, False)
 
 def family() -> dict[str, Technique]:
     found: list[Technique] = [
-        Fake("fold", Stage.REWRITE, promise=1.1, function="batch_norm"),
-        Fake("pad", Stage.REWRITE, promise=1.02, options=grid(multiple=(8, 16)), function="conv2d", rank=1),
-        Fake("channels_last", Stage.LAYOUT, promise=1.2, function="conv2d"),
-        Fake("bf16", Stage.PRECISION, promise=1.3, exact=False),
-        Fake("int8", Stage.PRECISION, promise=1.6, cost_s=15, exact=False, needs=frozenset({"engine:vino"})),
-        engine("script", promise=1.3, cost_s=3, options=grid(freeze=BOTH, optimize=BOTH)),
-        engine("compile", promise=1.6, cost_s=30, options=grid(mode=("default", "max"), freezing=BOTH)),
-        engine("onnx", promise=2.0, cost_s=4, packages=()),
-        engine("vino", promise=2.4, cost_s=4, options=({}, {"hint": "latency"})),
-        Fake("threads", Stage.RUNTIME, promise=1.0, options=({"count": 1}, {"count": 2})),
-        Fake("allocator", Stage.RUNTIME, promise=1.03, cost_s=4),
+        Fake("fold", Stage.REWRITE, expected_speedup=1.1, function="batch_norm"),
+        Fake("pad", Stage.REWRITE, expected_speedup=1.02, options=grid(multiple=(8, 16)), function="conv2d", rank=1),
+        Fake("channels_last", Stage.LAYOUT, expected_speedup=1.2, function="conv2d"),
+        Fake("bf16", Stage.PRECISION, expected_speedup=1.3, exact=False),
+        Fake("int8", Stage.PRECISION, expected_speedup=1.6, cost_s=15, exact=False, needs=frozenset({"engine:vino"})),
+        engine("script", expected_speedup=1.3, cost_s=3, options=grid(freeze=BOTH, optimize=BOTH)),
+        engine("compile", expected_speedup=1.6, cost_s=30, options=grid(mode=("default", "max"), freezing=BOTH)),
+        engine("onnx", expected_speedup=2.0, cost_s=4, packages=()),
+        engine("vino", expected_speedup=2.4, cost_s=4, options=({}, {"hint": "latency"})),
+        Fake("threads", Stage.RUNTIME, expected_speedup=1.0, options=({"count": 1}, {"count": 2})),
+        Fake("allocator", Stage.RUNTIME, expected_speedup=1.03, cost_s=4),
         grad_mode("no_grad"),
         grad_mode("inference_mode"),
         engine("absent", packages=(Package("no-such-distribution", "absent"),)),

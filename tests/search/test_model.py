@@ -7,29 +7,29 @@ import numpy as np
 import pytest
 from search_landscapes import CONVOLUTIONAL, family
 
-from togi.search import SearchSettings, Space
+from togi.search import Settings, Space
 from togi.search.model import NOISE, Regression, expected_improvement
 
 
 @pytest.fixture(scope="module")
-def traits():
-    space = Space.of(CONVOLUTIONAL, SearchSettings(), family())
-    return [space.traits(recipe) for recipe in list(space.recipes())[:300]]
+def features():
+    space = Space.of(CONVOLUTIONAL, Settings(), family())
+    return [space.features(recipe) for recipe in list(space.recipes())[:300]]
 
 
-def test_before_any_trial_it_is_the_promise(traits) -> None:
-    mean, deviation = Regression(lambda t: t.promised_log_latency).predict([], [], traits)
-    assert mean == pytest.approx([t.promised_log_latency for t in traits])
-    assert deviation == pytest.approx([math.sqrt(t.variance + NOISE**2) for t in traits])
+def test_before_any_trial_it_is_what_the_technique_expects(features) -> None:
+    mean, deviation = Regression(lambda t: t.expected_log_latency).predict([], [], features)
+    assert mean == pytest.approx([t.expected_log_latency for t in features])
+    assert deviation == pytest.approx([math.sqrt(t.variance + NOISE**2) for t in features])
 
 
-def test_kernel_form_equals_ridge_regression_on_weights(traits) -> None:
+def test_kernel_form_equals_ridge_regression_on_weights(features) -> None:
     """The same posterior computed the other way: on the weights of explicit features."""
     rng = random.Random(0)
-    tried, asked = rng.sample(traits, 20), rng.sample(traits, 30)
+    tried, asked = rng.sample(features, 20), rng.sample(features, 30)
     observed = [rng.gauss(-0.5, 0.3) for _ in tried]
     mean, deviation = Regression(lambda _: 0.1).predict(tried, observed, asked)
-    width = 1 + max(int(t.columns.max()) for t in traits)
+    width = 1 + max(int(t.columns.max()) for t in features)
 
     def dense(rows):
         matrix = np.zeros((len(rows), width))
@@ -45,11 +45,11 @@ def test_kernel_form_equals_ridge_regression_on_weights(traits) -> None:
     assert deviation == pytest.approx(np.maximum(expected, NOISE), abs=1e-5)
 
 
-def test_learns_an_additive_landscape(traits) -> None:
+def test_learns_an_additive_landscape(features) -> None:
     rng = random.Random(1)
-    effect = {label: rng.gauss(0, 0.3) for t in traits for label in t.atoms}
-    truth = {t.recipe: sum(effect[o.label] for o in t.offers) for t in traits}
-    tried, asked = traits[:150], traits[150:]
+    effect = {label: rng.gauss(0, 0.3) for t in features for label in t.atoms}
+    truth = {t.recipe: sum(effect[o.label] for o in t.configurations) for t in features}
+    tried, asked = features[:150], features[150:]
     mean, _ = Regression(lambda _: 0.0).predict(tried, [truth[t.recipe] for t in tried], asked)
     error = np.array([truth[t.recipe] for t in asked]) - mean
     assert np.sqrt(np.mean(error**2)) < 0.2 * np.std([truth[t.recipe] for t in asked])

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from search_landscapes import CONVOLUTIONAL, Landscape, family
 
+from togi.core.effort import Effort
 from togi.core.records import Recipe, Study
-from togi.search import Effort, SearchSettings, Space
+from togi.search import Settings, Space
 
 SOURCE = Path(__file__).parents[2] / "benchmarks" / "search.py"
 
@@ -28,7 +29,7 @@ def benchmark():
 
 @pytest.fixture(scope="module")
 def recorded(benchmark):
-    settings = SearchSettings(without=("allocator", "pad", "compile"))
+    settings = Settings(without=("allocator", "pad", "compile"))
     landscape = Landscape(5)
     recipes = [Recipe(), *Space.of(CONVOLUTIONAL, settings, family()).recipes()]
     trials = tuple(landscape.trial(recipe) for recipe in recipes)

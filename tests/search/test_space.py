@@ -7,12 +7,12 @@ from search_landscapes import CONVOLUTIONAL, MACHINE, TRANSFORMER, Fake, engine,
 
 from togi.core.errors import TogiError, UnknownNameError
 from togi.core.records import Facts, Outcome, Recipe, Stage
-from togi.search import SearchSettings, Space
+from togi.search import Settings, Space
 from togi.search.settings import ALL
 from togi.techniques import all_techniques
 from togi.techniques.registry import compatible
 
-EVERY = SearchSettings(allow=(ALL,))
+EVERY = Settings(allow=(ALL,), max_error=1e-2)
 
 
 def test_every_recipe_is_compatible_once_and_has_one_grad_mode() -> None:
@@ -30,7 +30,7 @@ def test_every_recipe_is_compatible_once_and_has_one_grad_mode() -> None:
 
 def test_count_is_the_product_of_the_factors() -> None:
     """fold 2, pad 3, channels_last 2, engines 1+4+4+1+2, threads 3, allocator 2, grad modes 2; nothing approximate."""
-    recipes = list(Space.of(CONVOLUTIONAL, SearchSettings(), family()).recipes())
+    recipes = list(Space.of(CONVOLUTIONAL, Settings(), family()).recipes())
     assert len(recipes) == 2 * 3 * 2 * 12 * 3 * 2 * 2
 
 
@@ -46,7 +46,7 @@ def test_enumeration_is_lazy() -> None:
 
 
 def test_what_is_not_tried_is_explained() -> None:
-    space = Space.of(TRANSFORMER, SearchSettings(without=("onnx",)), family())
+    space = Space.of(TRANSFORMER, Settings(without=("onnx",)), family())
     explained = {trial.stage: trial for trial in space.excluded}
     outcomes = {id: trial.outcome for id, trial in explained.items()}
     assert outcomes == {
@@ -79,7 +79,7 @@ def test_third_party_technique_that_raises_is_a_failure_with_traceback() -> None
             raise ZeroDivisionError("oops")
 
     class Lies(Fake):
-        def promise(self, facts, options):
+        def expected_speedup(self, facts, options):
             return float("nan")
 
     techniques = family() | {"raises": Raises("raises", Stage.LAYOUT), "lies": Lies("lies", Stage.LAYOUT)}
@@ -92,10 +92,13 @@ def test_third_party_technique_that_raises_is_a_failure_with_traceback() -> None
 
 
 def test_only_keeps_the_reference_and_allow_takes_beginnings() -> None:
-    space = Space.of(CONVOLUTIONAL, SearchSettings(only=("vino",)), family())
+    space = Space.of(CONVOLUTIONAL, Settings(only=("vino",)), family())
     assert {r.label for r in space.recipes()} == {"no_grad", "vino + no_grad", "vino(hint=latency) + no_grad"}
     techniques = family() | {"int8_vino": Fake("int8_vino", Stage.PRECISION, exact=False)}
-    offered = {o.technique.id for o in Space.of(CONVOLUTIONAL, SearchSettings(allow=("int8",)), techniques).offers}
+    offered = {
+        o.technique.id
+        for o in Space.of(CONVOLUTIONAL, Settings(allow=("int8",), max_error=1e-2), techniques).configurations
+    }
     assert {"int8", "int8_vino"} <= offered
     assert "bf16" not in offered
 
@@ -105,7 +108,7 @@ def test_only_keeps_the_reference_and_allow_takes_beginnings() -> None:
 )
 def test_unknown_names_get_the_nearest(field: str, name: str, hint: str) -> None:
     with pytest.raises(UnknownNameError, match=f"did you mean '{hint}'"):
-        Space.of(CONVOLUTIONAL, SearchSettings(**{field: (name,)}), family())
+        Space.of(CONVOLUTIONAL, Settings(**{field: (name,)}, max_error=1e-2), family())
 
 
 def test_neighbours_differ_in_one_factor_and_bring_what_is_needed() -> None:
@@ -153,7 +156,7 @@ BERT = RESNET.model_copy(
 def test_installed_techniques_enumerate_sensibly() -> None:
     """The real ones: a convolutional model may fold batch norms and change layout, a transformer may not."""
     for facts, convolutional in ((RESNET, True), (BERT, False)):
-        space = Space.of(facts, SearchSettings(), all_techniques())
+        space = Space.of(facts, Settings(), all_techniques())
         recipes = list(itertools.islice(space.recipes(), 5000))
         assert space.reference in recipes
         used = {technique for recipe in recipes for technique in recipe.techniques}

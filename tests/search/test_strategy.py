@@ -3,13 +3,15 @@ from __future__ import annotations
 import pytest
 from search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
 
+from togi.core.effort import Effort
 from togi.core.records import Choice, Outcome, Recipe, Stage, Trial
-from togi.search import Effort, Search, SearchSettings
+from togi.search import Search, Settings
 from togi.search.settings import ALL
 
 
 def search_for(*, seed: int = 0, clock=lambda: 0.0, trials=(), **settings) -> Search:
-    return Search(CONVOLUTIONAL, SearchSettings(seed=seed, **settings), family(), trials, clock=clock)
+    bound = {"max_error": 1.0} if "allow" in settings else {}  # within which landscapes' approximate recipes stay
+    return Search(CONVOLUTIONAL, Settings(seed=seed, **{**bound, **settings}), family(), trials, clock=clock)
 
 
 def run(search: Search, landscape: Landscape, most: int = 60) -> list[Trial]:

@@ -103,7 +103,7 @@ BREACHES = {
     "a refusal needs a reason": {"apply": refuse},
     "is empty": {"options": lambda self, facts: ()},
     "not plain JSON": {"options": lambda self, facts: ({"size": (1, 2)},)},
-    "positive number": {"promise": lambda self, facts, options: 0.0},
+    "positive number": {"expected_speedup": lambda self, facts, options: 0.0},
     "negative": {"cost_s": lambda self, facts, options: -1.0},
     "changed the values of 0.weight": {"apply": in_place(lambda module: module[0].weight.add_(1.0))},
     "changed the training flags": {"apply": in_place(lambda module: module[1].train())},

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,18 +19,13 @@ from togi.cli.options import (
     complete_technique,
     names,
 )
+from togi.core.effort import Effort
 
 if TYPE_CHECKING:
     from togi.core.records import Study
 
 SHOWN_RECIPES = 12
 """Measured recipes in the table; ``togi report`` shows all."""
-
-
-class Effort(StrEnum):
-    QUICK = "quick"
-    NORMAL = "normal"
-    THOROUGH = "thorough"
 
 
 def tune(

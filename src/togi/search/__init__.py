@@ -4,8 +4,8 @@ Deliberately not here: running a trial (worker), the choice (decide), the finali
 learned (journal).
 """
 
-from togi.search.settings import Effort, SearchSettings
+from togi.search.settings import Settings
 from togi.search.space import Space
 from togi.search.strategy import Search
 
-__all__ = ["Effort", "Search", "SearchSettings", "Space"]
+__all__ = ["Search", "Settings", "Space"]

@@ -1,66 +1,73 @@
-"""What the user decides about a search."""
+"""What a user may set on a study, checked where it is made."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from enum import StrEnum
+from typing import final
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
-from togi.core.errors import UnknownNameError, nearest
+from togi.core.effort import Effort
+from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.core.records import Record
 from togi.techniques.base import Technique
 
 ALL = "approximate"
 
 
-class Effort(StrEnum):
-    """How much is tried. The time limit holds in each."""
+@final
+class Settings(Record):
+    """All settings of ``tune``. Times in seconds, memory in bytes.
 
-    QUICK = "quick"
-    """Only the few most promising recipes."""
-    NORMAL = "normal"
-    """Until nothing left is expected to be 1 % better."""
-    THOROUGH = "thorough"
-    """Everything, the most promising first."""
-
-    @property
-    def max_trials(self) -> int | None:
-        """Including the reference and the original."""
-        return 8 if self is Effort.QUICK else None
-
-    @property
-    def cost_weight(self) -> float:
-        """How much a trial's cost counts against its promise: with few trials, each should count."""
-        return 0.5 if self is Effort.QUICK else 1.0
-
-    @property
-    def least_improvement(self) -> float:
-        """The search ends when no recipe is expected to lower the best time by this share."""
-        return 0.0 if self is Effort.THOROUGH else 0.01
-
-
-class SearchSettings(Record):
-    """What to search, and for how long."""
+    Raises TogiError when an approximate technique is allowed without a bound on what it may cost.
+    """
 
     effort: Effort = Effort.NORMAL
     allow: tuple[str, ...] = ()
     """Approximate techniques that may be tried: ids, beginnings of ids up to an underscore (``int8`` allows
-    ``int8_openvino``), or ``approximate`` for all."""
+    ``int8_openvino``), or ``approximate`` for all. None named, but a bound given: all."""
     only: tuple[str, ...] = ()
     """Where given, no other technique is tried (``no_grad`` always is: it is the reference)."""
     without: tuple[str, ...] = ()
     time_limit_s: float | None = Field(default=None, ge=0)
+    """Of the whole study; None takes the effort's own (``limit_s``)."""
     max_memory_bytes: int | None = Field(default=None, ge=0)
-    """Recipes whose footprint is larger are tried but never the best."""
+    """Recipes whose footprint is larger are tried but never chosen."""
     max_error: float | None = Field(default=None, ge=0)
     """Largest relative root-mean-square error of an approximate recipe."""
+    max_drop: float | None = Field(default=None, ge=0)
+    """Largest drop of the subject's metric of an approximate recipe."""
     seed: int = 0
     """Breaks ties."""
+    device: str = "cpu"
+    trial_timeout_s: float = Field(default=300.0, gt=0)
+    """After this long in build, verification and warm-up a trial is ended."""
+    trial_memory_bytes: int | None = Field(default=None, gt=0)
+    """A trial that holds more is ended; None: 80 % of what the machine has free when the study starts."""
+
+    @model_validator(mode="after")
+    def _bounded(self) -> Settings:
+        if self.allow and not self.has_bound:
+            raise TogiError(
+                f"allowing {self.allow[0]} needs a bound on what it may cost: give --max-error (relative RMS error, "
+                "such as 1e-2), or a metric and --max-drop. Without one, nothing says what is too wrong."
+            )
+        return self
+
+    @property
+    def has_bound(self) -> bool:
+        """Something says how wrong an approximate result may be."""
+        return self.max_error is not None or self.max_drop is not None
+
+    @property
+    def limit_s(self) -> float | None:
+        """Of the whole study."""
+        return self.time_limit_s if self.time_limit_s is not None else self.effort.time_limit_s
 
     def allows(self, technique: Technique) -> bool:
-        """Whether it is exact, or approximate and allowed."""
-        return technique.exact or any(_names(name, technique.id) for name in self.allow)
+        """Whether it is exact, or approximate and allowed. A bound alone allows every approximate technique."""
+        allowed = self.allow or ((ALL,) if self.has_bound else ())
+        return technique.exact or any(_names(name, technique.id) for name in allowed)
 
     def check(self, techniques: Iterable[str]) -> None:
         """Raises UnknownNameError for a name that no technique has."""

@@ -7,15 +7,15 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Self, final
 
 from togi.core.errors import TogiError
-from togi.core.records import Facts, Recipe, Trial
-from togi.search.offers import GRAD_MODE, REFERENCE, Offer, survey
-from togi.search.settings import SearchSettings
-from togi.search.traits import Feature, Traits
+from togi.core.records import REFERENCE, Facts, Recipe, Trial
+from togi.search.configurations import GRAD_MODE, TechniqueConfiguration, configurations_for
+from togi.search.model import Feature, RecipeFeatures
+from togi.search.settings import Settings
 from togi.techniques.base import Technique
 from togi.techniques.registry import compatible
 
-Selection = tuple[Offer | None, ...]
-"""One offer, or none, of each factor."""
+Selection = tuple[TechniqueConfiguration | None, ...]
+"""One configuration, or none, of each factor."""
 
 
 @final
@@ -26,17 +26,20 @@ class Space:
     """
 
     def __init__(
-        self, offers: Sequence[Offer], excluded: Sequence[Trial] = (), listed: Collection[Recipe] | None = None
+        self,
+        configurations: Sequence[TechniqueConfiguration],
+        excluded: Sequence[Trial] = (),
+        listed: Collection[Recipe] | None = None,
     ) -> None:
         self.excluded = tuple(excluded)
         """One explaining trial for each technique that cannot be tried here."""
-        self.offers = tuple(sorted(offers, key=lambda offer: offer.place))
-        self._by_label = {offer.label: offer for offer in self.offers}
+        self.configurations = tuple(sorted(configurations, key=lambda configuration: configuration.place))
+        self._by_label = {configuration.label: configuration for configuration in self.configurations}
         self._listed = None if listed is None else frozenset(listed)
-        self._factors = _factors(self.offers)
-        self._traits: dict[Recipe, Traits] = {}
+        self._factors = _factors(self.configurations)
+        self._features: dict[Recipe, RecipeFeatures] = {}
         self._index: dict[Feature, int] = {}
-        reference = next((o for o in self.offers if o.technique.id == REFERENCE), None)
+        reference = next((o for o in self.configurations if o.technique.id == REFERENCE), None)
         if reference is None:
             raise TogiError(f"the technique '{REFERENCE}' is missing or refused: it is the reference of every speed-up")
         self.reference = self._recipe((reference,))
@@ -45,26 +48,28 @@ class Space:
         """What is tried before all else: the reference, and the original as it is called today."""
 
     @classmethod
-    def of(cls, facts: Facts, settings: SearchSettings, techniques: Mapping[str, Technique]) -> Self:
+    def of(cls, facts: Facts, settings: Settings, techniques: Mapping[str, Technique]) -> Self:
         """All that can be tried. Raises UnknownNameError for unknown names in ``settings``."""
-        return cls(*survey(facts, settings, techniques))
+        return cls(*configurations_for(facts, settings, techniques))
 
     @classmethod
     def listing(cls, recipes: Collection[Recipe], facts: Facts, techniques: Mapping[str, Technique]) -> Self:
         """Only these recipes: to replay a recorded study."""
         choices = {choice.label: choice for recipe in recipes for choice in recipe.choices}
-        offers = [Offer.of(techniques[c.technique], facts, dict(c.options)) for c in choices.values()]
-        return cls(offers, listed=recipes)
+        configurations = [
+            TechniqueConfiguration.of(techniques[c.technique], facts, dict(c.options)) for c in choices.values()
+        ]
+        return cls(configurations, listed=recipes)
 
-    def offers_of(self, recipe: Recipe) -> tuple[Offer, ...]:
-        """The offers a recipe is made of. Raises KeyError when it holds a choice that is not offered here."""
+    def configurations_of(self, recipe: Recipe) -> tuple[TechniqueConfiguration, ...]:
+        """The configurations a recipe is made of. Raises KeyError when it holds a choice that cannot be made here."""
         return tuple(self._by_label[choice.label] for choice in recipe.choices)
 
-    def traits(self, recipe: Recipe) -> Traits:
-        """The recipe taken apart; raises KeyError like ``offers_of``."""
-        if recipe not in self._traits:
-            self._traits[recipe] = Traits(recipe, self.offers_of(recipe), self._index)
-        return self._traits[recipe]
+    def features(self, recipe: Recipe) -> RecipeFeatures:
+        """The recipe taken apart; raises KeyError like ``configurations_of``."""
+        if recipe not in self._features:
+            self._features[recipe] = RecipeFeatures(recipe, self.configurations_of(recipe), self._index)
+        return self._features[recipe]
 
     def holds(self, recipe: Recipe) -> bool:
         return all(choice.label in self._by_label for choice in recipe.choices)
@@ -84,46 +89,46 @@ class Space:
         """Recipes that differ in one factor; and where a new choice needs another one, with that as well."""
         selection = self._selection(recipe)
         for position, factor in enumerate(self._factors):
-            for offer in factor:
-                if offer is selection[position]:
+            for configuration in factor:
+                if configuration is selection[position]:
                     continue
-                changed = (*selection[:position], offer, *selection[position + 1 :])
+                changed = (*selection[:position], configuration, *selection[position + 1 :])
                 for repaired in self._repaired(changed):
                     yield from self._if_valid(repaired)
 
-    def _if_valid(self, selection: Iterable[Offer | None]) -> Iterator[Recipe]:
-        chosen = [offer for offer in selection if offer is not None]
+    def _if_valid(self, selection: Iterable[TechniqueConfiguration | None]) -> Iterator[Recipe]:
+        chosen = [configuration for configuration in selection if configuration is not None]
         if any(o.is_grad_mode for o in chosen) and compatible(o.technique for o in chosen):
             recipe = self._recipe(chosen)
             if self._listed is None or recipe in self._listed:
                 yield recipe
 
     def _repaired(self, selection: Selection) -> Iterator[Selection]:
-        """Itself when all needs are met; else once for each offer that provides the first need that is not."""
-        chosen = [offer for offer in selection if offer is not None]
+        """Itself when all needs are met; else once for each configuration that provides the first need that is not."""
+        chosen = [configuration for configuration in selection if configuration is not None]
         provided = frozenset().union(*(o.technique.provides for o in chosen))
         unmet = sorted(frozenset().union(*(o.technique.needs for o in chosen)) - provided)
         if not unmet:
             yield selection
             return
         for position, factor in enumerate(self._factors):
-            for offer in factor:
-                if offer is not None and unmet[0] in offer.technique.provides:
-                    yield (*selection[:position], offer, *selection[position + 1 :])
+            for configuration in factor:
+                if configuration is not None and unmet[0] in configuration.technique.provides:
+                    yield (*selection[:position], configuration, *selection[position + 1 :])
 
     def _selection(self, recipe: Recipe) -> Selection:
-        chosen = set(self.offers_of(recipe))
+        chosen = set(self.configurations_of(recipe))
         return tuple(next((o for o in factor if o in chosen), None) for factor in self._factors)
 
-    def _recipe(self, offers: Iterable[Offer]) -> Recipe:
-        return Recipe(choices=tuple(o.choice for o in sorted(offers, key=lambda o: o.place)))
+    def _recipe(self, configurations: Iterable[TechniqueConfiguration]) -> Recipe:
+        return Recipe(choices=tuple(o.choice for o in sorted(configurations, key=lambda o: o.place)))
 
 
-def _factors(offers: Sequence[Offer]) -> tuple[Selection, ...]:
+def _factors(configurations: Sequence[TechniqueConfiguration]) -> tuple[Selection, ...]:
     """The grad modes first (one of them is always chosen), then the engines, then one factor for each technique."""
-    grad_modes = tuple(o for o in offers if GRAD_MODE in o.technique.provides)
+    grad_modes = tuple(o for o in configurations if GRAD_MODE in o.technique.provides)
     grad_modes = tuple(sorted(grad_modes, key=lambda o: o.technique.id != REFERENCE))
-    engines = tuple(o for o in offers if o.is_engine)
-    rest = [o for o in offers if o not in engines and o not in grad_modes]
+    engines = tuple(o for o in configurations if o.is_engine)
+    rest = [o for o in configurations if o not in engines and o not in grad_modes]
     others = [tuple(group) for _, group in itertools.groupby(rest, key=lambda o: o.technique.id)]
     return (grad_modes, *((None, *factor) for factor in (engines, *others) if factor))

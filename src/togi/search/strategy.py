@@ -1,4 +1,4 @@
-"""Which recipe next: the one with the largest expected improvement per second, until none promises enough."""
+"""Which recipe next: the one with the largest expected improvement per second, until none is worth a trial."""
 
 from __future__ import annotations
 
@@ -12,11 +12,10 @@ from typing import final
 
 from togi.core.records import Facts, Recipe, Stage, Trial
 from togi.decide.choose import acceptable, latest
-from togi.search.lessons import Lessons
-from togi.search.model import Regression, expected_improvement
-from togi.search.settings import SearchSettings
+from togi.search.failures import FailureModel
+from togi.search.model import RecipeFeatures, Regression, expected_improvement
+from togi.search.settings import Settings
 from togi.search.space import Space
-from togi.search.traits import Traits
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 
@@ -34,7 +33,7 @@ WIDENED_AROUND = 3
 
 @final
 @dataclass(frozen=True)
-class Prospect:
+class Acquisition:
     """What is expected of one recipe that was not tried."""
 
     recipe: Recipe
@@ -45,7 +44,7 @@ class Prospect:
     speedup_high_x: float
     cost_s: float
 
-    def worth(self, cost_weight: float) -> float:
+    def value(self, cost_weight: float) -> float:
         """Improvement per second; less than per second where fewer trials matter more than less time."""
         return self.improvement / math.pow(self.cost_s, cost_weight)
 
@@ -60,14 +59,16 @@ class Search:
     def __init__(
         self,
         facts: Facts,
-        settings: SearchSettings,
+        settings: Settings,
         techniques: Mapping[str, Technique] | None = None,
         trials: Iterable[Trial] = (),
         *,
         space: Space | None = None,
+        time_limit_s: float | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``techniques``: all that are installed by default. ``clock``: seconds, for the time limit.
+        """``techniques``: all that are installed by default. ``time_limit_s``: for the trials alone; the settings' by
+        default. ``clock``: seconds.
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
@@ -76,14 +77,15 @@ class Search:
         self.stopped = ""
         """Why ``next`` answered None, in a sentence."""
         self._clock, self._begun = clock, clock()
-        self._lessons = Lessons()
+        self._time_limit_s = settings.time_limit_s if time_limit_s is None else time_limit_s
+        self._failure_model = FailureModel()
         self._trials: dict[Recipe, Trial] = {}
         self._source = self.space.recipes()
-        self._pool: dict[Recipe, Traits] = {}
+        self._pool: dict[Recipe, RecipeFeatures] = {}
         """Recipes that were not tried and may work."""
-        self._latency = Regression(lambda traits: traits.promised_log_latency)
-        self._cost = Regression(lambda traits: traits.promised_log_cost, scale=COST_SPREAD, noise=0.2)
-        self._prospects: list[Prospect] | None = None
+        self._latency = Regression(lambda features: features.expected_log_latency)
+        self._cost = Regression(lambda features: features.expected_log_cost, scale=COST_SPREAD, noise=0.2)
+        self._acquisitions: list[Acquisition] | None = None
         self._planned: int | None = None
         self._add(itertools.islice(self._source, POOL))
         for trial in trials:
@@ -104,18 +106,18 @@ class Search:
 
     def tell(self, trial: Trial) -> str:
         """A trial has ended (or is read from the journal). Returns what it teaches, as a sentence, or nothing."""
-        self._prospects = None
+        self._acquisitions = None
         known = trial.recipe in self._trials
         self._trials[trial.recipe] = trial
         self._pool.pop(trial.recipe, None)
         if not self.space.holds(trial.recipe):
             return ""
-        traits = self.space.traits(trial.recipe)
+        features = self.space.features(trial.recipe)
         if trial.eligible and not self._acceptable(trial):
-            self._lessons.doubt(traits)
-        lesson = "" if known else self._lessons.learn(traits, trial)
+            self._failure_model.doubt(features)
+        lesson = "" if known else self._failure_model.learn(features, trial)
         if lesson:
-            self._pool = {r: t for r, t in self._pool.items() if not self._lessons.hopeless(t.atoms)}
+            self._pool = {r: t for r, t in self._pool.items() if not self._failure_model.ruled_out(t.atoms)}
         if trial.recipe in [standing.recipe for standing in self._standing()[:WIDENED_AROUND]]:
             self._add(self.space.neighbours(trial.recipe))
         return lesson
@@ -135,15 +137,15 @@ class Search:
             return None
         if self._time_is_up():
             return None
-        prospects = [p for p in self._ranked() if not busy or p.recipe.id not in busy]
-        if not prospects:
+        acquisitions = [p for p in self._ranked() if not busy or p.recipe.id not in busy]
+        if not acquisitions:
             self.stopped = "what is left is being tried" if busy else "every recipe that can work has been tried"
             return None
-        if max(p.improvement for p in prospects) < self.settings.effort.least_improvement:
+        if max(p.improvement for p in acquisitions) < self.settings.effort.least_improvement:
             self.stopped = "no recipe left is expected to be 1 % faster than the best so far"
             return None
         left = self._time_left_s()
-        affordable = [p for p in prospects if p.cost_s <= left]
+        affordable = [p for p in acquisitions if p.cost_s <= left]
         if not affordable:
             self.stopped = f"{left:.0f} s are left, too few for any recipe that is left"
             return None
@@ -155,12 +157,12 @@ class Search:
             return "plain eager without autograd: what every speed-up relates to"
         if recipe == Recipe():
             return "the original as it is called today"
-        prospect = next((p for p in self._ranked() if p.recipe == recipe), None)
+        found = next((p for p in self._ranked() if p.recipe == recipe), None)
         what = self._relation(recipe)
-        if prospect is None:
+        if found is None:
             return what
-        expected = f"{prospect.speedup_x:.1f}x expected ({prospect.speedup_low_x:.1f} to {prospect.speedup_high_x:.1f})"
-        return f"{what}: {expected}, about {prospect.cost_s:.0f} s"
+        expected = f"{found.speedup_x:.1f}x expected ({found.speedup_low_x:.1f} to {found.speedup_high_x:.1f})"
+        return f"{what}: {expected}, about {found.cost_s:.0f} s"
 
     def remaining(self) -> int:
         """How many recipes may still be tried, as far as known now."""
@@ -193,30 +195,30 @@ class Search:
         return sorted(ok, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)
 
     def _time_left_s(self) -> float:
-        limit = self.settings.time_limit_s
+        limit = self._time_limit_s
         return math.inf if limit is None else limit - (self._clock() - self._begun)
 
     def _time_is_up(self) -> bool:
         if self._time_left_s() > 0:
             return False
-        self.stopped = f"the time limit of {self.settings.time_limit_s:.0f} s is reached"
+        self.stopped = f"the time limit of {self._time_limit_s:.0f} s is reached"
         return True
 
     def _add(self, recipes: Iterable[Recipe]) -> None:
-        """Into the pool, unless tried or hopeless."""
+        """Into the pool, unless tried or ruled_out."""
         for recipe in recipes:
             if recipe not in self._pool and recipe not in self._trials:
-                traits = self.space.traits(recipe)
-                if not self._lessons.hopeless(traits.atoms):
-                    self._pool[recipe] = traits
+                features = self.space.features(recipe)
+                if not self._failure_model.ruled_out(features.atoms):
+                    self._pool[recipe] = features
 
-    def _ranked(self) -> list[Prospect]:
+    def _ranked(self) -> list[Acquisition]:
         """The untried recipes of the pool that can work, the most worthwhile first."""
-        if self._prospects is None:
-            self._prospects = self._prospect()
-        return self._prospects
+        if self._acquisitions is None:
+            self._acquisitions = self._acquire()
+        return self._acquisitions
 
-    def _prospect(self) -> list[Prospect]:
+    def _acquire(self) -> list[Acquisition]:
         while not self._pool and (drawn := list(itertools.islice(self._source, POOL))):
             self._add(drawn)
         if not self._pool:
@@ -225,26 +227,26 @@ class Search:
         mean, deviation = self._predict_latency(asked)
         cost = self._predict_cost(asked)
         best = self._best_log_latency()
-        prospects = [
-            _prospect_of(traits, float(m), float(d), c, best, self._lessons.chance(traits))
-            for traits, m, d, c in zip(asked, mean, deviation, cost, strict=True)
+        acquisitions = [
+            _acquisition_of(features, float(m), float(d), c, best, self._failure_model.chance(features))
+            for features, m, d, c in zip(asked, mean, deviation, cost, strict=True)
         ]
-        random.Random(self.settings.seed).shuffle(prospects)
+        random.Random(self.settings.seed).shuffle(acquisitions)
         cost_weight = self.settings.effort.cost_weight
-        return sorted(prospects, key=lambda p: -p.worth(cost_weight))
+        return sorted(acquisitions, key=lambda p: -p.value(cost_weight))
 
-    def _predict_latency(self, asked: Sequence[Traits]) -> tuple[Iterable[float], Iterable[float]]:
+    def _predict_latency(self, asked: Sequence[RecipeFeatures]) -> tuple[Iterable[float], Iterable[float]]:
         known = [trial for trial in self._known() if trial.eligible]
         if len(known) > REMEMBERED:
             fastest = sorted(known, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)[: REMEMBERED // 2]
             known = list({t.recipe: t for t in (*fastest, *known[-REMEMBERED // 2 :])}.values())
         observed = [-math.log(trial.timing.speedup_x.median) for trial in known if trial.timing is not None]
-        return self._latency.predict([self.space.traits(trial.recipe) for trial in known], observed, asked)
+        return self._latency.predict([self.space.features(trial.recipe) for trial in known], observed, asked)
 
-    def _predict_cost(self, asked: Sequence[Traits]) -> list[float]:
+    def _predict_cost(self, asked: Sequence[RecipeFeatures]) -> list[float]:
         known = [trial for trial in self._known() if trial.cost_s > 0][-REMEMBERED:]
         observed = [math.log(trial.cost_s) for trial in known]
-        mean, _ = self._cost.predict([self.space.traits(trial.recipe) for trial in known], observed, asked)
+        mean, _ = self._cost.predict([self.space.features(trial.recipe) for trial in known], observed, asked)
         return [math.exp(float(value)) for value in mean]
 
     def _known(self) -> list[Trial]:
@@ -275,9 +277,11 @@ class Search:
         return f"the best so far {' and '.join(changes)}"
 
 
-def _prospect_of(traits: Traits, mean: float, deviation: float, cost_s: float, best: float, chance: float) -> Prospect:
-    return Prospect(
-        recipe=traits.recipe,
+def _acquisition_of(
+    features: RecipeFeatures, mean: float, deviation: float, cost_s: float, best: float, chance: float
+) -> Acquisition:
+    return Acquisition(
+        recipe=features.recipe,
         improvement=chance * expected_improvement(best, mean, deviation),
         speedup_x=math.exp(-mean),
         speedup_low_x=math.exp(-mean - 1.64 * deviation),

@@ -14,10 +14,10 @@ from togi.journal import Journal, study_key
 from togi.machine.describe import machine
 from togi.machine.memory import available_bytes
 from togi.search import Search
+from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals, race_budget_s
 from togi.study.progress import Progress
 from togi.study.runner import StudyRunner, explore_s
-from togi.study.settings import Settings
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques
 from togi.worker.protocol import SubjectRef
@@ -62,7 +62,8 @@ def run_study(
         header = Study(id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
         lasting = settings.model_dump(mode="json", exclude=_FLEETING)
         log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
-        search = Search(facts, settings.for_search(explore_s(settings, started)), all_techniques(), log.trials())
+        time_s = max(1.0, explore_s(settings, started))
+        search = Search(facts, settings, all_techniques(), log.trials(), time_limit_s=time_s)
         progress.surveyed(facts, search.remaining(), settings.limit_s)
         progress.resumed(log.trials(), settings.max_memory_bytes)
         runner = StudyRunner(

@@ -14,8 +14,8 @@ from togi.decide.faster import CONFIDENCE, conclusive
 from togi.journal import StudyLog
 from togi.measure import compare, median_interval, noise_of, rounds_needed, usable
 from togi.search import Search
+from togi.search.settings import Settings
 from togi.study.progress import Progress
-from togi.study.settings import Settings
 from togi.subject.signature import Signature
 from togi.techniques import recipe, technique
 from togi.worker.stable import Stable

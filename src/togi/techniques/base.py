@@ -96,7 +96,7 @@ class Technique(abc.ABC):
         """The option values worth trying, the most promising first; never empty where it applies."""
         return ({},)
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         """Expected speed-up over leaving it out, from experience; orders the first trials, decides nothing."""
         return 1.0
 

@@ -78,7 +78,7 @@ def check_documentation(technique: Technique) -> None:
 
 
 def check_decisions(technique: Technique, facts: Iterable[Facts]) -> None:
-    """``applies``, ``options``, ``promise``, ``cost_s`` and ``environment`` answer in form, whatever the facts."""
+    """``applies``, ``options``, ``expected_speedup``, ``cost_s`` and ``environment`` answer in form for any facts."""
     for one in facts:
         decision = technique.applies(one)
         assert isinstance(decision, Applies | Refuses), f"applies() returned a {type(decision).__name__}"
@@ -89,7 +89,7 @@ def check_decisions(technique: Technique, facts: Iterable[Facts]) -> None:
         assert len(values) > 0 or isinstance(decision, Refuses), "options() is empty, though it applies"
         for options in values:
             assert json.loads(json.dumps(options)) == options, f"the options {options!r} are not plain JSON values"
-            assert technique.promise(one, options) > 0, "promise() is a speed-up: a positive number"
+            assert technique.expected_speedup(one, options) > 0, "expected_speedup() is a speed-up: a positive number"
             assert technique.cost_s(one, options) >= 0, "cost_s() is negative"
             environment = technique.environment(one, options)
             assert all(isinstance(text, str) for pair in environment.items() for text in pair), (

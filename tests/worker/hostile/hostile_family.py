@@ -23,7 +23,7 @@ class Hostile(Technique):
     def applies(self, facts: Any) -> Applies:
         return Applies()
 
-    def promise(self, facts: Any, options: Any) -> float:
+    def expected_speedup(self, facts: Any, options: Any) -> float:
         return 2.0
 
     def apply(self, candidate: Any, options: Any) -> Any:

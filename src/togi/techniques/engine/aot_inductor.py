@@ -50,7 +50,7 @@ class AotInductor(Engine):
             {"freezing": freezing, "max_autotune": autotune} for freezing in (True, False) for autotune in (True, False)
         ]
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.7 if options.get("freezing") else 1.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:

@@ -49,7 +49,7 @@ class CudaGraph(Engine):
     def options(self, facts: Facts) -> list[Options]:
         return [{"limit": 16}]
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.5
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:

@@ -48,7 +48,7 @@ class OnnxRuntime(Engine):
     def options(self, facts: Facts) -> Sequence[Options]:
         return [{"spinning": True}, {"spinning": False}] if facts.device == "cpu" else [{"spinning": False}]
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 2.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:

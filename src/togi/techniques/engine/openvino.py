@@ -44,7 +44,7 @@ class OpenVino(Engine):
     def applies(self, facts: Facts) -> Applies | Refuses:
         return changes_buffers(facts, "OpenVINO") or Applies()
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 2.5
 
     def cost_s(self, facts: Facts, options: Options) -> float:

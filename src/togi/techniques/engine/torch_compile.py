@@ -56,7 +56,7 @@ class TorchCompile(Engine):
         freezing = [False] if facts.buffers_change else [True, False]
         return [{"mode": mode, "freezing": frozen} for frozen in freezing for mode in modes]
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         if facts.device == "cuda":
             return 1.5
         return 1.7 if options.get("freezing") else 1.0

@@ -45,7 +45,7 @@ class TorchTensorRt(Engine):
             return Refuses("it has dynamic dimensions, for which this engine is not built yet")
         return first_refusal(not_exportable(facts), changes_buffers(facts, "TensorRT")) or Applies()
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 2.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:

@@ -61,7 +61,7 @@ class TorchScript(Engine):
         ]
         return [best, *(option for option in others if option != best)]
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.9 if options.get("optimize") else 1.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:

@@ -34,7 +34,7 @@ class InnermostChannels(Technique):
             return Applies()
         return Refuses(f"it has no {self.dimensions}-dimensional convolution, which is what this layout is for")
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.2
 
     def cost_s(self, facts: Facts, options: Options) -> float:

@@ -43,5 +43,5 @@ class Bf16(HalfPrecision):
 
         return torch.bfloat16
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.3

@@ -47,7 +47,7 @@ class Bf16OpenVino(Technique):
             )
         return Applies()
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.3
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:

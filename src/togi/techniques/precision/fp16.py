@@ -42,5 +42,5 @@ class Fp16(HalfPrecision):
 
         return torch.float16
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.5 if facts.device == "cuda" else 1.2

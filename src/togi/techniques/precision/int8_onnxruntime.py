@@ -57,7 +57,7 @@ class Int8OnnxRuntime(Technique):
         dynamic: list[Options] = [{"how": "dynamic"}] if products else []
         return static + dynamic if convolutions else dynamic + static
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.5
 
     def cost_s(self, facts: Facts, options: Options) -> float:

@@ -56,7 +56,7 @@ class Int8OpenVino(Technique):
     def options(self, facts: Facts) -> Sequence[Options]:
         return [{"preset": "mixed"}, {"preset": "performance"}]
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.8
 
     def cost_s(self, facts: Facts, options: Options) -> float:

@@ -45,7 +45,7 @@ class Tf32(Technique):
             return Refuses("no parameter is float32, which is what TF32 replaces")
         return Applies()
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.3
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:

@@ -48,7 +48,7 @@ class DropNoOps(Technique):
             return Refuses("one call has nothing to spare")
         return Applies()
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.01
 
     def cost_s(self, facts: Facts, options: Options) -> float:

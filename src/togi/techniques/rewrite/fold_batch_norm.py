@@ -53,7 +53,7 @@ class FoldBatchNorm(Technique):
             return Refuses("it has no convolution or linear layer to fold a batch norm into")
         return Applies()
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return (
             1.15
             if any("batch_norm" in name or "BatchNorm" in name for name in facts.functions or facts.modules)

@@ -56,7 +56,7 @@ class MergeBranches(Technique):
             return Refuses("it has no convolution or linear layer")
         return Applies()
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         convolutions = facts.functions.get("conv2d", 0)
         return 1.3 if facts.functions.get("batch_norm", 0) > 1.2 * convolutions > 0 else 1.02
 

@@ -52,7 +52,7 @@ class PadChannels(Technique):
         multiples = (8, 16) if facts.device == "cuda" else (16, 8)
         return [{"multiple": multiple} for multiple in multiples]
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:

@@ -55,7 +55,7 @@ class Allocator(Technique):
     def options(self, facts: Facts) -> Sequence[Options]:
         return [{"name": name} for name in _supported(facts)] or [{"name": "tcmalloc"}]
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.05
 
     def cost_s(self, facts: Facts, options: Options) -> float:

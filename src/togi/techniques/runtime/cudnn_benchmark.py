@@ -40,7 +40,7 @@ class CudnnBenchmark(Technique):
             return Applies()
         return Refuses("it has no convolution, which is what cuDNN would choose algorithms for")
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.0 if facts.dynamic else 1.1
 
     def cost_s(self, facts: Facts, options: Options) -> float:

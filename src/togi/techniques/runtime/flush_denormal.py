@@ -48,7 +48,7 @@ class FlushDenormal(Technique):
             return Refuses("it has no floating-point parameters")
         return Applies()
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         recurrent = any(name.lower() in ("lstm", "gru", "rnn_tanh", "rnn_relu") for name in facts.functions)
         return 1.02 if recurrent else 1.0
 

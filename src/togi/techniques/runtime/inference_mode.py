@@ -42,7 +42,7 @@ class InferenceMode(Technique):
             return Refuses("the forward pass changes a buffer, which would become an inference tensor")
         return Applies()
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.01
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:

@@ -46,7 +46,7 @@ class Threads(Technique):
     def options(self, facts: Facts) -> Sequence[Options]:
         return [{"count": count} for count in _counts(facts)] or [{"count": 1}]
 
-    def promise(self, facts: Facts, options: Options) -> float:
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
         small = facts.latency_ms is not None and facts.latency_ms < 2
         return 1.1 if small == (options.get("count") == 1) else 0.9
 

@@ -1,4 +1,4 @@
-"""What failed trials teach: which combinations need not be tried again, and how likely a recipe is to succeed.
+"""A model of failures: which combinations need not be tried again, and how likely a recipe is to succeed.
 
 A failure blames a set of choices; every recipe that holds the whole set would fail likewise and is dropped. Where one
 technique is known to have failed, the choices applied after it are innocent.
@@ -11,84 +11,89 @@ from collections import Counter
 from typing import final
 
 from togi.core.records import Outcome, Trial
-from togi.search.offers import EAGER, Offer
-from togi.search.traits import Atoms, Traits
+from togi.search.configurations import EAGER, TechniqueConfiguration
+from togi.search.model import Atoms, RecipeFeatures
 
 SETTLED = frozenset({Outcome.OK, Outcome.UNSTABLE})
 """Outcomes that blame nobody."""
 
 
 @final
-class Lessons:
+class FailureModel:
     """Learns from every trial told; answers for recipes not tried."""
 
     def __init__(self) -> None:
-        self._hopeless: list[Atoms] = []
+        self._ruled_out: list[Atoms] = []
         self._succeeded: Counter[str] = Counter()
         self._failed: Counter[str] = Counter()
         self._failures: dict[tuple[str, str], set[Atoms]] = {}
         """(technique, reason) -> the combinations it failed in."""
 
-    def learn(self, traits: Traits, trial: Trial) -> str:
+    def learn(self, features: RecipeFeatures, trial: Trial) -> str:
         """Returns what was concluded, as a sentence; empty when nothing."""
         if trial.outcome in SETTLED:
-            self._succeeded.update(_all_evidence(traits))
+            self._succeeded.update(_all_evidence(features))
             return ""
-        culprit = _culprit(traits, trial)
-        blamed = self._blamed(traits, trial, culprit)
+        culprit = _culprit(features, trial)
+        blamed = self._blamed(features, trial, culprit)
         if not blamed:
             return ""
-        self._failed.update(e for e in _all_evidence(traits) if any(part in blamed for part in e.split("|")))
+        self._failed.update(e for e in _all_evidence(features) if any(part in blamed for part in e.split("|")))
         if culprit is not None:
             blamed = self._generalised(culprit, trial, blamed)
-        if self.hopeless(blamed):
+        if self.ruled_out(blamed):
             return ""
-        self._hopeless.append(blamed)
+        self._ruled_out.append(blamed)
         names = " with ".join(sorted(atom.removeprefix("technique:") for atom in blamed))
         reason = trial.reason.rstrip(".") or trial.outcome.value
         return f"{names} is not tried again: {trial.outcome.value}" + (
             f" ({reason})" if reason != trial.outcome else ""
         )
 
-    def hopeless(self, recipe_atoms: Atoms) -> bool:
+    def ruled_out(self, recipe_atoms: Atoms) -> bool:
         """It holds a combination that has failed."""
-        return any(blamed <= recipe_atoms for blamed in self._hopeless)
+        return any(blamed <= recipe_atoms for blamed in self._ruled_out)
 
-    def doubt(self, traits: Traits) -> None:
+    def doubt(self, features: RecipeFeatures) -> None:
         """It ran, but is no use (it does not meet a limit): recipes like it become less likely, none is ruled out."""
-        self._failed.update(_all_evidence(traits))
+        self._failed.update(_all_evidence(features))
 
-    def chance(self, traits: Traits) -> float:
+    def chance(self, features: RecipeFeatures) -> float:
         """Probability that the recipe works, from how often what it is made of has worked."""
         return math.prod(
-            min(self._rate(evidence, 0.95 if offer.technique.exact else 0.85) for evidence in traits.evidence[offer])
-            for offer in traits.offers
+            min(
+                self._rate(evidence, 0.95 if configuration.technique.exact else 0.85)
+                for evidence in features.evidence[configuration]
+            )
+            for configuration in features.configurations
         )
 
     def _rate(self, evidence: str, prior: float) -> float:
         good, bad = self._succeeded[evidence], self._failed[evidence]
         return (good + 2 * prior) / (good + bad + 2)
 
-    def _blamed(self, traits: Traits, trial: Trial, culprit: Offer | None) -> Atoms:
+    def _blamed(self, features: RecipeFeatures, trial: Trial, culprit: TechniqueConfiguration | None) -> Atoms:
         """The choices that together are taken to be the cause."""
         if culprit is not None:
             if trial.outcome is Outcome.MISSING:
                 return frozenset({f"technique:{culprit.technique.id}"})
-            before = [offer for offer in traits.offers if offer.place < culprit.place]
+            before = [configuration for configuration in features.configurations if configuration.place < culprit.place]
             suspects = [*before, culprit]
         else:
-            suspects = list(traits.offers)
-        blamed = {offer.label for offer in suspects if not self._innocent(offer)}
-        approximate = any(not offer.technique.exact for offer in suspects)
-        if blamed and trial.outcome is Outcome.WRONG and approximate and traits.engine is None:
+            suspects = list(features.configurations)
+        blamed = {configuration.label for configuration in suspects if not self._innocent(configuration)}
+        approximate = any(not configuration.technique.exact for configuration in suspects)
+        if blamed and trial.outcome is Outcome.WRONG and approximate and features.engine is None:
             blamed.add(EAGER)  # another engine may round in other places
         return frozenset(blamed)
 
-    def _innocent(self, offer: Offer) -> bool:
+    def _innocent(self, configuration: TechniqueConfiguration) -> bool:
         """A grad mode, once it has worked anywhere."""
-        return offer.is_grad_mode and (offer.technique.id == "no_grad" or self._succeeded[offer.label] > 0)
+        return configuration.is_grad_mode and (
+            configuration.technique.id == "no_grad" or self._succeeded[configuration.label] > 0
+        )
 
-    def _generalised(self, culprit: Offer, trial: Trial, blamed: Atoms) -> Atoms:
+    def _generalised(self, culprit: TechniqueConfiguration, trial: Trial, blamed: Atoms) -> Atoms:
         """The technique as such, when it failed for the same reason in two combinations and never worked."""
         id = culprit.technique.id
         seen = self._failures.setdefault((id, trial.reason), set())
@@ -99,13 +104,15 @@ class Lessons:
         return blamed
 
 
-def _culprit(traits: Traits, trial: Trial) -> Offer | None:
+def _culprit(features: RecipeFeatures, trial: Trial) -> TechniqueConfiguration | None:
     """The technique named by the trial; when building failed without a name, the engine."""
-    named = next((offer for offer in traits.offers if offer.technique.id == trial.stage), None)
+    named = next(
+        (configuration for configuration in features.configurations if configuration.technique.id == trial.stage), None
+    )
     if named is None and trial.stage == "build" and trial.outcome is not Outcome.WRONG:
-        return traits.engine
+        return features.engine
     return named
 
 
-def _all_evidence(traits: Traits) -> set[str]:
-    return set().union(*traits.evidence.values())
+def _all_evidence(features: RecipeFeatures) -> set[str]:
+    return set().union(*features.evidence.values())

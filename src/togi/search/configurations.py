@@ -8,41 +8,42 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from togi.core.records import STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
-from togi.search.settings import SearchSettings
+from togi.core.records import REFERENCE, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
+from togi.search.settings import Settings
 from togi.techniques.base import Options, Refuses, Technique
 
 GRAD_MODE = "grad_mode"
 """The capability that exactly one choice of every recipe provides."""
-REFERENCE = "no_grad"
 EAGER = "eager"
 """Runs the module as it is: what a recipe without an engine does."""
 
 LATER = 0.98
-"""What is left of a promise with each place further down a technique's list of options."""
+"""What is left of an expected speed-up with each place further down a technique's list of options."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
-class Offer:
+class TechniqueConfiguration:
     """One technique with one set of options, and what its author expects of it."""
 
     choice: Choice
     technique: Technique
-    promise: float
+    expected_speedup_x: float
     cost_s: float
 
     @classmethod
-    def of(cls, technique: Technique, facts: Facts, options: Options, place: int = 0) -> Offer:
+    def of(cls, technique: Technique, facts: Facts, options: Options, place: int = 0) -> TechniqueConfiguration:
         """Calls the technique: anything that foreign code may raise is raised.
 
-        ``place`` in the technique's own list, the most promising first: what comes later promises less.
+        ``place`` in the technique's own list, the most promising first: of what comes later less is expected.
         """
         choice = Choice(stage=technique.stage, technique=technique.id, options=options)
-        promise, cost_s = technique.promise(facts, options) * LATER**place, technique.cost_s(facts, options)
-        if not (0 < promise < float("inf") and 0 <= cost_s < float("inf")):
-            raise ValueError(f"promise {promise!r} must be positive, cost_s {cost_s!r} not negative, both finite")
-        return cls(choice, technique, promise, cost_s)
+        speedup_x, cost_s = technique.expected_speedup(facts, options), technique.cost_s(facts, options)
+        if not (0 < speedup_x < float("inf") and 0 <= cost_s < float("inf")):
+            raise ValueError(
+                f"expected_speedup() {speedup_x!r} must be positive, cost_s() {cost_s!r} not negative, both finite"
+            )
+        return cls(choice, technique, speedup_x * LATER**place, cost_s)
 
     @functools.cached_property
     def label(self) -> str:
@@ -62,15 +63,15 @@ class Offer:
         return STAGES.index(self.technique.stage), self.technique.rank, self.technique.id
 
 
-def survey(
-    facts: Facts, settings: SearchSettings, techniques: Mapping[str, Technique]
-) -> tuple[tuple[Offer, ...], tuple[Trial, ...]]:
+def configurations_for(
+    facts: Facts, settings: Settings, techniques: Mapping[str, Technique]
+) -> tuple[tuple[TechniqueConfiguration, ...], tuple[Trial, ...]]:
     """What can be tried, and one explaining trial (refused, missing, failed) for each technique that cannot.
 
     Raises UnknownNameError for a name in the settings that no technique has.
     """
     settings.check(techniques)
-    offers: list[Offer] = []
+    configurations: list[TechniqueConfiguration] = []
     excluded: dict[str, Trial] = {}
     for technique in techniques.values():
         if technique.id == EAGER:
@@ -79,16 +80,18 @@ def survey(
         if reason is None:
             try:
                 values = enumerate(technique.options(facts))
-                offers.extend(Offer.of(technique, facts, options, place) for place, options in values)
+                configurations.extend(
+                    TechniqueConfiguration.of(technique, facts, options, place) for place, options in values
+                )
                 continue
             except Exception:  # a third party's technique
                 reason = _raised(technique)
         excluded[technique.id] = reason
-    offers = _with_needs_met(offers, techniques, excluded)
-    return tuple(offers), tuple(excluded.values())
+    configurations = _with_needs_met(configurations, techniques, excluded)
+    return tuple(configurations), tuple(excluded.values())
 
 
-def _excluded(technique: Technique, facts: Facts, settings: SearchSettings) -> Trial | None:
+def _excluded(technique: Technique, facts: Facts, settings: Settings) -> Trial | None:
     """Why it is not tried; the reason that the user can do least about comes first."""
     if settings.only and technique.id not in (*settings.only, REFERENCE):
         return _trial(technique, Outcome.REFUSED, "not among the techniques asked for with --only")
@@ -113,17 +116,17 @@ def _excluded(technique: Technique, facts: Facts, settings: SearchSettings) -> T
 
 
 def _with_needs_met(
-    offers: list[Offer], techniques: Mapping[str, Technique], excluded: dict[str, Trial]
-) -> list[Offer]:
+    configurations: list[TechniqueConfiguration], techniques: Mapping[str, Technique], excluded: dict[str, Trial]
+) -> list[TechniqueConfiguration]:
     """Without those that need what only excluded techniques provide; again until nothing changes."""
     while True:
-        provided = frozenset().union(*(o.technique.provides for o in offers))
-        lost = {o.technique.id: o.technique for o in offers if not o.technique.needs <= provided}
+        provided = frozenset().union(*(o.technique.provides for o in configurations))
+        lost = {o.technique.id: o.technique for o in configurations if not o.technique.needs <= provided}
         if not lost:
-            return offers
+            return configurations
         for id, technique in lost.items():
             excluded[id] = _unmet(technique, technique.needs - provided, techniques, excluded)
-        offers = [o for o in offers if o.technique.id not in lost]
+        configurations = [o for o in configurations if o.technique.id not in lost]
 
 
 def _unmet(

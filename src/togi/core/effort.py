@@ -1,0 +1,36 @@
+"""How much a study tries: ``--effort``. A file of its own, so that the command line need not import the settings."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class Effort(StrEnum):
+    """How much is tried. The time limit holds in each."""
+
+    QUICK = "quick"
+    """Only the few most promising recipes."""
+    NORMAL = "normal"
+    """Until nothing left is expected to be 1 % better."""
+    THOROUGH = "thorough"
+    """Everything, the most promising first."""
+
+    @property
+    def time_limit_s(self) -> float | None:
+        """How long a study takes where no limit is given; the race of the finalists and the proof are inside it."""
+        return {Effort.QUICK: 90.0, Effort.NORMAL: 300.0, Effort.THOROUGH: None}[self]
+
+    @property
+    def max_trials(self) -> int | None:
+        """Including the reference and the original."""
+        return 8 if self is Effort.QUICK else None
+
+    @property
+    def cost_weight(self) -> float:
+        """How much a trial's cost counts against what is expected of it: with few trials, each should count."""
+        return 0.5 if self is Effort.QUICK else 1.0
+
+    @property
+    def least_improvement(self) -> float:
+        """The search ends when no recipe is expected to lower the best time by this share."""
+        return 0.0 if self is Effort.THOROUGH else 0.01
