@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from togi.cli.options import Device, Json, Seed, complete_rule, complete_techniq
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
-    from togi.core.records import Record
+    from togi.render.pages import Page
 
 
 def _complete(incomplete: str) -> list[str]:
@@ -28,7 +29,10 @@ def explain(
         ),
     ] = None,
     prove: Annotated[
-        bool, typer.Option("--prove", help="Measure the claim on this machine; without ID, every claim.")
+        bool,
+        typer.Option(
+            "--prove", help="Measure what a technique or a claim says; without ID, every claim (no technique)."
+        ),
     ] = False,
     json: Json = False,
     device: Device = "cpu",
@@ -36,13 +40,14 @@ def explain(
 ) -> int:
     """List techniques, rules of check and claims, or print the page of one: what it says, source, risk.
 
-    With --prove the claim is measured here, in a process of its own, and the figures decide.
+    With --prove the claim is measured here, in processes of its own, and the figures decide: it holds, does not hold,
+    or cannot be tested here. A technique is measured alone on a small model, beside the same without it.
     """
-    if not prove:
-        without_effect("explain", seed=seed)
     if prove:
-        _prove(id, json, seed)
-    elif id is None:
+        _prove(id, json, device, seed)
+        return 0
+    without_effect("explain", seed=seed)
+    if id is None:
         _print_all(json, device)
     else:
         _print_one(id, json, device)
@@ -67,17 +72,16 @@ def _claim_ids() -> tuple[str, ...]:
     return tuple(all_claims())
 
 
-def _prove(id: str | None, json: bool, seed: int) -> None:
-    from rich.console import Group
-    from rich.text import Text
-
+def _prove(id: str | None, json: bool, device: str, seed: int) -> None:
     from togi.claims.prove import prove
     from togi.render.pages import proof_text
+    from togi.render.terminal import stack
 
-    ids = _claim_ids() if id is None else (id.replace("_", "-"),)
-    proofs = [prove(id, seed=seed) for id in ids]
-    parts = [part for proof in proofs for part in (Text(), proof_text(proof))]
-    _print("proofs", {"proofs": [proof.model_dump() for proof in proofs]}, Group(*parts[1:]), json)
+    proofs = []
+    for one in _claim_ids() if id is None else (id,):
+        typer.echo(f"measuring {one} here (some 20 s)", err=True)
+        proofs.append(prove(one, device=device, seed=seed))
+    _print("proofs", {"proofs": [proof.model_dump() for proof in proofs]}, stack(*map(proof_text, proofs)), json)
 
 
 def _print_all(json: bool, device: str) -> None:
@@ -99,50 +103,33 @@ def _print_all(json: bool, device: str) -> None:
 
 def _print_one(id: str, json: bool, device: str) -> None:
     """A technique, a rule and a claim may share a name (``torchscript``): then all are meant."""
-    from rich.console import Group
-    from rich.text import Text
-
     from togi.core.errors import UnknownNameError, nearest
+    from togi.render.pages import page_text
+    from togi.render.terminal import stack
 
-    known: list[tuple[str, Record, RenderableType]] = []
-    if (name := id.replace("-", "_")) in _technique_ids():
-        known.append(("technique", *_technique(name, device)))
-    if (name := id.replace("_", "-")) in _rule_ids():
-        known.append(("rule", *_rule(name)))
-    if name in _claim_ids():
-        known.append(("claim", *_claim(name)))
-    if not known:
+    pages = dict(_pages(id, device))
+    if not pages:
         near = nearest(id, (*_technique_ids(), *_rule_ids(), *_claim_ids()))
         raise UnknownNameError(f"there is no technique, rule or claim '{id}'{near}. 'togi explain' lists them")
-    content = {kind: page.model_dump() for kind, page, _ in known}
-    parts = [part for _, _, text in known for part in (Text(), text)]
-    _print(known[0][0], content, Group(*parts[1:]), json)
+    content = {kind: page.model_dump() for kind, page in pages.items()}
+    _print(next(iter(pages)), content, stack(*map(page_text, pages.values())), json)
 
 
-def _technique(id: str, device: str) -> tuple[Record, RenderableType]:
-    from togi.machine.describe import machine
-    from togi.render.pages import page_text, technique_page
-    from togi.techniques import technique
-
-    page = technique_page(technique(id), machine(device), device)
-    return page, page_text(page)
-
-
-def _rule(id: str) -> tuple[Record, RenderableType]:
+def _pages(id: str, device: str) -> Iterator[tuple[str, Page]]:
+    """Every page of that name, by kind; dashes and underscores are the same."""
+    from togi.claims import all_claims
     from togi.lint.pages import rule_page
     from togi.lint.rule import all_rules
-    from togi.render.pages import page_text
+    from togi.machine.describe import machine
+    from togi.render.pages import claim_page, technique_page
+    from togi.techniques import technique
 
-    page = rule_page(all_rules()[id])
-    return page, page_text(page)
-
-
-def _claim(id: str) -> tuple[Record, RenderableType]:
-    from togi.claims import all_claims
-    from togi.render.pages import claim_page, page_text
-
-    page = claim_page(all_claims()[id])
-    return page, page_text(page)
+    if (name := id.replace("-", "_")) in _technique_ids():
+        yield "technique", technique_page(technique(name), machine(device), device)
+    if (name := id.replace("_", "-")) in _rule_ids():
+        yield "rule", rule_page(all_rules()[name])
+    if name in _claim_ids():
+        yield "claim", claim_page(all_claims()[name])
 
 
 def _print(kind: str, content: dict[str, Any], text: RenderableType, json: bool) -> None:

@@ -14,6 +14,8 @@ from togi.core.errors import BudgetError, QuantityError
 if TYPE_CHECKING:
     from togi.core.records import Interval
 
+TOO_FEW_ROUNDS = "too few rounds"
+"""What stands in place of an interval that has no ends yet."""
 _SIZES = ("B", "KiB", "MiB", "GiB", "TiB")
 _BYTES = {"": 1, "b": 1} | {
     unit: base**power
@@ -135,7 +137,9 @@ def times(value: float) -> str:
 
 
 def bounds(interval: Interval, scale: float = 1.0) -> str:
-    """Both ends with as many decimals as the median has: ``1.98-2.08``."""
+    """Both ends with as many decimals as the median has: ``1.98-2.08``; ``too few rounds`` where it has no ends."""
+    if not math.isfinite(interval.low) or not math.isfinite(interval.high):
+        return TOO_FEW_ROUNDS
     decimals = _decimals(interval.median * scale)
     return f"{interval.low * scale:,.{decimals}f}-{interval.high * scale:,.{decimals}f}"
 

@@ -16,10 +16,9 @@ from togi import claims
 from togi.claims import Claim, Measured, Proof, Verdict
 from togi.core.docstring import prose, split_docstring
 from togi.core.proven import Mark
-from togi.core.quantities import milliseconds, size, times
+from togi.core.quantities import bounds, milliseconds, size, times
 from togi.core.records import Facts, Machine, Record, Scalar, Stage
 from togi.lint.pages import KIND_MEANING, RulePage
-from togi.render.rows import ends
 from togi.render.terminal import clean, listing, stack, table
 from togi.techniques import Technique, all_techniques
 from togi.techniques.proven import technique_mark
@@ -225,7 +224,7 @@ def _median(row: Measured) -> str:
 
 
 def _speedup(row: Measured) -> str:
-    return "-" if row.speedup_x is None else f"{times(row.speedup_x.median)} ({ends(row.speedup_x)})"
+    return "-" if row.speedup_x is None else f"{times(row.speedup_x.median)} ({bounds(row.speedup_x)})"
 
 
 def _options(technique: Technique, machine: Machine, device: str) -> tuple[dict[str, Scalar], ...]:

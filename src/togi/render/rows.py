@@ -87,12 +87,7 @@ class Row:
 
 def well_measured(found: Interval) -> bool:
     """Whether there were enough rounds for the interval to have ends at all."""
-    return found.low > 0 and math.isfinite(found.high)
-
-
-def ends(found: Interval) -> str:
-    """Both ends of an interval, or why it has none."""
-    return bounds(found) if well_measured(found) else "too few rounds"
+    return math.isfinite(found.high)
 
 
 def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
@@ -106,7 +101,7 @@ def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
         speedup = row.speedup_x
         if row.trial.eligible and not row.chosen and speedup is not None and speedup.median > best:
             reason = why_not(row.trial, chosen.trial, study.settings.get("max_memory_bytes"))
-            named = f"{row.trial.recipe.label} ({times(speedup.median)}, {ends(speedup)})"
+            named = f"{row.trial.recipe.label} ({times(speedup.median)}, {bounds(speedup)})"
             reasons.setdefault(reason or "the verdict says why", []).append(named)
     return tuple(f"Not chosen though it looks faster: {', '.join(names)}: {why}." for why, names in reasons.items())
 

@@ -9,11 +9,12 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from togi.core.quantities import milliseconds, plural, relative, significant, size
+from togi.core.quantities import bounds, milliseconds, plural, relative, significant, size, times
 from togi.core.records import Interval, Outcome, Study, Trial
+from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.store import StudyEntry
 from togi.render.next_steps import how_to_load, next_steps
-from togi.render.rows import Row, counts, ends, looks_faster, rows, warnings
+from togi.render.rows import Row, counts, looks_faster, rows, warnings
 from togi.render.terminal import STYLES, bullets, clean, listing, stack, table
 from togi.study.comparison import Comparison, Contestant
 
@@ -78,6 +79,7 @@ def _measured(study: Study, ran: Sequence[Row], limit: int | None, *, wide: bool
 def results(shown: Sequence[Row], *, wide: bool) -> Table:
     """The measured recipes. Every line's milliseconds and its speed-up come from the same rounds."""
     notes = [
+        f"faster: the whole 95% interval of the speed-up lies above {times(BETWEEN_PROCESSES.band_x)} (beyond doubt)",
         "original: plain eager under no_grad in the same rounds, in ms",
         "error: in multiples of eager's own, which is plain eager against float64",
         "memory: idle + peak of a call",
@@ -170,7 +172,7 @@ def _memory(measured: Trial | Contestant) -> Text:
 
 
 def _figure(found: Interval, unit: str = "", *, beside: bool = False) -> Text:
-    return _stacked(f"{significant(found.median)}{unit}", ends(found), beside=beside)
+    return _stacked(f"{significant(found.median)}{unit}", bounds(found), beside=beside)
 
 
 def _stacked(first: str, second: str, *, beside: bool = False) -> Text:

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from togi.core.quantities import milliseconds, plural, significant, size, times
+from togi.core.quantities import bounds, milliseconds, plural, significant, size, times
 from togi.core.records import Interval, Timing
 from togi.render.attribution import Effect
-from togi.render.rows import Row, ends, well_measured
+from togi.render.rows import Row, well_measured
 
 LOGARITHMIC_FROM = 3.0
 """Axes whose values span this factor or more are logarithmic."""
@@ -117,7 +117,7 @@ def hint(row: Row) -> str:
         beside = f", the original {milliseconds(row.original_ms)} in the same rounds" if row.original_ms else ""
         lines.append(f"{milliseconds(timing.latency_ms.median)}{'' if row.reference else beside}")
     if row.speedup_x:
-        lines.append(f"{times(row.speedup_x.median)} the speed ({ends(row.speedup_x)})")
+        lines.append(f"{times(row.speedup_x.median)} the speed ({bounds(row.speedup_x)})")
     if footprint:
         lines.append(f"{size(footprint.idle_bytes)} idle + {size(footprint.peak_bytes)} peak")
     if error:
@@ -233,7 +233,7 @@ def _speedup_bar(row: Row, axis: Axis) -> Bar:
         whisker=(left, round(right - left, 2)) if well_measured(found) else None,
         marks=[(kind(row), axis.place(found.median))],
         value=times(found.median) if row.speedup_x else "1",
-        small=ends(found) if row.speedup_x else "original",
+        small=bounds(found) if row.speedup_x else "original",
     )
 
 

@@ -28,12 +28,10 @@ from togi.core.quantities import (
     times,
 )
 from togi.render.memory_text import short_line
-from togi.render.rows import ends
 
 _FORMATTERS = (
     bounds,
     count,
-    ends,
     milliseconds,
     percent,
     plural,

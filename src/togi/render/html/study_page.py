@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 
 from togi.core.records import Outcome, Study, TensorFacts
+from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.attribution import effects
 from togi.render.html.charts import errors, kind, rounds, speedups, trade_off
 from togi.render.html.document import document, fragment
@@ -38,6 +39,9 @@ def study_html(study: Study) -> str:
         looks_faster=looks_faster(study, found),
         speedups=speedups(found),
         errors=errors(effects(study.trials)),
+        band_x=BETWEEN_PROCESSES.band_x,
+        process_bias=BETWEEN_PROCESSES.process_bias,
+        margin=BETWEEN_PROCESSES.margin,
         kind=kind,
         rounds=rounds,
         sort_keys=_sort_keys,

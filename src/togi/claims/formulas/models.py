@@ -1,0 +1,163 @@
+"""Small models with made-up weights on which the claims of techniques are measured, one per kind of claim.
+
+Each function is a subject's factory: it returns a module and one sample. A pass takes some milliseconds on two cores.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+Made = tuple[nn.Module, Tensor]
+
+
+def convolutions() -> Made:
+    """A residual network for images of 64 x 64: 3 x 3 convolutions of 64 channels, each with a batch norm."""
+    return nn.Sequential(_normed(3, 64, stride=2), *(_Residual(64) for _ in range(4)), _Head(64)), torch.randn(
+        1, 3, 96, 96
+    )
+
+
+def volumes() -> Made:
+    """3 x 3 x 3 convolutions of 32 channels over a volume of 16 x 24 x 24."""
+    layers = [nn.Sequential(nn.Conv3d(32, 32, 3, padding=1), nn.ReLU()) for _ in range(4)]
+    return nn.Sequential(nn.Conv3d(1, 32, 3, padding=1), *layers), torch.randn(1, 1, 16, 24, 24)
+
+
+def odd_channels() -> Made:
+    """As ``convolutions``, with 61 channels: no multiple of what the processor's vectors hold."""
+    return nn.Sequential(_normed(3, 61, stride=2), *(_Residual(61) for _ in range(4)), _Head(61)), torch.randn(
+        1, 3, 96, 96
+    )
+
+
+def branches() -> Made:
+    """RepVGG blocks as they are trained: 3 x 3, 1 x 1 and identity, each with a batch norm, added."""
+    return nn.Sequential(_normed(3, 64, stride=2), *(_Branches(64) for _ in range(4)), _Head(64)), torch.randn(
+        1, 3, 96, 96
+    )
+
+
+def transformer() -> Made:
+    """Four transformer blocks of width 256 over 128 tokens."""
+    return nn.Sequential(*(_Block(256, heads=4) for _ in range(4))), torch.randn(1, 128, 256)
+
+
+def small_operations() -> Made:
+    """Sixty linear layers of width 32 with a residual each: time goes into calling operations, not into computing."""
+    return nn.Sequential(*(_Small(32) for _ in range(60))), torch.randn(1, 32)
+
+
+def large_activations() -> Made:
+    """Elementwise operations on 16 MiB at a time: time goes into memory that is asked for and given back."""
+    return _Elementwise(), torch.randn(64, 65_536)
+
+
+def copies() -> Made:
+    """Elementwise operations with a copy, ``x + 0``, ``x * 1`` and a dropout after each."""
+    return nn.Sequential(*(_Copies() for _ in range(4))), torch.randn(64, 16_384)
+
+
+def decaying() -> Made:
+    """A filter whose state decays until its numbers are denormal, as recurrent networks' may."""
+    return _Decaying(), torch.rand(1, 16_384) * 1e-36
+
+
+def _normed(channels: int, out: int, stride: int = 1, size: int = 3) -> nn.Module:
+    norm = nn.BatchNorm2d(out)
+    with torch.no_grad():  # statistics as after training: folding them must change the weights
+        for tensor in (norm.running_mean, norm.bias):
+            assert tensor is not None
+            tensor.uniform_(-0.1, 0.1)
+        for tensor in (norm.running_var, norm.weight):
+            assert tensor is not None
+            tensor.uniform_(0.8, 1.2)
+    return nn.Sequential(nn.Conv2d(channels, out, size, stride=stride, padding=size // 2, bias=False), norm)
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.first, self.second = _normed(channels, channels), _normed(channels, channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(x + self.second(functional.relu(self.first(x))))
+
+
+class _Branches(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.wide, self.narrow = _normed(channels, channels), _normed(channels, channels, size=1)
+        self.identity = nn.BatchNorm2d(channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return functional.relu(self.wide(x) + self.narrow(x) + self.identity(x))
+
+
+class _Head(nn.Module):
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(channels, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.mean((2, 3)))  # type: ignore[no-any-return]
+
+
+class _Block(nn.Module):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__()
+        self.heads = heads
+        self.norms = nn.ModuleList([nn.LayerNorm(width), nn.LayerNorm(width)])
+        self.mix, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        batch, tokens, width = x.shape
+        parts = self.mix(self.norms[0](x)).view(batch, tokens, 3, self.heads, width // self.heads)
+        query, key, value = parts.permute(2, 0, 3, 1, 4)
+        mixed = functional.scaled_dot_product_attention(query, key, value)
+        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.down(functional.gelu(self.up(self.norms[1](x))))  # type: ignore[no-any-return]
+
+
+class _Small(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + functional.relu(self.linear(x)) * 0.1
+
+
+class _Elementwise(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(65_536))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(3):
+            x = torch.tanh(x * self.scale) + x
+        return x
+
+
+class _Copies(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(16_384))
+        self.dropout = nn.Dropout(0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.dropout((x.clone() * self.scale + 0) * 1)  # type: ignore[no-any-return]
+
+
+class _Decaying(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.decay = nn.Parameter(torch.full((16_384,), 0.97))
+        self.bias = nn.Parameter(torch.randn(16_384))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(300):
+            x = x * self.decay
+        return x + self.bias

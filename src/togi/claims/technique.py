@@ -1,0 +1,199 @@
+"""The claims of techniques, measured: a technique alone against the same recipe without it, on a small model.
+
+The two run in processes of their own, verified, and take turns; ``decide`` says what is faster and what is faithful.
+Whether a technique pays for another model is for ``togi tune`` to find out.
+"""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass, field
+
+from togi.claims.claim import Measured, Proof, Verdict
+from togi.core.quantities import bounds, relative, significant, size, times
+from togi.core.records import ErrorReport, Facts, Footprint, Outcome, Recipe, Timing
+from togi.decide.faithful import accept
+from togi.decide.faster import BETWEEN_PROCESSES, Speed
+from togi.machine.describe import machine
+from togi.measure import compare
+from togi.techniques import all_techniques, recipe
+from togi.techniques.base import Options, Refuses, Technique
+from togi.worker.protocol import SubjectRef
+from togi.worker.stable import Stable
+from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
+
+_BUDGET_S, _MOST_S = 3.0, 12.0
+_ROUNDS = 10
+"""From 8 rounds on an interval has ends; a slow machine takes longer for them."""
+_LIMITS = Limits(timeout_s=120.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Test:
+    """How a technique's claim is put to the test."""
+
+    model: str
+    """A function of ``claims.formulas.models``."""
+    about: str
+    """That model, in words."""
+    expects: Speed = Speed.FASTER
+    memory: bool = False
+    """The claim is about memory too: a call's peak must be lower."""
+    options: Options = field(default_factory=dict)
+    """Of the technique; empty: the most promising of its own."""
+
+
+_CONVOLUTIONS = Test(model="convolutions", about="a small residual network")
+_TRANSFORMER = Test(model="transformer", about="four transformer blocks")
+_SMALL = Test(model="small_operations", about="sixty small layers")
+TESTS: dict[str, Test] = {
+    "drop_no_ops": Test(model="copies", about="elementwise operations between copies"),
+    "fold_batch_norm": _CONVOLUTIONS,
+    "merge_branches": Test(model="branches", about="RepVGG blocks as they are trained"),
+    "pad_channels": Test(model="odd_channels", about="a small residual network of 61 channels"),
+    "channels_last": _CONVOLUTIONS,
+    "channels_last_3d": Test(model="volumes", about="3 x 3 x 3 convolutions"),
+    "bf16": _TRANSFORMER,
+    "fp16": _TRANSFORMER,
+    "bf16_openvino": _TRANSFORMER,
+    "int8_onnxruntime": _CONVOLUTIONS,
+    "int8_openvino": _CONVOLUTIONS,
+    "tf32": _TRANSFORMER,
+    "aot_inductor": Test(
+        model="transformer", about="four transformer blocks", options={"freezing": True, "max_autotune": False}
+    ),
+    "cuda_graph": _SMALL,
+    "eager": Test(model="convolutions", about="a small residual network", expects=Speed.SAME),
+    "onnxruntime": _CONVOLUTIONS,
+    "openvino": _CONVOLUTIONS,
+    "torch_compile": Test(
+        model="transformer", about="four transformer blocks", options={"mode": "default", "freezing": True}
+    ),
+    "torch_tensorrt": _CONVOLUTIONS,
+    "torchscript": _CONVOLUTIONS,
+    "allocator": Test(model="large_activations", about="elementwise operations on 16 MiB"),
+    "cudnn_benchmark": _CONVOLUTIONS,
+    "flush_denormal": Test(model="decaying", about="a filter that decays to denormal numbers"),
+    "inference_mode": _SMALL,
+    "no_grad": Test(model="small_operations", about="sixty small layers", memory=True),
+    "threads": Test(model="small_operations", about="sixty small layers", options={"count": 1}),
+}
+"""Techniques of third parties, which are not in here, are tested on ``convolutions``."""
+
+
+def prove_technique(technique: Technique, *, device: str, seed: int, on_phase: OnPhase) -> Proof:
+    """Measure what the technique claims. ``device``: ``cpu`` or ``cuda``; one on which it cannot work is replaced.
+
+    Raises SubjectError only where the packaged model itself cannot be run.
+    """
+    test = TESTS.get(technique.id, _CONVOLUTIONS)
+    device = device if device.partition(":")[0] in technique.devices else min(technique.devices)
+    if untestable := _obstacle(technique, test, device):
+        return untestable
+    subject = SubjectRef.here("locator", f"togi.claims.formulas.models:{test.model}")
+    with Stable(subject, machine(device), device=device, seed=seed) as processes:
+        try:
+            facts, _, _ = processes.survey(_LIMITS, on_phase)
+            if isinstance(decision := technique.applies(facts), Refuses):
+                return _untested(technique, test, decision.reason)
+            without, with_ = _recipes(technique, test, facts)
+            with processes.start(without, facts, _LIMITS, on_phase) as reference:
+                reference.warm()
+                with processes.start(with_, facts, _LIMITS, on_phase) as running:
+                    running.warm()
+                    on_phase("measure")
+                    return _measure(technique, test, reference, running, seed)
+        except TrialEnded as ended:
+            return _untested(technique, test, f"{ended.trial.name}: {ended.ending.reason}", ended.ending.mend)
+
+
+def _needed(technique: Technique) -> list[Technique]:
+    """Techniques that provide what it needs, e.g. its engine."""
+    others = all_techniques().values()
+    return [next(other for other in others if need in other.provides) for need in sorted(technique.needs)]
+
+
+def _obstacle(technique: Technique, test: Test, device: str) -> Proof | None:
+    """What makes it pointless to start a process."""
+    if device.partition(":")[0] == "cuda" and machine(device).gpu is None:
+        return _untested(technique, test, "it needs a CUDA device, and none was found here")
+    for package in (package for one in (technique, *_needed(technique)) for package in one.packages):
+        if problem := package.missing():
+            return _untested(technique, test, problem, package.mend)
+    return None
+
+
+def _recipes(technique: Technique, test: Test, facts: Facts) -> tuple[Recipe, Recipe]:
+    """The same recipe without and with the technique."""
+    base = {needed.id: dict(next(iter(needed.options(facts)))) for needed in _needed(technique)}
+    options = test.options or dict(next(iter(technique.options(facts)), {}))
+    if technique.id == "no_grad":
+        return Recipe(), recipe(no_grad={})
+    grad_mode: dict[str, Options] = {} if "grad_mode" in technique.provides else {"no_grad": {}}
+    return recipe(**base, no_grad={}), recipe(**base, **grad_mode, **{technique.id: options})
+
+
+def _measure(technique: Technique, test: Test, reference: RunningTrial, running: RunningTrial, seed: int) -> Proof:
+    enough_s = min(_MOST_S, _ROUNDS * (reference.turn_s + running.turn_s))
+    result = compare(reference, running, budget_s=max(_BUDGET_S, enough_s), seed=seed)
+    timing = result.timing(running.name)
+    if timing is None or running.error is None:
+        return _untested(technique, test, result.sentence)
+    footprints = (reference.footprint(), running.footprint()) if test.memory else None
+    verdict, sentence = judge(technique, test, running.error, timing, footprints)
+    was, now = footprints or (None, None)
+    rows = (
+        Measured(
+            name=reference.recipe.label,
+            peak_bytes=was.peak_bytes if was else None,
+            median_ms=statistics.median(reference_ms for reference_ms, _ in timing.rounds_ms),
+        ),
+        Measured(
+            name=running.recipe.label,
+            peak_bytes=now.peak_bytes if now else None,
+            median_ms=timing.latency_ms.median,
+            speedup_x=timing.speedup_x,
+            note="; ".join(timing.noise.warnings),
+        ),
+    )
+    return Proof(claim=technique.id, verdict=verdict, sentence=sentence, setting=f"{test.about}, float32", rows=rows)
+
+
+def judge(
+    technique: Technique,
+    test: Test,
+    error: ErrorReport,
+    timing: Timing,
+    footprints: tuple[Footprint, Footprint] | None = None,
+) -> tuple[Verdict, str]:
+    """The verdict on the claim, and its figures in a sentence.
+
+    Args:
+        footprints: without and with the technique, where its claim is about memory.
+    """
+    outcome, wrong = accept(error, exact=technique.exact, max_error=None if technique.exact else float("inf"))
+    if outcome is Outcome.WRONG:
+        return Verdict.REFUTED, f"Its output is wrong on {test.about}: {wrong}."
+    speed, found = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x
+    figures = f"{times(found.median)} the speed of the same without it ({bounds(found)}) on {test.about}"
+    right = (
+        "as right as plain eager"
+        if error.faithful
+        else (f"approximate: relative error {relative(error.rmse)}, {significant(error.units, 2)} times eager's own")
+    )
+    if speed is Speed.UNCLEAR:
+        return Verdict.UNTESTED, f"It cannot be told on this machine now: about {figures}. Repeat it when it is quiet."
+    verdict = Verdict.HOLDS if speed is test.expects else Verdict.REFUTED
+    said = {Speed.FASTER: "Faster", Speed.SAME: "No difference that matters", Speed.SLOWER: "Slower"}[speed]
+    if footprints is not None:
+        less = footprints[1].peak_bytes < footprints[0].peak_bytes
+        if less != (verdict is Verdict.HOLDS):
+            verdict = Verdict.HOLDS_IN_PART
+        said = f"A call's peak goes from {size(footprints[0].peak_bytes)} to {size(footprints[1].peak_bytes)}. {said}"
+    return verdict, f"{said}: {figures}, {right}."
+
+
+def _untested(technique: Technique, test: Test, reason: str, fix: str = "") -> Proof:
+    return Proof(
+        claim=technique.id, verdict=Verdict.UNTESTED, sentence=f"{reason}.", setting=f"{test.about}, float32", fix=fix
+    )

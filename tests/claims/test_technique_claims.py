@@ -1,0 +1,127 @@
+"""What techniques claim is measured on a small model, or it is said why it cannot be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from togi.claims import Verdict
+from togi.claims.prove import prove
+from togi.claims.technique import TESTS, Test, judge
+from togi.cli.app import run
+from togi.core.records import ErrorReport, Footprint, Interval, Timing
+from togi.machine.describe import machine
+from togi.techniques import all_techniques, technique
+from togi.techniques.base import Applies, Package
+
+MIB = 2**20
+TEST = Test(model="convolutions", about="a model")
+FAITHFUL = ErrorReport(faithful=True, units=1.2, rmse=1e-7, max_abs=1e-6)
+FAR = ErrorReport(faithful=False, units=9_000.0, rmse=4e-3, max_abs=2e-2)
+BUILT_IN = [id for id, one in all_techniques().items() if type(one).__module__.startswith("togi.")]
+
+
+def timing(low: float, high: float) -> Timing:
+    speedup = Interval(median=min(1.1, high) if low < 1.1 else (low + high) / 2, low=low, high=high)
+    return Timing(latency_ms=Interval(median=1, low=1, high=1), speedup_x=speedup, rounds_ms=((2.0, 1.0),))
+
+
+def test_every_built_in_technique_has_a_test_of_its_claim() -> None:
+    assert set(TESTS) == set(BUILT_IN)
+
+
+@pytest.mark.parametrize(
+    "id", [id for id in BUILT_IN if technique(id).stage in ("rewrite", "layout") or id == "flush_denormal"]
+)
+def test_the_model_holds_what_the_technique_works_on(id: str) -> None:
+    from togi.claims.formulas import models
+    from togi.techniques.conformance import candidate_of
+
+    found = technique(id)
+    candidate = candidate_of(*_made(getattr(models, TESTS[id].model)))
+    assert found.applies(candidate.facts) == Applies()
+    options = dict(found.options(candidate.facts)[0])
+    found.apply(found.configure(candidate, options), options)  # raises Refused where there is nothing to do
+
+
+def _made(factory: Any) -> tuple[Any, list[Any]]:
+    module, sample = factory()
+    return module.eval(), [sample]
+
+
+def test_without_a_gpu_a_cuda_technique_cannot_be_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    if machine("cuda").gpu is not None:
+        pytest.skip("there is a GPU here")
+    assert run(["explain", "tf32", "--prove", "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    (proof,) = document["proofs"]
+    assert (document["kind"], proof["claim"], proof["verdict"]) == ("proofs", "tf32", "cannot be tested here")
+    assert "it needs a CUDA device" in proof["sentence"]
+    assert run(["explain", "cuda-graph", "--prove"]) == 0
+    assert "cannot be tested here" in capsys.readouterr().out
+
+
+def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Package, "missing", lambda package: f"{package.distribution} is not installed")
+    proof = prove("int8_onnxruntime")
+    assert proof.verdict is Verdict.UNTESTED
+    assert (proof.sentence, proof.fix) == ("onnxruntime is not installed.", "pip install 'togi[onnx]'")
+
+
+@pytest.mark.parametrize("id", ["no_grad", "flush_denormal", "fold-batch-norm"])
+def test_a_claim_is_measured_beside_the_same_without_the_technique(id: str) -> None:
+    """The figures are the machine's; that both took turns, and that the verdict follows from the interval, is ours."""
+    proof = prove(id)
+    without, with_ = proof.rows
+    name = id.replace("-", "_")
+    assert name not in without.name
+    assert name in with_.name
+    assert without.median_ms is not None
+    assert with_.median_ms is not None
+    assert with_.speedup_x is not None
+    assert (proof.verdict is Verdict.UNTESTED) == ("cannot be told" in proof.sentence)
+    assert "wrong" not in proof.sentence
+    if id == "no_grad":
+        assert without.peak_bytes is not None
+        assert with_.peak_bytes is not None
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (1.2, 1.3, Verdict.HOLDS),
+        (0.99, 1.01, Verdict.REFUTED),
+        (0.7, 0.8, Verdict.REFUTED),
+        (0.9, 1.3, Verdict.UNTESTED),
+        (0.0, float("inf"), Verdict.UNTESTED),
+    ],
+)
+def test_the_interval_decides(low: float, high: float, verdict: Verdict) -> None:
+    found, sentence = judge(technique("channels_last"), TEST, FAITHFUL, timing(low, high))
+    assert found is verdict
+    assert "inf" not in sentence
+    assert "a model" in sentence
+
+
+def test_a_wrong_output_refutes_an_exact_technique_and_not_an_approximate_one() -> None:
+    fast = timing(1.4, 1.5)
+    assert judge(technique("channels_last"), TEST, FAR, fast)[0] is Verdict.REFUTED
+    verdict, sentence = judge(technique("bf16"), TEST, FAR, fast)
+    assert verdict is Verdict.HOLDS
+    assert "approximate: relative error 4.0e-03" in sentence
+
+
+def test_a_claim_about_memory_too_holds_in_part_where_one_of_the_two_holds() -> None:
+    less = (Footprint(idle_bytes=0, peak_bytes=9 * MIB), Footprint(idle_bytes=0, peak_bytes=3 * MIB))
+    no_grad = technique("no_grad")
+    assert judge(no_grad, TEST, FAITHFUL, timing(1.2, 1.3), less)[0] is Verdict.HOLDS
+    assert judge(no_grad, TEST, FAITHFUL, timing(0.99, 1.01), less)[0] is Verdict.HOLDS_IN_PART
+    assert judge(no_grad, TEST, FAITHFUL, timing(1.2, 1.3), less[::-1])[0] is Verdict.HOLDS_IN_PART
+    assert judge(no_grad, TEST, FAITHFUL, timing(0.99, 1.01), less[::-1])[0] is Verdict.REFUTED
+
+
+def test_a_name_that_is_neither_a_claim_nor_a_technique_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["explain", "channels-first", "--prove"]) == 2
+    assert "did you mean 'channels_last'" in capsys.readouterr().err
