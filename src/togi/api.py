@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
+import togi.render.display  # noqa: F401 (results show themselves when they are printed)
 from togi.artifact.save import check_writable, publish
 from togi.core.effort import Effort
 from togi.core.errors import SubjectError, TogiError
@@ -92,6 +93,13 @@ class StudyResult:
 
     def save(self, path: PathOrName, *, force: bool = False) -> Path:
         return self.best.save(path, force=force)
+
+    def __str__(self) -> str:
+        return str(self.record)
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks."""
+        return self.record._repr_html_()
 
     @property
     def trials(self) -> tuple[Trial, ...]:

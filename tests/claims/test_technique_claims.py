@@ -9,7 +9,7 @@ import pytest
 
 from togi.claims import Verdict
 from togi.claims.prove import prove
-from togi.claims.technique import TESTS, Test, judge
+from togi.claims.technique import EXPERIMENTS, Experiment, judge
 from togi.cli.app import run
 from togi.core.records import ErrorReport, Footprint, Interval, Timing
 from togi.machine.describe import machine
@@ -17,7 +17,7 @@ from togi.techniques import all_techniques, technique
 from togi.techniques.base import Applies, Package
 
 MIB = 2**20
-TEST = Test(model="convolutions", about="a model")
+EXPERIMENT = Experiment(model="convolutions", about="a model")
 FAITHFUL = ErrorReport(faithful=True, units=1.2, rmse=1e-7, max_abs=1e-6)
 FAR = ErrorReport(faithful=False, units=9_000.0, rmse=4e-3, max_abs=2e-2)
 BUILT_IN = [id for id, one in all_techniques().items() if type(one).__module__.startswith("togi.")]
@@ -29,7 +29,7 @@ def timing(low: float, high: float) -> Timing:
 
 
 def test_every_built_in_technique_has_a_test_of_its_claim() -> None:
-    assert set(TESTS) == set(BUILT_IN)
+    assert set(EXPERIMENTS) == set(BUILT_IN)
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_model_holds_what_the_technique_works_on(id: str) -> None:
     from togi.techniques.conformance import candidate_of
 
     found = technique(id)
-    candidate = candidate_of(*_made(getattr(models, TESTS[id].model)))
+    candidate = candidate_of(*_made(getattr(models, EXPERIMENTS[id].model)))
     assert found.applies(candidate.facts) == Applies()
     options = dict(found.options(candidate.facts)[0])
     found.apply(found.configure(candidate, options), options)  # raises Refused where there is nothing to do
@@ -99,7 +99,7 @@ def test_a_claim_is_measured_beside_the_same_without_the_technique(id: str) -> N
     ],
 )
 def test_the_interval_decides(low: float, high: float, verdict: Verdict) -> None:
-    found, sentence = judge(technique("channels_last"), TEST, FAITHFUL, timing(low, high))
+    found, sentence = judge(technique("channels_last"), EXPERIMENT, FAITHFUL, timing(low, high))
     assert found is verdict
     assert "inf" not in sentence
     assert "a model" in sentence
@@ -107,8 +107,8 @@ def test_the_interval_decides(low: float, high: float, verdict: Verdict) -> None
 
 def test_a_wrong_output_refutes_an_exact_technique_and_not_an_approximate_one() -> None:
     fast = timing(1.4, 1.5)
-    assert judge(technique("channels_last"), TEST, FAR, fast)[0] is Verdict.REFUTED
-    verdict, sentence = judge(technique("bf16"), TEST, FAR, fast)
+    assert judge(technique("channels_last"), EXPERIMENT, FAR, fast)[0] is Verdict.REFUTED
+    verdict, sentence = judge(technique("bf16"), EXPERIMENT, FAR, fast)
     assert verdict is Verdict.HOLDS
     assert "approximate: relative error 4.0e-03" in sentence
 
@@ -116,10 +116,10 @@ def test_a_wrong_output_refutes_an_exact_technique_and_not_an_approximate_one() 
 def test_a_claim_about_memory_too_holds_in_part_where_one_of_the_two_holds() -> None:
     less = (Footprint(idle_bytes=0, peak_bytes=9 * MIB), Footprint(idle_bytes=0, peak_bytes=3 * MIB))
     no_grad = technique("no_grad")
-    assert judge(no_grad, TEST, FAITHFUL, timing(1.2, 1.3), less)[0] is Verdict.HOLDS
-    assert judge(no_grad, TEST, FAITHFUL, timing(0.99, 1.01), less)[0] is Verdict.HOLDS_IN_PART
-    assert judge(no_grad, TEST, FAITHFUL, timing(1.2, 1.3), less[::-1])[0] is Verdict.HOLDS_IN_PART
-    assert judge(no_grad, TEST, FAITHFUL, timing(0.99, 1.01), less[::-1])[0] is Verdict.REFUTED
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(1.2, 1.3), less)[0] is Verdict.HOLDS
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.99, 1.01), less)[0] is Verdict.HOLDS_IN_PART
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(1.2, 1.3), less[::-1])[0] is Verdict.HOLDS_IN_PART
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.99, 1.01), less[::-1])[0] is Verdict.REFUTED
 
 
 def test_a_name_that_is_neither_a_claim_nor_a_technique_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

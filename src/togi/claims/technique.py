@@ -29,8 +29,8 @@ _LIMITS = Limits(timeout_s=120.0)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Test:
-    """How a technique's claim is put to the test."""
+class Experiment:
+    """How the claim of a technique is tested."""
 
     model: str
     """A function of ``claims.formulas.models``."""
@@ -43,40 +43,40 @@ class Test:
     """Of the technique; empty: the most promising of its own."""
 
 
-_CONVOLUTIONS = Test(model="convolutions", about="a small residual network")
-_TRANSFORMER = Test(model="transformer", about="four transformer blocks")
-_SMALL = Test(model="small_operations", about="sixty small layers")
-TESTS: dict[str, Test] = {
-    "drop_no_ops": Test(model="copies", about="elementwise operations between copies"),
+_CONVOLUTIONS = Experiment(model="convolutions", about="a small residual network")
+_TRANSFORMER = Experiment(model="transformer", about="four transformer blocks")
+_SMALL = Experiment(model="small_operations", about="sixty small layers")
+EXPERIMENTS: dict[str, Experiment] = {
+    "drop_no_ops": Experiment(model="copies", about="elementwise operations between copies"),
     "fold_batch_norm": _CONVOLUTIONS,
-    "merge_branches": Test(model="branches", about="RepVGG blocks as they are trained"),
-    "pad_channels": Test(model="odd_channels", about="a small residual network of 61 channels"),
+    "merge_branches": Experiment(model="branches", about="RepVGG blocks as they are trained"),
+    "pad_channels": Experiment(model="odd_channels", about="a small residual network of 61 channels"),
     "channels_last": _CONVOLUTIONS,
-    "channels_last_3d": Test(model="volumes", about="3 x 3 x 3 convolutions"),
+    "channels_last_3d": Experiment(model="volumes", about="3 x 3 x 3 convolutions"),
     "bf16": _TRANSFORMER,
     "fp16": _TRANSFORMER,
     "bf16_openvino": _TRANSFORMER,
     "int8_onnxruntime": _CONVOLUTIONS,
     "int8_openvino": _CONVOLUTIONS,
     "tf32": _TRANSFORMER,
-    "aot_inductor": Test(
+    "aot_inductor": Experiment(
         model="transformer", about="four transformer blocks", options={"freezing": True, "max_autotune": False}
     ),
     "cuda_graph": _SMALL,
-    "eager": Test(model="convolutions", about="a small residual network", expects=Speed.SAME),
+    "eager": Experiment(model="convolutions", about="a small residual network", expects=Speed.SAME),
     "onnxruntime": _CONVOLUTIONS,
     "openvino": _CONVOLUTIONS,
-    "torch_compile": Test(
+    "torch_compile": Experiment(
         model="transformer", about="four transformer blocks", options={"mode": "default", "freezing": True}
     ),
     "torch_tensorrt": _CONVOLUTIONS,
     "torchscript": _CONVOLUTIONS,
-    "allocator": Test(model="large_activations", about="elementwise operations on 16 MiB"),
+    "allocator": Experiment(model="large_activations", about="elementwise operations on 16 MiB"),
     "cudnn_benchmark": _CONVOLUTIONS,
-    "flush_denormal": Test(model="decaying", about="a filter that decays to denormal numbers"),
+    "flush_denormal": Experiment(model="decaying", about="a filter that decays to denormal numbers"),
     "inference_mode": _SMALL,
-    "no_grad": Test(model="small_operations", about="sixty small layers", memory=True),
-    "threads": Test(model="small_operations", about="sixty small layers", options={"count": 1}),
+    "no_grad": Experiment(model="small_operations", about="sixty small layers", memory=True),
+    "threads": Experiment(model="small_operations", about="sixty small layers", options={"count": 1}),
 }
 """Techniques of third parties, which are not in here, are tested on ``convolutions``."""
 
@@ -86,25 +86,25 @@ def prove_technique(technique: Technique, *, device: str, seed: int, on_phase: O
 
     Raises SubjectError only where the packaged model itself cannot be run.
     """
-    test = TESTS.get(technique.id, _CONVOLUTIONS)
+    experiment = EXPERIMENTS.get(technique.id, _CONVOLUTIONS)
     device = device if device.partition(":")[0] in technique.devices else min(technique.devices)
-    if untestable := _obstacle(technique, test, device):
+    if untestable := _obstacle(technique, experiment, device):
         return untestable
-    subject = SubjectRef.here("locator", f"togi.claims.formulas.models:{test.model}")
+    subject = SubjectRef.here("locator", f"togi.claims.formulas.models:{experiment.model}")
     with Stable(subject, machine(device), device=device, seed=seed) as processes:
         try:
             facts, _, _ = processes.survey(_LIMITS, on_phase)
             if isinstance(decision := technique.applies(facts), Refuses):
-                return _untested(technique, test, decision.reason)
-            without, with_ = _recipes(technique, test, facts)
+                return _untested(technique, experiment, decision.reason)
+            without, with_ = _recipes(technique, experiment, facts)
             with processes.start(without, facts, _LIMITS, on_phase) as reference:
                 reference.warm()
                 with processes.start(with_, facts, _LIMITS, on_phase) as running:
                     running.warm()
                     on_phase("measure")
-                    return _measure(technique, test, reference, running, seed)
+                    return _measure(technique, experiment, reference, running, seed)
         except TrialEnded as ended:
-            return _untested(technique, test, f"{ended.trial.name}: {ended.ending.reason}", ended.ending.mend)
+            return _untested(technique, experiment, f"{ended.trial.name}: {ended.ending.reason}", ended.ending.mend)
 
 
 def _needed(technique: Technique) -> list[Technique]:
@@ -113,34 +113,36 @@ def _needed(technique: Technique) -> list[Technique]:
     return [next(other for other in others if need in other.provides) for need in sorted(technique.needs)]
 
 
-def _obstacle(technique: Technique, test: Test, device: str) -> Proof | None:
+def _obstacle(technique: Technique, experiment: Experiment, device: str) -> Proof | None:
     """What makes it pointless to start a process."""
     if device.partition(":")[0] == "cuda" and machine(device).gpu is None:
-        return _untested(technique, test, "it needs a CUDA device, and none was found here")
+        return _untested(technique, experiment, "it needs a CUDA device, and none was found here")
     for package in (package for one in (technique, *_needed(technique)) for package in one.packages):
         if problem := package.missing():
-            return _untested(technique, test, problem, package.mend)
+            return _untested(technique, experiment, problem, package.mend)
     return None
 
 
-def _recipes(technique: Technique, test: Test, facts: Facts) -> tuple[Recipe, Recipe]:
+def _recipes(technique: Technique, experiment: Experiment, facts: Facts) -> tuple[Recipe, Recipe]:
     """The same recipe without and with the technique."""
     base = {needed.id: dict(next(iter(needed.options(facts)))) for needed in _needed(technique)}
-    options = test.options or dict(next(iter(technique.options(facts)), {}))
+    options = experiment.options or dict(next(iter(technique.options(facts)), {}))
     if technique.id == "no_grad":
         return Recipe(), recipe(no_grad={})
     grad_mode: dict[str, Options] = {} if "grad_mode" in technique.provides else {"no_grad": {}}
     return recipe(**base, no_grad={}), recipe(**base, **grad_mode, **{technique.id: options})
 
 
-def _measure(technique: Technique, test: Test, reference: RunningTrial, running: RunningTrial, seed: int) -> Proof:
+def _measure(
+    technique: Technique, experiment: Experiment, reference: RunningTrial, running: RunningTrial, seed: int
+) -> Proof:
     enough_s = min(_MOST_S, _ROUNDS * (reference.turn_s + running.turn_s))
     result = compare(reference, running, budget_s=max(_BUDGET_S, enough_s), seed=seed)
     timing = result.timing(running.name)
     if timing is None or running.error is None:
-        return _untested(technique, test, result.sentence)
-    footprints = (reference.footprint(), running.footprint()) if test.memory else None
-    verdict, sentence = judge(technique, test, running.error, timing, footprints)
+        return _untested(technique, experiment, result.sentence)
+    footprints = (reference.footprint(), running.footprint()) if experiment.memory else None
+    verdict, sentence = judge(technique, experiment, running.error, timing, footprints)
     was, now = footprints or (None, None)
     rows = (
         Measured(
@@ -156,12 +158,14 @@ def _measure(technique: Technique, test: Test, reference: RunningTrial, running:
             note="; ".join(timing.noise.warnings),
         ),
     )
-    return Proof(claim=technique.id, verdict=verdict, sentence=sentence, setting=f"{test.about}, float32", rows=rows)
+    return Proof(
+        claim=technique.id, verdict=verdict, sentence=sentence, setting=f"{experiment.about}, float32", rows=rows
+    )
 
 
 def judge(
     technique: Technique,
-    test: Test,
+    experiment: Experiment,
     error: ErrorReport,
     timing: Timing,
     footprints: tuple[Footprint, Footprint] | None = None,
@@ -173,9 +177,9 @@ def judge(
     """
     outcome, wrong = accept(error, exact=technique.exact, max_error=None if technique.exact else float("inf"))
     if outcome is Outcome.WRONG:
-        return Verdict.REFUTED, f"Its output is wrong on {test.about}: {wrong}."
+        return Verdict.REFUTED, f"Its output is wrong on {experiment.about}: {wrong}."
     speed, found = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x
-    figures = f"{times(found.median)} the speed of the same without it ({bounds(found)}) on {test.about}"
+    figures = f"{times(found.median)} the speed of the same without it ({bounds(found)}) on {experiment.about}"
     right = (
         "as right as plain eager"
         if error.faithful
@@ -183,7 +187,7 @@ def judge(
     )
     if speed is Speed.UNCLEAR:
         return Verdict.UNTESTED, f"It cannot be told on this machine now: about {figures}. Repeat it when it is quiet."
-    verdict = Verdict.HOLDS if speed is test.expects else Verdict.REFUTED
+    verdict = Verdict.HOLDS if speed is experiment.expects else Verdict.REFUTED
     said = {Speed.FASTER: "Faster", Speed.SAME: "No difference that matters", Speed.SLOWER: "Slower"}[speed]
     if footprints is not None:
         less = footprints[1].peak_bytes < footprints[0].peak_bytes
@@ -193,7 +197,11 @@ def judge(
     return verdict, f"{said}: {figures}, {right}."
 
 
-def _untested(technique: Technique, test: Test, reason: str, fix: str = "") -> Proof:
+def _untested(technique: Technique, experiment: Experiment, reason: str, fix: str = "") -> Proof:
     return Proof(
-        claim=technique.id, verdict=Verdict.UNTESTED, sentence=f"{reason}.", setting=f"{test.about}, float32", fix=fix
+        claim=technique.id,
+        verdict=Verdict.UNTESTED,
+        sentence=f"{reason}.",
+        setting=f"{experiment.about}, float32",
+        fix=fix,
     )

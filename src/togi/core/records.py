@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from togi.core.display import as_html, as_text
+
 SCHEMA_VERSION = 1
 """Version of every JSON document and journal that togi writes. Raised when a field changes its meaning or goes away."""
 
@@ -27,6 +29,13 @@ class Record(BaseModel):
     """Base of all records: immutable, no unknown fields, compared by value."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
+
+    def __str__(self) -> str:
+        return as_text(self) or super().__str__()
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks; None makes them show the fields."""
+        return as_html(self)
 
     def to_json(self) -> str:
         """One line of JSON."""

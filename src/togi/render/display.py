@@ -1,0 +1,89 @@
+"""What ``print`` and a notebook show of the results of ``togi.tune``, ``bench``, ``memory`` and ``fit``.
+
+Importing it registers the functions; what draws (rich, Jinja2) is imported when something is shown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from togi.core.display import as_html, as_text
+from togi.core.records import Study
+from togi.footprint.account.record import Account
+from togi.footprint.fit.record import FitResult
+from togi.footprint.prediction.record import Prediction
+from togi.footprint.snapshot.record import SnapshotAccount
+from togi.study.comparison import Comparison
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+_WIDTH = 100
+
+
+@as_text.register
+def _study(study: Study) -> str:
+    from togi.render.study_text import study_text
+
+    return _plain(study_text(study, width=_WIDTH))
+
+
+@as_text.register
+def _comparison(comparison: Comparison) -> str:
+    from togi.render.study_text import comparison_text
+
+    return _plain(comparison_text(comparison))
+
+
+@as_text.register
+def _account(account: Account) -> str:
+    from togi.render.memory_text import account_text
+
+    return _plain(account_text(account))
+
+
+@as_text.register
+def _prediction(prediction: Prediction) -> str:
+    from togi.render.memory_text import prediction_text
+
+    return _plain(prediction_text(prediction))
+
+
+@as_text.register
+def _snapshot(account: SnapshotAccount) -> str:
+    from togi.render.snapshot_text import snapshot_text
+
+    return _plain(snapshot_text(account))
+
+
+@as_text.register
+def _fit(result: FitResult) -> str:
+    from togi.render.fit_text import fit_text
+
+    return _plain(fit_text(result))
+
+
+@as_html.register
+def _study_html(study: Study) -> str:
+    from togi.render.html import study_fragment
+
+    return study_fragment(study)
+
+
+@as_html.register
+def _comparison_html(comparison: Comparison) -> str:
+    from togi.render.html import comparison_fragment
+
+    return comparison_fragment(comparison)
+
+
+def _plain(text: RenderableType) -> str:
+    """Without colours, and without the spaces that pad lines."""
+    import io
+
+    from rich.console import Console
+
+    console = Console(file=io.StringIO(), width=_WIDTH, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(text)
+    return "\n".join(line.rstrip() for line in capture.get().splitlines())
