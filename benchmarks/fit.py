@@ -28,8 +28,8 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
-from togi.footprint.fit.measured import measured_peak_bytes, static_bytes
-from togi.footprint.fit.planner import Planner
+from togi.footprint.fit.measure import measured_peak_bytes, static_bytes
+from togi.footprint.fit.training.planner import TrainingPlanner
 from togi.footprint.step import Step, make_step
 from togi.machine.describe import machine
 from togi.subject.inputs import Subject
@@ -164,7 +164,7 @@ def measure(name: str, budgets: list[str], turns: int, planning_s: float, share:
     rows = {way: {"way": way, "peak": peak_under(step, context)} for way, context in ways.items()}
     static = static_bytes(step)
     started = time.perf_counter()
-    planner = Planner(step)
+    planner = TrainingPlanner(step)
     prepared_s = time.perf_counter() - started
     for budget in budgets:
         limit = budget_bytes(budget, static, rows)
@@ -178,7 +178,7 @@ def measure(name: str, budgets: list[str], turns: int, planning_s: float, share:
             "budget": limit,
             "planning_s": prepared_s + time.perf_counter() - started,
             "exact": found.proof.exact,
-            "treated": len(found.plan.treatments),
+            "treated": len(found.plan.policies),
             "tried": found.plans_tried,
         }
         print(json.dumps(rows[way]), flush=True)

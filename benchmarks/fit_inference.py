@@ -20,8 +20,8 @@ from typing import Any
 
 import torch
 
-from togi.footprint.fit.inference.make import InferencePlanner
-from togi.footprint.fit.measured import step_ms
+from togi.footprint.fit.inference.planner import InferencePlanner
+from togi.footprint.fit.measure import step_ms
 from togi.footprint.fit.plan import Plan
 from togi.footprint.step import Step, make_step
 from togi.machine.describe import machine

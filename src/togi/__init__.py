@@ -11,6 +11,7 @@ from typing import Any
 __version__ = "0.1.0"
 
 _PUBLIC = {
+    "FitError": "togi.core.errors",
     "Inputs": "togi.subject.inputs",
     "Plan": "togi.footprint.fit.plan",
     "Subject": "togi.subject.inputs",
@@ -28,6 +29,7 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "FitError",
     "Inputs",
     "Plan",
     "Subject",

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from togi.artifact.honed import Honed
     from togi.footprint.account.make import Watched
     from togi.footprint.account.record import Account
-    from togi.footprint.fit.record import FitResult
+    from togi.footprint.fit.result import FitResult
     from togi.footprint.prediction.record import Prediction
     from togi.footprint.snapshot.record import SnapshotAccount
     from togi.lint.finding import CheckResult
@@ -339,7 +339,7 @@ def fit(
         TogiError: bad subject or option, gradients that differ between equal runs, a step that cannot be repeated.
     """
     from togi.core.quantities import parse_size
-    from togi.footprint.fit.record import FitResult
+    from togi.footprint.fit.result import FitResult
     from togi.footprint.options import check_options
     from togi.worker.errand import run_errand
 
@@ -349,6 +349,7 @@ def fit(
         )
     check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
     payload = {
+        "train": train,
         "budget_bytes": parse_size(memory),
         "optimizer": optimizer,
         "batch": batch,
@@ -361,7 +362,7 @@ def fit(
     with _reference(subject, inputs, {"step": step}) as (ref, name):
         answer = run_errand(
             ref,
-            "togi.footprint.fit.errand:fit" if train else "togi.footprint.fit.inference.errand:fit",
+            "togi.footprint.fit.calls:fit",
             payload,
             purpose="fitted",
             device=device,

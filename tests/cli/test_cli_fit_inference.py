@@ -51,7 +51,7 @@ def test_json_and_exit_code_when_nothing_fits(file: str, capsys: pytest.CaptureF
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] is False
     assert found["train"] is False
-    assert found["plan"]["treatments"] == []
+    assert found["plan"]["policies"] == []
 
 
 def test_from_python_with_a_live_module() -> None:

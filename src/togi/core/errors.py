@@ -49,6 +49,10 @@ class BudgetError(QuantityError):
     """A number of bytes that is not one, or that cannot hold what the call has to return."""
 
 
+class FitError(TogiError):
+    """A plan that cannot be made, applied or trusted. It is raised before a wrong gradient is used."""
+
+
 class Refused(Exception):
     """Raised by ``Technique.apply`` when only building could show that it does not apply. Message: the reason."""
 

@@ -10,9 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from togi.core.quantities import milliseconds, plural, seconds, size, times
-from togi.footprint.fit.chunk import Chunk
-from togi.footprint.fit.plan import Action, Treatment
-from togi.footprint.fit.record import FitResult
+from togi.footprint.fit.policies import Action, Chunk, SavePolicy
+from togi.footprint.fit.result import FitResult
 from togi.render.terminal import bullets, clean, stack, table
 
 _ACTIONS = {
@@ -27,10 +26,10 @@ _KINDS = 3
 def fit_text(result: FitResult, *, out: str | None = None, limit: int = 12) -> RenderableType:
     """The verdict with its proof, what the plan changes, the front of peak against time, and how to apply the plan."""
     plan = result.plan
-    changes = bool(plan.treatments or plan.chunks or plan.micro_batches > 1)
+    changes = bool(plan.policies or plan.chunks or plan.micro_batches > 1)
     return stack(
         Group(_verdict(result, changes), *(Text(f"  {line}") for line in _proof(result))),
-        _treatments(plan.treatments, limit) if plan.treatments else None,
+        _treatments(plan.policies, limit) if plan.policies else None,
         _chunks(plan.chunks, limit) if plan.chunks else None,
         _front(result) if len(result.front) > 1 else None,
         Text("\n".join(_next(result, out)), "dim") if changes and result.fits else None,
@@ -85,7 +84,7 @@ def _proof(result: FitResult) -> Iterator[str]:
     yield f"{plural(result.plans_tried, 'plan')} {tried}, in {seconds(result.planning_s)}"
 
 
-def _treatments(treatments: Sequence[Treatment], limit: int) -> Table:
+def _treatments(treatments: Sequence[SavePolicy], limit: int) -> Table:
     """By module; modules are put together by their names until they are few enough to read."""
     groups = _together(treatments, limit)
     made = table("module", "treatment", "bytes", "repeats", left=("treatment",), wide=False)
@@ -95,10 +94,10 @@ def _treatments(treatments: Sequence[Treatment], limit: int) -> Table:
     return made
 
 
-def _together(treatments: Sequence[Treatment], limit: int) -> dict[str, list[Treatment]]:
+def _together(treatments: Sequence[SavePolicy], limit: int) -> dict[str, list[SavePolicy]]:
     depth = max((one.module.count(".") + 1 for one in treatments), default=1)
     while True:
-        groups: dict[str, list[Treatment]] = {}
+        groups: dict[str, list[SavePolicy]] = {}
         for one in treatments:
             groups.setdefault(".".join(one.module.split(".")[:depth]), []).append(one)
         if len(groups) <= limit or depth == 1:
@@ -106,7 +105,7 @@ def _together(treatments: Sequence[Treatment], limit: int) -> dict[str, list[Tre
         depth -= 1
 
 
-def _what(group: Sequence[Treatment]) -> str:
+def _what(group: Sequence[SavePolicy]) -> str:
     said = []
     for action, words in _ACTIONS.items():
         kinds = Counter(_operator(one.value) for one in group if one.action is action)
@@ -148,7 +147,7 @@ def _front(result: FitResult) -> Table:
         fits = "fits" if point.peak_bytes <= result.budget_bytes else ""
         cost_ms = point.recompute_ms if result.train else point.step_ms
         cost = milliseconds(cost_ms) if cost_ms is not None else "not run"
-        made.add_row(size(point.peak_bytes), cost, str(point.treatments), fits)
+        made.add_row(size(point.peak_bytes), cost, str(point.changes), fits)
     return made
 
 

@@ -11,13 +11,15 @@ import torch
 from torch import Tensor, nn
 from training_steps import Block
 
-from togi.footprint.fit.errors import FitError
-from togi.footprint.fit.plan import Plan, Treatment
-from togi.footprint.fit.treated import TreatedForward, is_treated
+from togi.core.errors import FitError
+from togi.footprint.fit.forward import forward_of
+from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.policies import SavePolicy
+from togi.footprint.fit.training.saved_tensors import SavingForward
 
 PLAN = Plan(
-    treatments=tuple(
-        Treatment(value=value, module="0.norm")
+    policies=tuple(
+        SavePolicy(value=value, module="0.norm")
         for value in ("aten.native_batch_norm.default#0", "aten.relu_.default#0.w0", "aten.mul.Tensor#1")
     ),
     budget_bytes=7,
@@ -43,14 +45,14 @@ def test_names_copies_and_pickles(plan: Plan) -> None:
     assert list(module.state_dict()) == names
     for other in (copy.deepcopy(module), pickle.loads(pickle.dumps(module))):
         treated = vars(other)["forward"]
-        assert isinstance(treated, TreatedForward)
+        assert isinstance(treated, SavingForward)
         assert treated.module is other
         assert all(map(torch.equal, expected, _gradients(other)))
         plan.remove(other)
-        assert not is_treated(other)
-    assert is_treated(module)
+        assert forward_of(other) is None
+    assert forward_of(module) is not None
     plan.remove()
-    assert not is_treated(module)
+    assert forward_of(module) is None
     assert "forward" not in vars(module)
 
 
@@ -67,7 +69,7 @@ def test_a_forward_set_by_others_is_used_and_restored(plan: Plan) -> None:
 
 def test_without_gradients_nothing_is_recorded(plan: Plan, monkeypatch: pytest.MonkeyPatch) -> None:
     module = plan.apply(nn.Sequential(Block(), Block()))
-    monkeypatch.setattr("togi.footprint.fit.treated.Keeper", None)
+    monkeypatch.setattr("togi.footprint.fit.training.saved_tensors.SavedTensorHooks", None)
     with torch.no_grad():
         module(torch.ones(1, 4, 5, 5))
     with pytest.raises(TypeError):
@@ -85,9 +87,9 @@ def test_code_that_forbids_hooks_is_named(plan: Plan) -> None:
 
 def test_plans_that_do_not_belong_change_nothing(plan: Plan) -> None:
     other = nn.Sequential(nn.Linear(2, 2))
-    with pytest.raises(FitError, match=r"'0\.norm', which Sequential does not have"):
+    with pytest.raises(FitError, match=r"names '0\.norm', which it does not have"):
         plan.apply(other)
-    assert not is_treated(other)
+    assert forward_of(other) is None
     scripted = torch.jit.trace(Block().eval(), torch.ones(1, 4, 5, 5))
     with pytest.raises(FitError, match="TorchScript"):
         Plan().apply(scripted)

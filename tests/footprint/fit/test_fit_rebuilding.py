@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.autograd.graph import save_on_cpu
 from training_steps import STEPS, Block
 
-from togi.footprint.fit.errors import FitError
-from togi.footprint.fit.keeping import Keeper
-from togi.footprint.fit.observe import observe, watched_by
-from togi.footprint.fit.plan import Action, Plan, Treatment
-from togi.footprint.fit.proof import Outcome, compare, outcome_of, same_beginning
-from togi.footprint.fit.rebuild import needed
-from togi.footprint.fit.values import Operation, Slot, Value
+from togi.core.errors import FitError
+from togi.footprint.fit.measure import same_start
+from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.policies import Action, SavePolicy
+from togi.footprint.fit.proof import Outcome, compare, outcome_of
+from togi.footprint.fit.training.observe import observe, watched_by
+from togi.footprint.fit.training.recompute import Operation, Slot, Value, operations_for
+from togi.footprint.fit.training.saved_tensors import SavedTensorHooks
 from togi.footprint.step import Step
 
 EXACT = (Action.RECOMPUTE, Action.KEEP, Action.BITS)
@@ -31,15 +32,15 @@ EXACT = (Action.RECOMPUTE, Action.KEEP, Action.BITS)
 def _known(name: str) -> tuple[Step, Outcome, tuple[str, ...]]:
     torch.manual_seed(1)
     step = STEPS[name]()
-    with same_beginning(step.module, 3):
+    with same_start(step.module, 3):
         reference = outcome_of(step)
-    with same_beginning(step.module, 3):
+    with same_start(step.module, 3):
         keys = {result.key for call in observe(step, {}).calls for result in call.makes}
     return step, reference, tuple(sorted(keys))
 
 
 def _under(step: Step, actions: Mapping[str, Action]) -> Outcome:
-    with same_beginning(step.module, 3), watched_by(step.module, lambda: Keeper(actions)):
+    with same_start(step.module, 3), watched_by(step.module, lambda: SavedTensorHooks(actions)):
         return outcome_of(step)
 
 
@@ -75,7 +76,7 @@ def test_a_second_backward_pass_and_gradients_of_gradients() -> None:
         return [*once, *twice, *(one for one in again if one is not None)]
 
     expected = found()
-    with watched_by(step.module, lambda: Keeper(dict.fromkeys(keys, Action.RECOMPUTE))):
+    with watched_by(step.module, lambda: SavedTensorHooks(dict.fromkeys(keys, Action.RECOMPUTE))):
         assert all(torch.equal(one, other) for one, other in zip(expected, found(), strict=True))
 
 
@@ -83,12 +84,12 @@ def test_two_passes_before_one_backward() -> None:
     step, _, keys = _known("blocks")
 
     def found() -> list[Tensor]:
-        with same_beginning(step.module, 3):
+        with same_start(step.module, 3):
             (step.loss(step.module, step.sample) * step.loss(step.module, step.sample)).backward()
             return [p.grad.clone() for p in step.module.parameters() if p.grad is not None]
 
     expected = found()
-    with watched_by(step.module, lambda: Keeper(dict.fromkeys(keys, Action.RECOMPUTE))):
+    with watched_by(step.module, lambda: SavedTensorHooks(dict.fromkeys(keys, Action.RECOMPUTE))):
         assert all(torch.equal(one, other) for one, other in zip(expected, found(), strict=True))
 
 
@@ -98,13 +99,13 @@ def test_another_size_and_another_mode_than_planned() -> None:
     for mode in (True, False):
         step.module.train(mode)
         expected = _gradients(step.module, other)
-        with watched_by(step.module, lambda: Keeper(dict.fromkeys(keys, Action.RECOMPUTE))):
+        with watched_by(step.module, lambda: SavedTensorHooks(dict.fromkeys(keys, Action.RECOMPUTE))):
             assert all(map(torch.equal, expected, _gradients(step.module, other)))
     step.module.train()
 
 
 def _gradients(module: nn.Module, given: Tensor) -> list[Tensor]:
-    with same_beginning(module, 0):
+    with same_start(module, 0):
         module(given).sum().backward()
         return [p.grad.clone() for p in module.parameters() if p.grad is not None]
 
@@ -199,7 +200,7 @@ def test_a_long_chain_is_no_recursion() -> None:
     for number in range(20_000):
         operation = Operation(number, torch.neg, [Slot(value, torch.zeros(1))], {}, frozenset())
         value = Value(operation)
-    assert len(needed(value)) == 20_000
+    assert len(operations_for(value)) == 20_000
     del value, operation
 
 
@@ -207,7 +208,7 @@ def test_compressed_gradients_are_near() -> None:
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64), nn.Tanh())
     step = Step(module=module, sample=STEPS["twice"]().sample, train=True, loss=lambda m, _: m(SAMPLE).square().mean())
-    with same_beginning(module, 0):
+    with same_start(module, 0):
         reference = outcome_of(step)
     actions = {"aten.addmm.default#0": Action.NARROW, "aten.tanh.default#0": Action.NARROW}
     proof = compare(reference, _under(step, actions))
@@ -221,7 +222,7 @@ SAMPLE = torch.randn(64, 64)
 @given(st.lists(st.integers(0, 9), min_size=0, max_size=3), st.integers(0, 2**16))
 @settings(max_examples=50, deadline=None)
 def test_bits_come_back(shape: list[int], seed: int) -> None:
-    from togi.footprint.fit.compressed import pack_bits
+    from togi.footprint.fit.training.saved_tensors import pack_bits
 
     mask = torch.rand(shape, generator=torch.Generator().manual_seed(seed)) > 0.5
     packed = pack_bits(mask)
@@ -230,4 +231,4 @@ def test_bits_come_back(shape: list[int], seed: int) -> None:
 
 
 def _plan(*keys: str, action: Action = Action.RECOMPUTE) -> Plan:
-    return Plan(treatments=tuple(Treatment(value=key, module="", action=action) for key in keys))
+    return Plan(policies=tuple(SavePolicy(value=key, module="", action=action) for key in keys))

@@ -9,12 +9,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.footprint.fit.errors import FitError
-from togi.footprint.fit.make import fit_step
-from togi.footprint.fit.measured import measured_peak_bytes
-from togi.footprint.fit.plan import Action
-from togi.footprint.fit.planner import Planner
-from togi.footprint.fit.proof import outcome_of, same_beginning
+from togi.core.errors import FitError
+from togi.footprint.fit.measure import measured_peak_bytes, same_start
+from togi.footprint.fit.policies import Action
+from togi.footprint.fit.proof import outcome_of
+from togi.footprint.fit.training.planner import TrainingPlanner, fit_training
 from togi.footprint.step import Step, make_step, mean_of_outputs
 from togi.subject.inputs import Inputs, Subject
 
@@ -34,10 +33,10 @@ def _step(module: nn.Module, *args: Any, optimizer: Any = "none") -> Step:
 def test_budgets_are_kept_and_proven(optimizer: str) -> None:
     step = _step(nn.Sequential(*[_block() for _ in range(6)]), torch.randn(4, 16, 32, 32), optimizer=optimizer)
     weights = {name: value.clone() for name, value in step.module.state_dict().items()}
-    planner = Planner(step)
+    planner = TrainingPlanner(step)
     plain = planner.plan(1 << 40, timed=False)
     assert plain.fits
-    assert not plain.plan.treatments
+    assert not plain.plan.policies
     last_ms = 0.0
     for share in (0.8, 0.6):
         found = planner.plan(int(share * plain.chosen.peak_bytes), timed=False)
@@ -47,7 +46,7 @@ def test_budgets_are_kept_and_proven(optimizer: str) -> None:
         assert found.chosen.recompute_ms >= last_ms
         last_ms = found.chosen.recompute_ms
         found.plan.apply(step.module)
-        with same_beginning(step.module, 0):
+        with same_start(step.module, 0):
             found_peak = measured_peak_bytes(step, lambda: _run(step))
         assert found_peak == pytest.approx(found.plan.peak_bytes, rel=1e-3)
         found.plan.remove()
@@ -61,9 +60,9 @@ def _run(step: Step) -> None:
 
 
 def test_a_budget_that_cannot_be_met_says_the_least_that_can() -> None:
-    found = fit_step(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
+    found = fit_training(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
     assert not found.fits
-    assert found.plan.treatments
+    assert found.plan.policies
     assert found.chosen.peak_bytes < found.plain.peak_bytes
     assert found.static_bytes > 1000
     assert found.proof.exact
@@ -71,7 +70,7 @@ def test_a_budget_that_cannot_be_met_says_the_least_that_can() -> None:
 
 def test_simulated_peaks_are_the_allocators() -> None:
     step = _step(nn.Sequential(*[_block() for _ in range(4)]), torch.randn(4, 16, 32, 32))
-    found = fit_step(step, 1)
+    found = fit_training(step, 1)
     lowest = min(point.peak_bytes for point in found.front)
     assert found.chosen.peak_bytes == pytest.approx(lowest, rel=0.01)
 
@@ -118,40 +117,40 @@ class Forbids(nn.Module):
 
 def test_gradients_that_are_random_are_named() -> None:
     with pytest.raises(FitError, match=r"gradient of layer\.weight"):
-        fit_step(_step(PythonsDice(), torch.ones(2, 4)), 1 << 30)
+        fit_training(_step(PythonsDice(), torch.ones(2, 4)), 1 << 30)
 
 
 @pytest.mark.parametrize(("graph", "said"), [(True, "failed the second time"), (False, "differ")])
 def test_a_module_that_remembers_is_refused(graph: bool, said: str) -> None:
     with pytest.raises(FitError, match=said):
-        fit_step(_step(Caching(graph), torch.randn(8, 64)), 1 << 30)
+        fit_training(_step(Caching(graph), torch.randn(8, 64)), 1 << 30)
 
 
 def test_code_that_forbids_hooks_is_named() -> None:
     with pytest.raises(FitError, match="forbids hooks"):
-        fit_step(_step(nn.Sequential(nn.Linear(32, 32), Forbids()), torch.randn(256, 32)), 1000)
+        fit_training(_step(nn.Sequential(nn.Linear(32, 32), Forbids()), torch.randn(256, 32)), 1000)
 
 
 def test_inputs_that_are_written_into() -> None:
     layers = [part for _ in range(6) for part in (nn.Linear(32, 32), WritesIntoInput())]
-    found = fit_step(_step(nn.Sequential(*layers), torch.randn(256, 32)), 1000)
-    assert found.plan.treatments
+    found = fit_training(_step(nn.Sequential(*layers), torch.randn(256, 32)), 1000)
+    assert found.plan.policies
     assert found.proof.exact, found.proof.differences
 
 
 def test_what_no_plan_lowers_is_named() -> None:
-    found = fit_step(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
-    assert any("no plan lowers that" in note and "aten." in note for note in found.notes)
+    found = fit_training(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
+    assert any(note.startswith("No plan lowers") and "aten." in note for note in found.notes)
 
 
 def test_a_step_that_does_not_fit_a_frozen_part_or_a_model_of_one_operation() -> None:
     module = nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64))
     module[0].requires_grad_(False)
-    found = fit_step(_step(module, torch.randn(128, 64)), 1)
+    found = fit_training(_step(module, torch.randn(128, 64)), 1)
     assert found.proof.exact
-    found = fit_step(_step(nn.Linear(4, 4), torch.randn(2, 4)), 1)
+    found = fit_training(_step(nn.Linear(4, 4), torch.randn(2, 4)), 1)
     assert not found.fits
-    assert not found.plan.treatments
+    assert not found.plan.policies
 
 
 def test_shared_modules_lstm_and_values_that_decide() -> None:
@@ -172,9 +171,9 @@ def test_shared_modules_lstm_and_values_that_decide() -> None:
         train=True,
         loss=mean_of_outputs,
     )
-    found = fit_step(step, 1)
+    found = fit_training(step, 1)
     assert any("fake tensors" in note for note in found.notes)
-    assert found.plan.treatments
+    assert found.plan.policies
     assert found.proof.exact, found.proof.differences
 
 
@@ -182,9 +181,9 @@ def test_approximate_only_when_allowed() -> None:
     torch.manual_seed(0)
     layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)]
     step = _step(nn.Sequential(*layers), torch.randn(512, 64))
-    exact = fit_step(step, 1)
-    assert all(one.action is not Action.NARROW for one in exact.plan.treatments)
-    found = Planner(step, allow_approximate=True).plan(int(exact.plain.peak_bytes * 0.8), timed=False)
+    exact = fit_training(step, 1)
+    assert all(one.action is not Action.NARROW for one in exact.plan.policies)
+    found = TrainingPlanner(step, allow_approximate=True).plan(int(exact.plain.peak_bytes * 0.8), timed=False)
     assert found.fits
     assert found.plan.exact is found.proof.exact
 
@@ -192,10 +191,10 @@ def test_approximate_only_when_allowed() -> None:
 def test_micro_batches_come_last_and_are_refused_for_batch_norm() -> None:
     layers = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(2)]
     step = _step(nn.Sequential(*layers), torch.randn(1024, 32))
-    whole = fit_step(step, 1, allow_approximate=True, time_limit_s=0.1)
+    whole = fit_training(step, 1, allow_approximate=True, time_limit_s=0.1)
     assert not whole.fits
     assert whole.plan.micro_batches == 1
-    found = fit_step(step, int(whole.chosen.peak_bytes * 0.8), allow_approximate=True)
+    found = fit_training(step, int(whole.chosen.peak_bytes * 0.8), allow_approximate=True)
     assert found.fits
     assert found.plan.micro_batches > 1
     assert not found.plan.exact
@@ -205,5 +204,5 @@ def test_micro_batches_come_last_and_are_refused_for_batch_norm() -> None:
     loss = found.plan.apply(step.module) and found.plan.backward(step.module, step.sample, step.loss)
     assert torch.isfinite(loss)
     found.plan.remove()
-    found = fit_step(_step(nn.Sequential(_block(), _block()), torch.randn(4, 16, 8, 8)), 1, allow_approximate=True)
+    found = fit_training(_step(nn.Sequential(_block(), _block()), torch.randn(4, 16, 8, 8)), 1, allow_approximate=True)
     assert any("Not in micro-batches" in note and "statistics of the batch" in note for note in found.notes)

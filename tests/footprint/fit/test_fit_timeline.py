@@ -13,13 +13,12 @@ from hypothesis import strategies as st
 from torch import nn
 from training_steps import STEPS, Block
 
-from togi.footprint.fit.choose import Search, call_of, segments
-from togi.footprint.fit.fake import on_fake_tensors
-from togi.footprint.fit.keeping import Keeper
-from togi.footprint.fit.measured import tensors_before
-from togi.footprint.fit.observe import Call, Observed, Result, Saved, observe, watched_by
-from togi.footprint.fit.plan import Action
-from togi.footprint.fit.timeline import Choice, Timeline
+from togi.footprint.fit.measure import on_fake_tensors, tensors_before
+from togi.footprint.fit.policies import Action
+from togi.footprint.fit.training.observe import Call, Observed, Result, Saved, observe, watched_by
+from togi.footprint.fit.training.saved_tensors import SavedTensorHooks
+from togi.footprint.fit.training.search import RecomputeSearch, call_of, segments
+from togi.footprint.fit.training.timeline import Choice, Timeline
 from togi.footprint.step import Step, mean_of_outputs
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.subject.inputs import Inputs
@@ -44,7 +43,8 @@ def _step(name: str) -> Step:
 
 @cache
 def _timeline(name: str) -> Timeline:
-    with on_fake_tensors(_step(name)) as fake:
+    fake, mode = on_fake_tensors(_step(name))
+    with mode:
         found = observe(fake, {})
     for call in found.calls:
         call.ms = 1.0 + (sum(map(ord, call.name)) % 17)
@@ -53,10 +53,11 @@ def _timeline(name: str) -> Timeline:
 
 def _booked(name: str, choice: Choice) -> int:
     actions = dict.fromkeys(choice.dropped, Action.RECOMPUTE) | dict.fromkeys(choice.kept, Action.KEEP)
-    with on_fake_tensors(_step(name)) as fake:
+    fake, mode = on_fake_tensors(_step(name))
+    with mode:
         ledger = StorageTracker()
         ledger.add_existing(tensors_before(fake), "before")
-        with watched_by(fake.module, lambda: Keeper(actions)), torch.random.fork_rng(), ledger:
+        with watched_by(fake.module, lambda: SavedTensorHooks(actions)), torch.random.fork_rng(), ledger:
             fake.run()
     return ledger.peak_bytes
 
@@ -84,7 +85,7 @@ def test_keeping_all_is_the_unmodified_step() -> None:
 def test_budgets_are_kept_at_a_price_that_rises(name: str) -> None:
     line = _timeline(name)
     plain, ground = line.forecast(Choice()).peak_bytes, int(line.ground_bytes.max())
-    search, last_ms = Search(line), 0.0
+    search, last_ms = RecomputeSearch(line), 0.0
     for share in (0.8, 0.5, 0.35):
         budget = int(ground + share * (plain - ground))
         choice = search.cheapest(budget)
@@ -107,7 +108,7 @@ def _nothing_is_dropped_in_vain(line: Timeline, choice: Choice, budget: int) -> 
 
 def test_a_budget_below_the_ground_is_not_found_and_the_least_is_known() -> None:
     line = _timeline("residual")
-    search = Search(line)
+    search = RecomputeSearch(line)
     assert search.cheapest(int(line.ground_bytes.max()) - 1) is None
     assert search.seen[search.least][0] == min(peak for peak, _ in search.seen.values())
 
@@ -146,8 +147,8 @@ def test_a_chain_by_hand() -> None:
     assert two.repeats == {"op#1": 1.0, "op#2": 1.0}
     all_four = line.forecast(Choice(frozenset({"op#0", "op#1", "op#2", "op#3"})))
     assert all_four.ms == 4.0
-    assert Search(line).cheapest(300) is not None
-    assert Search(line).cheapest(99) is None
+    assert RecomputeSearch(line).cheapest(300) is not None
+    assert RecomputeSearch(line).cheapest(99) is None
 
 
 def test_packed_results_take_less_until_they_are_asked_for() -> None:
@@ -160,7 +161,7 @@ def test_packed_results_take_less_until_they_are_asked_for() -> None:
     assert packed.peak_bytes < plain
     assert 0 < packed.ms < 1
     assert line.packed_bytes(line.results[0]) == 1000
-    search = Search(line)
+    search = RecomputeSearch(line)
     choice = search.cheapest(int(plain * 0.8))
     assert choice is not None
     assert choice.packed  # a pass over the mask is cheaper than its operation

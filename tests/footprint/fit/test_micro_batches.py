@@ -13,10 +13,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from torch.nn import functional
 
-from togi.footprint.fit.errors import FitError
-from togi.footprint.fit.micro_batch_proof import judge, why_not
-from togi.footprint.fit.micro_batches import accumulated, backward, rows_of, split
+from togi.core.errors import FitError
 from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.training.micro_batches import accumulated, backward, judge, rows_of, split, why_not
 from togi.footprint.step import Step, mean_of_outputs
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Inputs

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from togi.footprint.fit import optimizer_advice
-from togi.footprint.fit.optimizer_advice import advise
+from togi.footprint.fit.training import optimizer_advice
+from togi.footprint.fit.training.optimizer_advice import advise
 from togi.footprint.step import Step, mean_of_outputs
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Inputs

@@ -1,1 +1,8 @@
-"""Make a training step fit a byte budget: a plan that is searched, measured, applied and proven."""
+"""Make a training step or an inference pass fit a byte budget: ``togi fit``.
+
+``plan`` and ``policies`` are the records of a plan, ``result`` what was found; no torch is needed to read them.
+``planner`` is what both planners share: search with a lower and lower aim, measure, time in turns, report. Its parts
+are ``measure`` (peaks, times, fake copies of a step), ``proof`` (against the unmodified step) and ``forward`` (how a
+plan gets onto a live module). ``training`` decides what autograd saves, ``inference`` which module calls are cut.
+``calls`` is the entry in the child process.
+"""

@@ -1,69 +1,50 @@
-"""The plan: which parts of a module are recomputed in the backward pass, as a record that people can read.
+"""The plan of ``togi fit``: a record that people can read, that is saved as JSON and applied to a live module.
 
-No torch is needed to read one; ``apply`` and ``remove`` work on a live module.
+No torch is needed to read one.
 """
 
 from __future__ import annotations
 
+import warnings
 import weakref
-from collections.abc import Iterable
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, final
 
-from pydantic import PrivateAttr, ValidationError
+from pydantic import AliasChoices, Field, PrivateAttr, ValidationError
 
-from togi.core.errors import nearest
-from togi.core.quantities import first_line
+from togi.core.errors import FitError, nearest
+from togi.core.quantities import first_line, milliseconds, plural, size
 from togi.core.records import SCHEMA_VERSION, Record
-from togi.footprint.fit.chunk import Chunk
-from togi.footprint.fit.errors import FitError
+from togi.footprint.fit.policies import Chunk, SavePolicy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torch import Tensor, nn
 
-
-class Action(StrEnum):
-    """What is done with one result of the forward pass."""
-
-    RECOMPUTE = "recompute"
-    """Not kept; computed again when the backward pass asks for it. Exact to the bit."""
-    KEEP = "keep"
-    """Kept, although autograd does not ask for it, because others are computed again from it. Exact."""
-    BITS = "bits"
-    """A mask is kept as one bit for each element. Exact."""
-    NARROW = "narrow"
-    """float32 is kept as bfloat16. Approximate: gradients change a little."""
+_NAMED = 3
+"""Differences that an error names; the rest is counted."""
 
 
-class Treatment(Record):
-    """What is done with one result."""
-
-    value: str
-    """Operator and number of its call: ``aten.convolution.default#2`` is what the third convolution of a forward pass
-    returned, ``aten.native_batch_norm.default#0.1`` the second result of the first batch norm, and ``.w0`` at the end
-    what an operation wrote into its argument 0."""
-    module: str
-    """The module that computed it, as in ``named_modules()``; empty for the outermost."""
-    action: Action = Action.RECOMPUTE
-    bytes: int = 0
-    recompute_ms: float = 0.0
-    """Measured: the operation that makes it."""
+class PlanWarning(UserWarning):
+    """A plan is applied although it does not say for which architecture it was made."""
 
 
+@final
 class Plan(Record):
-    """Treatments by module, with the figures for which they were chosen."""
+    """What is done with which results or module calls, with the figures for which it was chosen."""
 
     schema_version: int = SCHEMA_VERSION
     kind: str = "plan"
     subject: str = ""
     module_class: str = ""
+    architecture: dict[str, str] = {}
+    """By module, as in ``named_modules()``: its class and its own parameters. Empty in files of early versions."""
     budget_bytes: int = 0
     exact: bool = True
     """Loss and gradients are those of the unmodified module to the bit."""
-    treatments: tuple[Treatment, ...] = ()
+    policies: tuple[SavePolicy, ...] = Field((), validation_alias=AliasChoices("policies", "treatments"))
+    """For training: what autograd saves otherwise than it would. Called ``treatments`` in files of early versions."""
     chunks: tuple[Chunk, ...] = ()
     """For inference: modules that are called with slices."""
     micro_batches: int = 1
@@ -75,30 +56,44 @@ class Plan(Record):
 
     _applied: list[weakref.ref[Any]] = PrivateAttr(default_factory=list)
 
-    def apply(self, module: nn.Module) -> nn.Module:
-        """Treat ``module`` in place: its ``forward`` is replaced; parameters, names and hooks stay as they are.
+    def __str__(self) -> str:
+        parts = f" in {self.micro_batches} micro-batches" if self.micro_batches > 1 else ""
+        what = (
+            f"{plural(len(self.chunks), 'module')} called in slices"
+            if self.chunks
+            else f"{plural(len(self.policies), 'result')} saved otherwise or recomputed{parts}"
+        )
+        told = [f"plan for {self.subject or self.module_class or 'a module'}: {what}"]
+        if self.peak_bytes is not None:
+            told.append(f"peak {size(self.peak_bytes)}")
+        if self.step_ms is not None:
+            told.append(f"{milliseconds(self.step_ms)} a {'pass' if self.chunks else 'step'}")
+        return ", ".join(told)
 
-        Raises FitError where the module has not the parts that the plan names; nothing is changed then.
+    def apply(self, module: nn.Module) -> nn.Module:
+        """Put the plan on ``module`` in place: its ``forward`` is replaced; parameters, names and hooks stay.
+
+        Raises:
+            FitError: the module is not of the architecture that the plan was made for, or runs under a plan already;
+                nothing is changed then.
         """
         from togi.footprint.fit.inference.chunked import chunk
-        from togi.footprint.fit.treated import treat
+        from togi.footprint.fit.training.saved_tensors import save_by
 
-        _check_names(module, self.treatments)
+        self._check(module)
         if self.chunks:
             chunk(module, self.chunks)
         else:
-            treat(module, self.treatments)
+            save_by(module, self.policies)
         self._applied.append(weakref.ref(module))
         return module
 
     def remove(self, module: nn.Module | None = None) -> None:
         """Undo ``apply``: on every module that this plan was applied to, or on the one given (a copy, for example)."""
-        from togi.footprint.fit.inference.chunked import unchunk
-        from togi.footprint.fit.treated import untreat
+        from togi.footprint.fit.forward import restore
 
-        modules = list(module.modules()) if module is not None else [reference() for reference in self._applied]
-        unchunk(part for one in modules if one is not None for part in one.modules())
-        untreat(one for one in modules if one is not None)
+        modules = [module] if module is not None else [reference() for reference in self._applied]
+        restore(part for one in modules if one is not None for part in one.modules())
         if module is None:
             self._applied.clear()
 
@@ -115,7 +110,7 @@ class Plan(Record):
 
         See ``micro_batches.backward`` for the arguments. Gradients are added to ``.grad``; the loss is detached.
         """
-        from togi.footprint.fit.micro_batches import backward
+        from togi.footprint.fit.training.micro_batches import backward
 
         return backward(module, sample, step, self.micro_batches, weigh=weigh, scale=scale)
 
@@ -138,13 +133,62 @@ class Plan(Record):
                 "--out FILE' writes one"
             ) from None
 
-
-def _check_names(module: nn.Module, treatments: Iterable[Treatment]) -> None:
-    names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
-    for treatment in treatments:
-        if treatment.module not in names:
+    def _check(self, module: nn.Module) -> None:
+        if self.architecture:
+            found = _differences(self.architecture, architecture_of(module))
+        else:
+            found = self._missing(module)
+            if not found and (self.policies or self.chunks):
+                warnings.warn(
+                    "the plan does not say for which architecture it was made, as files of early versions do not: only "
+                    "the names of modules were compared. 'togi fit' writes a plan that is checked",
+                    PlanWarning,
+                    stacklevel=3,
+                )
+        if found:
+            more = f"; and {len(found) - _NAMED} more" if len(found) > _NAMED else ""
             raise FitError(
-                f"the plan treats '{treatment.module}', which {type(module).__name__} does not have"
-                f"{nearest(treatment.module, names)}. A plan belongs to the architecture that it was made for: run "
-                "'togi fit' on this one."
+                f"the plan was made for another architecture than this {type(module).__name__}: "
+                f"{'; '.join(found[:_NAMED])}{more}. Its figures and its proof do not hold here: run 'togi fit' on "
+                "this one"
             )
+
+    def _missing(self, module: nn.Module) -> list[str]:
+        names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
+        wanted = dict.fromkeys([*(one.module for one in self.policies), *(one.module for one in self.chunks)])
+        return [
+            f"the plan names '{name}', which it does not have{nearest(name, names)}"
+            for name in wanted
+            if name not in names
+        ]
+
+
+def architecture_of(module: nn.Module) -> dict[str, str]:
+    """By module, as in ``named_modules()``: ``Linear(weight float32 [64, 64], bias float32 [64])``."""
+    return {
+        name: f"{type(part).__name__}({', '.join(_parameter(*one) for one in part.named_parameters(recurse=False))})"
+        for name, part in module.named_modules()
+    }
+
+
+def _parameter(name: str, parameter: nn.Parameter) -> str:
+    from torch.nn.parameter import is_lazy
+
+    dtype = str(parameter.dtype).removeprefix("torch.")
+    return f"{name} {dtype} {'not made yet' if is_lazy(parameter) else list(parameter.shape)}"
+
+
+def _differences(planned: dict[str, str], found: dict[str, str]) -> list[str]:
+    """What another module has otherwise, in the order of the plan's."""
+    missing = [
+        f"there is no module '{name}' ({planned[name]}) in it{nearest(name, found)}"
+        for name in planned
+        if name not in found
+    ]
+    other = [
+        f"'{name}' is {found[name]} and was {planned[name]}" if name else f"it is {found[name]} and was {planned[name]}"
+        for name in planned
+        if found.get(name, planned[name]) != planned[name]
+    ]
+    added = [f"'{name}' ({found[name]}) was not there" for name in found if name not in planned]
+    return [*other, *missing, *added]

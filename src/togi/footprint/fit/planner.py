@@ -1,274 +1,194 @@
-"""From a training step to plans under budgets: searched by forecasts, then measured and proven."""
+"""Plans of one step under byte budgets: searched, run, proven and timed in turns. What training and inference share.
+
+A search works on forecasts, so what it finds is run: where the measured peak is above the budget, the search goes on
+with a lower aim. ``training.planner`` and ``inference.planner`` say what a plan consists of and how it is proven.
+"""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Iterable, Iterator
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
 
-import torch
-
-from togi.core.quantities import first_line, size
-from togi.footprint.fit.choose import Search
-from togi.footprint.fit.compressed import ms_per_byte
-from togi.footprint.fit.errors import FitError
-from togi.footprint.fit.fake import on_fake_tensors
-from togi.footprint.fit.measured import measured_peak_bytes, static_bytes, step_ms
-from togi.footprint.fit.observe import Observed, observe
-from togi.footprint.fit.optimizer_advice import advise
-from togi.footprint.fit.plan import Action, Plan, Treatment
-from togi.footprint.fit.proof import Outcome, compare, outcome_of, same_beginning
-from togi.footprint.fit.record import FitResult, Point, Proof
-from togi.footprint.fit.timeline import Choice, Timeline
-from togi.footprint.fit.workspaces import Costs, costs_of
+from togi.footprint.fit.measure import same_start, step_ms
+from togi.footprint.fit.plan import Plan, architecture_of
+from togi.footprint.fit.result import FitResult, Point, Proof
 from togi.footprint.step import Step
 
 _ATTEMPTS = 4
+"""Searches with lower and lower aims before a budget is given up."""
 _SEARCH_SHARE = 0.25
-_FRONT = 12
-_TURNS = 3
+"""Of the time limit, for the first search."""
+_LEAST_SEARCH_S = 1.0
+D = TypeVar("D")
+"""What a search decides about: hashable."""
+
+
+class TimeLimit:
+    """How long planning may take, from the first look at the step on. What has begun is finished."""
+
+    def __init__(self, seconds: float, spent_s: float = 0.0) -> None:
+        now = time.monotonic()
+        self.seconds = seconds
+        self.ends = max(now - spent_s + seconds, now + seconds / 2)
+        """On ``time.monotonic()``. A step that took long to look at leaves the search half the time all the same: a
+        poor plan costs more than a late one."""
+
+    @property
+    def over(self) -> bool:
+        return time.monotonic() > self.ends
+
+    def search_until(self, attempt: int) -> float:
+        """The deadline of a search, on ``time.monotonic()``. ``attempt``: from 0 on; later ones get less."""
+        return time.monotonic() + max(_LEAST_SEARCH_S, self.seconds * _SEARCH_SHARE / (1 + attempt))
 
 
 @dataclass(frozen=True)
-class _Run:
-    outcome: Outcome
+class Candidate(Generic[D]):
+    """A plan that was run."""
+
+    draft: D
+    plan: Plan
+    forecast_bytes: int
     peak_bytes: int
+    """Measured."""
+    proof: Proof
+    cost_ms: float
+    """Estimated: what it adds to a step."""
 
 
-class Planner:
-    """Plans of one step under any number of budgets: it is run and watched once.
+class Planner(ABC, Generic[D]):
+    """Plans of one step under any number of budgets: it is run and watched once, when the planner is made."""
 
-    The step's module is left untreated, and its parameters as they were: the optimizer's learning rate is set to zero.
+    train: ClassVar[bool]
+    turns: ClassVar[int]
+    """In how many turns plans are timed at most."""
+    timing_s: ClassVar[float]
+    """After how many seconds no further turn begins."""
+    unmodified: Candidate[D]
+    static_bytes: int
+    floor_bytes: int
+    prepared_s: float
 
-    Raises:
-        FitError: the step cannot be repeated, or gradients differ between two equal runs.
-    """
-
-    def __init__(self, step: Step, *, allow_approximate: bool = False, device: str = "cpu", seed: int = 0) -> None:
-        started = time.monotonic()
+    def __init__(self, step: Step, device: str, seed: int) -> None:
         self.step, self._device, self._seed = step, device, seed
-        _hold_still(step)
-        if step.optimizer is not None:
-            with same_beginning(step.module, seed):
-                step.run()  # makes its state, which counts
-        self._reference = self._run()
-        costs = self._watched(allow_approximate)
-        observed, self._note = _observed(step, costs.milliseconds, seed)
-        workspaces = costs.workspaces if costs.operations == observed.end else {}
-        kinds = {torch.bool: Action.BITS, torch.float32: Action.NARROW}
-        allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
-        self._kinds = {dtype: kinds[dtype] for dtype in allowed}
-        self.timeline = Timeline(
-            observed, workspaces, packing_ms_per_byte={one: ms_per_byte(one, device) for one in allowed}
-        )
-        self._search = Search(self.timeline)
-        plain = self._search.forecast(Choice()).peak_bytes
-        self._unseen_bytes = max(0, self._reference.peak_bytes - plain)
-        """By how much the allocator's peak is above the forecast's."""
-        self._prepared_s = time.monotonic() - started
+        self._measured: dict[D, Candidate[D] | None] = {}
+        self._ms: dict[D, float] = {}
+        self._architecture = architecture_of(step.module)
 
     def plan(self, budget_bytes: int, *, time_limit_s: float = 60.0, timed: bool = True) -> FitResult:
-        """The cheapest plan whose measured peak is within the budget, else the lowest that was found.
+        """The best plan whose measured peak is within the budget, else the one with the lowest peak that was found.
 
-        ``timed``: also run plain and planned steps in turns.
+        Args:
+            timed: also time unmodified and planned steps in turns.
         """
         began = time.monotonic()
-        choice, plan, run = self._measured(budget_bytes, time_limit_s)
-        proof = self._proven(plan, run)
-        plain_ms, step_ms = None, None
-        if timed:
-            plain_ms, step_ms = self._in_turns(plan, began - self._prepared_s + time_limit_s)
+        limit = TimeLimit(time_limit_s, self.prepared_s)
+        best = self.unmodified if self.unmodified.peak_bytes <= budget_bytes else self._best(budget_bytes, limit)
+        if timed and best.draft not in self._ms:
+            self._race([best], limit)
+        fits = best.peak_bytes <= budget_bytes
         return FitResult(
             device=self._device,
+            train=self.train,
             budget_bytes=budget_bytes,
-            fits=run.peak_bytes <= budget_bytes,
-            plan=plan.model_copy(update={"peak_bytes": run.peak_bytes, "step_ms": step_ms, "exact": proof.exact}),
-            plain=Point(peak_bytes=self._reference.peak_bytes, recompute_ms=0.0, treatments=0, step_ms=plain_ms),
-            chosen=Point(
-                peak_bytes=run.peak_bytes,
-                recompute_ms=self._search.seen[choice][1],
-                treatments=len(plan.treatments),
-                step_ms=step_ms,
-                measured=True,
+            fits=fits,
+            plan=best.plan.model_copy(
+                update={
+                    "budget_bytes": budget_bytes,
+                    "peak_bytes": best.peak_bytes,
+                    "step_ms": self._ms.get(best.draft),
+                    "exact": best.proof.exact,
+                }
             ),
-            front=self._front(choice),
-            proof=proof,
-            static_bytes=static_bytes(self.step),
-            plans_tried=len(self._search.seen),
-            planning_s=self._prepared_s + time.monotonic() - began,
-            notes=tuple(self._notes(budget_bytes, run.peak_bytes)),
+            plain=self._point(self.unmodified),
+            chosen=self._point(best),
+            front=tuple(self._front(best)),
+            proof=best.proof,
+            static_bytes=self.static_bytes,
+            floor_bytes=self.floor_bytes,
+            plans_tried=self._plans_tried(),
+            planning_s=self.prepared_s + time.monotonic() - began,
+            notes=(*self.step.notes, *self._notes(best, fits)),
         )
 
-    def _run(self) -> _Run:
-        """Forward, backward and the optimizer from the same beginning, with its peak."""
-        found: list[Outcome] = []
-        with same_beginning(self.step.module, self._seed):
-            peak = measured_peak_bytes(self.step, lambda: found.append(outcome_of(self.step)), self._device)
-        return _Run(found[0], peak)
+    @abstractmethod
+    def _best(self, budget_bytes: int, limit: TimeLimit) -> Candidate[D]:
+        """The best candidate within the budget, proven; else the lowest that was found, proven too."""
 
-    def _watched(self, allow_random: bool) -> Costs:
-        """The unmodified step again. It must do the same, or no plan could be proven."""
-        found: list[Outcome] = []
-        try:
-            with same_beginning(self.step.module, self._seed):
-                costs = costs_of(self.step, lambda: found.append(outcome_of(self.step)), self._device)
-        except RuntimeError as error:  # foreign code: it ran once
-            raise FitError(self._why_not_again(error)) from error
-        again = compare(self._reference.outcome, found[0])
-        if not again.exact and not allow_random:
-            raise FitError(
-                "two runs of the unmodified step with the same seed, weights and inputs differ, so no plan can be "
-                f"proven right: {'; '.join(again.differences[:3])}. Find what draws outside torch's generator (random, "
-                "numpy) or is not deterministic (torch.use_deterministic_algorithms names it), or allow approximate."
-            )
-        return costs
+    @abstractmethod
+    def _measure(self, draft: D) -> Candidate[D] | None:
+        """Run it and compare it with the unmodified step; None where it is refused for what it does."""
 
-    def _why_not_again(self, error: RuntimeError) -> str:
-        first = first_line(error)
-        try:
-            with same_beginning(self.step.module, self._seed):
-                outcome_of(self.step)
-        except RuntimeError:
-            return (
-                f"the step ran, and failed the second time with the same inputs ({first}). It keeps something from the "
-                "run before, such as a hidden state with its graph: detach it, or reset it in the step."
-            )
-        return (
-            f"the step forbids hooks for saved tensors ({first}), which is what a plan is made of. "
-            "disable_saved_tensors_hooks() saves no memory itself: take it away."
-        )
+    @abstractmethod
+    def _front(self, best: Candidate[D]) -> Iterable[Point]:
+        """Plans that no other beats in both peak and cost, few enough to read."""
 
-    def _measured(self, budget_bytes: int, time_limit_s: float) -> tuple[Choice, Plan, _Run]:
-        """Search and measure; where the measured peak is above the budget, again with a lower aim."""
-        if self._reference.peak_bytes <= budget_bytes:
-            return Choice(), self._plan(Choice(), budget_bytes), self._reference
-        aim = budget_bytes - self._unseen_bytes
+    @abstractmethod
+    def _plans_tried(self) -> int: ...
+
+    @abstractmethod
+    def _notes(self, best: Candidate[D], fits: bool) -> Iterable[str]: ...
+
+    def _measured_once(self, draft: D) -> Candidate[D] | None:
+        if draft not in self._measured:
+            self._measured[draft] = self._measure(draft)
+        return self._measured[draft]
+
+    def _within(
+        self, budget_bytes: int, aim_bytes: int, limit: TimeLimit, search: Callable[[int, float], D | None]
+    ) -> Candidate[D] | None:
+        """What ``search(aim_bytes, deadline)`` finds, once its measured peak is within the budget.
+
+        A peak above the budget by so much asks for a forecast that is lower by as much.
+        """
         for attempt in range(_ATTEMPTS):
-            # a step that took long leaves the search its share all the same: a poor plan costs more than it
-            share = _SEARCH_SHARE / (1 + attempt)
-            self._search.deadline = time.monotonic() + time_limit_s * share
-            found = self._search.cheapest(aim)
-            choice = self._search.least if found is None else found
-            plan = self._plan(choice, budget_bytes)
-            with self._under(plan):
-                run = self._run()
-            if found is None or run.peak_bytes <= budget_bytes:
-                break
-            aim -= run.peak_bytes - budget_bytes
-        return choice, plan, run
+            draft = search(aim_bytes, limit.search_until(attempt))
+            if draft is None:
+                return None
+            found = self._measured_once(draft)
+            if found is None:
+                continue
+            if found.peak_bytes <= budget_bytes:
+                return found
+            aim_bytes = min(aim_bytes, found.forecast_bytes) - (found.peak_bytes - budget_bytes)
+        return None
+
+    def _race(self, candidates: Iterable[Candidate[D]], limit: TimeLimit) -> None:
+        """Unmodified step and candidates in turns; the best of each counts. As many turns as fit, one at least."""
+        racing = {one.draft: one.plan for one in (self.unmodified, *candidates)}
+        began = time.monotonic()
+        ends = min(limit.ends, began + self.timing_s)
+        for turn in range(1, self.turns + 1):
+            for draft, plan in racing.items():
+                with same_start(self.step.module, self._seed), self._under(plan):
+                    self._ms[draft] = min(step_ms(self.step), self._ms.get(draft, math.inf))
+            now = time.monotonic()
+            if now + (now - began) / turn > ends:
+                return
 
     @contextmanager
     def _under(self, plan: Plan) -> Iterator[None]:
-        """``plan`` on the step's module; what fails under it is explained."""
+        """``plan`` on the step's module."""
         plan.apply(self.step.module)
         try:
             yield
-        except RuntimeError as error:
-            raise FitError(
-                f"the step runs, and fails under a plan ({first_line(error)}). Something that was computed "
-                "again did not come out as the first time: a result was written into behind torch's back."
-            ) from error
         finally:
             plan.remove()
 
-    def _plan(self, choice: Choice, budget_bytes: int) -> Plan:
-        return Plan(
-            module_class=type(self.step.module).__name__,
-            budget_bytes=budget_bytes,
-            treatments=tuple(self._treatments(choice)),
+    def _plan(self, **entries: Any) -> Plan:
+        return Plan(module_class=type(self.step.module).__name__, architecture=self._architecture, **entries)
+
+    def _point(self, one: Candidate[D]) -> Point:
+        return Point(
+            peak_bytes=one.peak_bytes,
+            recompute_ms=one.cost_ms,
+            changes=len(one.plan.chunks or one.plan.policies),
+            parts=sum(chunk.parts - 1 for chunk in one.plan.chunks),
+            step_ms=self._ms.get(one.draft),
+            measured=True,
         )
-
-    def _treatments(self, choice: Choice) -> Iterator[Treatment]:
-        named: set[str] = set()
-        for result in self.timeline.results:
-            action = None
-            if result.key in choice.dropped:
-                action = Action.RECOMPUTE
-            elif result.key in choice.kept:
-                action = Action.KEEP
-            elif result.key in choice.packed:
-                action = self._kinds.get(result.dtype)
-            if action is not None and result.key not in named:
-                named.add(result.key)
-                again = self.timeline.maker[result].ms if action is Action.RECOMPUTE else 0.0
-                yield Treatment(
-                    value=result.key, module=result.module, action=action, bytes=result.bytes, recompute_ms=again
-                )
-
-    def _proven(self, plan: Plan, run: _Run) -> Proof:
-        proof = compare(self._reference.outcome, run.outcome)
-        if not proof.exact and all(one.action is not Action.NARROW for one in plan.treatments):
-            raise FitError(
-                "the plan was refused, because its step is not the unmodified one to the bit: "
-                f"{'; '.join(proof.differences[:3])}. Something writes into tensors without torch's knowledge (NumPy, "
-                "a kernel that is called directly), or keeps state that the plan does not see."
-            )
-        return proof
-
-    def _in_turns(self, plan: Plan, deadline: float) -> tuple[float, float]:
-        """(plain, planned) milliseconds: the best of as many turns as fit, at least one."""
-        plain, planned = [], []
-        with same_beginning(self.step.module, self._seed):
-            for _ in range(_TURNS):
-                began = time.monotonic()
-                plain.append(step_ms(self.step))
-                with self._under(plan):
-                    planned.append(step_ms(self.step))
-                if 2 * time.monotonic() - began > deadline:
-                    break
-        return min(plain), min(planned)
-
-    def _front(self, chosen: Choice) -> tuple[Point, ...]:
-        points = [
-            Point(peak_bytes=peak + self._unseen_bytes, recompute_ms=ms, treatments=len(one.dropped | one.packed))
-            for peak, ms, one in self._search.front
-        ]
-        thin = max(1, -(-len(points) // _FRONT))
-        own = self._search.seen[chosen]
-        return tuple(
-            point
-            for at, point in enumerate(points)
-            if at % thin == 0 or at == len(points) - 1 or self._search.front[at][:2] == own
-        )
-
-    def _notes(self, budget_bytes: int, peak: int) -> Iterable[str]:
-        yield from self.step.notes
-        if self._note:
-            yield self._note
-        if peak > budget_bytes:
-            yield _floor(self.timeline)
-            yield from advise(self.step)
-
-
-def _observed(step: Step, milliseconds: dict[str, float], seed: int) -> tuple[Observed, str]:
-    """On fake tensors if the step does the same on them, else on the real ones."""
-    try:
-        with on_fake_tensors(step) as fake:
-            found = observe(fake, milliseconds)
-        if list(dict.fromkeys(call.name for call in found.calls)) == list(milliseconds):
-            return found, ""
-        note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
-    except Exception as error:  # foreign code: a model may read values, or not be copied
-        first = first_line(error)
-        note = f"The step does not run on fake tensors ({type(error).__name__}: {first}); it was watched on real ones."
-    with same_beginning(step.module, seed):
-        return observe(step, milliseconds), note
-
-
-def _floor(timeline: Timeline) -> str:
-    """What the program itself holds at its worst moment."""
-    ground = timeline.ground_bytes
-    at = int(ground.argmax())
-    alive = sorted((p for p in timeline.observed.pieces if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)
-    largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
-    return (
-        f"With nothing kept for the backward pass the program itself holds {size(int(ground[at]))} at once, and no "
-        f"plan lowers that; beside parameters and inputs the largest then are {largest}."
-    )
-
-
-def _hold_still(step: Step) -> None:
-    """Every run must begin with equal parameters, the optimizer's work included."""
-    for group in step.optimizer.param_groups if step.optimizer is not None else ():
-        group["lr"] = 0.0

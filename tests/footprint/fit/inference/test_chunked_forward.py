@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from togi.footprint.fit.chunk import Chunk
-from togi.footprint.fit.errors import FitError
-from togi.footprint.fit.inference.chunked import ChunkWarning, chunk, unchunk
+from togi.core.errors import FitError
+from togi.footprint.fit.forward import restore
+from togi.footprint.fit.inference.chunked import ChunkWarning, chunk
 from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.policies import Chunk
 
 FEED_FORWARD = {"input": ("any", "cut", "any")}
 
@@ -192,9 +193,9 @@ def test_a_plan_that_does_not_fit_changes_nothing(entries: list[Chunk], said: st
 def test_a_second_plan_and_torchscript_are_refused() -> None:
     module = _feed_forward()
     parts = chunk(module, [_entry()])
-    with pytest.raises(FitError, match="by a plan already"):
+    with pytest.raises(FitError, match="under a plan already"):
         chunk(module, [_entry()])
-    unchunk(parts)
+    restore(parts)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         scripted = torch.jit.script(_feed_forward())

@@ -10,14 +10,12 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.footprint.fit.chunk import Chunk
-from togi.footprint.fit.errors import FitError
-from togi.footprint.fit.inference.divisible import divisions_of
-from togi.footprint.fit.inference.make import InferencePlanner, fit_inference
-from togi.footprint.fit.inference.measure import measure
-from togi.footprint.fit.inference.proof import Reference, faithful, run_for_outputs, why_dependent_in_full
-from togi.footprint.fit.inference.simulate import simulation_of
-from togi.footprint.fit.inference.sites import sites_of
+from togi.core.errors import FitError
+from togi.footprint.fit.inference.divisions import divisions_of, why_dependent_in_full
+from togi.footprint.fit.inference.planner import InferencePlanner, fit_inference
+from togi.footprint.fit.inference.simulate import simulation_of, sites_of
+from togi.footprint.fit.policies import Chunk
+from togi.footprint.fit.proof import Outputs, faithful, outputs_of
 from togi.footprint.step import Step, mean_of_outputs
 from togi.subject.inputs import Inputs
 
@@ -83,7 +81,7 @@ def test_a_batch_is_cut_and_the_plan_keeps_its_budget_on_the_live_module() -> No
     assert found.chosen.peak_bytes <= found.budget_bytes
     whole = step.module(*step.sample.args).detach()
     found.plan.apply(step.module)
-    assert measure(step, "cpu", 0).peak_bytes == found.plan.peak_bytes
+    assert planner.run()[0] == found.plan.peak_bytes
     with torch.no_grad():
         torch.testing.assert_close(step.module(*step.sample.args), whole)
         other = _data(3, 40, WIDTH)
@@ -176,7 +174,7 @@ class Dependent(nn.Module):
 )
 def test_what_depends_on_other_rows_is_never_cut_along_them(how: str) -> None:
     step = _step(Dependent(how), _data(8, WIDTH), train_mode=how == "batch norm")
-    whole, _ = run_for_outputs(step, 0)
+    whole, _ = outputs_of(step, 0)
     step.module.norm.reset_running_stats()  # type: ignore[operator]
     before = {name: value.clone() for name, value in step.module.state_dict().items()}
     found = fit_inference(step, 40_000)
@@ -185,7 +183,7 @@ def test_what_depends_on_other_rows_is_never_cut_along_them(how: str) -> None:
     assert found.notes
     assert all(torch.equal(value, before[name]) for name, value in step.module.state_dict().items())
     found.plan.apply(step.module)
-    planned, _ = run_for_outputs(step, 0)
+    planned, _ = outputs_of(step, 0)
     torch.testing.assert_close(planned, whole)
 
 
@@ -336,8 +334,8 @@ def test_integers_and_keyword_arguments() -> None:
 
 def test_a_wrong_result_is_no_plan() -> None:
     step = _step(nn.Sequential(nn.Linear(16, 16)), _data(512, 16))
-    outputs, form = run_for_outputs(step, 0)
-    reference = Reference(step, outputs, form, 0)
+    outputs, form = outputs_of(step, 0)
+    reference = Outputs(step, outputs, form, 0)
     assert reference.compare([outputs[0].clone()], form).exact
     nearly = reference.compare([outputs[0] * (1 + 1e-7)], form)
     assert not nearly.exact
@@ -351,4 +349,4 @@ def test_a_wrong_result_is_no_plan() -> None:
 def test_simulated_and_measured_peaks_agree() -> None:
     step = _step(nn.Sequential(Block(), Block()), _data(4, 64, WIDTH))
     simulated = simulation_of(step).peak(()).bytes
-    assert simulated == pytest.approx(measure(step, "cpu", 0).peak_bytes, rel=0.02)
+    assert simulated == pytest.approx(InferencePlanner(step).unmodified.peak_bytes, rel=0.02)

@@ -1,8 +1,6 @@
-"""Plans for one inference pass under a byte budget: which modules are called with slices, and why that is right.
+"""Plans for one inference pass: which modules are called with slices, and why that is right.
 
-``sites`` runs the pass once on fake tensors and writes down every module call. ``divisible`` shows, with real values,
-along which dimensions the slices of a call are independent (``footprint.guard.independence``). ``simulate`` finds the
-peak of a pass under a plan without running it, and what was running then. ``search`` looks for plans within the budget,
-``make`` measures the best of them, ``proof`` compares their outputs with the unmodified module's. ``chunked`` puts a
-plan on a live module.
+``simulate`` runs the pass on fake tensors: every module call, the peak under a plan, and what was running then.
+``divisions`` shows, with real values, along which dimensions the slices of a call are independent. ``search`` looks for
+plans within an aim, ``planner`` measures and proves the best of them. ``chunked`` calls a live module in slices.
 """

@@ -1,4 +1,4 @@
-"""Puts chunks on a live module: its ``forward`` is replaced by an object that calls it with one slice after the other.
+"""Calls the modules that a plan names with one slice of their inputs after the other.
 
 A call that is not of the kind for which slices were shown to be independent runs whole, and a warning says so: other
 arguments, another rank, a size that was 1, a part in training mode, gradients that are being recorded.
@@ -6,20 +6,21 @@ arguments, another rank, a size that was 1, a part in training mode, gradients t
 
 from __future__ import annotations
 
+import functools
+import inspect
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_flatten, tree_unflatten
+from torch.utils._pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
-from togi.core.errors import nearest
-from togi.footprint.fit.chunk import CUT, ONE, Chunk
-from togi.footprint.fit.errors import FitError
-from togi.footprint.fit.inference.leaves import constants, named_leaves, unknown
+from togi.core.errors import FitError, nearest
+from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
+from togi.footprint.fit.policies import CUT, ONE, Chunk
 
-_FORWARD = "forward"
+CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 
 
 class ChunkWarning(UserWarning):
@@ -35,36 +36,17 @@ def chunk(module: nn.Module, chunks: Sequence[Chunk], *, at_most_parts: int | No
     if len({id(part) for part in parts}) < len(parts):
         raise FitError("the plan cuts one module twice: keep one of the two entries")
     for part, one in zip(parts, chunks, strict=True):
-        object.__setattr__(part, _FORWARD, ChunkedForward(part, one, at_most_parts=at_most_parts))
+        ChunkedForward(part, one, at_most_parts=at_most_parts).put()
     return parts
 
 
-def unchunk(parts: Iterable[nn.Module]) -> None:
-    """Give each part its own ``forward`` back; parts that are not chunked are left alone."""
-    for part in parts:
-        if isinstance(chunked := vars(part).get(_FORWARD), ChunkedForward):
-            if chunked.replaced is None:
-                del part.__dict__[_FORWARD]
-            else:
-                part.__dict__[_FORWARD] = chunked.replaced
-
-
-def chunkable(part: nn.Module) -> str:
-    """Why its forward cannot be replaced; empty where it can."""
-    if isinstance(part, torch.jit.ScriptModule):
-        return "it is TorchScript, whose forward is not Python's"
-    if isinstance(vars(part).get(_FORWARD), ChunkedForward):
-        return "it is cut by a plan already: call that plan's remove() first"
-    return ""
-
-
-class ChunkedForward:
-    """Stands where a module's ``forward`` stood. Survives ``deepcopy`` and pickling: a copy serves the copy."""
+@final
+class ChunkedForward(ReplacedForward):
+    """A module's forward, called with slices; whole where the call is not of the planned kind."""
 
     def __init__(self, module: nn.Module, entry: Chunk, *, at_most_parts: int | None = None) -> None:
-        self.module, self.entry, self.at_most_parts = module, entry, at_most_parts
-        self.replaced = vars(module).get(_FORWARD)
-        """An instance's own forward, which other libraries set too."""
+        super().__init__(module)
+        self.entry, self.at_most_parts = entry, at_most_parts
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         leaves = named_leaves(type(self.module).forward, args, kwargs)
@@ -74,16 +56,11 @@ class ChunkedForward:
                 ChunkWarning,
                 stacklevel=2,
             )
-            return self._forward(*args, **kwargs)
+            return self.original(*args, **kwargs)
         length = next(leaf.shape[d] for name, leaf in leaves.items() if (d := self._dimension(name)) is not None)
         if length <= self.entry.size:
-            return self._forward(*args, **kwargs)
+            return self.original(*args, **kwargs)
         return self._in_slices(leaves, tree_flatten((args, kwargs))[1], length)
-
-    def _forward(self, *args: Any, **kwargs: Any) -> Any:
-        if self.replaced is not None:
-            return self.replaced(*args, **kwargs)
-        return type(self.module).forward(self.module, *args, **kwargs)
 
     def _dimension(self, name: str) -> int | None:
         shape = self.entry.inputs.get(name, ())
@@ -108,7 +85,7 @@ class ChunkedForward:
                 break
             size = min(self.entry.size, length - start)
             args, kwargs = tree_unflatten([self._slice(*item, start, size) for item in leaves.items()], form)
-            results, answer_form = tree_flatten(self._forward(*args, **kwargs))
+            results, answer_form = tree_flatten(self.original(*args, **kwargs))
             del args, kwargs
             tensors = [result for result in results if isinstance(result, Tensor)]
             self._check(tensors, size)
@@ -182,8 +159,45 @@ def _part(module: nn.Module, one: Chunk) -> nn.Module:
             f"the plan cuts '{one.module}', which {type(module).__name__} does not have{nearest(one.module, names)}. "
             "A plan belongs to the architecture that it was made for: run 'togi fit --inference' on this one."
         )
-    if reason := chunkable(names[one.module]):
+    if reason := why_not_replaceable(names[one.module]):
         raise FitError(f"{one.label} cannot be cut: {reason}")
     if one.size < 1 or not any(CUT in shape for shape in one.inputs.values()):
         raise FitError(f"{one.label}: the plan cuts nothing of it (size {one.size}); a size is 1 or more")
     return names[one.module]
+
+
+def named_leaves(forward: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """Every leaf in order: ``hidden_states``, ``position_embeddings[0]``. ``forward`` is unbound: it has a ``self``."""
+    names = _positional(forward)
+    found = {}
+    for path, leaf in tree_flatten_with_path((tuple(args), dict(kwargs)))[0]:
+        side, key, *rest = path
+        if getattr(side, "idx", 0) == 0:
+            at = int(key.idx)  # type: ignore[attr-defined]
+            name = names[at] if at < len(names) else f"argument {at}"
+        else:
+            name = str(key.key)  # type: ignore[attr-defined]
+        found[name + keystr(tuple(rest))] = leaf
+    return found
+
+
+def constants(leaves: Mapping[str, Any]) -> dict[str, str]:
+    return {name: repr(leaf) for name, leaf in leaves.items() if isinstance(leaf, CONSTANTS)}
+
+
+def unknown(leaves: Mapping[str, Any]) -> str:
+    """The first leaf that is neither a tensor nor a constant, such as a cache object; empty where there is none."""
+    for name, leaf in leaves.items():
+        if not isinstance(leaf, (Tensor, *CONSTANTS)):
+            return f"{name}, a {type(leaf).__name__}"
+    return ""
+
+
+@functools.lru_cache(maxsize=4096)
+def _positional(forward: Callable[..., Any]) -> tuple[str, ...]:
+    try:
+        parameters = list(inspect.signature(forward).parameters.values())[1:]
+    except (TypeError, ValueError):  # written in C
+        return ()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    return tuple(parameter.name for parameter in parameters if parameter.kind in kinds)

@@ -3,7 +3,7 @@
 A plan is a set of cuts: a kind of module, a dimension, how much at a time. From a plan, the next ones cut what runs at
 its peak: a module on the stack there that is not cut yet, or one that is, finer. Plans are tried in order of what they
 should cost; the figures for that are rough (bytes copied, weights read once more for every slice, calls), they decide
-the order only. The best plans are measured by ``make``.
+the order only. The best plans are measured by the planner.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from togi.footprint.fit.chunk import CUT, Chunk
-from togi.footprint.fit.inference.divisible import Division, Divisions
-from togi.footprint.fit.inference.simulate import Peak, Simulation
-from togi.footprint.fit.inference.sites import Site
+from togi.footprint.fit.inference.divisions import Division, Divisions
+from togi.footprint.fit.inference.simulate import Peak, Simulation, Site
+from togi.footprint.fit.policies import CUT, Chunk
 
 _BYTES_PER_MS = 4e6
 """Copied or read again: about what one core does."""
@@ -51,7 +50,7 @@ class Draft:
 Ask = Callable[[Sequence[Site]], dict[str, Divisions]]
 
 
-class Search:
+class ChunkSearch:
     """Peaks and divisions that were found once are kept for the next aim."""
 
     def __init__(self, simulation: Simulation, sites: Mapping[str, Site], ask: Ask) -> None:
@@ -66,8 +65,8 @@ class Search:
         self.peaks: dict[Cuts, Peak] = {}
         self.drafts: dict[Cuts, Draft] = {}
 
-    def cheapest(self, aim: int, forbidden: frozenset[Way], deadline: float) -> Draft | None:
-        """The first plan within ``aim`` bytes in order of cost; None where none was found until the deadline."""
+    def cheapest(self, aim_bytes: int, forbidden: frozenset[Way], deadline: float) -> Draft | None:
+        """The first plan within ``aim_bytes`` in order of cost; None where none was found until the deadline."""
         order = itertools.count()
         waiting: list[tuple[float, int, Draft, str, float]] = [(0.0, next(order), Draft(), "", math.inf)]
         seen, best = {Draft().cuts}, math.inf
@@ -76,8 +75,8 @@ class Search:
         while waiting and time.monotonic() < deadline:
             _, _, draft, changed, parent = heapq.heappop(waiting)
             peak = self.peak(draft)
-            if peak.bytes <= aim:
-                return self._fewest_parts(draft, aim)
+            if peak.bytes <= aim_bytes:
+                return self._fewest_parts(draft, aim_bytes)
             stays = any(self._kind_of[name] == changed for name in peak.stack)
             if (stays and peak.bytes > _PROGRESS * parent) or peak.bytes > _WORSE * best:
                 continue
@@ -91,11 +90,11 @@ class Search:
                 if child.cuts not in seen:
                     seen.add(child.cuts)
                     heapq.heappush(waiting, (child.cost_ms, next(order), child, kind, peak.bytes))
-        found = self._in_rows(aim, forbidden) if waiting else None
+        found = self._in_rows(aim_bytes, forbidden) if waiting else None
         self.ended_early = bool(waiting) and found is None
         return found
 
-    def _in_rows(self, aim: int, forbidden: frozenset[Way]) -> Draft | None:
+    def _in_rows(self, aim_bytes: int, forbidden: frozenset[Way]) -> Draft | None:
         """When the time is over: the whole module in halves, quarters, ... of its batch. That is soon tried."""
         if (kind := self._kind_of.get("")) is None:
             return None
@@ -105,8 +104,8 @@ class Search:
             while size > 1:
                 size = -(-size // 2)
                 draft = self._with(Draft(), (kind, way, size))
-                if self.peak(draft).bytes <= aim:
-                    return self._fewest_parts(draft, aim)
+                if self.peak(draft).bytes <= aim_bytes:
+                    return self._fewest_parts(draft, aim_bytes)
         return None
 
     def lowest(self, forbidden: frozenset[Way]) -> Draft:
@@ -183,11 +182,11 @@ class Search:
                     total += call.result_bytes / _BYTES_PER_MS
         return total
 
-    def _fewest_parts(self, draft: Draft, aim: int) -> Draft:
+    def _fewest_parts(self, draft: Draft, aim_bytes: int) -> Draft:
         """Halving overshoots: cut by cut, none if it goes without, else the fewest parts that are still within."""
         for kind, way, size in draft.cuts:
             without = self._priced([cut for cut in draft.cuts if cut[0] != kind])
-            if self.peak(without).bytes <= aim:
+            if self.peak(without).bytes <= aim_bytes:
                 draft = without
                 continue
             length = self.division(kind, way).length
@@ -195,7 +194,7 @@ class Search:
             while enough - short > 1:
                 middle = (enough + short) // 2
                 tried = self._with(draft, (kind, way, -(-length // middle)))
-                if self.peak(tried).bytes <= aim:
+                if self.peak(tried).bytes <= aim_bytes:
                     draft, enough = tried, middle
                 else:
                     short = middle

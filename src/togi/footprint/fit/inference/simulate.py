@@ -1,4 +1,4 @@
-"""The peak of an inference pass under a plan without running it, and which modules were running then.
+"""An inference pass without running it: its module calls, and its peak under a plan with what was running then.
 
 On fake tensors, which have sizes and no values; what kernels take and give back inside an operation is measured, as for
 the prediction of memory. Where a model cannot run on fake tensors (it decides by values) the pass is run for real under
@@ -7,20 +7,20 @@ the same book, which takes as long as a pass.
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass, field, replace
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from togi.core.quantities import first_line
-from togi.footprint.fit.chunk import Chunk
-from togi.footprint.fit.inference.chunked import chunk, unchunk
+from togi.footprint.fit.forward import restore, why_not_replaceable
+from togi.footprint.fit.inference.chunked import chunk, constants, named_leaves, unknown
+from togi.footprint.fit.measure import on_fake_tensors
+from togi.footprint.fit.policies import Chunk
 from togi.footprint.module_tracker import Where
 from togi.footprint.prediction.cpu import AllocatorPeak, Probe, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
@@ -66,7 +66,7 @@ class Simulation:
             with torch.random.fork_rng(), running.following(), recording, self.mode or nullcontext():
                 self.step.run()
         finally:
-            unchunk(parts)
+            restore(parts)
         if not recording.calls:
             return Peak(recording.peak_bytes, ())
         height = self._highest(recording)
@@ -126,24 +126,104 @@ class _Running:
 def simulation_of(step: Step) -> Simulation:
     """On fake tensors if the pass runs on them, else on the real ones."""
     try:
-        found = _fake(step)
+        found = Simulation(*on_fake_tensors(step))
         found.peak(())
     except Exception as error:  # foreign code: a model may read values, or not be copied
-        why = f"{type(error).__name__}: {first_line(error)}"
-        note = f"The pass does not run on fake tensors ({why}); plans are tried on real ones."
-        return Simulation(step, None, note)
+        what = f"{type(error).__name__}: {first_line(error)}"
+        return Simulation(step, None, f"The pass does not run on fake tensors ({what}); plans are tried on real ones.")
     return found
 
 
-def _fake(step: Step) -> Simulation:
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    memo: dict[int, Any] = {}
-    for tensor in [*step.module.parameters(), *step.module.buffers()]:
-        memo[id(tensor)] = _fake_of(tensor, mode)
-    module = copy.deepcopy(step.module, memo)
-    return Simulation(replace(step, module=module, sample=step.sample.map(mode.from_tensor)), mode)
+@dataclass(frozen=True)
+class Call:
+    """What decides whether two calls are alike."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    dtypes: tuple[torch.dtype, ...]
+    constants: Mapping[str, str]
+    unknown: str
+    result_bytes: int
 
 
-def _fake_of(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
-    fake = mode.from_tensor(tensor.detach())
-    return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake
+@dataclass
+class Site:
+    """A module and its calls in one pass."""
+
+    name: str
+    part: nn.Module
+    calls: list[Call] = field(default_factory=list)
+    problem: str = ""
+
+    @property
+    def weights_bytes(self) -> int:
+        return sum(parameter.nbytes for parameter in self.part.parameters())
+
+    @property
+    def leaves(self) -> int:
+        """Modules in it that have no parts: what a call of it costs at least grows with them."""
+        return sum(not list(part.children()) for part in self.part.modules())
+
+    @property
+    def kind(self) -> str:
+        """Equal for modules of one class, with parameters of equal shapes, that are called alike."""
+        weights = [(name, tuple(p.shape), p.dtype) for name, p in self.part.named_parameters()]
+        inner = [type(part).__name__ for part in self.part.modules()]
+        return repr((type(self.part), inner, weights, [str(call) for call in self.calls]))
+
+
+def sites_of(simulation: Simulation) -> dict[str, Site]:
+    """By name, those that were called; one pass of the simulation's step."""
+    module = simulation.step.module
+    sites = {name: Site(name, part) for name, part in module.named_modules()}
+    with _following(sites), torch.random.fork_rng(), simulation.mode or nullcontext():
+        simulation.step.run()
+    called = {name: site for name, site in sites.items() if site.calls}
+    for site in called.values():
+        site.problem = _problem(site)
+    return called
+
+
+@contextmanager
+def _following(sites: Mapping[str, Site]) -> Iterator[None]:
+    with ExitStack() as hooks:
+        for site in sites.values():
+            if not isinstance(site.part, torch.jit.ScriptModule):
+                hook = site.part.register_forward_hook(_noting(site), with_kwargs=True)
+                hooks.callback(hook.remove)
+        yield
+
+
+def _noting(site: Site) -> Any:
+    def note(part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        leaves = named_leaves(type(part).forward, args, kwargs)
+        tensors = {name: leaf for name, leaf in leaves.items() if isinstance(leaf, Tensor)}
+        results = tensors_of(output)
+        site.calls.append(
+            Call(
+                {name: tuple(tensor.shape) for name, tensor in tensors.items()},
+                tuple(tensor.dtype for tensor in tensors.values()),
+                constants(leaves),
+                unknown(leaves),
+                sum(result.nbytes for result in results),
+            )
+        )
+        if not site.problem and _shared(results, [*tensors.values(), *part.parameters()]):
+            site.problem = "it returns a tensor that it was given, or a view of one"
+
+    return note
+
+
+def _shared(results: list[Tensor], others: list[Tensor]) -> bool:
+    there = {tensor.untyped_storage()._cdata for tensor in others}
+    return any(result.untyped_storage()._cdata in there for result in results)
+
+
+def _problem(site: Site) -> str:
+    first = site.calls[0]
+    if reason := why_not_replaceable(site.part) or site.problem:
+        return reason
+    if first.unknown:
+        return f"it gets {first.unknown}, of which it is not known how it would be cut"
+    if any((call.shapes.keys(), call.constants) != (first.shapes.keys(), first.constants) for call in site.calls):
+        return f"it is called {len(site.calls)} times, in different ways"
+    return ""

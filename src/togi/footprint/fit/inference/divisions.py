@@ -1,7 +1,8 @@
 """Along which dimensions the calls of a module may be cut: asked of the module itself, with the values of a real pass.
 
 The first question is put to two slices, which is cheap and finds out most (attention along the sequence, convolution
-along pixels, batch norm in training mode). What a plan then cuts is asked once more at its full size in ``proof``.
+along pixels, batch norm in training mode). What a plan then cuts is asked once more at its full size
+(``why_dependent_in_full``).
 """
 
 from __future__ import annotations
@@ -16,10 +17,11 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from togi.core.quantities import first_line
-from togi.footprint.fit.chunk import ANY, CUT, ONE, Chunk
-from togi.footprint.fit.inference.leaves import CONSTANTS, constants, named_leaves
-from togi.footprint.fit.inference.sites import Site
-from togi.footprint.guard.independence import Cut, joined_along
+from togi.footprint.fit.inference.chunked import CONSTANTS, constants, named_leaves
+from togi.footprint.fit.inference.simulate import Site
+from togi.footprint.fit.policies import ANY, CUT, ONE, Chunk
+from togi.footprint.fit.proof import outputs_of
+from togi.footprint.guard.independence import Cut, joined_along, why_kept_changes
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Inputs
@@ -210,3 +212,51 @@ def _shapes(part: nn.Module, sample: Inputs, cut: Cut) -> dict[str, tuple[str, .
 
 def _leaves(part: nn.Module, sample: Inputs) -> dict[str, Any]:
     return named_leaves(type(part).forward, sample.args, sample.kwargs)
+
+
+def why_dependent_in_full(step: Step, chunks: Sequence[Chunk], seed: int) -> dict[str, str]:
+    """One pass; at the calls of the modules that are cut, everything but one slice is replaced. By module, what became
+    of the slice's result where it changed."""
+    found: dict[str, str] = {}
+    parts = dict(step.module.named_modules())
+    asking = _AskingInFull(found)
+    with ExitStack() as hooks:
+        for entry in chunks:
+            hook = parts[entry.module].register_forward_pre_hook(asking.about(entry), with_kwargs=True)
+            hooks.callback(hook.remove)
+        outputs_of(step, seed)
+    return found
+
+
+class _AskingInFull:
+    """Modules inside one that is asked are called with replaced values: those calls are not asked."""
+
+    def __init__(self, found: dict[str, str]) -> None:
+        self._found, self._busy = found, False
+
+    def about(self, entry: Chunk) -> Any:
+        def ask(part: nn.Module, args: Any, kwargs: Any) -> None:
+            if self._busy or entry.module in self._found:
+                return
+            self._busy = True
+            try:
+                if reason := _why_dependent(part, entry, Inputs(args, kwargs)):
+                    self._found[entry.module] = reason
+            finally:
+                self._busy = False
+
+        return ask
+
+
+def _why_dependent(part: nn.Module, entry: Chunk, sample: Inputs) -> str:
+    leaves = named_leaves(type(part).forward, sample.args, sample.kwargs)
+    shapes = [entry.inputs[name] for name, leaf in leaves.items() if isinstance(leaf, Tensor)]
+    cut = Cut(tuple(shape.index(CUT) if CUT in shape else None for shape in shapes))
+    tensors = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
+    length = next(t.shape[d] for t, d in zip(tensors, cut.dimensions, strict=True) if d is not None)
+    if length <= entry.size:
+        return ""
+    start = length // entry.size // 2 * entry.size
+    count = min(entry.size, length - start)
+    change = why_kept_changes(part.forward, sample, cut, entry.outputs, start, count)
+    return f"the results of slices {start} to {start + count} change when all others become {change}" if change else ""

@@ -1,4 +1,4 @@
-"""Watches a forward pass and remembers, of every result that may be needed again, what it was made of."""
+"""A dispatch mode round a forward pass: for every result, the operation that made it and the values that it read."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from togi.footprint.fit.rebuild import generator_of
-from togi.footprint.fit.values import Operation, Slot, Value, flat, is_plain, replaced
+from togi.footprint.fit.training.recompute import Operation, Slot, Value, flat, generator_of, is_plain, replaced
 
 _OPAQUE_NAMESPACES = ("c10d", "_c10d_functional", "_dtensor", "c10d_functional")
 """Operations between processes: all of them take part, or none."""
@@ -62,7 +61,7 @@ class _Entry:
     value: Callable[[], Value | None]
 
 
-class Recording(TorchDispatchMode):
+class ForwardRecording(TorchDispatchMode):
     """Entered round one forward pass. ``value_of(tensor)`` then names what a tensor holds."""
 
     def __init__(self, keeps: Callable[[str], bool] = lambda _: False) -> None:

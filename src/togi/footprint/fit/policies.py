@@ -1,12 +1,48 @@
-"""One entry of a plan for inference: a module that is called with slices, one after the other. No torch is needed."""
+"""The entries of a plan: what autograd saves of a training step, and which module calls of an inference pass are cut.
+
+No torch is needed to read them.
+"""
 
 from __future__ import annotations
+
+from enum import StrEnum
+from typing import final
 
 from togi.core.records import Record
 
 CUT, ONE, ANY = "cut", "1", "any"
 
 
+class Action(StrEnum):
+    """What is done with one result of the forward pass."""
+
+    RECOMPUTE = "recompute"
+    """Not kept; recomputed when the backward pass asks for it. Exact to the bit."""
+    KEEP = "keep"
+    """Kept, although autograd does not ask for it, because others are recomputed from it. Exact."""
+    BITS = "bits"
+    """A mask is kept as one bit for each element. Exact."""
+    NARROW = "narrow"
+    """float32 is kept as bfloat16. Approximate: gradients change a little."""
+
+
+@final
+class SavePolicy(Record):
+    """What is done with one result of the forward pass of a training step."""
+
+    value: str
+    """Operator and number of its call: ``aten.convolution.default#2`` is what the third convolution of a forward pass
+    returned, ``aten.native_batch_norm.default#0.1`` the second result of the first batch norm, and ``.w0`` at the end
+    what an operation wrote into its argument 0."""
+    module: str
+    """The module that computed it, as in ``named_modules()``; empty for the outermost."""
+    action: Action = Action.RECOMPUTE
+    bytes: int = 0
+    recompute_ms: float = 0.0
+    """Measured: the operation that makes it."""
+
+
+@final
 class Chunk(Record):
     """A module whose calls are cut along one dimension, because its slices were shown to be independent."""
 

@@ -1,6 +1,9 @@
-"""Whether a step may run in micro-batches: its gradients in parts against those of the whole batch.
+"""Micro-batches: a batch goes through forward and backward in parts, and gradients accumulate.
 
-In float64 on a copy where the module is small enough, so that a wrong weight is told from rounding; else as it is. What
+Loss and gradients are those of the whole batch up to rounding where the loss is a mean over what the parts are weighted
+by. That is not assumed but shown on the step itself (``judge``): batch normalisation, losses that compare rows with
+each other, and means over tokens of which rows hold different numbers give other gradients. They are compared in
+float64 on a copy where the module is small enough, so that a wrong weight is told from rounding; else as they are. What
 counts as rounding is measured: the same batch with its rows in reverse.
 """
 
@@ -8,16 +11,21 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Iterator
+import itertools
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from togi.footprint.fit.errors import FitError
-from togi.footprint.fit.micro_batches import Weigh, rows_of, shares_of, split
+from togi.core.errors import FitError
+from togi.footprint.fit.measure import same_start
 from togi.footprint.step import Step
+from togi.subject.inputs import Inputs
+from togi.verify.observe import State
 
 _COPIED_BYTES = 1 << 28
 _ORDER_MATTERS = 1e-2
@@ -26,8 +34,116 @@ _FLOOR = {torch.float64: 1e-6, torch.float32: 3e-5}
 _HALF_FLOOR = 3e-2
 _SMALL = 1e-3
 """Parameters whose gradient is below this share of the whole are compared with the whole: theirs may be noise alone."""
+Weigh = Callable[[Any], Any]
+"""How much a part counts in the mean, from what the step is given; the number of its rows where there is none."""
 
 
+def backward(
+    module: nn.Module,
+    sample: Any,
+    step: Callable[[nn.Module, Any], Tensor],
+    parts: int,
+    *,
+    weigh: Weigh | None = None,
+    scale: Callable[[Tensor], Tensor] | None = None,
+) -> Tensor:
+    """``loss = step(module, sample); loss.backward()`` in ``parts``: gradients are added to ``.grad``.
+
+    Args:
+        sample: a tensor, tuple, dict or ``Inputs``, with rows in dimension 0 of every tensor.
+        step: returns the loss, one number, a mean over the rows of what it is given.
+        parts: as equal as the number of rows allows; 1 runs the batch as it is.
+        weigh: for a mean over something else, such as tokens: ``lambda part: (part["labels"] != -100).sum()``.
+        scale: of each part's loss before its backward pass: ``torch.amp.GradScaler().scale``, for example.
+
+    Returns:
+        The loss of the whole batch, detached and not scaled.
+
+    Raises:
+        FitError: the tensors of the sample share no rows, there are fewer rows than parts, or a weight is no number
+            above zero in sum.
+    """
+    pieces = [_like(piece, sample) for piece in split(Inputs.of(sample), parts)]
+    total: Tensor | None = None
+    for piece, share in zip(pieces, _shares(pieces, weigh), strict=True):
+        loss = step(module, piece) * share
+        (loss if scale is None else scale(loss)).backward()  # type: ignore[no-untyped-call]
+        total = loss.detach() if total is None else total + loss.detach()
+    assert total is not None  # there is a part
+    return total
+
+
+def split(sample: Inputs, parts: int) -> list[Inputs]:
+    """Views of the sample: dimension 0 of every tensor that has one, in ``parts`` that differ by one row at most."""
+    rows = rows_of(sample)
+    if not 1 <= parts <= rows:
+        raise FitError(f"{rows} rows cannot be run in {parts} micro-batches: give from 1 to {rows}")
+    bounds = [rows * at // parts for at in range(parts + 1)]
+    return [_rows(sample, slice(start, stop)) for start, stop in itertools.pairwise(bounds)]
+
+
+def rows_of(sample: Inputs) -> int:
+    """The size of dimension 0, which all tensors that have one must share. Raises FitError else."""
+    shapes = [tuple(t.shape) for t in tree_leaves((sample.args, dict(sample.kwargs))) if isinstance(t, Tensor)]
+    sizes = {shape[0] for shape in shapes if shape}
+    if len(sizes) != 1 or 0 in sizes:
+        raise FitError(
+            f"the sample cannot be divided into rows: its tensors have the shapes {', '.join(map(str, shapes))}. All "
+            "with a dimension must have the rows of the batch in dimension 0: make masks and the like in the step."
+        )
+    return sizes.pop()
+
+
+def accumulated(step: Step, parts: int, weigh: Weigh | None = None) -> Step:
+    """A step whose ``loss`` runs the backward passes of all parts but the caller's own.
+
+    ``loss(module, sample).backward()`` leaves the gradients that it leaves in ``step``; the call of ``loss`` has made
+    them, and its ``backward()`` adds nothing. Any other use of the loss raises FitError instead of being wrong.
+    """
+
+    def loss(module: nn.Module, sample: Inputs) -> Tensor:
+        found = backward(module, sample, step.loss, parts, weigh=weigh).requires_grad_()
+        found.register_hook(_check_upstream)  # type: ignore[no-untyped-call]
+        return found
+
+    return dataclasses.replace(step, loss=loss)
+
+
+def _check_upstream(upstream: Tensor) -> None:
+    if not bool((upstream == 1).all()):
+        raise FitError(
+            f"the loss of a step in micro-batches was scaled by {upstream.item():g} after its gradients were made: "
+            "scale it in the step, or call micro_batches.backward with scale=."
+        )
+
+
+def shares_of(step: Step, parts: int, weigh: Weigh | None) -> list[tuple[Inputs, float]]:
+    """The parts of the step's sample, and what each counts; the sum is 1."""
+    pieces = split(step.sample, parts)
+    return list(zip(pieces, _shares(pieces, weigh), strict=True))
+
+
+def _shares(pieces: list[Any], weigh: Weigh | None) -> list[float]:
+    weights = [float(rows_of(Inputs.of(one)) if weigh is None else weigh(one)) for one in pieces]
+    if not all(0 <= weight < float("inf") for weight in weights) or sum(weights) == 0:
+        raise FitError(f"the micro-batches weigh {weights}: weights are finite, none below 0, and not all of them 0")
+    return [weight / sum(weights) for weight in weights]
+
+
+def _rows(sample: Inputs, rows: slice) -> Inputs:
+    return sample.map(lambda tensor: tensor[rows] if tensor.dim() else tensor)
+
+
+def _like(piece: Inputs, given: Any) -> Any:
+    """In the form in which the sample was given."""
+    if isinstance(given, Inputs):
+        return piece
+    if isinstance(given, Mapping):
+        return dict(piece.kwargs)
+    return piece.args[0] if isinstance(given, Tensor) else piece.args
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class MicroBatchProof:
     """The gradients of the whole batch and of its parts, added up."""
@@ -90,27 +206,27 @@ def _compared(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof:
 def _judged(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof | None:
     """None where nothing could be compared: a copy that the loss does not use."""
     parameters = {name: p for name, p in step.module.named_parameters() if p.requires_grad}
-    before = _buffers(step.module)
+    state = State(step.module)
     whole = _gradients(step, parameters)
     moved = _buffers(step.module)
     if whole is None:
         return None
     if not all(bool(gradient.isfinite().all()) for gradient in whole.values()):
-        _restore(step.module, before)
+        state.restore()
         return MicroBatchProof(
             reason="the gradients of the whole batch hold NaN or infinities: nothing can be compared"
         )
-    _restore(step.module, before)
+    state.restore()
     backwards = step.sample.map(lambda t: t.flip(0) if t.dim() else t)
     turned = _gradients(dataclasses.replace(step, sample=backwards), parameters)
-    _restore(step.module, before)
+    state.restore()
     added: dict[str, Tensor] = {}
     for piece, share in shares_of(step, parts, weigh):
         found = _gradients(dataclasses.replace(step, sample=piece), parameters) or {}
         for name, gradient in found.items():
             added[name] = added[name] + gradient * share if name in added else gradient * share
     changed = [name for name, value in _buffers(step.module).items() if not torch.equal(value, moved[name])]
-    _restore(step.module, before)
+    state.restore()
     dtype = next(iter(whole.values())).dtype
     rounding, difference = _difference(whole, turned or {}), _difference(whole, added)
     return MicroBatchProof(
@@ -199,23 +315,15 @@ def _widened(step: Step) -> Step | None:
 
 @contextmanager
 def _undisturbed(module: nn.Module) -> Iterator[None]:
-    """Buffers, modes and random states are afterwards what they were."""
-    buffers, modes = _buffers(module), [(part, part.training) for part in module.modules()]
+    """Buffers, gradients, modes and random states are afterwards what they were."""
+    modes = [(part, part.training) for part in module.modules()]
     try:
-        with torch.random.fork_rng():
+        with same_start(module, torch.initial_seed()):
             yield
     finally:
-        _restore(module, buffers)
         for part, mode in modes:
             part.training = mode
 
 
 def _buffers(module: nn.Module) -> dict[str, Tensor]:
     return {name: buffer.clone() for name, buffer in module.named_buffers()}
-
-
-def _restore(module: nn.Module, buffers: dict[str, Tensor]) -> None:
-    with torch.no_grad():
-        for name, buffer in module.named_buffers():
-            if name in buffers and not torch.equal(buffer, buffers[name]):
-                buffer.copy_(buffers[name])

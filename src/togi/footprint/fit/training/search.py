@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from togi.footprint.fit.observe import Call, Result
-from togi.footprint.fit.timeline import Choice, Forecast, Timeline, after
+from togi.footprint.fit.training.observe import Call, Result
+from togi.footprint.fit.training.timeline import Choice, Forecast, Timeline, after
 
 _TRIED_AT_ONCE = 6
 _SMALLEST_SHARE = 1e-4
@@ -29,7 +29,7 @@ _SEGMENTS = (4, 8, 16, 2, 32, 6, 12, 3, 24)
 
 
 @dataclass
-class Search:
+class RecomputeSearch:
     """Choices under any number of budgets."""
 
     timeline: Timeline
@@ -41,19 +41,19 @@ class Search:
     def cheapest(self, budget_bytes: int) -> Choice | None:
         """The choice with the least repeated work whose forecast peak is within the budget; None where none is."""
         best: Choice | None = None
-        for way in self._ways(budget_bytes):
-            found = way.down()
+        for descent in self._descents(budget_bytes):
+            found = descent.down()
             if found is not None and (best is None or self.seen[found][1] < self.seen[best][1]):
                 best = found
             if time.monotonic() > self.deadline:
                 break
         return best
 
-    def _ways(self, budget_bytes: int) -> Iterator[_Way]:
+    def _descents(self, budget_bytes: int) -> Iterator[_Descent]:
         for exponent in _EXPONENTS:
-            yield _Way(self, budget_bytes, exponent, Choice())
+            yield _Descent(self, budget_bytes, exponent, Choice())
         for count in _SEGMENTS:
-            yield _Way(self, budget_bytes, 1.0, segments(self.timeline.observed.calls, count))
+            yield _Descent(self, budget_bytes, 1.0, segments(self.timeline.observed.calls, count))
 
     def forecast(self, choice: Choice) -> Forecast:
         found = self.timeline.forecast(choice)
@@ -75,17 +75,17 @@ class Search:
         return found
 
 
-class _Way:
+class _Descent:
     """One way from nothing dropped to the budget, and back as far as it allows."""
 
-    def __init__(self, search: Search, budget_bytes: int, exponent: float, start: Choice) -> None:
-        self._search, self._budget, self._exponent = search, budget_bytes, exponent
+    def __init__(self, search: RecomputeSearch, budget_bytes: int, exponent: float, start: Choice) -> None:
+        self._search, self._budget_bytes, self._exponent = search, budget_bytes, exponent
         self._groups = _by_key(search.timeline.results, budget_bytes * _SMALLEST_SHARE)
         self._choice = start
         self._forecast = search.forecast(self._choice)
 
     def down(self) -> Choice | None:
-        while self._forecast.peak_bytes > self._budget:
+        while self._forecast.peak_bytes > self._budget_bytes:
             if time.monotonic() > self._search.deadline or not (self._drop_one() or self._take_one_up()):
                 return None
         self._back()
@@ -93,13 +93,13 @@ class _Way:
 
     def _drop_one(self) -> bool:
         """The best of the next few by estimate; all are tried before it gives up."""
-        before = self._forecast.above(self._budget)
+        before = self._forecast.above(self._budget_bytes)
         ranked = self._ranked()
         for start in range(0, len(ranked), _TRIED_AT_ONCE):
             best: tuple[float, Choice, Forecast] | None = None
             for choice in ranked[start : start + _TRIED_AT_ONCE]:
                 found = self._search.forecast(choice)
-                gain = before - found.above(self._budget)
+                gain = before - found.above(self._budget_bytes)
                 rate = self._rate(gain, found.ms - self._forecast.ms)
                 if gain > 0 and (best is None or rate > best[0]):
                     best = rate, choice, found
@@ -114,7 +114,7 @@ class _Way:
         """What is kept and lies under the area above the budget is dropped, or packed, one by one; first what takes
         most off it for each millisecond."""
         line = self._search.timeline
-        above = np.maximum(self._forecast.alive - self._budget, 0)
+        above = np.maximum(self._forecast.alive - self._budget_bytes, 0)
         found: list[tuple[float, Choice]] = []
         for key, group in self._groups.items():
             if key in self._choice.dropped:
@@ -136,12 +136,12 @@ class _Way:
         return rate
 
     def _take_one_up(self) -> bool:
-        """Where nothing more can be dropped with gain: what is computed again at once may be too much."""
-        before = self._forecast.above(self._budget)
+        """Where nothing more can be dropped with gain: what is recomputed at once may be too much."""
+        before = self._forecast.above(self._budget_bytes)
         best: tuple[float, Choice, Forecast] | None = None
         for choice in self._with_one_more():
             found = self._search.forecast(choice)
-            above = found.above(self._budget)
+            above = found.above(self._budget_bytes)
             if above < before and (best is None or above < best[0]):
                 best = above, choice, found
             if time.monotonic() > self._search.deadline:
@@ -165,7 +165,7 @@ class _Way:
                     return
                 choice = self._choice.with_kept(key)
                 found = self._search.forecast(choice)
-                if found.peak_bytes <= self._budget and found.ms <= self._forecast.ms:
+                if found.peak_bytes <= self._budget_bytes and found.ms <= self._forecast.ms:
                     self._choice, self._forecast, changed = choice, found, True
 
     def _cost(self, key: str) -> float:

@@ -1,8 +1,8 @@
 """The peak of a step under any choice of what is kept, by arithmetic on one observed run: a millisecond each.
 
 What the program itself holds is the ground. On it lie the results that are kept, from where the program lets go of them
-to where nothing more is computed from them; and, in the backward pass, what is computed again, from there to where
-autograd is done with it. While something is computed again, what is on the way comes on top.
+to where nothing more is computed from them; and, in the backward pass, what is recomputed, from there to where
+autograd is done with it. While something is recomputed, what is on the way comes on top.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import torch
 
-from togi.footprint.fit.compressed import SMALLEST_BYTES
-from togi.footprint.fit.observe import Call, Observed, Result, Saved
+from togi.footprint.fit.training.observe import Call, Observed, Result, Saved
+from togi.footprint.fit.training.saved_tensors import SMALLEST_BYTES
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Forecast:
     """What a choice leads to."""
 
     alive: np.ndarray
-    """[moment] bytes, with what is on the way while something is computed again."""
+    """[moment] bytes, with what is on the way while something is recomputed."""
     ms: float = 0.0
     """Of operations that run again."""
     repeats: dict[str, float] = field(default_factory=dict)
@@ -114,9 +114,9 @@ class Timeline:
 
     def _lives(self) -> np.ndarray:
         change = np.zeros(after(self.end) + 1, dtype=np.int64)
-        for piece in self.observed.pieces:
-            change[during(piece.born)] += piece.bytes
-            change[after(self.end if piece.died is None else piece.died)] -= piece.bytes
+        for one in self.observed.lifetimes:
+            change[during(one.born)] += one.bytes
+            change[after(self.end if one.died is None else one.died)] -= one.bytes
         lives = np.cumsum(change)[: after(self.end)]
         for number, bytes in self.workspaces.items():
             lives[during(number)] += bytes

@@ -1,0 +1,191 @@
+"""From an inference pass to a plan of module calls in slices."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, final
+
+from torch import Tensor
+
+from togi.core.errors import FitError
+from togi.footprint.fit.inference.divisions import Divisions, divisions_of, why_dependent_in_full
+from togi.footprint.fit.inference.search import ChunkSearch, Draft, Way
+from togi.footprint.fit.inference.simulate import Site, simulation_of, sites_of
+from togi.footprint.fit.measure import bytes_of, measured_peak_bytes, same_start, tensors_before
+from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
+from togi.footprint.fit.proof import Outputs, faithful, outputs_of
+from togi.footprint.fit.result import FitResult, Point, Proof
+from togi.footprint.step import Step
+from togi.footprint.storage_tracker import tensors_of
+from togi.verify.compare import identical
+
+_CANDIDATES = 3
+"""Plans that are measured, each without the cuts of those before it."""
+_TIE = 1.1
+_FRONT = 12
+
+
+def fit_inference(
+    step: Step, budget_bytes: int, *, device: str = "cpu", seed: int = 0, time_limit_s: float = 60.0
+) -> FitResult:
+    """Plan one pass of ``step`` under ``budget_bytes``, which count all: parameters, inputs, outputs, temporaries.
+
+    The step's module is left as it was, its buffers too.
+
+    Raises:
+        FitError: two equal passes give different outputs.
+    """
+    return InferencePlanner(step, device=device, seed=seed).plan(budget_bytes, time_limit_s=time_limit_s)
+
+
+@final
+class InferencePlanner(Planner[Draft]):
+    """Plans of one pass under any number of budgets."""
+
+    train: ClassVar[bool] = False
+    turns: ClassVar[int] = 7
+    timing_s: ClassVar[float] = 8.0
+
+    def __init__(self, step: Step, *, device: str = "cpu", seed: int = 0) -> None:
+        super().__init__(step, device, seed)
+        began = time.monotonic()
+        peak_bytes, outputs, structure = self.run()
+        self._reference = Outputs(step, outputs, structure, seed)
+        self._check_repeatable()
+        self.static_bytes = bytes_of(tensors_before(step)) + bytes_of(_made(outputs, step))
+        self.floor_bytes = self.static_bytes
+        self._simulation = simulation_of(step)
+        self._search = ChunkSearch(self._simulation, sites_of(self._simulation), self._divisions)
+        forecast_bytes = self._search.peak(Draft()).bytes
+        proof = Proof(exact=True, outputs=len(outputs))
+        self.unmodified = Candidate(Draft(), self._plan(), forecast_bytes, peak_bytes, proof, 0.0)
+        self._measured[Draft()] = self.unmodified
+        self._forbidden: frozenset[Way] = frozenset()
+        self._refused: list[str] = []
+        self.prepared_s = time.monotonic() - began
+
+    def run(self) -> tuple[int, list[Tensor], Any]:
+        """One pass: its peak by the allocator, the tensors that it returns, and the structure around them.
+
+        Raises:
+            FitError: the allocator cannot be observed here.
+        """
+        found: list[Any] = []
+        with same_start(self.step.module, self._seed):
+            peak = measured_peak_bytes(self.step, lambda: found.extend(outputs_of(self.step, self._seed)), self._device)
+        return peak, found[0], found[1]
+
+    def _best(self, budget_bytes: int, limit: TimeLimit) -> Candidate[Draft]:
+        """Measured candidates, the fastest first, until one passes its proof at the full size."""
+        while True:
+            candidates = list(self._candidates(budget_bytes, limit))
+            self._race(candidates, limit)
+            within = [one for one in candidates if one.peak_bytes <= budget_bytes]
+            for one in self._fastest_first(within) or sorted(candidates, key=lambda one: one.peak_bytes):
+                if not one.draft.cuts or self._proven_in_full(one):
+                    return one
+
+    def _fastest_first(self, candidates: Sequence[Candidate[Draft]]) -> list[Candidate[Draft]]:
+        """Times within a tenth of the best are no difference: then the one that should cost least."""
+        best = min((self._ms[one.draft] for one in candidates), default=0.0)
+        return sorted(candidates, key=lambda one: (max(self._ms[one.draft], _TIE * best), one.cost_ms))
+
+    def _candidates(self, budget_bytes: int, limit: TimeLimit) -> Iterator[Candidate[Draft]]:
+        without: frozenset[Way] = frozenset()
+        for number in range(_CANDIDATES):
+            if number and limit.over:
+                return
+
+            def search(aim_bytes: int, deadline: float, without: frozenset[Way] = without) -> Draft | None:
+                return self._search.cheapest(aim_bytes, without | self._forbidden, deadline)
+
+            found = self._within(budget_bytes, budget_bytes, limit, search)
+            if found is None:
+                if number == 0:
+                    yield self._least()
+                return
+            yield found
+            if not found.draft.cuts:
+                return
+            without |= found.draft.ways
+
+    def _least(self) -> Candidate[Draft]:
+        """Nothing fits: the lowest that was found, and that is right."""
+        while True:
+            if found := self._measured_once(self._search.lowest(self._forbidden)):
+                return found
+
+    def _measure(self, draft: Draft) -> Candidate[Draft] | None:
+        """None, and its cuts are forbidden, where outputs differ by more than rounding."""
+        plan = self._plan(chunks=self._search.chunks(draft))
+        with self._under(plan):
+            peak_bytes, outputs, structure = self.run()
+        proof = self._reference.compare(outputs, structure)
+        if not faithful(proof):
+            self._forbid(draft, f"its outputs are not the unmodified module's ({'; '.join(proof.differences[:2])})")
+            return None
+        return Candidate(draft, plan, self._search.peak(draft).bytes, peak_bytes, proof, draft.cost_ms)
+
+    def _proven_in_full(self, candidate: Candidate[Draft]) -> bool:
+        with same_start(self.step.module, self._seed):
+            dependent = why_dependent_in_full(self.step, candidate.plan.chunks, self._seed)
+        if dependent:
+            name, reason = next(iter(dependent.items()))
+            self._forbid(candidate.draft, f"{name or 'the whole module'}: {reason}")
+        return not dependent
+
+    def _forbid(self, draft: Draft, reason: str) -> None:
+        self._forbidden |= draft.ways
+        self._refused.append(reason)
+
+    def _divisions(self, sites: Sequence[Site]) -> dict[str, Divisions]:
+        with same_start(self.step.module, self._seed):
+            return divisions_of(self.step, sites)
+
+    def _check_repeatable(self) -> None:
+        with same_start(self.step.module, self._seed):
+            outputs, structure = outputs_of(self.step, self._seed)
+        same = structure == self._reference.structure and all(map(identical, outputs, self._reference.tensors))
+        if not same:
+            raise FitError(
+                "two passes of the unmodified module with the same seed, weights and inputs differ, so no plan can be "
+                "proven right. Find what draws outside torch's generator (random, numpy), what it remembers from call "
+                "to call, or what is not deterministic (torch.use_deterministic_algorithms names it)."
+            )
+
+    def _front(self, best: Candidate[Draft]) -> list[Point]:
+        """What was measured, and of what was simulated only the plans that nothing beats."""
+        front = [self._point(one) for one in self._measured.values() if one is not None]
+        lowest = min(point.peak_bytes for point in front)
+        for draft in sorted(self._search.drafts.values(), key=lambda draft: draft.cost_ms):
+            peak = self._search.peak(draft).bytes
+            if peak < 0.95 * lowest and not draft.ways & self._forbidden:
+                lowest = peak
+                chunks = self._search.chunks(draft)
+                parts = sum(chunk.parts - 1 for chunk in chunks)
+                front.append(Point(peak_bytes=peak, recompute_ms=draft.cost_ms, changes=len(chunks), parts=parts))
+        return sorted(front, key=lambda point: -point.peak_bytes)[:_FRONT]
+
+    def _plans_tried(self) -> int:
+        return len(self._search.peaks)
+
+    def _notes(self, best: Candidate[Draft], fits: bool) -> Iterable[str]:
+        if self._simulation.note:
+            yield self._simulation.note
+        if self._reference.note:
+            yield self._reference.note
+        for reason in dict.fromkeys(self._refused):
+            yield f"A plan was refused: {reason}."
+        if not fits:
+            if self._search.ended_early:
+                yield "The search was ended by its time limit: --time-limit (time_limit_s) gives it more."
+            yield from self._search.whys(best.draft)
+
+
+def _made(outputs: Sequence[Tensor], step: Step) -> list[Tensor]:
+    """Outputs that are neither parameters nor inputs."""
+    sample = step.sample
+    there = {t.untyped_storage()._cdata for t in (*step.module.parameters(), *step.module.buffers())}
+    there |= {t.untyped_storage()._cdata for t in tensors_of((sample.args, dict(sample.kwargs)))}
+    return [t for t in outputs if t.untyped_storage()._cdata not in there]

@@ -1,0 +1,117 @@
+"""Runs of a step: their start, their peak by torch's allocator, their time; and a copy of a step on fake tensors."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._pytree import tree_leaves
+
+from togi.core.errors import FitError
+from togi.footprint.step import Step
+from togi.measure.memory import torch_allocator_peak_bytes
+from togi.verify.observe import State
+
+
+@contextmanager
+def same_start(module: nn.Module, seed: int) -> Iterator[None]:
+    """Seeds torch; afterwards buffers, gradients that were not there and the random state are what they were."""
+    state, without = State(module), [p for p in module.parameters() if p.grad is None]
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        try:
+            yield
+        finally:
+            for parameter in without:
+                parameter.grad = None
+            state.restore()
+
+
+def measured_peak_bytes(step: Step, run: Callable[[], None], device: str = "cpu") -> int:
+    """What is there before, and how far ``run``, which is the step in some form, rises above it.
+
+    Raises:
+        FitError: the allocator cannot be observed here.
+    """
+    gc.collect()
+    before = bytes_of(tensors_before(step))
+    if device.startswith("cuda"):
+        torch.cuda.synchronize()
+        others = torch.cuda.memory_allocated() - before
+        torch.cuda.reset_peak_memory_stats()
+        run()
+        torch.cuda.synchronize()
+        return torch.cuda.max_memory_allocated() - others
+    rise = torch_allocator_peak_bytes(run)
+    if rise is None:
+        raise FitError("the profiler reports no memory here, so no peak can be measured and no plan trusted")
+    return before + rise
+
+
+def step_ms(step: Step) -> float:
+    """Milliseconds of one run; on a GPU until it is done."""
+    wait_for_device()
+    started = time.perf_counter()
+    step.run()
+    wait_for_device()
+    return (time.perf_counter() - started) * 1e3
+
+
+def wait_for_device() -> None:
+    """A GPU works on after a call returns; times are taken when it is done."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()
+
+
+def static_bytes(step: Step) -> int:
+    """What is there in every step: parameters, buffers, inputs, optimizer state, and a gradient for each parameter."""
+    gradients = sum(p.nbytes for p in step.module.parameters() if p.requires_grad)
+    return bytes_of(tensors_before(step)) + gradients
+
+
+def tensors_before(step: Step) -> Iterable[Tensor]:
+    """Parameters, buffers, inputs, optimizer state."""
+    state = list(step.optimizer.state.values()) if step.optimizer is not None else []
+    inputs = (step.sample.args, dict(step.sample.kwargs))
+    yield from step.module.parameters()
+    yield from step.module.buffers()
+    yield from (leaf for leaf in tree_leaves((inputs, state)) if isinstance(leaf, Tensor))
+
+
+def bytes_of(tensors: Iterable[Tensor]) -> int:
+    """Of their storages, each once."""
+    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+    return sum(storages.values())
+
+
+def on_fake_tensors(step: Step) -> tuple[Step, FakeTensorMode]:
+    """A copy of ``step`` on tensors that have sizes and no values, to be run under the mode returned.
+
+    It takes a fraction of a second and no memory. Optimizer state is there, as before any step but the first.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    memo: dict[int, Any] = {}
+    for tensor in [*step.module.parameters(), *step.module.buffers()]:
+        memo[id(tensor)] = _fake_of(tensor, mode)
+    module, optimizer = copy.deepcopy(step.module, memo), step.optimizer
+    if optimizer is not None:
+        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        optimizer = type(optimizer)(parameters, **optimizer.defaults)
+    fake = replace(step, module=module, sample=step.sample.map(mode.from_tensor), optimizer=optimizer)
+    if optimizer is not None:
+        with mode:
+            fake.run()
+    return fake, mode
+
+
+def _fake_of(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
+    fake = mode.from_tensor(tensor.detach())
+    return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake

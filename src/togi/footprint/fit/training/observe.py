@@ -1,0 +1,296 @@
+"""One step, watched: what its forward pass made of what, when autograd asks for it, and what operations cost.
+
+``observe`` runs the step with nothing kept: every result lives as long as the program itself needs it. That it lives
+longer because autograd keeps it is then a decision, result by result, and its effect on the peak is arithmetic
+(``timeline``). ``costs_of`` watches a real run: how long each call of the forward pass takes, and what kernels take for
+themselves. A kernel's own memory (a convolution's reordered weights, a product's packed operands) is taken and given
+back within one operation, so no tracker of storages sees it; the allocator's events do.
+
+Times count the operations of the step, as the storage tracker does.
+"""
+
+from __future__ import annotations
+
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
+
+from togi.footprint.account.allocator_events import Allocation, Allocations, MarkingTracker, read_allocations
+from togi.footprint.fit.forward import ReplacedForward
+from togi.footprint.fit.measure import wait_for_device
+from togi.footprint.fit.proof import outcome_of
+from togi.footprint.fit.training.recompute import Operation, Value
+from togi.footprint.fit.training.recording import ForwardRecording
+from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTensorHooks, hooks_in_force
+from togi.footprint.module_tracker import ModuleTracker
+from togi.footprint.step import Step
+from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, tensors_of
+
+
+@dataclass(eq=False)
+class Saved:
+    """A tensor that autograd keeps: when it asks for it, and when it is done with it. None: never."""
+
+    asked_at: int | None = None
+    done_at: int | None = None
+
+
+@dataclass(eq=False)
+class Result:
+    """A value that can be recomputed."""
+
+    key: str
+    bytes: int
+    made_at: int
+    module: str = ""
+    dtype: torch.dtype = torch.float32
+    died_at: int | None = None
+    """When the program itself let go of the storage; None: not before the end."""
+    saved: list[Saved] = field(default_factory=list)
+    overwrites: Result | None = None
+    """It is made in place of this one."""
+    overwritten: bool = False
+
+
+@dataclass(eq=False)
+class Call:
+    """An operation that may be repeated."""
+
+    name: str
+    at: int
+    reads: tuple[Result, ...]
+    makes: tuple[Result, ...]
+    other_bytes: int = 0
+    """Of results that nobody can ask for again, but that take memory while it runs."""
+    ms: float = 0.0
+
+
+@dataclass(eq=False)
+class Observed:
+    """What is known of a step."""
+
+    calls: list[Call]
+    lifetimes: list[StorageLifetime]
+    """Every storage of the step, with the life that it has when autograd keeps nothing."""
+    end: int
+
+
+def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
+    """Run ``step`` once, real or on fake tensors. ``milliseconds``: of every call by its name, from a timed run."""
+    module, optimizer = step.module, step.optimizer
+    running = ModuleTracker(module)
+    tracker = _PlainTracker(where=running.now)
+    tracker.add_existing([*module.parameters(), *module.buffers()], "parameter")
+    tracker.add_existing([p.grad for p in module.parameters() if p.grad is not None], "gradient")
+    tracker.add_existing(tensors_of((step.sample.args, dict(step.sample.kwargs))), "input")
+    if optimizer is not None:
+        tracker.add_existing(tensors_of(list(optimizer.state.values())), "optimizer")
+    calls: list[Call] = []
+
+    def hooks() -> SavedTensorHooks:
+        return _Observer(tracker, calls, lambda: running.now().module)
+
+    with torch.random.fork_rng(), running.following(), tracker, watched_by(module, hooks):
+        outcome_of(step)
+    module.zero_grad()
+    for call in calls:
+        call.ms = milliseconds.get(call.name, 0.0)
+        for result in call.makes:
+            result.died_at = tracker.lifetimes_of[result].died
+    return Observed(calls, tracker.lifetimes, tracker.operations)
+
+
+@contextmanager
+def timing(module: nn.Module) -> Iterator[dict[str, float]]:
+    """Round a run: fills in the milliseconds of every call by its name."""
+    milliseconds: dict[str, float] = {}
+    with watched_by(module, lambda: SavedTensorHooks({}, hooks_in_force(), _Timed(milliseconds))):
+        yield milliseconds
+
+
+@contextmanager
+def watched_by(module: nn.Module, hooks: Callable[[], SavedTensorHooks]) -> Iterator[None]:
+    """Every forward pass of ``module`` that records a graph runs under hooks of its own."""
+    watched = _WatchedForward(module, hooks)
+    watched.put()
+    try:
+        yield
+    finally:
+        watched.take_away()
+
+
+@final
+class _WatchedForward(ReplacedForward):
+    def __init__(self, module: nn.Module, hooks: Callable[[], SavedTensorHooks]) -> None:
+        super().__init__(module)
+        self._hooks = hooks
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled():
+            return self.original(*args, **kwargs)
+        with self._hooks().watching():
+            return self.original(*args, **kwargs)
+
+
+class _Timed(ForwardRecording):  # type: ignore[no-untyped-call]
+    """Also takes the time of every call; on a GPU it waits for the end."""
+
+    def __init__(self, milliseconds: dict[str, float]) -> None:
+        super().__init__()
+        self._milliseconds = milliseconds
+
+    def _run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        started = time.perf_counter()
+        results = func(*args, **kwargs)
+        wait_for_device()
+        self._last_ms = (time.perf_counter() - started) * 1e3
+        return results
+
+    def _made(self, operation: Operation, name: str, values: Sequence[tuple[Value, Tensor]]) -> None:
+        # a model that is called twice in a step has two calls of a name
+        self._milliseconds[name] = max(self._last_ms, self._milliseconds.get(name, 0.0))
+
+
+class _PlainTracker(StorageTracker):  # type: ignore[no-untyped-call]
+    """Pauses while something is recomputed: that belongs to the decision, not to the program."""
+
+    def __init__(self, where: Callable[[], Any]) -> None:
+        super().__init__(where=where)
+        self.lifetimes_of: dict[Result, StorageLifetime] = {}
+        self._paused = False
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._paused = True
+        try:
+            yield
+        finally:
+            self._paused = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if not self._paused:
+            return super().__torch_dispatch__(func, types, args, kwargs)
+        results = func(*args, **(kwargs or {}))
+        for tensor in tensors_of(results):
+            if self.lifetime_of(tensor) is None:
+                self._ignore(tensor)
+        return results
+
+    def _ignore(self, tensor: Tensor) -> None:
+        """Known, so that it is not booked when the program reads it; but not in the book."""
+        storage = tensor.untyped_storage()
+        key, lifetime = storage._cdata, StorageLifetime(bytes=storage.nbytes(), device=tensor.device.type, born=self.operations)
+        self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
+
+
+class _Observer(SavedTensorHooks):
+    """Saves nothing that can be recomputed, and writes down when it is asked for."""
+
+    def __init__(self, tracker: _PlainTracker, calls: list[Call], module: Callable[[], str]) -> None:
+        self._tracker = tracker
+        self._noting = _Noting(tracker, calls, module)
+        super().__init__({}, recording=self._noting)
+
+    def pack(self, tensor: Tensor) -> Any:
+        value = self.recording.value_of(tensor)
+        if value is None or value.maker is None:
+            return super().pack(tensor)
+        dropped, saved = RecomputedTensor(value, tensor), Saved()
+        self._noting.results[value].saved.append(saved)
+        weakref.finalize(dropped, _note_done, saved, self._tracker)
+        return dropped, saved
+
+    def unpack(self, found: Any) -> Tensor:
+        if not isinstance(found, tuple):
+            return super().unpack(found)
+        dropped, saved = found
+        if saved.asked_at is None:
+            saved.asked_at = self._tracker.operations
+        with self._tracker.paused():
+            tensor: Tensor = dropped.unpack()
+        return tensor
+
+
+def _note_done(saved: Saved, tracker: StorageTracker) -> None:
+    saved.done_at = tracker.operations
+
+
+class _Noting(ForwardRecording):  # type: ignore[no-untyped-call]
+    """Writes down every call, with the results that can be recomputed."""
+
+    def __init__(self, tracker: _PlainTracker, calls: list[Call], module: Callable[[], str]) -> None:
+        super().__init__()
+        self._tracker = tracker
+        self._noted = calls
+        self._module = module
+        self.results: weakref.WeakKeyDictionary[Value, Result] = weakref.WeakKeyDictionary()
+
+    def _made(self, operation: Operation, name: str, values: Sequence[tuple[Value, Tensor]]) -> None:
+        module, slots = self._module(), operation.slots()
+        makes, other_bytes = [], 0
+        for value, tensor in values:
+            lifetime = self._tracker.lifetime_of(tensor)
+            if lifetime is None or value.maker is None:
+                other_bytes += 0 if value.in_place else tensor.untyped_storage().nbytes()
+                continue
+            old = self.results.get(slots[value.place].value) if value.in_place else None
+            result = Result(value.key, lifetime.bytes, self._tracker.operations, module, tensor.dtype, overwrites=old)
+            if old is not None:
+                old.overwritten = True
+            self.results[value] = result
+            self._tracker.lifetimes_of[result] = lifetime
+            makes.append(result)
+        reads = {self.results[slot.value]: None for slot in slots if slot.value in self.results}
+        self._noted.append(Call(name, self._tracker.operations, tuple(reads), tuple(makes), other_bytes))
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a step on fake tensors cannot say."""
+
+    milliseconds: dict[str, float] = field(default_factory=dict)
+    """Of every call of the forward pass, by its name."""
+    workspaces: dict[int, int] = field(default_factory=dict)
+    """Bytes that operations take beside their results, by the operation's number in the step."""
+    operations: int = 0
+
+
+def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Costs:
+    """Of ``run``, which is one run of ``step`` on real tensors."""
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.startswith("cuda") else [])
+    tracker = MarkingTracker()
+    with profile(activities=activities, profile_memory=True) as profiler, tracker, timing(step.module) as milliseconds:
+        run()
+    allocations = read_allocations(profiler, device.partition(":")[0])
+    found = workspaces(allocations, tracker.lifetimes) if allocations is not None else {}
+    return Costs(milliseconds, found, tracker.operations)
+
+
+def workspaces(allocations: Allocations, lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:
+    """By operation: the most that its own blocks took at once, less the results that a tracker books."""
+    results: dict[int, int] = {}
+    for one in lifetimes:
+        results[one.born] = results.get(one.born, 0) + one.bytes
+    own: dict[int, list[Allocation]] = {}
+    for block in allocations.blocks:
+        own.setdefault(block.operation, []).append(block)
+    found = {number: _most_at_once(blocks) - results.get(number, 0) for number, blocks in own.items()}
+    return {number: bytes for number, bytes in found.items() if bytes > 0}
+
+
+def _most_at_once(blocks: list[Allocation]) -> int:
+    """Frees after the operation come later than all its allocations, and change nothing."""
+    changes = [(block.order, block.bytes) for block in blocks]
+    changes += [(block.freed, -block.bytes) for block in blocks if block.freed is not None]
+    now = most = 0
+    for _, change in sorted(changes):
+        now += change
+        most = max(most, now)
+    return most

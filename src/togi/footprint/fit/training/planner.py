@@ -1,0 +1,294 @@
+"""From a training step to a plan of what autograd saves; where nothing else fits, in micro-batches too."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from typing import ClassVar, final
+
+import torch
+
+from togi.core.errors import FitError
+from togi.core.quantities import first_line, size
+from togi.footprint.fit.measure import (
+    measured_peak_bytes,
+    on_fake_tensors,
+    same_start,
+    static_bytes,
+)
+from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
+from togi.footprint.fit.policies import Action, SavePolicy
+from togi.footprint.fit.proof import Outcome, compare, outcome_of
+from togi.footprint.fit.result import FitResult, Point, Proof
+from togi.footprint.fit.training.micro_batches import MicroBatchProof, accumulated, judge, rows_of
+from togi.footprint.fit.training.observe import Costs, Observed, costs_of, observe
+from togi.footprint.fit.training.optimizer_advice import advise
+from togi.footprint.fit.training.saved_tensors import ms_per_byte
+from togi.footprint.fit.training.search import RecomputeSearch
+from togi.footprint.fit.training.timeline import Choice, Timeline
+from togi.footprint.step import Step
+
+_FRONT = 12
+_FORMS = {torch.bool: Action.BITS, torch.float32: Action.NARROW}
+
+
+def fit_training(
+    step: Step,
+    budget_bytes: int,
+    *,
+    allow_approximate: bool = False,
+    device: str = "cpu",
+    seed: int = 0,
+    time_limit_s: float = 60.0,
+) -> FitResult:
+    """Plan ``step`` under ``budget_bytes``, which count all: parameters, gradients, optimizer state, activations.
+
+    Micro-batches come last, and only where approximations are allowed: sums in another order round otherwise.
+
+    Raises:
+        FitError: gradients differ between two equal runs, or a plan that should be exact is not.
+    """
+    began = time.monotonic()
+    planner = TrainingPlanner(step, allow_approximate=allow_approximate, device=device, seed=seed)
+    found = planner.plan(budget_bytes, time_limit_s=time_limit_s)
+    if found.fits or not allow_approximate:
+        return found
+    for parts in _parts(step):
+        proof = judge(step, parts)
+        if proof.reason:
+            return _with_note(found, f"Not in micro-batches: {proof.reason}.")
+        planner = TrainingPlanner(accumulated(step, parts), allow_approximate=True, device=device, seed=seed)
+        divided = planner.plan(budget_bytes, time_limit_s=time_limit_s)
+        if divided.fits:
+            return _in_parts(divided, found, proof, parts)
+        if time.monotonic() - began > time_limit_s:
+            return _with_note(
+                found, f"{parts} micro-batches do not fit either; more were not tried in {time_limit_s:g} s."
+            )
+    return found
+
+
+@final
+class TrainingPlanner(Planner[Choice]):
+    """Plans of one training step under any number of budgets.
+
+    The step's module is left without a plan, and its parameters as they were: the optimizer's learning rate is set to
+    zero.
+
+    Raises:
+        FitError: the step cannot be repeated, or gradients differ between two equal runs.
+    """
+
+    train: ClassVar[bool] = True
+    turns: ClassVar[int] = 3
+    timing_s: ClassVar[float] = float("inf")
+
+    def __init__(self, step: Step, *, allow_approximate: bool = False, device: str = "cpu", seed: int = 0) -> None:
+        super().__init__(step, device, seed)
+        began = time.monotonic()
+        _stop_learning(step)
+        if step.optimizer is not None:
+            with same_start(step.module, seed):
+                step.run()  # makes its state, which counts
+        self._reference, peak_bytes = self._run()
+        costs = self._watched(allow_random=allow_approximate)
+        observed, self._note = _observed(step, costs.milliseconds, seed)
+        workspaces = costs.workspaces if costs.operations == observed.end else {}
+        allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
+        self._forms = {dtype: _FORMS[dtype] for dtype in allowed}
+        self.timeline = Timeline(
+            observed, workspaces, packing_ms_per_byte={one: ms_per_byte(one, device) for one in allowed}
+        )
+        self._search = RecomputeSearch(self.timeline)
+        plain_bytes = self._search.forecast(Choice()).peak_bytes
+        self._unseen_bytes = max(0, peak_bytes - plain_bytes)
+        """By how much the allocator's peak is above the forecast's."""
+        proof = compare(self._reference, self._reference)
+        self.unmodified = Candidate(Choice(), self._plan(), plain_bytes, peak_bytes, proof, 0.0)
+        self.static_bytes = static_bytes(step)
+        self.floor_bytes = max(self.static_bytes, int(self.timeline.ground_bytes.max()))
+        self.prepared_s = time.monotonic() - began
+
+    def _best(self, budget_bytes: int, limit: TimeLimit) -> Candidate[Choice]:
+        def search(aim_bytes: int, deadline: float) -> Choice | None:
+            self._search.deadline = deadline
+            return self._search.cheapest(aim_bytes)
+
+        found = self._within(budget_bytes, budget_bytes - self._unseen_bytes, limit, search)
+        if found is None:
+            found = self._measured_once(self._search.least)
+            assert found is not None  # nothing is refused without an error
+        return found
+
+    def _measure(self, draft: Choice) -> Candidate[Choice]:
+        forecast_bytes, cost_ms = self._search.seen[draft]
+        if draft == Choice():
+            return self.unmodified
+        plan = self._plan(policies=tuple(self._policies(draft)))
+        with self._under(plan):
+            outcome, peak_bytes = self._run()
+        proof = compare(self._reference, outcome)
+        if not proof.exact and all(one.action is not Action.NARROW for one in plan.policies):
+            raise FitError(
+                "the plan was refused, because its step is not the unmodified one to the bit: "
+                f"{'; '.join(proof.differences[:3])}. Something writes into tensors without torch's knowledge (NumPy, "
+                "a kernel that is called directly), or keeps state that the plan does not see."
+            )
+        return Candidate(draft, plan, forecast_bytes, peak_bytes, proof, cost_ms)
+
+    def _run(self) -> tuple[Outcome, int]:
+        """Forward, backward and the optimizer from the same beginning, with its peak."""
+        found: list[Outcome] = []
+        with same_start(self.step.module, self._seed):
+            peak = measured_peak_bytes(self.step, lambda: found.append(outcome_of(self.step)), self._device)
+        return found[0], peak
+
+    def _watched(self, *, allow_random: bool) -> Costs:
+        """The unmodified step again. It must do the same, or no plan could be proven."""
+        found: list[Outcome] = []
+        try:
+            with same_start(self.step.module, self._seed):
+                costs = costs_of(self.step, lambda: found.append(outcome_of(self.step)), self._device)
+        except RuntimeError as error:  # foreign code: it ran once
+            raise FitError(self._why_not_again(error)) from error
+        again = compare(self._reference, found[0])
+        if not again.exact and not allow_random:
+            raise FitError(
+                "two runs of the unmodified step with the same seed, weights and inputs differ, so no plan can be "
+                f"proven right: {'; '.join(again.differences[:3])}. Find what draws outside torch's generator (random, "
+                "numpy) or is not deterministic (torch.use_deterministic_algorithms names it), or allow approximate."
+            )
+        return costs
+
+    def _why_not_again(self, error: RuntimeError) -> str:
+        try:
+            with same_start(self.step.module, self._seed):
+                outcome_of(self.step)
+        except RuntimeError:
+            return (
+                f"the step ran, and failed the second time with the same inputs ({first_line(error)}). It keeps "
+                "something from the run before, such as a hidden state with its graph: detach it, or reset it in the "
+                "step."
+            )
+        return (
+            f"the step forbids hooks for saved tensors ({first_line(error)}), which is what a plan is made of. "
+            "disable_saved_tensors_hooks() saves no memory itself: take it away."
+        )
+
+    @contextmanager
+    def _under(self, plan: Plan) -> Iterator[None]:
+        with super()._under(plan):
+            try:
+                yield
+            except RuntimeError as error:
+                raise FitError(
+                    f"the step runs, and fails under a plan ({first_line(error)}). Something that was recomputed did "
+                    "not come out as the first time: a result was written into behind torch's back."
+                ) from error
+
+    def _policies(self, choice: Choice) -> Iterator[SavePolicy]:
+        named: set[str] = set()
+        for result in self.timeline.results:
+            action = None
+            if result.key in choice.dropped:
+                action = Action.RECOMPUTE
+            elif result.key in choice.kept:
+                action = Action.KEEP
+            elif result.key in choice.packed:
+                action = self._forms.get(result.dtype)
+            if action is not None and result.key not in named:
+                named.add(result.key)
+                again_ms = self.timeline.maker[result].ms if action is Action.RECOMPUTE else 0.0
+                yield SavePolicy(
+                    value=result.key, module=result.module, action=action, bytes=result.bytes, recompute_ms=again_ms
+                )
+
+    def _front(self, best: Candidate[Choice]) -> Iterator[Point]:
+        front = self._search.front
+        thin = max(1, -(-len(front) // _FRONT))
+        own = self._search.seen[best.draft]
+        for at, (peak_bytes, ms, one) in enumerate(front):
+            if at % thin == 0 or at == len(front) - 1 or (peak_bytes, ms) == own:
+                changes = len(one.dropped | one.packed)
+                yield Point(peak_bytes=peak_bytes + self._unseen_bytes, recompute_ms=ms, changes=changes)
+
+    def _plans_tried(self) -> int:
+        return len(self._search.seen)
+
+    def _notes(self, best: Candidate[Choice], fits: bool) -> Iterable[str]:
+        if self._note:
+            yield self._note
+        if not fits:
+            yield _largest_at_the_floor(self.timeline)
+            yield from advise(self.step)
+
+
+def _observed(step: Step, milliseconds: dict[str, float], seed: int) -> tuple[Observed, str]:
+    """On fake tensors if the step does the same on them, else on the real ones."""
+    try:
+        fake, mode = on_fake_tensors(step)
+        with mode:
+            found = observe(fake, milliseconds)
+        if list(dict.fromkeys(call.name for call in found.calls)) == list(milliseconds):
+            return found, ""
+        note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
+    except Exception as error:  # foreign code: a model may read values, or not be copied
+        what = f"{type(error).__name__}: {first_line(error)}"
+        note = f"The step does not run on fake tensors ({what}); it was watched on real ones."
+    with same_start(step.module, seed):
+        return observe(step, milliseconds), note
+
+
+def _largest_at_the_floor(timeline: Timeline) -> str:
+    """What the program itself holds at its worst moment."""
+    ground = timeline.ground_bytes
+    at = int(ground.argmax())
+    alive = sorted((p for p in timeline.observed.lifetimes if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)
+    largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
+    return f"No plan lowers what the program itself holds; beside parameters and inputs the largest then are {largest}."
+
+
+def _stop_learning(step: Step) -> None:
+    """Every run must begin with equal parameters, the optimizer's work included."""
+    for group in step.optimizer.param_groups if step.optimizer is not None else ():
+        group["lr"] = 0.0
+
+
+def _parts(step: Step) -> Iterator[int]:
+    """2, 4, 8, ... and at last a row each."""
+    try:
+        rows = rows_of(step.sample)
+    except FitError:
+        return
+    parts = 2
+    while parts < rows:
+        yield parts
+        parts *= 2
+    if rows > 1:
+        yield rows
+
+
+def _in_parts(divided: FitResult, whole: FitResult, proof: MicroBatchProof, parts: int) -> FitResult:
+    """The plan of a step in parts beside the unmodified step of the whole batch."""
+    draws = " (random draws are others in every part)" if proof.approximate else ""
+    said = f"{parts} micro-batches: the sums of their gradients round otherwise{draws}"
+    return divided.model_copy(
+        update={
+            "plan": divided.plan.model_copy(update={"micro_batches": parts, "exact": False}),
+            "plain": whole.plain,
+            "plans_tried": whole.plans_tried + divided.plans_tried,
+            "planning_s": whole.planning_s + divided.planning_s,
+            "proof": Proof(
+                exact=False,
+                gradients=divided.proof.gradients,
+                differences=(said, *divided.proof.differences),
+                worst_relative=max(proof.relative_difference or 0.0, divided.proof.worst_relative),
+            ),
+        }
+    )
+
+
+def _with_note(found: FitResult, note: str) -> FitResult:
+    return found.model_copy(update={"notes": (*found.notes, note)})

@@ -1,0 +1,221 @@
+"""Saved-tensor hooks under a plan: what autograd keeps is saved as it is, in fewer bits, or recomputed.
+
+The plan decides memory and time alone. Whatever runs, a value is recomputed by the operations that made it, on what
+they read, so a plan made for other sizes or another branch gives the same gradients, only another peak. float32 may be
+saved as bfloat16, and masks as one bit for each element. Parameters are left as they are: they live anyway, and a copy
+would cost. A tensor that several operations keep is packed once.
+
+Source: torch.autograd.graph.saved_tensors_hooks.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from togi.core.errors import FitError
+from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
+from togi.footprint.fit.measure import wait_for_device
+from togi.footprint.fit.policies import Action, SavePolicy
+from togi.footprint.fit.training.recompute import Slot, Value, flat, recompute
+from togi.footprint.fit.training.recording import ForwardRecording
+
+SMALLEST_BYTES = 4096
+"""Below this, packing costs more than it brings."""
+
+
+@final
+@dataclass(frozen=True)
+class Narrow:
+    """A float32 tensor in half the bytes. Relative error of each value at most 2**-8."""
+
+    values: Tensor
+
+    def unpack(self) -> Tensor:
+        return self.values.to(torch.float32)
+
+
+@final
+@dataclass(frozen=True)
+class Bits:
+    """A boolean tensor, eight elements in a byte. Exact."""
+
+    packed: Tensor
+    shape: torch.Size
+
+    def unpack(self) -> Tensor:
+        shifts = torch.arange(8, dtype=torch.uint8, device=self.packed.device)
+        bits = (self.packed.unsqueeze(-1) >> shifts) & 1
+        return bits.view(-1)[: self.shape.numel()].view(self.shape).to(torch.bool)
+
+
+def pack_bits(mask: Tensor) -> Bits:
+    """``mask``: boolean, any shape."""
+    elements = mask.reshape(-1).to(torch.uint8)
+    elements = torch.nn.functional.pad(elements, (0, -elements.numel() % 8)).view(-1, 8)
+    packed = elements[:, 0].clone()
+    for bit in range(1, 8):
+        packed |= elements[:, bit] << bit
+    return Bits(packed, mask.shape)
+
+
+def packed_form(tensor: Tensor, dtype: torch.dtype) -> Narrow | Bits | None:
+    """Its whole storage in fewer bits, if it is of that dtype (bool or float32) and large enough to be worth it."""
+    whole = flat(tensor.detach())
+    if tensor.dtype is not dtype or whole.nbytes < SMALLEST_BYTES:
+        return None
+    return pack_bits(whole) if dtype is torch.bool else Narrow(whole.to(torch.bfloat16))
+
+
+def ms_per_byte(dtype: torch.dtype, device: str = "cpu") -> float:
+    """Measured: of packing a tensor of that dtype (bool or float32), or of unpacking it."""
+    tensor = torch.ones(1 << 22, device=device, dtype=dtype)
+    times = []
+    for _ in range(3):
+        began = time.perf_counter()
+        form = packed_form(tensor, dtype)
+        assert form is not None
+        form.unpack()
+        wait_for_device()
+        times.append((time.perf_counter() - began) * 1e3 / 2)
+    return min(times) / tensor.nbytes
+
+
+_FORMS = {Action.BITS: torch.bool, Action.NARROW: torch.float32}
+Hooks = tuple[Callable[[Tensor], Any], Callable[[Any], Tensor]]
+
+
+@final
+class RecomputedTensor:
+    """Stands for a saved tensor that is recomputed when the backward pass asks for it."""
+
+    __slots__ = ("__weakref__", "given_out", "slot")
+
+    def __init__(self, value: Value, tensor: Tensor) -> None:
+        self.slot = Slot(value, tensor)
+        self.given_out = False
+        value.awaited += 1
+
+    def unpack(self) -> Tensor:
+        value = self.slot.value
+        tensor = self.slot.of(recompute(value))
+        if not self.given_out:
+            self.given_out = True
+            value.awaited -= 1
+        if value.awaited <= 0:
+            value.recomputed = None  # a second backward pass computes it a third time
+        return tensor
+
+
+@final
+class SavedTensor:
+    """The tensor itself. With hooks in force torch does not see that it was written into since; this does."""
+
+    __slots__ = ("tensor", "version")
+
+    def __init__(self, tensor: Tensor) -> None:
+        self.tensor, self.version = tensor, tensor._version
+
+    def unpack(self) -> Tensor:
+        if self.tensor._version != self.version:
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation: a "
+                f"tensor of shape {list(self.tensor.shape)} is at version {self.tensor._version}; expected version "
+                f"{self.version} instead. It would be so without the plan, too."
+            )
+        return self.tensor
+
+
+class SavedTensorHooks:
+    """Of one forward pass. ``actions``: by the key of a value; others are saved as they are."""
+
+    def __init__(
+        self, actions: Mapping[str, Action], outer: Hooks | None = None, recording: ForwardRecording | None = None
+    ) -> None:
+        self._actions = actions
+        self._outer = outer
+        self.recording = recording or ForwardRecording(lambda key: actions.get(key) is Action.KEEP)
+
+    @contextmanager
+    def watching(self) -> Iterator[None]:
+        """Round the forward pass."""
+        try:
+            with self.recording, saved_tensors_hooks(self.pack, self.unpack):
+                yield
+        finally:
+            self.recording.close()
+
+    def pack(self, tensor: Tensor) -> Any:
+        value = self.recording.value_of(tensor)
+        if value is None or (value.maker is None and not _is_packed(value)):
+            return self._kept(tensor)
+        action = self._actions.get(value.key)
+        if action in _FORMS and not _is_packed(value) and (form := packed_form(tensor, _FORMS[action])) is not None:
+            value.held, value.maker = form, None
+        if _is_packed(value) or action is Action.RECOMPUTE:
+            return RecomputedTensor(value, tensor)
+        self.recording.hold(value, tensor)
+        return self._kept(tensor)
+
+    def unpack(self, found: Any) -> Tensor:
+        if isinstance(found, RecomputedTensor | SavedTensor):
+            return found.unpack()
+        assert self._outer is not None
+        return self._outer[1](found)
+
+    def _kept(self, tensor: Tensor) -> Any:
+        return SavedTensor(tensor) if self._outer is None else self._outer[0](tensor)
+
+
+def _is_packed(value: Value) -> bool:
+    return value.held is not None and not isinstance(value.held, Tensor)
+
+
+def hooks_in_force() -> Hooks | None:
+    """The caller's own hooks for saved tensors: what a plan keeps is theirs to keep."""
+    found = torch._C._autograd._top_saved_tensors_default_hooks(True)
+    return (found[0], found[1]) if found else None
+
+
+@final
+class SavingForward(ReplacedForward):
+    """A module's forward, under which autograd saves what the policies say."""
+
+    def __init__(self, module: nn.Module, policies: Sequence[SavePolicy]) -> None:
+        super().__init__(module)
+        self.actions: dict[str, Action] = {one.value: one.action for one in policies}
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not torch.is_grad_enabled() or not self.actions:
+            return self.original(*args, **kwargs)
+        return self._with_hooks(args, kwargs)
+
+    @torch.compiler.disable  # type: ignore[untyped-decorator]
+    def _with_hooks(self, args: Any, kwargs: Any) -> Any:
+        """Eagerly, also inside torch.compile, which has a partitioner of its own and sees no single operations."""
+        if not hooks_allowed():
+            raise FitError(
+                f"{type(self.module).__name__} runs inside torch.autograd.graph.disable_saved_tensors_hooks(), which "
+                "forbids recomputation. It saves no memory itself: take it away, or run without the plan."
+            )
+        with SavedTensorHooks(self.actions, hooks_in_force()).watching():
+            return self.original(*args, **kwargs)
+
+
+def save_by(module: nn.Module, policies: Sequence[SavePolicy]) -> None:
+    """Put the policies on ``module`` in place. Raises FitError, and changes nothing then."""
+    if reason := why_not_replaceable(module):
+        raise FitError(f"no plan can be applied to this {type(module).__name__}: {reason}")
+    SavingForward(module, policies).put()
+
+
+def hooks_allowed() -> bool:
+    """Whether no ``disable_saved_tensors_hooks`` is in force."""
+    return bool(torch._C._autograd._saved_tensors_hooks_is_enabled())  # type: ignore[attr-defined]
