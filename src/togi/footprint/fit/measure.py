@@ -12,12 +12,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
-from torch.utils._pytree import tree_leaves
 
 from togi.core.errors import FitError
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
+from togi.torch_internals.fake import FakeTensorMode
+from togi.torch_internals.pytree import tree_leaves
+from togi.torch_internals.storage import storage_key
 from togi.verify.observe import State
 
 
@@ -88,7 +89,7 @@ def tensors_before(step: Step) -> Iterable[Tensor]:
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
     """Of their storages, each once."""
-    storages = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in tensors}
+    storages = {storage_key(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
 
 

@@ -14,12 +14,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_flatten
 
 from togi.core.quantities import first_line
 from togi.decide.faithful import within
 from togi.footprint.fit.result import Proof
 from togi.footprint.step import Step
+from togi.torch_internals.pytree import tree_flatten
 from togi.verify.compare import identical, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.units import FEW, error_in_units

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from togi.core.quantities import first_line
 from togi.footprint.fit.inference.chunked import CONSTANTS, constants, named_leaves
@@ -25,6 +24,8 @@ from togi.footprint.guard.independence import Cut, joined_along, why_kept_change
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Inputs
+from togi.torch_internals.autograd import version_of
+from togi.torch_internals.pytree import tree_leaves
 
 _RANDOM = "the random state"
 
@@ -152,10 +153,10 @@ def _state(part: nn.Module, sample: Inputs) -> dict[str, Any]:
     for name, buffer in part.named_buffers():
         found[f"the buffer {name}"] = _digest(buffer)
     for name, parameter in part.named_parameters():
-        found[f"the parameter {name}"] = parameter._version
+        found[f"the parameter {name}"] = version_of(parameter)
     for name, leaf in _leaves(part, sample).items():
         if isinstance(leaf, Tensor) and not leaf.is_inference():
-            found[f"its input {name}"] = leaf._version
+            found[f"its input {name}"] = version_of(leaf)
     for prefix, inner in part.named_modules():
         for name, value in vars(inner).items():
             if (known := _plain_value(value)) is not None:
@@ -167,7 +168,7 @@ def _plain_value(value: Any) -> Any:
     """Something to compare an attribute by: itself, its identity and version, or its size. None for what is not
     looked at."""
     if isinstance(value, Tensor):
-        return id(value), value._version if not value.is_inference() else 0
+        return id(value), version_of(value) if not value.is_inference() else 0
     if isinstance(value, list | dict | set):
         return len(value)
     return repr(value) if isinstance(value, CONSTANTS) else None

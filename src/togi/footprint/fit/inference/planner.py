@@ -18,6 +18,7 @@ from togi.footprint.fit.proof import Outputs, faithful, outputs_of
 from togi.footprint.fit.result import FitResult, Point, Proof
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import tensors_of
+from togi.torch_internals.storage import storage_key
 from togi.verify.compare import identical
 
 _CANDIDATES = 3
@@ -186,6 +187,6 @@ class InferencePlanner(Planner[Draft]):
 def _made(outputs: Sequence[Tensor], step: Step) -> list[Tensor]:
     """Outputs that are neither parameters nor inputs."""
     sample = step.sample
-    there = {t.untyped_storage()._cdata for t in (*step.module.parameters(), *step.module.buffers())}
-    there |= {t.untyped_storage()._cdata for t in tensors_of((sample.args, dict(sample.kwargs)))}
-    return [t for t in outputs if t.untyped_storage()._cdata not in there]
+    there = {storage_key(t.untyped_storage()) for t in (*step.module.parameters(), *step.module.buffers())}
+    there |= {storage_key(t.untyped_storage()) for t in tensors_of((sample.args, dict(sample.kwargs)))}
+    return [t for t in outputs if storage_key(t.untyped_storage()) not in there]

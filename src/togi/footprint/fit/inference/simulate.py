@@ -26,6 +26,7 @@ from togi.footprint.prediction.cpu import AllocatorPeak, Probe, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import tensors_of
+from togi.torch_internals.storage import storage_key
 
 _PROBED_BYTES = 4 << 30
 """Arguments of operations that are run alone to see what their kernels take."""
@@ -214,8 +215,8 @@ def _noting(site: Site) -> Any:
 
 
 def _shared(results: list[Tensor], others: list[Tensor]) -> bool:
-    there = {tensor.untyped_storage()._cdata for tensor in others}
-    return any(result.untyped_storage()._cdata in there for result in results)
+    there = {storage_key(tensor.untyped_storage()) for tensor in others}
+    return any(storage_key(result.untyped_storage()) in there for result in results)
 
 
 def _problem(site: Site) -> str:

@@ -19,12 +19,13 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from togi.core.errors import FitError
 from togi.footprint.fit.measure import same_start
 from togi.footprint.step import Step
 from togi.subject.inputs import Inputs
+from togi.torch_internals.modules import BatchNorm
+from togi.torch_internals.pytree import tree_leaves
 from togi.verify.observe import State
 
 _COPIED_BYTES = 1 << 28
@@ -284,7 +285,7 @@ def _batch_statistics(module: nn.Module) -> list[str]:
     return [
         name or "the module"
         for name, part in module.named_modules()
-        if isinstance(part, nn.modules.batchnorm._BatchNorm) and (part.training or part.running_mean is None)
+        if isinstance(part, BatchNorm) and (part.training or part.running_mean is None)
     ]
 
 

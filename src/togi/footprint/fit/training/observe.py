@@ -28,10 +28,12 @@ from togi.footprint.fit.measure import wait_for_device
 from togi.footprint.fit.proof import outcome_of
 from togi.footprint.fit.training.recompute import Operation, Value
 from togi.footprint.fit.training.recording import ForwardRecording
-from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTensorHooks, hooks_in_force
+from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTensorHooks
 from togi.footprint.module_tracker import ModuleTracker
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, tensors_of
+from togi.torch_internals.autograd import top_saved_tensor_hooks
+from togi.torch_internals.storage import storage_key
 
 
 @dataclass(eq=False)
@@ -111,7 +113,7 @@ def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
 def timing(module: nn.Module) -> Iterator[dict[str, float]]:
     """Round a run: fills in the milliseconds of every call by its name."""
     milliseconds: dict[str, float] = {}
-    with watched_by(module, lambda: SavedTensorHooks({}, hooks_in_force(), _Timed(milliseconds))):
+    with watched_by(module, lambda: SavedTensorHooks({}, top_saved_tensor_hooks(), _Timed(milliseconds))):
         yield milliseconds
 
 
@@ -139,7 +141,7 @@ class _WatchedForward(ReplacedForward):
             return self.original(*args, **kwargs)
 
 
-class _Timed(ForwardRecording):  # type: ignore[no-untyped-call]
+class _Timed(ForwardRecording):
     """Also takes the time of every call; on a GPU it waits for the end."""
 
     def __init__(self, milliseconds: dict[str, float]) -> None:
@@ -186,7 +188,10 @@ class _PlainTracker(StorageTracker):  # type: ignore[no-untyped-call]
     def _ignore(self, tensor: Tensor) -> None:
         """Known, so that it is not booked when the program reads it; but not in the book."""
         storage = tensor.untyped_storage()
-        key, lifetime = storage._cdata, StorageLifetime(bytes=storage.nbytes(), device=tensor.device.type, born=self.operations)
+        key, lifetime = (
+            storage_key(storage),
+            StorageLifetime(bytes=storage.nbytes(), device=tensor.device.type, born=self.operations),
+        )
         self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
 
 
@@ -222,7 +227,7 @@ def _note_done(saved: Saved, tracker: StorageTracker) -> None:
     saved.done_at = tracker.operations
 
 
-class _Noting(ForwardRecording):  # type: ignore[no-untyped-call]
+class _Noting(ForwardRecording):
     """Writes down every call, with the results that can be recomputed."""
 
     def __init__(self, tracker: _PlainTracker, calls: list[Call], module: Callable[[], str]) -> None:

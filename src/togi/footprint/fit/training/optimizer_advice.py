@@ -17,11 +17,12 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from togi.core.quantities import size
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
+from togi.torch_internals.pytree import tree_leaves
+from togi.torch_internals.storage import storage_key
 
 _COPIED_BYTES = 1 << 30
 _WORTH_BYTES = 1 << 20
@@ -112,7 +113,7 @@ def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.opti
         temporary = _rise(optimizer.step, groups[0]["params"][0].device)
     except (RuntimeError, ValueError, TypeError):  # TypeError: a step that needs a closure (LBFGS)
         return None
-    state = {t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in _state(optimizer)}
+    state = {storage_key(t.untyped_storage()): t.untyped_storage().nbytes() for t in _state(optimizer)}
     return OptimizerBytes(state=sum(state.values()), temporary=temporary)
 
 

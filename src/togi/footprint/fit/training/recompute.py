@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import FitError
+from togi.torch_internals.autograd import below_autograd, version_of
 
 
 @final
@@ -45,7 +46,7 @@ class Value:
 
     def hold(self, tensor: Tensor) -> None:
         """Keep the storage; what it was made from is no longer needed."""
-        self.held, self.version, self.maker = tensor, tensor._version, None
+        self.held, self.version, self.maker = tensor, version_of(tensor), None
 
 
 @final
@@ -122,7 +123,7 @@ def recompute(value: Value) -> Tensor:
     if value.recomputed is None:
         if value.held is not None:
             return held(value)
-        with torch.enable_grad(), torch._C._AutoDispatchBelowAutograd():  # as kernels saw it the first time
+        with torch.enable_grad(), below_autograd():  # as kernels saw it the first time
             _Recomputation(value).run()
     assert value.recomputed is not None
     return value.recomputed
@@ -133,9 +134,10 @@ def held(value: Value) -> Tensor:
     if not isinstance(value.held, Tensor):
         unpacked: Tensor = value.held.unpack()
         return unpacked
-    if value.held._version != value.version:
+    if version_of(value.held) != value.version:
         raise FitError(
-            f"a tensor of shape {tuple(value.held.shape)} was changed in place {value.held._version - value.version} "
+            f"a tensor of shape {tuple(value.held.shape)} was changed in place "
+            f"{version_of(value.held) - value.version} "
             "times after the forward pass read it, so what follows from it cannot be recomputed: the gradient "
             "would be wrong. Make the operation that writes into it out-of-place, or run without the plan."
         )

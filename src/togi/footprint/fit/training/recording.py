@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from togi.footprint.fit.training.recompute import Operation, Slot, Value, flat, generator_of, is_plain, replaced
+from togi.torch_internals.modes import DispatchObserver
+from togi.torch_internals.operators import schema_of
+from togi.torch_internals.storage import storage_key
 
 _OPAQUE_NAMESPACES = ("c10d", "_c10d_functional", "_dtensor", "c10d_functional")
 """Operations between processes: all of them take part, or none."""
@@ -36,7 +38,7 @@ class _Kind:
 
 @cache
 def _kind(function: Any) -> _Kind:
-    schema = function._schema
+    schema = schema_of(function)
     writes = tuple(
         argument.name
         for argument in schema.arguments
@@ -61,11 +63,11 @@ class _Entry:
     value: Callable[[], Value | None]
 
 
-class ForwardRecording(TorchDispatchMode):
+class ForwardRecording(DispatchObserver):
     """Entered round one forward pass. ``value_of(tensor)`` then names what a tensor holds."""
 
     def __init__(self, keeps: Callable[[str], bool] = lambda _: False) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._keeps = keeps
         """Asked for every result that is read: whether it is held, to make others of."""
         self._current: dict[int, _Entry] = {}
@@ -74,13 +76,13 @@ class ForwardRecording(TorchDispatchMode):
 
     def value_of(self, tensor: Tensor) -> Value | None:
         """What the storage holds now; None where no recorded operation has seen it."""
-        found = self._current.get(tensor.untyped_storage()._cdata)
+        found = self._current.get(storage_key(tensor.untyped_storage()))
         return found.value() if found is not None else None
 
     def hold(self, value: Value, tensor: Tensor) -> None:
         """``value.hold(tensor)``. From now on it lives as long as somebody wants it, and not as long as its storage."""
         value.hold(tensor)
-        found = self._current.get(tensor.untyped_storage()._cdata)
+        found = self._current.get(storage_key(tensor.untyped_storage()))
         if found is not None and found.value() is value:
             found.value = weakref.ref(value)
 
@@ -88,18 +90,17 @@ class ForwardRecording(TorchDispatchMode):
         """Forget everything that no saved tensor needs."""
         self._current.clear()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        kwargs = kwargs or {}
-        kind = _kind(func)
+    def operation(self, operator: Any, args: Any, kwargs: Any) -> Any:
+        kind = _kind(operator)
         given: list[Tensor] = []
         replaced((args, kwargs), Tensor, given.append)
         if kind.opaque or kwargs.get("generator") is not None or not all(map(_is_known, given)):
-            results = func(*args, **kwargs)
+            results = operator(*args, **kwargs)
             self._forget(results, given if kind.writes else ())
             return results
         state = generator_of(args, kwargs).get_state() if kind.seeded else None
-        operation = self._read(func, kind, args, kwargs)
-        results = self._run(func, args, kwargs)
+        operation = self._read(operator, kind, args, kwargs)
+        results = self._run(operator, args, kwargs)
         operation.random_state = state
         self._enter_results(operation, kind, given, results)
         return results
@@ -149,12 +150,12 @@ class ForwardRecording(TorchDispatchMode):
     def _enter_results(self, operation: Operation, kind: _Kind, given: Sequence[Tensor], results: Any) -> None:
         count = self._calls.get(kind.name, 0)
         key = f"{kind.name}#{count}"
-        before = {tensor.untyped_storage()._cdata for tensor in given}
+        before = {storage_key(tensor.untyped_storage()) for tensor in given}
         fresh: list[Tensor] = []
         replaced(results, Tensor, fresh.append)
         values: list[tuple[Value, Tensor]] = []
         for place, tensor in enumerate(fresh):
-            if tensor.untyped_storage()._cdata not in before and is_plain(tensor):
+            if storage_key(tensor.untyped_storage()) not in before and is_plain(tensor):
                 value = Value(operation, place=place, key=f"{key}.{place}" if place else key)
                 self._enter(tensor, value)
                 values.append((value, tensor))
@@ -175,7 +176,7 @@ class ForwardRecording(TorchDispatchMode):
 
     def _enter(self, tensor: Tensor, value: Value) -> None:
         storage = tensor.untyped_storage()
-        address = storage._cdata
+        address = storage_key(storage)
         current = self._current
 
         def gone(reference: weakref.ref[Any]) -> None:

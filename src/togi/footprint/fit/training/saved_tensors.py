@@ -26,6 +26,7 @@ from togi.footprint.fit.measure import wait_for_device
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.training.recompute import Slot, Value, flat, recompute
 from togi.footprint.fit.training.recording import ForwardRecording
+from togi.torch_internals.autograd import saved_tensor_hooks_allowed, top_saved_tensor_hooks, version_of
 
 SMALLEST_BYTES = 4096
 """Below this, packing costs more than it brings."""
@@ -121,13 +122,13 @@ class SavedTensor:
     __slots__ = ("tensor", "version")
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor, self.version = tensor, tensor._version
+        self.tensor, self.version = tensor, version_of(tensor)
 
     def unpack(self) -> Tensor:
-        if self.tensor._version != self.version:
+        if version_of(self.tensor) != self.version:
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation: a "
-                f"tensor of shape {list(self.tensor.shape)} is at version {self.tensor._version}; expected version "
+                f"tensor of shape {list(self.tensor.shape)} is at version {version_of(self.tensor)}; expected version "
                 f"{self.version} instead. It would be so without the plan, too."
             )
         return self.tensor
@@ -178,12 +179,6 @@ def _is_packed(value: Value) -> bool:
     return value.held is not None and not isinstance(value.held, Tensor)
 
 
-def hooks_in_force() -> Hooks | None:
-    """The caller's own hooks for saved tensors: what a plan keeps is theirs to keep."""
-    found = torch._C._autograd._top_saved_tensors_default_hooks(True)
-    return (found[0], found[1]) if found else None
-
-
 @final
 class SavingForward(ReplacedForward):
     """A module's forward, under which autograd saves what the policies say."""
@@ -200,12 +195,12 @@ class SavingForward(ReplacedForward):
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _with_hooks(self, args: Any, kwargs: Any) -> Any:
         """Eagerly, also inside torch.compile, which has a partitioner of its own and sees no single operations."""
-        if not hooks_allowed():
+        if not saved_tensor_hooks_allowed():
             raise FitError(
                 f"{type(self.module).__name__} runs inside torch.autograd.graph.disable_saved_tensors_hooks(), which "
                 "forbids recomputation. It saves no memory itself: take it away, or run without the plan."
             )
-        with SavedTensorHooks(self.actions, hooks_in_force()).watching():
+        with SavedTensorHooks(self.actions, top_saved_tensor_hooks()).watching():
             return self.original(*args, **kwargs)
 
 
@@ -214,8 +209,3 @@ def save_by(module: nn.Module, policies: Sequence[SavePolicy]) -> None:
     if reason := why_not_replaceable(module):
         raise FitError(f"no plan can be applied to this {type(module).__name__}: {reason}")
     SavingForward(module, policies).put()
-
-
-def hooks_allowed() -> bool:
-    """Whether no ``disable_saved_tensors_hooks`` is in force."""
-    return bool(torch._C._autograd._saved_tensors_hooks_is_enabled())  # type: ignore[attr-defined]
