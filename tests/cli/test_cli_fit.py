@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,19 @@ def test_json_and_exit_code_when_nothing_fits(file: str, capsys: pytest.CaptureF
     assert document["kind"] == "fit"
     assert document["fits"] is False
     assert document["static_bytes"] > 1024
+
+
+def test_nothing_is_written_when_nothing_fits_and_one_floor_is_named(
+    file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.json"
+    assert run(["fit", f"{file}:subject", "--memory", "1KiB", "--out", str(out)]) == 1
+    said, told = (" ".join(text.split()) for text in capsys.readouterr())
+    assert not out.exists()
+    assert "was not written, as no plan fits" in told
+    assert said.count("No plan goes below") == 1
+    assert "lowers" not in said  # a second floor, by another count
+    assert re.search(r"a step takes .* (longer|shorter)\)", said)
 
 
 def test_from_python_with_a_live_module_and_its_own_step() -> None:

@@ -29,7 +29,7 @@ def fit(
     allow: Annotated[
         str | None, typer.Option("--allow", metavar=APPROXIMATE, help="Also what changes gradients a little.")
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan, if one fits.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
     time_limit: Annotated[
         float, typer.Option("--time-limit", metavar="TIME", parser=DURATION, help="For planning.")
@@ -40,7 +40,8 @@ def fit(
 ) -> int:
     """Plan what a training step recomputes so that its peak stays within --memory, at the least cost in time.
 
-    The plan is measured and proven: loss and gradients are the unmodified model's. Exit code 1 when nothing fits.
+    The plan is measured and proven: loss and gradients are the unmodified model's. Exit code 1, and no file, when
+    nothing fits.
     """
     from togi import api
     from togi.cli.output import print_json, print_text, stdout
@@ -63,9 +64,11 @@ def fit(
         device=device,
         seed=seed,
     )
-    if out is not None:
+    if out is not None and found.fits:
         found.plan.save(out)
         typer.echo(f"plan: {out}", err=True)
+    elif out is not None:
+        typer.echo(f"{out} was not written, as no plan fits; --json prints the lowest plan that was found", err=True)
     if json:
         print_json(found.model_dump(mode="json"))
     else:

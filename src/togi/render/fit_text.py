@@ -9,7 +9,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from togi.core.quantities import milliseconds, plural, seconds, size, times
+from togi.core.quantities import milliseconds, percent, plural, seconds, size
 from togi.footprint.fit.policies import Action, Chunk, SavePolicy
 from togi.footprint.fit.result import FitResult
 from togi.render.terminal import bullets, clean, stack, table
@@ -29,7 +29,7 @@ def fit_text(result: FitResult, *, out: str | None = None, limit: int = 12) -> R
     changes = bool(plan.policies or plan.chunks or plan.micro_batches > 1)
     return stack(
         Group(_verdict(result, changes), *(Text(f"  {line}") for line in _proof(result))),
-        _treatments(plan.policies, limit) if plan.policies else None,
+        _policies(plan.policies, limit) if plan.policies else None,
         _chunks(plan.chunks, limit) if plan.chunks else None,
         _front(result) if len(result.front) > 1 else None,
         Text("\n".join(_next(result, out)), "dim") if changes and result.fits else None,
@@ -41,12 +41,12 @@ def _verdict(result: FitResult, changes: bool) -> Text:
     peak, budget, before = (size(result.chosen.peak_bytes), size(result.budget_bytes), size(result.plain.peak_bytes))
     if not result.fits:
         text = Text(f"Does not fit {budget}: ", style="bold red")
-        needed = "gradients, inputs, optimizer state" if result.train else "inputs and outputs"
+        floor = "the program holds with nothing kept for the backward pass" if result.train else "its tensors take"
         other = "another optimizer " if result.train else ""
         text.append(
             f"the least that was found is {peak} (unmodified: {before}){_cost(result, changes)}. "
-            f"{size(result.static_bytes)} of it no plan lowers: parameters, {needed}. A smaller batch (--batch), "
-            f"{other}or a narrower dtype (--dtype bf16) does."
+            f"No plan goes below {size(result.floor_bytes)}, which {floor}: parameters and inputs included. A smaller "
+            f"batch (--batch), {other}or a narrower dtype (--dtype bf16) does."
         )
         return text
     if not changes:
@@ -65,8 +65,8 @@ def _cost(result: FitResult, changes: bool) -> str:
 
 
 def _longer(ratio: float) -> str:
-    """Elsewhere ``1.32x`` means faster."""
-    return f"{times(ratio)} the time"
+    """In words: a ratio such as ``1.32x`` means faster wherever togi prints one."""
+    return f"{percent(abs(ratio - 1))} {'longer' if ratio >= 1 else 'shorter'}"
 
 
 def _proof(result: FitResult) -> Iterator[str]:
@@ -84,21 +84,21 @@ def _proof(result: FitResult) -> Iterator[str]:
     yield f"{plural(result.plans_tried, 'plan')} {tried}, in {seconds(result.planning_s)}"
 
 
-def _treatments(treatments: Sequence[SavePolicy], limit: int) -> Table:
+def _policies(policies: Sequence[SavePolicy], limit: int) -> Table:
     """By module; modules are put together by their names until they are few enough to read."""
-    groups = _together(treatments, limit)
-    made = table("module", "treatment", "bytes", "repeats", left=("treatment",), wide=False)
+    groups = _together(policies, limit)
+    made = table("module", "saved tensors", "bytes", "repeats", left=("saved tensors",), wide=False)
     for name, group in sorted(groups.items(), key=lambda item: -sum(one.bytes for one in item[1])):
         cost = sum(one.recompute_ms for one in group)
         made.add_row(clean(name or "(outermost)"), _what(group), size(sum(t.bytes for t in group)), milliseconds(cost))
     return made
 
 
-def _together(treatments: Sequence[SavePolicy], limit: int) -> dict[str, list[SavePolicy]]:
-    depth = max((one.module.count(".") + 1 for one in treatments), default=1)
+def _together(policies: Sequence[SavePolicy], limit: int) -> dict[str, list[SavePolicy]]:
+    depth = max((one.module.count(".") + 1 for one in policies), default=1)
     while True:
         groups: dict[str, list[SavePolicy]] = {}
-        for one in treatments:
+        for one in policies:
             groups.setdefault(".".join(one.module.split(".")[:depth]), []).append(one)
         if len(groups) <= limit or depth == 1:
             return groups

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import warnings
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +15,7 @@ from training_steps import Block
 
 from togi.core.errors import FitError
 from togi.footprint.fit.forward import forward_of
-from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.plan import Plan, PlanWarning, architecture_of
 from togi.footprint.fit.policies import SavePolicy
 from togi.footprint.fit.training.saved_tensors import SavingForward
 
@@ -105,3 +107,76 @@ def test_plans_are_saved_and_read(plan: Plan, tmp_path: Any) -> None:
     for path in ("other.json", "nowhere.json"):
         with pytest.raises(FitError, match="togi fit"):
             Plan.load(tmp_path / path)
+
+
+def _planned(module: nn.Module) -> Plan:
+    return Plan(architecture=architecture_of(module), policies=(SavePolicy(value="aten.addmm.default#0", module="0"),))
+
+
+def _layers(width: int = 4, second: type[nn.Module] = nn.GELU) -> nn.Module:
+    return nn.Sequential(nn.Linear(4, width), second(), nn.Linear(width, 4))
+
+
+@pytest.mark.parametrize(
+    ("other", "said"),
+    [
+        (_layers(width=8), r"'0' is Linear\(weight float32 \[8, 4\].* and was Linear\(weight float32 \[4, 4\]"),
+        (_layers(second=nn.ReLU), r"'1' is ReLU\(\) and was GELU\(\)"),
+        (_layers().bfloat16(), r"weight bfloat16 \[4, 4\].* and was .*weight float32"),
+        (nn.Sequential(*list(_layers().children())[:2]), r"there is no module '2' \(Linear"),
+        (nn.Sequential(*_layers().children(), nn.ReLU()), r"'3' \(ReLU\(\)\) was not there"),
+    ],
+    ids=["shape", "class", "dtype", "missing", "added"],
+)
+def test_a_plan_of_another_architecture_is_refused_by_what_differs(other: nn.Module, said: str) -> None:
+    with pytest.raises(FitError, match=said):
+        _planned(_layers()).apply(other)
+    assert forward_of(other) is None
+
+
+def test_a_plan_of_the_same_architecture_applies_without_a_warning() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        module = _planned(_layers()).apply(_layers())
+    assert forward_of(module) is not None
+
+
+OLD = Path(__file__).parent / "plans_of_2026_11"
+"""Written by togi before plans knew the architecture they were made for."""
+
+
+def test_an_old_training_plan_is_read_and_applies_with_a_warning() -> None:
+    def block() -> nn.Module:
+        return nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(0.1))
+
+    plan = Plan.load(OLD / "training.json")
+    assert plan.policies
+    assert plan.exact
+    torch.manual_seed(0)
+    module, sample = nn.Sequential(*[block() for _ in range(6)]), torch.randn(512, 64)
+    torch.manual_seed(1)
+    module(sample).mean().backward()
+    expected = [p.grad.clone() for p in module.parameters() if p.grad is not None]
+    module.zero_grad()
+    with pytest.warns(PlanWarning, match="for which architecture"):
+        plan.apply(module)
+    torch.manual_seed(1)
+    module(sample).mean().backward()
+    assert all(
+        p.grad is not None and torch.equal(p.grad, e) for p, e in zip(module.parameters(), expected, strict=True)
+    )
+
+
+def test_an_old_inference_plan_is_read_and_applies_with_a_warning() -> None:
+    plan = Plan.load(OLD / "inference.json")
+    module, data = nn.Sequential(nn.Linear(16, 2048), nn.GELU(), nn.Linear(2048, 16)).eval(), torch.randn(5, 70, 16)
+    with torch.no_grad():
+        whole = module(data)
+        with pytest.warns(PlanWarning):
+            plan.apply(module)
+        torch.testing.assert_close(module(data), whole)
+
+
+def test_a_plan_prints_in_one_line() -> None:
+    plan = _planned(_layers()).model_copy(update={"subject": "net.py:make", "peak_bytes": 3 << 20, "step_ms": 12.0})
+    assert str(plan) == "plan for net.py:make: 1 result saved otherwise or recomputed, peak 3.00 MiB, 12.0 ms a step"

@@ -140,7 +140,7 @@ def test_inputs_that_are_written_into() -> None:
 
 def test_what_no_plan_lowers_is_named() -> None:
     found = fit_training(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
-    assert any(note.startswith("No plan lowers") and "aten." in note for note in found.notes)
+    assert any(note.startswith("At that floor") and "aten." in note for note in found.notes)
 
 
 def test_a_step_that_does_not_fit_a_frozen_part_or_a_model_of_one_operation() -> None:

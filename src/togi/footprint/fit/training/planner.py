@@ -242,12 +242,12 @@ def _observed(step: Step, milliseconds: dict[str, float], seed: int) -> tuple[Ob
 
 
 def _largest_at_the_floor(timeline: Timeline) -> str:
-    """What the program itself holds at its worst moment."""
+    """What the program itself holds at its worst moment, with nothing kept for the backward pass."""
     ground = timeline.ground_bytes
     at = int(ground.argmax())
     alive = sorted((p for p in timeline.observed.lifetimes if p.alive_at(at // 2) and p.op), key=lambda p: -p.bytes)
     largest = ", ".join(f"{size(p.bytes)} of {p.op} for {p.where.module or 'the step'}" for p in alive[:4])
-    return f"No plan lowers what the program itself holds; beside parameters and inputs the largest then are {largest}."
+    return f"At that floor the largest tensors beside parameters and inputs are {largest}."
 
 
 def _stop_learning(step: Step) -> None:
