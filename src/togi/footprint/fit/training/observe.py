@@ -141,6 +141,7 @@ class _WatchedForward(ReplacedForward):
             return self.original(*args, **kwargs)
 
 
+@final
 class _Timed(ForwardRecording):
     """Also takes the time of every call; on a GPU it waits for the end."""
 
@@ -160,7 +161,8 @@ class _Timed(ForwardRecording):
         self._milliseconds[name] = max(self._last_ms, self._milliseconds.get(name, 0.0))
 
 
-class _PlainTracker(StorageTracker):  # type: ignore[no-untyped-call]
+@final
+class _PlainTracker(StorageTracker):
     """Pauses while something is recomputed: that belongs to the decision, not to the program."""
 
     def __init__(self, where: Callable[[], Any]) -> None:
@@ -176,10 +178,10 @@ class _PlainTracker(StorageTracker):  # type: ignore[no-untyped-call]
         finally:
             self._paused = False
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if not self._paused:
-            return super().__torch_dispatch__(func, types, args, kwargs)
-        results = func(*args, **(kwargs or {}))
+            return super().operation(operator, args, kwargs)
+        results = operator(*args, **kwargs)
         for tensor in tensors_of(results):
             if self.lifetime_of(tensor) is None:
                 self._ignore(tensor)
@@ -195,6 +197,7 @@ class _PlainTracker(StorageTracker):  # type: ignore[no-untyped-call]
         self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
 
 
+@final
 class _Observer(SavedTensorHooks):
     """Saves nothing that can be recomputed, and writes down when it is asked for."""
 
@@ -227,6 +230,7 @@ def _note_done(saved: Saved, tracker: StorageTracker) -> None:
     saved.done_at = tracker.operations
 
 
+@final
 class _Noting(ForwardRecording):
     """Writes down every call, with the results that can be recomputed."""
 

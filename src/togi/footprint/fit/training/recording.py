@@ -66,6 +66,8 @@ class _Entry:
 class ForwardRecording(DispatchObserver):
     """Entered round one forward pass. ``value_of(tensor)`` then names what a tensor holds."""
 
+    supports_higher_order_operators = False  # what torch.cond runs inside could not be repeated
+
     def __init__(self, keeps: Callable[[str], bool] = lambda _: False) -> None:
         super().__init__()
         self._keeps = keeps
