@@ -7,6 +7,7 @@ here and nothing in here is ever a tensor, a module or a pickle. Units stand in 
 from __future__ import annotations
 
 import hashlib
+import html
 import json
 import statistics
 from enum import StrEnum
@@ -35,7 +36,8 @@ class Record(BaseModel):
 
     def _repr_html_(self) -> str | None:
         """For notebooks; None makes them show the fields."""
-        return as_html(self)
+        text = as_text(self)
+        return as_html(self) or (f"<pre>{html.escape(text)}</pre>" if text else None)
 
     def to_json(self) -> str:
         """One line of JSON."""

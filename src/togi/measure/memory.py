@@ -113,13 +113,13 @@ def torch_allocator_peak_bytes(run: Callable[[], None]) -> int | None:
     """
     from torch.profiler import ProfilerActivity, profile
 
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    from togi.torch_internals.profiler import DeviceType, quiet_profiler
+
+    with quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         run()
     results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
     if results is None:
         return None
-    from togi.torch_internals.profiler import DeviceType
-
     changes = [
         (event.start_ns(), event.nbytes())
         for event in results.events()

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -25,18 +22,4 @@ def peak_bytes(run: Any, device: str) -> int | None:
         return None
     from togi.measure.memory import torch_allocator_peak_bytes
 
-    with _quiet_profiler():
-        return torch_allocator_peak_bytes(run)
-
-
-@contextmanager
-def _quiet_profiler() -> Iterator[None]:
-    """Kineto writes to stderr when it starts; its level is read from the environment at its first use."""
-    if "KINETO_LOG_LEVEL" in os.environ:
-        yield
-        return
-    os.environ["KINETO_LOG_LEVEL"] = "99"
-    try:
-        yield
-    finally:
-        del os.environ["KINETO_LOG_LEVEL"]
+    return torch_allocator_peak_bytes(run)

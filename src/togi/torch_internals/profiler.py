@@ -7,13 +7,33 @@ marks ranges at ten times the cost; allocation events have no other form.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch._C._autograd import DeviceType
 from torch._C._autograd import _profiler_enabled as profiler_records
 from torch._C._profiler import _EventType as EventType
 from torch._C._profiler import _RecordFunctionFast as FastMark  # the cheap form of torch.profiler.record_function
 
-__all__ = ["DeviceType", "EventType", "FastMark", "profiler_is_on", "profiler_records"]
+__all__ = ["DeviceType", "EventType", "FastMark", "profiler_is_on", "profiler_records", "quiet_profiler"]
+
+_LEVEL = "KINETO_LOG_LEVEL"
+
+
+@contextmanager
+def quiet_profiler() -> Iterator[None]:
+    """Round whatever starts a profiler: its library, Kineto, writes to stderr then (that it finds no GPU), at a level
+    that it reads from the environment at its first use. A level that the user set stays."""
+    if _LEVEL in os.environ:
+        yield
+        return
+    os.environ[_LEVEL] = "99"
+    try:
+        yield
+    finally:
+        del os.environ[_LEVEL]
 
 
 def profiler_is_on() -> bool:

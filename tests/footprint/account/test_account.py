@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import html
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 
 import pytest
@@ -194,3 +198,35 @@ def test_account_is_read_after_the_block() -> None:
         raise ValueError("of the user")
     with pytest.raises(TogiError, match="must not raise"):
         _ = watch.account
+
+
+class OwnWork(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+        self.scale = nn.Parameter(torch.ones(64))
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.layer(given).sigmoid() * self.scale
+
+
+def test_what_the_outermost_module_does_itself_is_under_its_class_name() -> None:
+    account = account_of(make_step(Subject(OwnWork(), torch.ones(512, 64)), train=True))
+    modules = {holding.op: holding.module for holding in account.holdings if holding.op}
+    assert modules["aten.sigmoid.default"] == "OwnWork"
+    parameters = {holding.module for holding in account.holdings if holding.category is Category.PARAMETER}
+    assert parameters == {"layer", "OwnWork"}
+
+
+def test_it_is_its_tables_in_print_and_in_a_notebook() -> None:
+    account = togi.memory(OwnWork(), torch.ones(512, 64), train=True)
+    assert str(account).startswith("Peak ")
+    assert "activation" in str(account)
+    assert account._repr_html_() == f"<pre>{html.escape(str(account))}</pre>"
+
+
+def test_watching_writes_nothing_to_the_terminal() -> None:
+    code = "import torch, togi\nwith togi.memory() as seen: torch.ones(1000)\nassert seen.account.peak_bytes == 4000"
+    quiet = {name: value for name, value in os.environ.items() if name != "KINETO_LOG_LEVEL"}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=quiet)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

@@ -29,6 +29,7 @@ from togi.footprint.account.record import Category
 from togi.footprint.module_tracker import BACKWARD, ModuleTracker, users_frames
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import current_node
+from togi.torch_internals.profiler import quiet_profiler
 from togi.torch_internals.pytree import tensors_of
 
 PROVEN = Proven(part="togi memory: the account of a run", cpu="2026-11-21", cuda=None)
@@ -98,6 +99,7 @@ class Watch:
 
     def __enter__(self) -> Self:
         activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device == "cuda" else [])
+        self._stack.enter_context(quiet_profiler())
         self._profiler = self._stack.enter_context(profile(activities=activities, profile_memory=True))
         self._stack.enter_context(self.modules.following())
         self._stack.callback(register_optimizer_step_post_hook(self._stepped).remove)
