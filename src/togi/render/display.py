@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from togi.core.display import as_html, as_text
 from togi.core.records import Study
 from togi.footprint.account.record import Account
-from togi.footprint.fit.record import FitResult
+from togi.footprint.fit.result import FitResult
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.snapshot.record import SnapshotAccount
 from togi.study.comparison import Comparison
