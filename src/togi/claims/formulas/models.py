@@ -49,6 +49,11 @@ def small_operations() -> Made:
     return nn.Sequential(*(_Small(32) for _ in range(60))), torch.randn(1, 32)
 
 
+def kept_activations() -> Made:
+    """As ``small_operations``, for 2,048 rows: every layer's result would be kept for a backward pass."""
+    return small_operations()[0], torch.randn(2048, 32)
+
+
 def large_activations() -> Made:
     """Elementwise operations on 16 MiB at a time: time goes into memory that is asked for and given back."""
     return _Elementwise(), torch.randn(64, 65_536)
