@@ -25,7 +25,7 @@ def bench(
     """
     from togi import api
     from togi.cli.output import print_json, print_text, stdout
-    from togi.cli.watch import watch
+    from togi.cli.progress import watch
     from togi.core.records import Outcome
     from togi.render.json import comparison_json
 

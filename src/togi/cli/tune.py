@@ -89,13 +89,13 @@ def tune(
 def _study(subject: str, **settings: Any) -> Study:
     from togi import api
     from togi.cli.interrupted import interrupted
-    from togi.cli.watch import watch
+    from togi.cli.progress import watch
 
     with watch(subject) as progress:
         try:
             study: Study = api.tune(subject, progress=progress, **settings).record
         except KeyboardInterrupt:
-            raise interrupted(progress.standing.ended) from None
+            raise interrupted(progress.state.ended) from None
     return study
 
 

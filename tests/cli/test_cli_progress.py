@@ -5,9 +5,7 @@ import io
 from made_up_study import made_up_study
 from rich.console import Console
 
-from togi.cli.live import picture
-from togi.cli.standing import Standing, WatchedProgress
-from togi.cli.watch import LiveProgress, PlainProgress, watch
+from togi.cli.progress import LiveProgress, PlainProgress, RunState, WatchedProgress, picture, watch
 from togi.core.records import Outcome
 
 
@@ -19,9 +17,9 @@ class FakeClock:
         return self.now_s
 
 
-def drawn(standing: Standing, width: int) -> str:
+def drawn(state: RunState, width: int) -> str:
     console = Console(file=io.StringIO(), width=width)
-    console.print(picture("a.py:f", standing, width))
+    console.print(picture("a.py:f", state, width))
     return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
 
 
@@ -39,29 +37,29 @@ def watched(clock: FakeClock, progress: WatchedProgress) -> None:
 def test_time_left_is_the_sooner_of_limit_and_forecast() -> None:
     clock = FakeClock()
     progress = WatchedProgress("a.py:f", clock)
-    assert progress.standing.left_s is None
+    assert progress.state.left_s is None
     watched(clock, progress)
-    assert progress.standing.left_s == 80.0, "eight trials of ten seconds, sooner than the limit's 140 s"
+    assert progress.state.left_s == 80.0, "eight trials of ten seconds, sooner than the limit's 140 s"
     clock.now_s += 1000
-    assert progress.standing.left_s == 0.0
+    assert progress.state.left_s == 0.0
 
 
 def test_the_best_so_far_is_what_could_be_chosen() -> None:
     clock = FakeClock()
     progress = WatchedProgress("a.py:f", clock)
     watched(clock, progress)
-    assert progress.standing.best is made_up_study().trials[5] or progress.standing.best == made_up_study().trials[5]
-    assert progress.standing.ended == 10
+    assert progress.state.best is made_up_study().trials[5] or progress.state.best == made_up_study().trials[5]
+    assert progress.state.ended == 10
     approximate = made_up_study().trials[9]
     assert approximate.timing is not None
     fast = approximate.timing.speedup_x.model_copy(update={"median": 99.0, "high": 100.0})
     allowed = approximate.model_copy(update={"timing": approximate.timing.model_copy(update={"speedup_x": fast})})
-    assert not progress.standing.end(allowed.model_copy(update={"outcome": Outcome.WRONG}))
+    assert not progress.state.end(allowed.model_copy(update={"outcome": Outcome.WRONG}))
     assert allowed.footprint is not None
-    progress.standing.max_memory_bytes = allowed.footprint.total_bytes - 1
-    assert not progress.standing.end(allowed), "it does not fit"
-    progress.standing.max_memory_bytes = allowed.footprint.total_bytes
-    assert progress.standing.end(allowed), "within the error that the user allowed"
+    progress.state.max_memory_bytes = allowed.footprint.total_bytes - 1
+    assert not progress.state.end(allowed), "it does not fit"
+    progress.state.max_memory_bytes = allowed.footprint.total_bytes
+    assert progress.state.end(allowed), "within the error that the user allowed"
 
 
 def test_a_resumed_study_knows_the_best_of_before() -> None:
@@ -74,7 +72,7 @@ def test_a_resumed_study_knows_the_best_of_before() -> None:
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"2 recipes known from an earlier run; the best of them: {best.recipe.label}" in said
     assert "best so far" not in said
-    assert progress.standing.ended == 1
+    assert progress.state.ended == 1
 
 
 def test_the_picture_shows_what_runs_what_leads_and_what_was_learned() -> None:
@@ -86,7 +84,7 @@ def test_the_picture_shows_what_runs_what_leads_and_what_was_learned() -> None:
     progress.trial_started(study.trials[13].recipe, 11)
     progress.trial_phase(study.trials[13].recipe, "build")
     clock.now_s += 4
-    shown = drawn(progress.standing, 100)
+    shown = drawn(progress.state, 100)
     for needed in (
         "aot_inductor + no_grad",
         "build",
@@ -102,13 +100,13 @@ def test_the_picture_shows_what_runs_what_leads_and_what_was_learned() -> None:
 def test_the_picture_fits_a_small_terminal_in_every_state() -> None:
     clock = FakeClock()
     progress = WatchedProgress("a.py:f", clock)
-    pictures = [drawn(progress.standing, 60)]
+    pictures = [drawn(progress.state, 60)]
     watched(clock, progress)
     timings = {t.recipe: t.timing.speedup_x for t in made_up_study().trials if t.timing}
     for number in range(3):
         progress.learned(f"lesson {number}: " + "long " * 40)
     progress.race_round(3, timings)
-    pictures.append(drawn(progress.standing, 60))
+    pictures.append(drawn(progress.state, 60))
     for shown in pictures:
         assert max(len(line) for line in shown.splitlines()) <= 60
         assert len(shown.splitlines()) <= 20
@@ -138,5 +136,5 @@ def test_live_on_a_terminal_and_plain_elsewhere() -> None:
         assert isinstance(progress, LiveProgress)
         progress.message("the reference takes 41.8 ms")
         progress.trial_ended(made_up_study().trials[0])
-        assert progress.standing.outcomes[Outcome.OK] == 1
+        assert progress.state.outcomes[Outcome.OK] == 1
     assert "the reference takes 41.8 ms" in terminal.file.getvalue()  # type: ignore[attr-defined]

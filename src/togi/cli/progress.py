@@ -1,0 +1,285 @@
+"""Progress of a study on standard error: a live display on a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from togi.cli.output import stderr
+from togi.core.quantities import bounds, plural, seconds, times
+from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
+from togi.decide.choose import acceptable, latest
+from togi.render.terminal import STYLES, clean
+from togi.study.progress import Progress
+
+RECENT = 4
+LEARNED = 3
+ENOUGH_TO_PREDICT = 3
+"""Trials after which the mean cost of one says something of the rest."""
+SHOWN_RACERS = 4
+MARKS = {Outcome.OK: "+", Outcome.REFUSED: "-", Outcome.MISSING: "?"}
+REFRESH_PER_SECOND = 2
+"""Slow on purpose: drawing takes time from the core that a trial may be measured on."""
+
+
+class RunState:
+    """What is known of a running study right now. ``clock`` returns seconds and only ever grows."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._started_s = clock()
+        self._phase_started_s = self._started_s
+        self.planned: int | None = None
+        self.time_limit_s: float | None = None
+        self.recipe: Recipe | None = None
+        self.phase = "looking at the subject"
+        self.outcomes: Counter[Outcome] = Counter()
+        self.best: Trial | None = None
+        self.max_memory_bytes: int | None = None
+        self.recent: deque[Trial] = deque(maxlen=RECENT)
+        self.learned: deque[str] = deque(maxlen=LEARNED)
+        self.race: tuple[int, dict[Recipe, Interval]] | None = None
+
+    @property
+    def ended(self) -> int:
+        return self.outcomes.total()
+
+    @property
+    def elapsed_s(self) -> float:
+        return self._clock() - self._started_s
+
+    @property
+    def phase_s(self) -> float:
+        return self._clock() - self._phase_started_s
+
+    @property
+    def left_s(self) -> float | None:
+        """The time limit, or what the planned trials would take at the mean so far, whichever is sooner."""
+        guesses = []
+        if self.time_limit_s is not None:
+            guesses.append(max(0.0, self.time_limit_s - self.elapsed_s))
+        if self.planned and self.ended >= ENOUGH_TO_PREDICT:
+            guesses.append(max(0, self.planned - self.ended) * self.elapsed_s / self.ended)
+        return min(guesses, default=None)
+
+    def enter(self, phase: str) -> None:
+        self.phase = phase
+        self._phase_started_s = self._clock()
+
+    def resume(self, trials: Sequence[Trial], max_memory_bytes: int | None) -> None:
+        """What an earlier run of the study found counts for what is best, not for what ended now."""
+        self.max_memory_bytes = max_memory_bytes
+        for trial in latest(trials):
+            self._lead(trial)
+
+    def end(self, trial: Trial) -> bool:
+        """Count it; whether it is the best so far."""
+        self.outcomes[trial.outcome] += 1
+        self.recent.append(trial)
+        return self._lead(trial)
+
+    def _lead(self, trial: Trial) -> bool:
+        leads = acceptable(trial, self.max_memory_bytes) and _speedup(trial) > _speedup(self.best)
+        if leads:
+            self.best = trial
+        return leads
+
+
+class WatchedProgress(Progress):
+    """Keeps a ``RunState`` up to date; displays override ``changed`` and what they want to say more of."""
+
+    def __init__(self, subject: str, clock: Callable[[], float]) -> None:
+        self.subject = subject
+        self.state = RunState(clock)
+
+    def changed(self, line: str) -> None:
+        """Something happened; ``line`` says it in plain text."""
+
+    def message(self, text: str) -> None:
+        self.changed(text)
+
+    def surveyed(self, facts: Facts, planned: int, time_limit_s: float | None) -> None:
+        self.state.planned, self.state.time_limit_s = planned, time_limit_s
+        self.state.enter("planning")
+        self.changed(f"{facts.module_class} on {facts.device}: up to {planned} recipes to try")
+
+    def resumed(self, trials: Sequence[Trial], max_memory_bytes: int | None) -> None:
+        self.state.resume(trials, max_memory_bytes)
+        if trials:
+            best = self.state.best
+            so_far = f"; the best of them: {best.recipe.label}, {ending(best)}" if best is not None else ""
+            self.changed(f"{plural(len(latest(trials)), 'recipe')} known from an earlier run{so_far}")
+
+    def trial_started(self, recipe: Recipe, number: int) -> None:
+        self.state.recipe = recipe
+        self.state.enter("start")
+        self.changed("")
+
+    def trial_phase(self, recipe: Recipe, phase: str) -> None:
+        self.state.recipe = recipe
+        self.state.enter(phase)
+        self.changed("")
+
+    def trial_ended(self, trial: Trial) -> None:
+        leads = self.state.end(trial)
+        self.state.recipe = None
+        self.state.enter("choosing the next")
+        self.changed(f"{self.state.ended}. {trial.recipe.label}: {ending(trial)}{' (best so far)' if leads else ''}")
+
+    def learned(self, text: str) -> None:
+        self.state.learned.append(text)
+        self.changed(f"learned: {text}")
+
+    def race_round(self, number: int, standing: dict[Recipe, Interval]) -> None:
+        if self.state.race is None:
+            self.changed(f"race of {len(standing)} finalists")
+        self.state.race = (number, standing)
+        self.state.recipe = None
+        self.state.phase = f"racing, round {number}"
+
+    def saving(self, recipe: Recipe) -> None:
+        self.state.recipe = recipe
+        self.state.enter("saving")
+        self.changed(f"saving {recipe.label}")
+
+    def finished(self, study: Study) -> None:
+        self.state.enter("done")
+
+
+def ending(trial: Trial) -> str:
+    """``2.31x the speed``, or the outcome with its reason."""
+    if trial.eligible and trial.timing is not None:
+        approximate = trial.error is not None and not trial.error.faithful
+        return f"{trial.timing.speedup_x.median:.2f}x the speed{', approximate' if approximate else ''}"
+    return f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value
+
+
+def _speedup(trial: Trial | None) -> float:
+    return trial.timing.speedup_x.median if trial is not None and trial.timing else 0.0
+
+
+class PlainProgress(WatchedProgress):
+    """One line for each event: ``[0:42] 7. channels_last + no_grad: 1.35x the speed``."""
+
+    def __init__(self, subject: str, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(subject, clock)
+        self._console = console
+
+    def changed(self, line: str) -> None:
+        if line:
+            text = f"[{seconds(self.state.elapsed_s)}] {clean(line)}"
+            self._console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+class LiveProgress(WatchedProgress):
+    """Redraws the state in place; messages scroll by above it."""
+
+    def __init__(self, subject: str, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(subject, clock)
+        self.live = Live(
+            get_renderable=lambda: picture(self.subject, self.state, console.width),
+            console=console,
+            refresh_per_second=REFRESH_PER_SECOND,
+            transient=True,
+            redirect_stdout=False,
+        )
+
+    def message(self, text: str) -> None:
+        self.live.console.print(clean(text), markup=False, highlight=False)
+
+
+@contextmanager
+def watch(subject: str, console: Console | None = None) -> Iterator[WatchedProgress]:
+    """The progress object for a command, shown while the block runs."""
+    console = console or stderr()
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield PlainProgress(subject, console)
+        return
+    progress = LiveProgress(subject, console)
+    with progress.live:
+        yield progress
+
+
+def picture(subject: str, state: RunState, width: int) -> RenderableType:
+    """At most ``width`` columns and about a dozen lines, so that it fits a small terminal."""
+    lines = Table.grid(padding=(0, 1))
+    lines.add_column(style="dim", no_wrap=True, min_width=7)
+    lines.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    for label, text in _lines(state):
+        lines.add_row(label, text)
+    bar = Table.grid()  # a progress bar ends no line of its own
+    bar.add_row(ProgressBar(total=1.0, completed=_share(state), width=min(width, 60)))
+    return Group(_title(subject, state), bar, lines)
+
+
+def _title(subject: str, state: RunState) -> Text:
+    title = Text(f"togi  {clean(subject)}", style="bold", no_wrap=True, overflow="ellipsis")
+    title.append(f"  {seconds(state.elapsed_s)}", style="cyan")
+    if state.time_limit_s is not None:
+        title.append(f" of {seconds(state.time_limit_s)}", style="dim")
+    if state.left_s is not None:
+        title.append(f", at most {seconds(state.left_s)} left", style="dim")
+    return title
+
+
+def _lines(state: RunState) -> Iterable[tuple[str, Text]]:
+    yield "now", _now(state)
+    yield "best", _best(state.best)
+    yield "tried", _tried(state)
+    if state.race is not None:
+        for recipe, speedup in sorted(state.race[1].items(), key=lambda item: -item[1].median)[:SHOWN_RACERS]:
+            yield (
+                "race",
+                Text(f"{times(speedup.median):>7} {bounds(speedup):>12}  ").append(clean(recipe.label), "bold"),
+            )
+    for text in state.learned:
+        yield "learned", Text(clean(text))
+    for trial in reversed(state.recent):
+        yield "", _recent(trial)
+
+
+def _now(state: RunState) -> Text:
+    text = Text(clean(state.recipe.label), style="bold") if state.recipe else Text()
+    return text.append(f"  {state.phase} " if state.recipe else f"{state.phase} ", "cyan").append(
+        seconds(state.phase_s), "dim"
+    )
+
+
+def _best(best: Trial | None) -> Text:
+    if best is None or best.timing is None:
+        return Text("nothing measured yet", style="dim")
+    speedup = best.timing.speedup_x
+    return (
+        Text(f"{times(speedup.median)} ", style="bold green")
+        .append(f"{bounds(speedup)}  ", "dim")
+        .append(clean(best.recipe.label))
+    )
+
+
+def _tried(state: RunState) -> Text:
+    text = Text(f"{state.ended}")
+    if state.planned:
+        text.append(f" of up to {state.planned}", style="dim")
+    for outcome, count in state.outcomes.items():
+        text.append(f"  {count} {outcome.value}", style=STYLES[outcome])
+    return text
+
+
+def _recent(trial: Trial) -> Text:
+    mark = Text(f"{MARKS.get(trial.outcome, '!')} ", style=STYLES[trial.outcome])
+    return mark.append(clean(trial.recipe.label)).append(f"  {clean(ending(trial))}", "dim")
+
+
+def _share(state: RunState) -> float:
+    """How far along: by trials or by time, whichever is further."""
+    by_trials = state.ended / state.planned if state.planned else 0.0
+    by_time = state.elapsed_s / state.time_limit_s if state.time_limit_s else 0.0
+    return min(1.0, max(by_trials, by_time))
