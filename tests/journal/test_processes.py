@@ -14,7 +14,7 @@ import pytest
 from journal_records import KEY, header, recipe, trial
 
 from togi.journal import Journal
-from togi.journal.owner import Owner
+from togi.journal.study_log import Owner
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -11,8 +11,7 @@ from typing import Any
 
 from togi.core.errors import JournalError, OutputExistsError
 from togi.core.records import Record
-from togi.journal import schema
-from togi.journal.failures import explained
+from togi.journal.database import checksum, explained
 
 _COLUMNS = {
     "studies": ("id", "key", "record", "checksum"),
@@ -91,4 +90,4 @@ def _readable(copy: Path, table: str, columns: tuple[str, ...]) -> Iterator[tupl
 
 def _intact(row: tuple[Any, ...]) -> bool:
     _number, *fields, found = row
-    return all(isinstance(field, str) for field in fields) and schema.checksum(*fields) == found
+    return all(isinstance(field, str) for field in fields) and checksum(*fields) == found

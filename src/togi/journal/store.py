@@ -16,9 +16,18 @@ from typing import Any, Self
 
 from togi.core.errors import JournalError, nearest
 from togi.core.records import Facts, Record, Study
-from togi.journal import schema
-from togi.journal.failures import BUSY_TIMEOUT_S, explained
-from togi.journal.study_log import Database, StudyLog, read_study
+from togi.journal.database import (
+    BUSY_TIMEOUT_S,
+    MAGIC,
+    Database,
+    check_journal,
+    checksum,
+    create_tables,
+    damaged,
+    explained,
+    move_aside,
+)
+from togi.journal.study_log import StudyLog, read_study
 
 FLEETING = frozenset({"machine", "latency_ms", "repeatable", "notes", "export_error", "flops"})
 """Facts that may come out differently for the same subject, or that are compared on their own (the machine)."""
@@ -64,7 +73,7 @@ class Journal:
         with explained(path):
             exists = path.exists() and path.stat().st_size > 0
             if not exists and _pending(path):
-                raise JournalError(schema.damaged(path, "it is empty, but its write-ahead log is not"))
+                raise JournalError(damaged(path, "it is empty, but its write-ahead log is not"))
             if not exists and (read_only or not create):
                 raise JournalError(f"there is no journal at {path}. 'togi tune' makes one.")
             if exists:
@@ -146,7 +155,7 @@ class Journal:
         record = study.to_json()
         connection.execute(
             "INSERT INTO studies (id, key, record, checksum) VALUES (?, ?, ?, ?)",
-            (study.id, key, record, schema.checksum(study.id, key, record)),
+            (study.id, key, record, checksum(study.id, key, record)),
         )
         return study
 
@@ -180,10 +189,10 @@ def _pending(path: Path) -> bool:
 def _check(path: Path) -> None:
     """Look before touching: through a read-only connection, so that a damaged file keeps every byte."""
     with path.open("rb") as file:
-        if file.read(len(schema.MAGIC)) != schema.MAGIC:
+        if file.read(len(MAGIC)) != MAGIC:
             raise JournalError(
                 f"{path} is not a journal (no SQLite header: it is another kind of file, or its beginning is damaged). "
-                f"It was kept as it is. Name another file, or put this one away: {schema.move_aside(path)}"
+                f"It was kept as it is. Name another file, or put this one away: {move_aside(path)}"
             )
     try:
         connection = connect_read_only(path)
@@ -193,7 +202,7 @@ def _check(path: Path) -> None:
         # Somebody was killed in the midst of a write, and SQLite has to take it back before anybody can read.
         connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
-        schema.check(connection, path)
+        check_journal(connection, path)
     finally:
         connection.close()
 
@@ -204,7 +213,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     try:
         connection.execute("PRAGMA journal_mode = WAL")  # stays a rollback journal where WAL is not possible: as safe
         connection.execute("PRAGMA synchronous = FULL")
-        schema.create(connection)
+        create_tables(connection)
     except BaseException:
         connection.close()
         raise

@@ -2,52 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+import uuid
 from pathlib import Path
-from threading import RLock
+from typing import final
 
-from togi.core.errors import JournalError
-from togi.core.records import Recipe, Study, Trial
-from togi.journal.failures import explained
-from togi.journal.owner import Owner
-from togi.journal.schema import checksum, damaged
+from togi.core.records import Recipe, Record, Study, Trial
+from togi.journal.database import Database, checksum
 
-
-class Database:
-    """A connection with whole transactions, usable from several threads of the process that opened it."""
-
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
-        self.connection = connection
-        self.path = path
-        self.lock = RLock()
-
-    @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
-        with self.lock, explained(self.path):
-            yield self.connection
-
-    @contextmanager
-    def writing(self) -> Iterator[sqlite3.Connection]:
-        """All or nothing; on disk when it ends. Raises JournalError and leaves the file as it was on any failure."""
-        with self.lock, explained(self.path):
-            self.connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self.connection
-                self.connection.execute("COMMIT")
-            except BaseException:
-                if self.connection.in_transaction:  # SQLite rolls back on its own after a full disk
-                    self.connection.execute("ROLLBACK")
-                raise
-
-    def verified(self, record: str, found: int, *fields: str) -> str:
-        """``record``, when it is what was written. Raises JournalError when a byte of it has changed since."""
-        if not isinstance(record, str) or checksum(*fields, record) != found:
-            raise JournalError(damaged(self.path, "a record does not match its checksum"))
-        return record
+LEASE_S = 3600.0
+"""How long a claim counts when its process cannot be looked up from here (another host or container)."""
 
 
+@final
 class StudyLog:
     """Appends to one study and reads it back. Made by ``Journal.study``."""
 
@@ -165,3 +134,59 @@ def read_study(database: Database, header: Study) -> Study:
         ).fetchone()
     decided = Study.from_json(database.verified(row[0], row[1], header.id)) if row else header
     return decided.model_copy(update={"trials": (*StudyLog(database, header).trials(), *decided.excluded)})
+
+
+@final
+class Owner(Record):
+    """One holder of claims. A process id alone is not enough: ids are used again, and each container has its own."""
+
+    pid: int
+    started: str
+    """Start time of the process in clock ticks since boot, so that a reused id is not taken for the same process."""
+    place: str
+    """Boot and process namespace: where ``pid`` means anything."""
+    token: str
+    """Tells apart several holders in one process."""
+    since: float
+    """Unix time, for the lease."""
+
+    @classmethod
+    def here(cls) -> Owner:
+        pid = os.getpid()
+        return cls(pid=pid, started=_started(pid), place=_place(), token=uuid.uuid4().hex, since=time.time())
+
+    @property
+    def alive(self) -> bool:
+        if self.place != _place():
+            return time.time() - self.since < LEASE_S
+        return _exists(self.pid) and _started(self.pid) == self.started
+
+
+def _exists(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
+def _started(pid: int) -> str:
+    """Field 22 of ``/proc/PID/stat`` (proc_pid_stat(5)); the command before it may hold spaces and brackets.
+
+    Empty for a zombie or where there is no ``/proc``: a process that ended must not count as alive.
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return ""
+    return "" if fields[0] in ("Z", "X") else fields[19]
+
+
+def _place() -> str:
+    try:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        return f"{boot} {os.readlink('/proc/self/ns/pid')}"
+    except OSError:
+        return os.uname().nodename

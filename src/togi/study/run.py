@@ -37,7 +37,7 @@ _FLAGS = {
     "without": "--without",
     "seed": "--seed",
 }
-_FLEETING = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without"}
+FLEETING_SETTINGS = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without"}
 """Settings that say how much to try, not what a trial shows: a study goes on under others."""
 
 
@@ -60,7 +60,7 @@ def run_study(
     with Stable(subject, machine(settings.device), device=settings.device, seed=settings.seed) as stable:
         facts, signature, fingerprint = _survey(stable, name, progress)
         header = Study(id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
-        lasting = settings.model_dump(mode="json", exclude=_FLEETING)
+        lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
         log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
         time_s = max(1.0, explore_s(settings, started))
         search = Search(facts, settings, all_techniques(), log.trials(), time_limit_s=time_s)

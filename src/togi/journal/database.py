@@ -1,14 +1,20 @@
-"""The tables of a journal, the check a file must pass before it is used, and the checksum every row carries."""
+"""The database file of a journal: its tables, the check it must pass before it is used, whole transactions, a checksum
+on every row, and errors that say what happened and what to do."""
 
 from __future__ import annotations
 
 import sqlite3
 import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from threading import RLock
+from typing import final
 
 from togi.core.errors import JournalError
 from togi.core.records import SCHEMA_VERSION
 
+BUSY_TIMEOUT_S = 30.0
 APPLICATION_ID = 0x746F6769
 """``togi`` in ASCII: marks an SQLite file as a journal (https://www.sqlite.org/pragma.html#pragma_application_id)."""
 
@@ -40,7 +46,7 @@ def checksum(*fields: str) -> int:
     return zlib.crc32("\x00".join(fields).encode())
 
 
-def create(connection: sqlite3.Connection) -> None:
+def create_tables(connection: sqlite3.Connection) -> None:
     """Make the tables if the file has none. Safe when two processes do it at once."""
     connection.execute("BEGIN IMMEDIATE")
     try:
@@ -64,7 +70,7 @@ def is_blank(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0)
 
 
-def check(connection: sqlite3.Connection, path: Path) -> None:
+def check_journal(connection: sqlite3.Connection, path: Path) -> None:
     """That the file is an undamaged journal of this schema version (a blank database is fine too).
 
     Raises JournalError that names the mend. The file is only read.
@@ -99,3 +105,67 @@ def damaged(path: Path, problem: str) -> str:
 def move_aside(path: Path) -> str:
     """The command that puts a journal away; the write-ahead log belongs to it."""
     return f'for f in \'{path}\' \'{path}-wal\'; do [ ! -e "$f" ] || mv "$f" "$f.old"; done'
+
+
+@final
+class Database:
+    """A connection with whole transactions, usable from several threads of the process that opened it."""
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self.connection = connection
+        self.path = path
+        self.lock = RLock()
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        with self.lock, explained(self.path):
+            yield self.connection
+
+    @contextmanager
+    def writing(self) -> Iterator[sqlite3.Connection]:
+        """All or nothing; on disk when it ends. Raises JournalError and leaves the file as it was on any failure."""
+        with self.lock, explained(self.path):
+            self.connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield self.connection
+                self.connection.execute("COMMIT")
+            except BaseException:
+                if self.connection.in_transaction:  # SQLite rolls back on its own after a full disk
+                    self.connection.execute("ROLLBACK")
+                raise
+
+    def verified(self, record: str, found: int, *fields: str) -> str:
+        """``record``, when it is what was written. Raises JournalError when a byte of it has changed since."""
+        if not isinstance(record, str) or checksum(*fields, record) != found:
+            raise JournalError(damaged(self.path, "a record does not match its checksum"))
+        return record
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """Turns errors of SQLite and of the file system into ``JournalError`` with the mend."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise JournalError(_message(path, error)) from error
+    except OSError as error:
+        raise JournalError(
+            f"{path} cannot be used as a journal: {error.strerror or error}. Name a file in a folder you can write to."
+        ) from error
+
+
+def _message(path: Path, error: sqlite3.Error) -> str:
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code; the rest only details it
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT):
+        return damaged(path, str(error))
+    if code == sqlite3.SQLITE_FULL:
+        return (
+            f"the disk that holds {path} is full, so the last record could not be kept; everything before it is safe. "
+            "Free some space and give the same command again: it goes on where it stopped."
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return f"{path} cannot be written ({error}). Name a journal in a folder you can write to."
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        waited = f"{BUSY_TIMEOUT_S:.0f} s"
+        return f"{path} has been locked by another process for {waited}. End that process, or name another journal."
+    return f"{path}: {error}. Everything recorded before is safe; check the disk that holds it."

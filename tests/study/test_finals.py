@@ -1,0 +1,176 @@
+"""The choice rests on a proof: what was saved is measured again, and another is chosen where that does not bear it out.
+
+Processes are stood in for by a table of what each recipe measures once it is loaded from its files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
+from togi.search.settings import Settings
+from togi.study.finals import Decision, Finals
+from togi.study.progress import Progress
+from togi.study.runner import REFERENCE_RECIPE
+from togi.worker.supervise import Ending, TrialEnded
+
+
+def engine(name: str) -> Recipe:
+    return Recipe(choices=(Choice(stage=Stage.ENGINE, technique=name), *REFERENCE_RECIPE.choices))
+
+
+FAST, NEXT, SLOW = engine("fast"), engine("next"), engine("slow")
+
+
+def trial(recipe: Recipe, speedup: float, mib: int = 10) -> Trial:
+    return Trial(
+        recipe=recipe,
+        outcome=Outcome.OK,
+        error=ErrorReport(faithful=True, units=1.0, rmse=1e-7, max_abs=1e-7),
+        timing=Timing(
+            latency_ms=Interval(median=10 / speedup, low=9 / speedup, high=11 / speedup),
+            speedup_x=Interval(median=speedup, low=speedup * 0.99, high=speedup * 1.01),
+        ),
+        footprint=Footprint(idle_bytes=mib << 20, peak_bytes=0),
+    )
+
+
+class Log:
+    id = "0123456789abcdef"
+
+    def __init__(self, trials: list[Trial]) -> None:
+        self._trials = trials
+
+    def trials(self) -> list[Trial]:
+        return list(self._trials)
+
+    def append(self, trial: Trial) -> None:
+        self._trials.append(trial)
+
+
+class Processes:
+    """Stands for a study runner; ``loaded`` says how each recipe's files measure, or why they do not."""
+
+    def __init__(self, trials: list[Trial], loaded: dict[Recipe, Trial | str], settings: Settings) -> None:
+        self.log, self.loaded, self.settings = Log(trials), loaded, settings
+        self.progress, self.notes, self.started = Progress(), list[str](), 0.0
+        self.proven: list[Recipe] = []
+
+    def warm(self, recipe: Recipe) -> Any:
+        return SimpleNamespace(recipe=recipe, name=recipe.label)
+
+    def reference(self) -> Any:
+        return self.warm(REFERENCE_RECIPE)
+
+    def last(self, recipe: Recipe) -> Trial | None:
+        return next((t for t in reversed(self.log.trials()) if t.recipe == recipe), None)
+
+
+def decided(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    trials: list[Trial],
+    loaded: dict[Recipe, Trial | str],
+    **settings: Any,
+) -> tuple[Decision, Processes]:
+    runner = Processes([trial(REFERENCE_RECIPE, 1.0), *trials], loaded, Settings(effort="thorough", **settings))
+
+    def prove(_finals: Finals, _folder: Path, candidate: Recipe, before: Trial) -> Trial:
+        runner.proven.append(candidate)
+        found = runner.loaded.get(candidate, before)
+        if isinstance(found, str):
+            ending = Ending(outcome=Outcome.FAILED, reason=found, stage="proof")
+            raise TrialEnded(ending, runner.warm(candidate))
+        return found
+
+    monkeypatch.setattr(Finals, "_race", lambda _finals, _budget_s: ())
+    monkeypatch.setattr(Finals, "_manifest", lambda *_: None)
+    monkeypatch.setattr(
+        Finals,
+        "_links",
+        lambda _finals, running, _folder: (
+            "it runs the live module" if loaded.get(running.recipe) == "no file form" else ()
+        ),
+    )
+    monkeypatch.setattr(Finals, "_prove", prove)
+    return Finals(runner, tmp_path).decide(1.0), runner  # type: ignore[arg-type]
+
+
+def test_the_fastest_is_saved_and_its_proof_is_its_last_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    proof = trial(FAST, 2.9)
+    decision, runner = decided(monkeypatch, tmp_path, [trial(FAST, 3.0), trial(NEXT, 2.0)], {FAST: proof})
+    assert decision.chosen.trial == runner.last(FAST) == proof
+    assert decision.folder is not None
+    assert decision.folder.is_dir()
+    assert runner.proven == [FAST]
+
+
+def test_what_is_not_faster_from_its_files_gives_way_to_the_next(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    decision, runner = decided(
+        monkeypatch, tmp_path, [trial(FAST, 3.0), trial(NEXT, 2.0)], {FAST: trial(FAST, 1.02), NEXT: trial(NEXT, 1.9)}
+    )
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == NEXT
+    assert any("loaded from its files it is not faster beyond doubt" in note for note in runner.notes)
+    assert [folder.name for folder in tmp_path.iterdir()] == [f"0123456789ab-{NEXT.id}.togi"]
+
+
+def test_where_no_proof_bears_it_out_the_original_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    decision, runner = decided(monkeypatch, tmp_path, [trial(FAST, 3.0)], {FAST: trial(FAST, 1.0)})
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == REFERENCE_RECIPE
+    assert runner.proven == [FAST, REFERENCE_RECIPE]
+
+
+def test_a_proof_much_slower_than_the_trial_lets_others_compete(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trials = [trial(FAST, 3.0), trial(NEXT, 2.5), trial(SLOW, 1.5)]
+    decision, runner = decided(monkeypatch, tmp_path, trials, {FAST: trial(FAST, 2.0), NEXT: trial(NEXT, 2.4)})
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == NEXT
+    assert runner.proven == [FAST, NEXT]
+
+
+def test_what_cannot_be_loaded_says_so_in_its_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    decision, runner = decided(
+        monkeypatch, tmp_path, [trial(FAST, 3.0), trial(NEXT, 2.0)], {FAST: "a library is missing"}
+    )
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == NEXT
+    last = runner.last(FAST)
+    assert last is not None
+    assert last.reason == "it could not be saved: a library is missing"
+
+
+def test_where_nothing_can_be_saved_the_fastest_is_named_without_files(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    decision, _ = decided(
+        monkeypatch, tmp_path, [trial(FAST, 3.0)], {FAST: "no file form", REFERENCE_RECIPE: "no file form"}
+    )
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == FAST
+    assert decision.folder is None
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_that_need_more_memory_than_the_limit_are_not_chosen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    trials = [trial(FAST, 3.0, mib=5), trial(NEXT, 2.0, mib=4)]
+    decision, _ = decided(monkeypatch, tmp_path, trials, {FAST: trial(FAST, 3.0, mib=9)}, max_memory_bytes=8 << 20)
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == NEXT
+
+
+def test_where_nothing_fits_nothing_is_proven(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    decision, runner = decided(monkeypatch, tmp_path, [trial(FAST, 3.0)], {}, max_memory_bytes=1 << 20)
+    assert decision.chosen.trial is None
+    assert "10.0 MiB" in decision.chosen.reason
+    assert runner.proven == []
