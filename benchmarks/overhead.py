@@ -18,8 +18,8 @@ from pathlib import Path
 
 from togi.machine.describe import machine
 from togi.techniques import recipe
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
-from togi.worker.stable import Stable
 from togi.worker.supervise import Limits
 
 TINY = """
@@ -46,7 +46,7 @@ def main() -> None:
 def overhead(subject: str, trials: int) -> str:
     """Medians of start, build and verification over ``trials`` trials, in ms."""
     began = time.monotonic()
-    with Stable(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0) as stable:
+    with WorkerPool(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0) as stable:
         facts, _, _ = stable.survey(Limits(), lambda _: None)
         ready_s = time.monotonic() - began
         found: dict[str, list[float]] = {"start": [], "build": [], "verify": []}

@@ -25,8 +25,8 @@ from togi.core.records import Facts, Interval, Recipe
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
 from togi.techniques import recipe
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
-from togi.worker.stable import Stable
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 ROUNDS = 31
@@ -101,14 +101,14 @@ def compare(model: str, time_limit_s: float, budget_s: float, limits: tuple[floa
     with tempfile.TemporaryDirectory() as folder:
         result = api.tune(subject, time_limit_s=time_limit_s, journal=Path(folder) / "journal.sqlite")
     row.recipe = result.best.recipe.label
-    with Stable(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0) as stable:
+    with WorkerPool(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0) as stable:
         facts, _, _ = stable.survey(Limits(timeout_s=600), lambda _: None)
         row.limit_ms = limit_ms(facts, limits)
         race_all(row, stable, facts, result.best, budget_s)
     return row
 
 
-def race_all(row: Row, stable: Stable, facts: Facts, best: api.Best, budget_s: float) -> None:
+def race_all(row: Row, stable: WorkerPool, facts: Facts, best: api.Best, budget_s: float) -> None:
     """Fill the row from one race of eager, the peers and the artifact; the artifact is the race's reference."""
     if best.artifact is None:
         row.excluded["togi"] = "nothing could be saved"
@@ -134,7 +134,7 @@ def race_all(row: Row, stable: Stable, facts: Facts, best: api.Best, budget_s: f
         row.ratio = inverse(rivals[row.best_peer])
 
 
-def start(row: Row, stable: Stable, facts: Facts, name: str, peer: Recipe) -> RunningTrial | None:
+def start(row: Row, stable: WorkerPool, facts: Facts, name: str, peer: Recipe) -> RunningTrial | None:
     """The peer, verified and warm; None, with the reason in the row, where it cannot run or is not faithful."""
     try:
         running = stable.start(peer, facts, Limits(timeout_s=600), lambda _: None)

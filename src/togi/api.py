@@ -15,6 +15,7 @@ import togi.render.display  # noqa: F401 (results show themselves when they are 
 from togi.artifact.save import check_writable, publish
 from togi.core.effort import Effort
 from togi.core.errors import SubjectError, TogiError
+from togi.core.quantities import parse_duration, parse_size
 from togi.core.records import Recipe, Study, Trial
 from togi.journal import Journal
 from togi.search.settings import Settings
@@ -276,22 +277,11 @@ def memory(
                 "effect. Leave it out"
             )
         return snapshot_account(subject)
-    from togi.footprint.account.record import Account
-    from togi.footprint.options import check_options
-    from togi.worker.errand import run_errand
+    from togi.footprint.calls import ACCOUNT, StepRequest
 
-    check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
-    payload = {"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype, "device": device}
+    request = StepRequest(train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device)
     with _reference(subject, inputs, {}) as (ref, name):
-        answer = run_errand(
-            ref,
-            "togi.footprint.account.make:account",
-            payload,
-            purpose="run for its account of memory",
-            device=device,
-            seed=seed,
-        )
-    return Account.model_validate(answer).model_copy(update={"subject": name})
+        return ACCOUNT(ref, request, device=device, seed=seed).model_copy(update={"subject": name})
 
 
 def _is_snapshot(subject: str | Path) -> bool:
@@ -338,37 +328,25 @@ def fit(
     Raises:
         TogiError: bad subject or option, gradients that differ between equal runs, a step that cannot be repeated.
     """
-    from togi.core.quantities import parse_size
-    from togi.footprint.fit.result import FitResult
-    from togi.footprint.options import check_options
-    from togi.worker.errand import run_errand
+    from togi.footprint.calls import FIT, FitRequest
 
     if not train and (step is not None or allow_approximate or optimizer != "none"):
         raise TogiError(
             "step, optimizer and allow_approximate have no part in inference: leave them out, or plan a training step"
         )
-    check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
-    payload = {
-        "train": train,
-        "budget_bytes": parse_size(memory),
-        "optimizer": optimizer,
-        "batch": batch,
-        "dtype": dtype,
-        "allow_approximate": allow_approximate,
-        "time_limit_s": time_limit_s,
-        "device": device,
-        "seed": seed,
-    }
+    request = FitRequest(
+        train=train,
+        optimizer=optimizer,
+        batch=batch,
+        dtype=dtype,
+        device=device,
+        memory_bytes=parse_size(memory, "memory"),
+        allow_approximate=allow_approximate,
+        time_limit_s=parse_duration(time_limit_s, "time_limit_s"),
+        seed=seed,
+    )
     with _reference(subject, inputs, {"step": step}) as (ref, name):
-        answer = run_errand(
-            ref,
-            "togi.footprint.fit.calls:fit",
-            payload,
-            purpose="fitted",
-            device=device,
-            seed=seed,
-        )
-    found = FitResult.model_validate(answer)
+        found = FIT(ref, request, device=device, seed=seed)
     plan = found.plan.model_copy(update={"subject": name})
     return found.model_copy(update={"subject": name, "plan": plan})
 
@@ -382,7 +360,7 @@ def predict_memory(
     batch: int | None = None,
     dtype: str | None = None,
     device: str = "cpu",
-    memory: int | None = None,
+    memory: int | str | None = None,
     compile: bool = False,
     seed: int = 0,
 ) -> Prediction:
@@ -391,30 +369,26 @@ def predict_memory(
     Args:
         subject, inputs, train, optimizer, batch, dtype: as for ``memory``; ``batch`` may be more than fits here.
         device: ``cpu``, exact but for what depends on values, or ``cuda``, with a range.
-        memory: bytes; also finds the largest batch that fits.
+        memory: bytes, or ``"8GiB"``; also finds the largest batch that fits.
         compile: as ``torch.compile`` with its defaults would run the module; on the CPU only.
 
     Raises:
         TogiError: bad subject or option; the run depends on values; it failed on tensors without values, or cannot be
             compiled.
     """
-    from togi.footprint.options import check_compile, check_options
-    from togi.footprint.prediction.record import Prediction
-    from togi.worker.errand import run_errand
+    from togi.footprint.calls import PREDICT, PredictRequest
 
-    check_options(train=train, optimizer=optimizer, batch=batch, dtype=dtype)
-    check_compile(compile, device)
-    payload = {"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype, "memory": memory}
-    payload |= {"device": device.partition(":")[0], "compile": compile}
+    request = PredictRequest(
+        train=train,
+        optimizer=optimizer,
+        batch=batch,
+        dtype=dtype,
+        device=device,
+        memory_bytes=None if memory is None else parse_size(memory, "memory"),
+        compile=compile,
+    )
     with _reference(subject, inputs, {}) as (ref, name):
-        answer = run_errand(
-            ref,
-            "togi.footprint.prediction.predict:predict",
-            payload,
-            purpose="predicted",
-            seed=seed,
-        )
-    return Prediction.model_validate(answer).model_copy(update={"subject": name})
+        return PREDICT(ref, request, seed=seed).model_copy(update={"subject": name})
 
 
 def repro(study: Study, recipe: str, out: PathOrName, *, progress: Progress | None = None) -> Path:

@@ -209,30 +209,32 @@ def test_a_subject(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_kinds_that_are_not_selected_do_not_run(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     from togi.lint import check_subject
+    from togi.lint.calls import SubjectReport
 
     called: list[str] = []
 
-    def errand(_ref: Any, function: str, _payload: Any, **_: Any) -> dict[str, Any]:
-        called.append(function)
-        return {"findings": [], "report": {}}
+    def answer(request: Any) -> SubjectReport:
+        called.append(type(request).__name__)
+        return SubjectReport(findings=())
 
-    monkeypatch.setattr(check_subject, "run_errand", errand)
+    for name in ("EXAMINE", "WATCH"):
+        monkeypatch.setattr(check_subject, name, lambda _ref, request, **_: answer(request))
     (folder / "s.py").write_text(SUBJECT.format(failing="pass"))
     assert run(["check", "s.py:subject", "--select", "source"]) == 1
     assert called == []
     assert run(["check", "s.py:subject", "--select", "module"]) == 0
-    assert called == ["togi.lint.module.check:check_module"]
+    assert called == ["ModuleRequest"]
 
 
 def test_comments_in_the_source_silence_what_was_seen_in_a_run(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
     from togi.lint import check_subject
+    from togi.lint.calls import SubjectReport
     from togi.lint.finding import Finding, Place
 
     (folder / "s.py").write_text(SUBJECT.format(failing="pass  # togi: ignore[bias-before-norm]"))
     line = SUBJECT[: SUBJECT.index("{failing}")].count("\n") + 1
     found = Finding(rule="bias-before-norm", message="m", remedy="r", place=Place(path="s.py", line=line))
-    answer = {"findings": [found.model_dump(mode="json")], "report": {}}
-    monkeypatch.setattr(check_subject, "run_errand", lambda *_, **__: answer)
+    monkeypatch.setattr(check_subject, "EXAMINE", lambda *_, **__: SubjectReport(findings=(found,)))
     assert run(["check", "s.py:subject", "--select", "module"]) == 0
 
 

@@ -5,21 +5,22 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from togi.core.errors import UnknownNameError
+from togi.core.errors import TogiError, UnknownNameError
 from togi.core.records import Facts, Machine, Outcome, Recipe, Study, Trial
 from togi.machine.describe import machine
 from togi.study.progress import Progress
-from togi.study.repro import write_repro
+from togi.study.repro import WRITE, ReproRequest, ReproWritten, write_repro
 from togi.techniques import recipe
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
-from togi.worker.stable import Stable
-from togi.worker.supervise import Limits, TrialEnded
+from togi.worker.supervise import Limits
 
+Write = Callable[[Recipe, Path], ReproWritten]
 SUBJECT = """
 import torch
 from torch import nn
@@ -37,12 +38,18 @@ WITHOUT_TOGI = "import runpy, sys; sys.modules['togi'] = None; runpy.run_path(sy
 
 
 @pytest.fixture(scope="module")
-def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stable]:
+def write(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Write]:
     path = tmp_path_factory.mktemp("subject") / "net.py"
     path.write_text(SUBJECT)
-    with Stable(SubjectRef.here("locator", f"{path}:subject"), machine(), device="cpu", seed=0) as standing:
-        standing.survey(Limits(timeout_s=120), lambda _: None)
-        yield standing
+    with WorkerPool(SubjectRef.here("locator", f"{path}:subject"), machine(), device="cpu", seed=0) as pool:
+        limits = Limits(timeout_s=120)
+        facts, signature, _ = pool.survey(limits, lambda _: None)
+
+        def written(recipe: Recipe, out: Path) -> ReproWritten:
+            request = ReproRequest(recipe=recipe, facts=facts, signature=signature, subject="net", out=str(out))
+            return WRITE.run(pool, request, limits)
+
+        yield written
 
 
 @pytest.mark.parametrize(
@@ -55,8 +62,8 @@ def stable(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stable]:
     ],
     ids=lambda chosen: chosen.label,
 )
-def test_the_script_runs_without_togi_and_is_right(stable: Stable, chosen: Recipe, tmp_path: Path) -> None:
-    stable.write_repro(chosen, tmp_path / "repro", Limits(timeout_s=120))
+def test_the_script_runs_without_togi_and_is_right(write: Write, chosen: Recipe, tmp_path: Path) -> None:
+    write(chosen, tmp_path / "repro")
     command = [sys.executable, "-c", WITHOUT_TOGI, str(tmp_path / "repro" / "repro.py")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr[-2000:]
@@ -66,10 +73,10 @@ def test_the_script_runs_without_togi_and_is_right(stable: Stable, chosen: Recip
     assert len(re.findall(r"ms \(median of 20\)", done.stdout)) == 2
 
 
-def test_what_has_no_script_form_is_refused_with_the_reason(stable: Stable, tmp_path: Path) -> None:
+def test_what_has_no_script_form_is_refused_with_the_reason(write: Write, tmp_path: Path) -> None:
     scripted = recipe(torchscript={"how": "script", "freeze": True, "optimize": True}, no_grad={})
-    with pytest.raises(TrialEnded, match="has no script form"):
-        stable.write_repro(scripted, tmp_path / "repro", Limits(timeout_s=120))
+    with pytest.raises(TogiError, match=r"has no repro script: .* has no script form"):
+        write(scripted, tmp_path / "repro")
 
 
 def test_an_unknown_recipe_gets_the_nearest(tmp_path: Path) -> None:

@@ -434,7 +434,7 @@ def test_a_budget_below_one_row():
     x, y = points(100), points(5000)
     assert_equal(quietly(call, x, y), (x @ y.T).softmax(1).sort(1).values.sum(1))
     assert call.plan().strategy == "as it is"
-    assert "needs more than 4.0 KiB" in call.plan().reason
+    assert "needs more than 4.00 KiB" in call.plan().reason
 
 
 def test_what_fits_is_left_alone():

@@ -5,10 +5,18 @@ from __future__ import annotations
 from togi.claims.claim import Proof, all_claims
 from togi.claims.technique import prove_technique
 from togi.core.errors import UnknownNameError, nearest
+from togi.core.records import Record
 from togi.techniques import all_techniques
-from togi.worker.errand import run_errand
-from togi.worker.protocol import Message, SubjectRef
+from togi.worker.call import ChildCall
+from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import OnPhase
+
+
+class ProofRequest(Record):
+    claim: str
+
+
+_MEASURE = ChildCall(function="togi.claims.prove:measure", request=ProofRequest, answer=Proof, purpose="measured")
 
 
 def prove(id: str, *, device: str = "cpu", seed: int = 0, on_phase: OnPhase = lambda _: None) -> Proof:
@@ -17,7 +25,7 @@ def prove(id: str, *, device: str = "cpu", seed: int = 0, on_phase: OnPhase = la
     Raises UnknownNameError, or SubjectError when its process failed.
     """
     if (claim := id.replace("_", "-")) in all_claims():
-        return _prove_claim(claim, seed, on_phase)
+        return _MEASURE(SubjectRef.here("nothing"), ProofRequest(claim=claim), seed=seed, on_phase=on_phase)
     if (name := id.replace("-", "_")) in all_techniques():
         return prove_technique(all_techniques()[name], device=device, seed=seed, on_phase=on_phase)
     known = (*all_claims(), *all_techniques())
@@ -27,18 +35,6 @@ def prove(id: str, *, device: str = "cpu", seed: int = 0, on_phase: OnPhase = la
     )
 
 
-def _prove_claim(id: str, seed: int, on_phase: OnPhase) -> Proof:
-    answer = run_errand(
-        SubjectRef.here("nothing"),
-        "togi.claims.prove:answer",
-        {"id": id},
-        purpose="measured",
-        seed=seed,
-        on_phase=on_phase,
-    )
-    return Proof.model_validate(answer)
-
-
-def answer(_: object, payload: Message) -> Message:
-    """The errand: runs in the child."""
-    return all_claims()[payload["id"]].prove().model_dump(mode="json")
+def measure(_: object, request: ProofRequest) -> Proof:
+    """Runs in the child."""
+    return all_claims()[request.claim].prove()

@@ -18,8 +18,8 @@ from togi.machine.describe import machine
 from togi.measure import compare
 from togi.techniques import all_techniques, recipe
 from togi.techniques.base import Options, Refuses, Technique
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
-from togi.worker.stable import Stable
 from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
 
 _BUDGET_S, _MOST_S = 3.0, 12.0
@@ -91,7 +91,7 @@ def prove_technique(technique: Technique, *, device: str, seed: int, on_phase: O
     if untestable := _obstacle(technique, experiment, device):
         return untestable
     subject = SubjectRef.here("locator", f"togi.claims.formulas.models:{experiment.model}")
-    with Stable(subject, machine(device), device=device, seed=seed) as processes:
+    with WorkerPool(subject, machine(device), device=device, seed=seed) as processes:
         try:
             facts, _, _ = processes.survey(_LIMITS, on_phase)
             if isinstance(decision := technique.applies(facts), Refuses):

@@ -15,6 +15,8 @@ class TogiError(Exception):
     """The base of everything togi raises on purpose. ``exit_code`` is what the command line exits with."""
 
     exit_code = 2
+    child_traceback = ""
+    """Where a child process raised it; ``togi --debug`` prints it."""
 
 
 class SubjectError(TogiError):
@@ -59,6 +61,19 @@ class Refused(Exception):
 
 class NotSaveable(Exception):
     """Raised by ``Program.save`` when this program cannot be stored without pickle. Message: the reason."""
+
+
+def error_class(names: Iterable[str]) -> type[TogiError]:
+    """The first of these names that is a class of togi's errors in this process; else ``TogiError``.
+
+    An error's class may live in a module that only a child process imports: its bases follow it in ``names``.
+    """
+    known, found = [TogiError], {}
+    while known:
+        kind = known.pop()
+        found[kind.__name__] = kind
+        known += kind.__subclasses__()
+    return next((found[name] for name in names if name in found), TogiError)
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -1,13 +1,71 @@
-"""Where in the user's own code an exception came from: the one line of a traceback that people look for."""
+"""Whose code a line is, and where in the user's own code something happened: the lines that people look for.
+
+Paths may come from another machine (a recorded traceback), so they are judged by their text; nothing is looked up.
+"""
 
 from __future__ import annotations
 
-import inspect
+import functools
+import re
+import sysconfig
 import traceback
+from collections.abc import Iterator
+from enum import IntEnum
 from pathlib import Path
+from types import FrameType
 
-_OWN = str(Path(__file__).parent.parent)
-_FOREIGN = ("site-packages", "dist-packages", "<frozen", f"{Path(inspect.__file__).parent}/")
+_TOGI = f"{Path(__file__).parent.parent}/"
+_STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
+_FRAMEWORK = re.compile(
+    r"[/\\](?:site|dist)-packages[/\\](?:torch|torchgen|functorch|numpy|triton|togi)[/\\]|^torch[/\\]"
+)
+_PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
+_OTHER_STANDARD_LIBRARY = re.compile(r"[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]", re.IGNORECASE)
+_TYPED_IN = ("<ipython", "<stdin>", "<string>")
+
+
+class Origin(IntEnum):
+    """Whose code it is, the most telling first."""
+
+    USER = 0
+    """In a file of the user's own, or typed in."""
+    PACKAGE = 1
+    """An installed package that uses torch (timm, transformers): its line is where an operation was written."""
+    LIBRARY = 2
+    """torch, NumPy, the standard library, togi itself, generated code."""
+
+
+@functools.lru_cache(maxsize=8192)
+def origin(path: str) -> Origin:
+    """Whose code ``path``, the file name of a code object, is."""
+    if path.startswith("<"):
+        return Origin.USER if path.startswith(_TYPED_IN) else Origin.LIBRARY
+    if path.startswith(_TOGI) or _FRAMEWORK.search(path):
+        return Origin.LIBRARY
+    if _PACKAGE.search(path):
+        return Origin.PACKAGE
+    if path.startswith(_STANDARD_LIBRARY) or _OTHER_STANDARD_LIBRARY.search(path):
+        return Origin.LIBRARY
+    return Origin.USER
+
+
+def user_frames(frame: FrameType | None, widest: Origin = Origin.PACKAGE) -> Iterator[FrameType]:
+    """Frames of a call stack from ``frame`` outwards, innermost first, whose code is ``widest`` or closer to the user.
+
+    Args:
+        frame: where to start: ``sys._getframe()``.
+        widest: ``PACKAGE`` takes models of installed packages for the user's code, ``USER`` does not.
+    """
+    while frame is not None:
+        if origin(frame.f_code.co_filename) <= widest:
+            yield frame
+        frame = frame.f_back
+
+
+def user_line(frame: FrameType | None, widest: Origin = Origin.PACKAGE) -> str:
+    """``file.py:12 in name`` of the innermost of ``user_frames``; empty where there is none."""
+    found = next(user_frames(frame, widest), None)
+    return "" if found is None else f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
 
 
 def user_place(error: BaseException) -> str:
@@ -15,7 +73,7 @@ def user_place(error: BaseException) -> str:
     kind = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {(error.text or '').strip()}: {kind}"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    frames = _frames(error, Origin.USER)
     if not frames:
         return kind
     last = frames[-1]
@@ -23,5 +81,15 @@ def user_place(error: BaseException) -> str:
     return f"{last.filename}:{last.lineno} in {last.name}{code}: {kind}"
 
 
-def _is_users(filename: str) -> bool:
-    return not filename.startswith(_OWN) and not any(part in filename for part in _FOREIGN)
+def user_traceback(error: BaseException) -> str:
+    """The traceback of ``error`` with the user's frames only, and its message.
+
+    Without a frame of the user's: those of installed packages; without these the innermost frame.
+    """
+    everything = traceback.extract_tb(error.__traceback__)
+    frames = _frames(error, Origin.USER) or _frames(error, Origin.PACKAGE) or list(everything[-1:])
+    return "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)]).rstrip()
+
+
+def _frames(error: BaseException, widest: Origin) -> list[traceback.FrameSummary]:
+    return [frame for frame in traceback.extract_tb(error.__traceback__) if origin(frame.filename) <= widest]

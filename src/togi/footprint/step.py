@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -18,7 +18,6 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import is_exported, prepare
 from togi.torch_internals.pytree import tensors_of
 
-OptimizerName = Literal["none", "sgd", "momentum", "adam", "adamw"]
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
@@ -56,7 +55,7 @@ def make_step(
     subject: Subject,
     *,
     train: bool,
-    optimizer: OptimizerName = "none",
+    optimizer: str = "none",
     batch: int | None = None,
     dtype: str | None = None,
     device: str = "cpu",

@@ -1,6 +1,6 @@
 """``togi check SUBJECT``: module rules, and for a factory in a file also its source and one watched run.
 
-Both run in children of their own (``togi.worker.errand``): a subject that cannot be imported, crashes or hangs is a
+Both run in children of their own (``togi.worker.call``): a subject that cannot be imported, crashes or hangs is a
 problem in the result, and what else can be checked is.
 """
 
@@ -10,24 +10,18 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from togi.core.errors import TogiError
+from togi.lint.calls import EXAMINE, WATCH, ModuleRequest, SubjectReport, TraceRequest
 from togi.lint.check_paths import check_paths
 from togi.lint.deduplicate import deduplicate
-from togi.lint.finding import CheckResult, FileReport, Finding, Ignore, Note, Problem, Table, in_order
+from togi.lint.finding import CheckResult, FileReport, Finding, Ignore, Note, Problem, in_order
 from togi.lint.rule import Kind, rule_kinds
 from togi.lint.selection import Selected, ignore_comments, select, selected_rules
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder, SubjectOptions
 from togi.lint.source_text import UndecodableError, decode
 from togi.subject.spec import Spec, check_spec, parse
-from togi.worker.errand import run_errand
 from togi.worker.protocol import SubjectRef
-
-ERRANDS: dict[Kind, tuple[str, str]] = {
-    "module": ("togi.lint.module.check:check_module", "examined"),
-    "trace": ("togi.lint.trace.check:check_run", "watched"),
-}
 
 
 def check_subject(spec: str, given: Overrides, options: SubjectOptions, *, cache: bool = True) -> CheckResult:
@@ -57,7 +51,7 @@ def check_reference(
         result = check_paths([file], given, cache=cache)
     for kind in kinds:
         if rules := _rules(kind, settings):
-            result = result.joined(_errand(ref, name, kind, rules, options, settings))
+            result = result.joined(_run(ref, name, kind, rules, options, settings))
     return deduplicate(result)
 
 
@@ -67,31 +61,30 @@ def _rules(kind: Kind, settings: CheckSettings) -> list[str]:
     return [id for id, its_kind in rule_kinds().items() if its_kind == kind and id in selected]
 
 
-def _errand(
+def _run(
     ref: SubjectRef, name: str, kind: Kind, rules: list[str], options: SubjectOptions, settings: CheckSettings
 ) -> CheckResult:
-    function, purpose = ERRANDS[kind]
-    payload = _payload(kind, rules, options)
     try:
-        answer = run_errand(ref, function, payload, purpose=purpose, device=options.runs_on, seed=options.seed)
+        report = _report(ref, kind, tuple(rules), options)
     except TogiError as error:
         return CheckResult(problems=(Problem(path=name, message=str(error)),))
-    findings = [Finding.model_validate(one) for one in answer["findings"]]
-    chosen = _selected([finding for finding in findings if finding.rule in rules], settings)
-    report: dict[str, Any] = answer.get("report") or {}
+    chosen = _selected([finding for finding in report.findings if finding.rule in rules], settings)
     return CheckResult(
         findings=in_order([finding for one in chosen for finding in one.findings]),
         suppressed=in_order([finding for one in chosen for finding in one.suppressed]),
-        tables=tuple(Table.model_validate(table) for table in report.get("tables", ())),
-        notes=tuple(Note(path=name, message=text) for text in (*report.get("text", ()), *report.get("notes", ()))),
+        tables=report.tables,
+        notes=tuple(Note(path=name, message=text) for text in report.notes),
     )
 
 
-def _payload(kind: Kind, rules: list[str], options: SubjectOptions) -> dict[str, Any]:
+def _report(ref: SubjectRef, kind: Kind, rules: tuple[str, ...], options: SubjectOptions) -> SubjectReport:
     if kind == "trace":
-        return {"device": options.runs_on, "train": options.train, "rules": rules}
-    asked = {"device": options.device, "dtype": options.dtype, "measure": options.measure, "seed": options.seed}
-    return {**asked, "select": rules}
+        watched = TraceRequest(device=options.runs_on, train=options.train, rules=rules)
+        return WATCH(ref, watched, device=options.runs_on, seed=options.seed)
+    examined = ModuleRequest(
+        device=options.device, dtype=options.dtype, measure=options.measure, seed=options.seed, select=rules
+    )
+    return EXAMINE(ref, examined, device=options.runs_on, seed=options.seed)
 
 
 def _selected(findings: Sequence[Finding], settings: CheckSettings) -> list[Selected]:

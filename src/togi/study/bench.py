@@ -13,8 +13,8 @@ from togi.measure import RaceEntry, RaceResult, race
 from togi.study.comparison import Comparison, Contestant
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
-from togi.worker.stable import Stable
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 _LIMITS = Limits(timeout_s=900.0)
@@ -53,7 +53,7 @@ class _Bench:
 
     def __init__(self, stack: ExitStack, here: Machine, device: str, seed: int, progress: Progress) -> None:
         self.stack, self.here, self.device, self.seed, self.progress = stack, here, device, seed, progress
-        self.stables: dict[str, Stable] = {}
+        self.stables: dict[str, WorkerPool] = {}
 
     def start(self, name: str, spec: str, specs: Sequence[str]) -> RunningTrial:
         host = spec if not _is_artifact(spec) else next((s for s in specs if not _is_artifact(s)), specs[0])
@@ -71,11 +71,11 @@ class _Bench:
         running.warm()
         return running
 
-    def _stable(self, host: str) -> Stable:
+    def _stable(self, host: str) -> WorkerPool:
         if host not in self.stables:
             artifact = _is_artifact(host)
             ref = SubjectRef.here("artifact", host) if artifact else SubjectRef.here("locator", host)
-            stable = self.stack.enter_context(Stable(ref, self.here, device=self.device, seed=self.seed))
+            stable = self.stack.enter_context(WorkerPool(ref, self.here, device=self.device, seed=self.seed))
             if not artifact:
                 stable.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
             self.stables[host] = stable

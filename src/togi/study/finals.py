@@ -21,7 +21,7 @@ from togi.decide.choose import Chosen, choose
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.measure import RaceResult, race
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner, enough_s
-from togi.worker.stable import environment_of
+from togi.worker.pool import environment_of
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 FINALISTS = 4

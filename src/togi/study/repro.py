@@ -5,15 +5,39 @@ from __future__ import annotations
 from pathlib import Path
 
 from togi.core.errors import OutputExistsError, TogiError, UnknownNameError, nearest
-from togi.core.records import Recipe, Study
+from togi.core.records import Facts, Recipe, Record, Study
 from togi.machine.describe import machine
 from togi.study.progress import Progress
+from togi.subject.signature import Signature
 from togi.subject.spec import check_spec
+from togi.worker.call import ChildCall
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
-from togi.worker.stable import Stable
 from togi.worker.supervise import Limits, TrialEnded
 
 _LIMITS = Limits(timeout_s=900.0)
+
+
+class ReproRequest(Record):
+    recipe: Recipe
+    facts: Facts
+    signature: Signature
+    subject: str
+    """How it is named in the script."""
+    out: str
+    """The folder to write."""
+
+
+class ReproWritten(Record):
+    """The folder is complete."""
+
+
+WRITE = ChildCall(
+    function="togi.study.repro_folder:write",
+    request=ReproRequest,
+    answer=ReproWritten,
+    purpose="written as a script",
+)
 
 
 def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
@@ -23,13 +47,16 @@ def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
         raise OutputExistsError(f"{out} exists already: give another folder")
     check_spec(study.subject)
     facts = study.facts
-    ref = SubjectRef.here("locator", study.subject)
-    try:
-        with Stable(ref, machine(facts.device), device=facts.device, seed=int(study.settings.get("seed", 0))) as stable:
-            stable.survey(_LIMITS, progress.message)
-            stable.write_repro(recipe, out.absolute(), _LIMITS)
-    except TrialEnded as ended:
-        raise TogiError(f"'{recipe.label}' has no repro script: {ended}.") from None
+    ref, seed = SubjectRef.here("locator", study.subject), int(study.settings.get("seed", 0))
+    with WorkerPool(ref, machine(facts.device), device=facts.device, seed=seed) as pool:
+        try:
+            found, signature, _ = pool.survey(_LIMITS, progress.message)
+        except TrialEnded as ended:
+            raise TogiError(f"'{recipe.label}' has no repro script: {ended}.") from None
+        asked = ReproRequest(
+            recipe=recipe, facts=found, signature=signature, subject=study.subject, out=str(out.absolute())
+        )
+        WRITE.run(pool, asked, _LIMITS)
     return out
 
 

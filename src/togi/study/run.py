@@ -20,8 +20,8 @@ from togi.study.progress import Progress
 from togi.study.runner import StudyRunner, explore_s
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
-from togi.worker.stable import Stable
 from togi.worker.supervise import Limits, TrialEnded
 
 _SURVEY_TIMEOUT_S = 900.0
@@ -57,7 +57,7 @@ def run_study(
     """
     started = time.monotonic()
     progress.message(f"loading {name}")
-    with Stable(subject, machine(settings.device), device=settings.device, seed=settings.seed) as stable:
+    with WorkerPool(subject, machine(settings.device), device=settings.device, seed=settings.seed) as stable:
         facts, signature, fingerprint = _survey(stable, name, progress)
         header = Study(id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
         lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
@@ -83,7 +83,7 @@ def run_study(
         return study, decision.folder
 
 
-def _survey(stable: Stable, name: str, progress: Progress) -> tuple[Facts, Signature, str]:
+def _survey(stable: WorkerPool, name: str, progress: Progress) -> tuple[Facts, Signature, str]:
     try:
         return stable.survey(Limits(timeout_s=_SURVEY_TIMEOUT_S), lambda phase: progress.message(f"{phase} of {name}"))
     except TrialEnded as ended:

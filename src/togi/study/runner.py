@@ -18,7 +18,7 @@ from togi.search.settings import Settings
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
 from togi.techniques import recipe, technique
-from togi.worker.stable import Stable
+from togi.worker.pool import WorkerPool
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 REFERENCE_RECIPE = recipe(**{REFERENCE: {}})
@@ -41,7 +41,7 @@ _RACE_BUDGET_S = (8.0, 45.0)
 class StudyRunner:
     """A study under way: what it works with, what it learned, and the processes that are kept warm."""
 
-    stable: Stable
+    stable: WorkerPool
     subject: str
     facts: Facts
     signature: Signature

@@ -14,10 +14,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from togi.core import errors
-from togi.core.errors import TogiError, TrialServerError
+from togi.core.errors import TrialServerError
 from togi.machine.memory import processes_bytes
-from togi.worker.protocol import Channel, Closed, Job, Message, ServerConfig, Timeout
+from togi.worker.protocol import Channel, Closed, Job, Message, Raised, ServerConfig, Timeout
 from togi.worker.server import CHANNEL_FD
 
 _START_TIMEOUT_S = 600.0
@@ -100,9 +99,9 @@ class TrialServer:
                 + ("did not answer in 10 minutes" if isinstance(error, Timeout) else "died while loading it")
                 + f", so nothing can be tried. It printed last:\n{self.log_tail()}"
             ) from None
-        if "error" in answer:
+        if "raised" in answer:
             self.close()
-            raise _error(answer)
+            raise Raised.model_validate(answer["raised"]).error("loaded")
         self.fork_safe = bool(answer["fork_safe"])
 
     def start_child(self, job: Job) -> Child:
@@ -244,12 +243,6 @@ def tail(path: Path, limit: int) -> str:
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
-
-
-def _error(answer: Message) -> TogiError:
-    known = getattr(errors, str(answer.get("kind", "")), None)
-    kind = known if isinstance(known, type) and issubclass(known, TogiError) else errors.SubjectError
-    return kind(str(answer["error"]))
 
 
 _BOOT = f"""

@@ -13,11 +13,14 @@ import select
 import socket
 import sys
 import time
-from typing import Any, Literal
+import traceback
+from typing import Any, Literal, Self
 
 from pydantic import Field
 
-from togi.core.records import Machine, Recipe, Record
+from togi.core.errors import SubjectError, TogiError, error_class
+from togi.core.records import Machine, Recipe, Record, Scalar
+from togi.core.user_code import user_traceback
 
 Message = dict[str, Any]
 
@@ -54,18 +57,52 @@ class ServerConfig(Record):
 class Job(Record):
     """What one child does after it has started."""
 
-    kind: Literal["survey", "trial", "artifact", "repro", "errand"]
+    kind: Literal["survey", "trial", "artifact", "call"]
     log: str
     """File that takes what the child prints."""
     recipe: Recipe | None = None
     artifact: str | None = None
-    out: str | None = None
-    """Folder for a repro."""
     function: str | None = None
-    """``module:name`` of what an errand calls with the subject and ``payload``."""
-    payload: Message = Field(default_factory=dict)
+    """``module:name`` of what a call calls with the subject and ``request``."""
+    request: Message = Field(default_factory=dict)
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
+
+
+class Raised(Record):
+    """An exception as it crosses from a child to its parent."""
+
+    kinds: tuple[str, ...]
+    """Its class and the bases of that up to ``TogiError``, by name; empty for an error of foreign code."""
+    message: str
+    exit_code: int = SubjectError.exit_code
+    fields: dict[str, Scalar] = {}
+    """What it carries beside its message."""
+    shown: str = ""
+    """Of foreign code: the user's frames and the message."""
+    traceback: str = ""
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        trace = "".join(traceback.format_exception(error))
+        if not isinstance(error, TogiError):
+            return cls(kinds=(), message=str(error), shown=user_traceback(error), traceback=trace)
+        kinds = [kind.__name__ for kind in type(error).__mro__ if issubclass(kind, TogiError)]
+        fields = {name: value for name, value in vars(error).items() if isinstance(value, Scalar)}
+        return cls(kinds=tuple(kinds), message=str(error), exit_code=error.exit_code, fields=fields, traceback=trace)
+
+    def error(self, purpose: str) -> TogiError:
+        """The exception to raise here: of the same class, else of the nearest base that is known in this process."""
+        if self.kinds:
+            kind = error_class(self.kinds)
+            error = kind.__new__(kind, self.message)  # its own __init__ may want more than the message
+            vars(error).update(self.fields)
+            if error.exit_code != self.exit_code:
+                error.exit_code = self.exit_code
+        else:
+            error = SubjectError(f"the subject could not be {purpose}. It raised:\n{self.shown}")
+        error.child_traceback = self.traceback
+        return error
 
 
 class Closed(Exception):

@@ -20,8 +20,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from togi.core.errors import TogiError
-from togi.worker.protocol import Channel, Closed, Job, ServerConfig, SubjectRef
+from togi.worker.protocol import Channel, Closed, Job, Raised, ServerConfig, SubjectRef
 
 CHANNEL_FD = 3
 _PR_SET_PDEATHSIG = 1
@@ -35,11 +34,8 @@ def main() -> None:
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         subject = _load(config)
-    except TogiError as error:
-        channel.send({"error": str(error), "kind": type(error).__name__})
-        return
     except BaseException as error:
-        channel.send({"error": f"{type(error).__name__}: {error}", "traceback": traceback.format_exc()})
+        channel.send({"raised": Raised.of(error).model_dump(mode="json")})
         return
     channel.send({"ready": True, "pid": os.getpid(), "fork_safe": _fork_safe(), "threads": _thread_count()})
     with contextlib.suppress(Closed):
@@ -60,7 +56,7 @@ def _load(config: ServerConfig) -> Any:
     # what nearly every child needs is imported once, here; it would cost each of them a second
     import torch.export
 
-    import togi.worker.worker  # noqa: F401
+    import togi.worker.child  # noqa: F401
     from togi.techniques import all_techniques
     from togi.torch_internals.compiler import import_dynamo
 
@@ -136,7 +132,7 @@ class _Server:
         status = 70
         try:
             _settle(job)
-            from togi.worker.worker import run_job
+            from togi.worker.child import run_job
 
             status = run_job(job, self.config, self.subject, Channel(socket.socket(fileno=fd), self.config.token))
         except BaseException:  # the last line of defence: whatever it was, the log has it

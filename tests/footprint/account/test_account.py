@@ -17,7 +17,7 @@ import togi
 from togi.core.errors import TogiError
 from togi.footprint.account.make import account_of
 from togi.footprint.account.record import Account, Category
-from togi.footprint.step import OptimizerName, make_step
+from togi.footprint.step import make_step
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
 
@@ -63,7 +63,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 
 @pytest.mark.parametrize("optimizer", ["none", "momentum", "adamw"])
 @pytest.mark.parametrize("name", MODELS)
-def test_training_peak_is_the_allocators_to_the_byte(name: str, optimizer: OptimizerName) -> None:
+def test_training_peak_is_the_allocators_to_the_byte(name: str, optimizer: str) -> None:
     module, given = MODELS[name]()
     step = make_step(Subject(module, given), train=True, optimizer=optimizer)
     account = account_of(step)
@@ -89,7 +89,7 @@ def test_inference_peak_is_the_allocators_to_the_byte(name: str) -> None:
     assert Category.ACTIVATION not in account.by_category()
 
 
-def _train(module: nn.Module, given: Tensor, optimizer: OptimizerName = "none") -> Account:
+def _train(module: nn.Module, given: Tensor, optimizer: str = "none") -> Account:
     return account_of(make_step(Subject(module, given), train=True, optimizer=optimizer))
 
 

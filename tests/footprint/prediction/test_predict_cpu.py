@@ -12,7 +12,7 @@ from torch.utils.checkpoint import checkpoint
 from togi.core.errors import SubjectError
 from togi.footprint.account.make import account_of
 from togi.footprint.prediction.cpu import predict_cpu
-from togi.footprint.step import OptimizerName, make_step
+from togi.footprint.step import make_step
 from togi.subject.inputs import Subject
 
 
@@ -85,7 +85,7 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 
 @pytest.mark.parametrize(("train", "optimizer"), [(False, "none"), (True, "momentum"), (True, "adamw")])
 @pytest.mark.parametrize("name", MODELS)
-def test_within_one_percent(name: str, train: bool, optimizer: OptimizerName) -> None:
+def test_within_one_percent(name: str, train: bool, optimizer: str) -> None:
     subject = Subject(*MODELS[name]())
     found = predict_cpu(make_step(subject, train=train, optimizer=optimizer))
     truth = account_of(make_step(subject, train=train, optimizer=optimizer))

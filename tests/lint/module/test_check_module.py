@@ -1,4 +1,4 @@
-"""The errand: its answer, bad input, modules that cannot be captured or watched, and what measuring says."""
+"""Module rules on a subject: the answer, bad input, modules that cannot be captured, and what measuring says."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from torch import nn
 
 from togi.core.errors import SubjectError, UnknownNameError
 from togi.core.records import Interval
+from togi.lint.calls import EXAMINE, ModuleRequest
 from togi.lint.finding import Cost, Finding
 from togi.lint.module import check
 from togi.lint.module.check import check_module
 from togi.lint.module.measured_fix import MeasuredFix
 from togi.subject.inputs import Subject
-from togi.worker.errand import run_errand
 from togi.worker.protocol import SubjectRef
 
 IMAGE = torch.randn(1, 3, 16, 16)
@@ -34,22 +34,21 @@ def norms() -> nn.Module:
 
 
 def rules(module: nn.Module, sample: Any, **order: Any) -> set[str]:
-    return {found["rule"] for found in check_module(Subject(module, sample), {"device": "A100", **order})["findings"]}
+    report = check_module(Subject(module, sample), ModuleRequest(**{"device": "A100", **order}))
+    return {found.rule for found in report.findings}
 
 
 def notes(module: nn.Module, sample: Any, **order: Any) -> str:
-    return " ".join(check_module(Subject(module, sample), {"device": "A100", **order})["report"]["notes"])
+    return " ".join(check_module(Subject(module, sample), ModuleRequest(**{"device": "A100", **order})).notes)
 
 
 def test_in_a_child(tmp_path: Path) -> None:
     (tmp_path / "folded_subject.py").write_text(SUBJECT)
     ref = SubjectRef.here("locator", f"{tmp_path / 'folded_subject.py'}:subject")
-    answer = run_errand(ref, "togi.lint.module.check:check_module", {"device": "A100"}, purpose="examined")
-    found = [Finding.model_validate(finding) for finding in answer["findings"]]
-    assert {one.rule for one in found} == {"bias-before-norm", "conv-batchnorm-unfolded", "training-mode"}
-    (table,) = answer["report"]["tables"]
-    assert all(len(row) == len(table["columns"]) for row in table["rows"])
-    json.dumps(answer)
+    answer = EXAMINE(ref, ModuleRequest(device="A100"))
+    assert {one.rule for one in answer.findings} == {"bias-before-norm", "conv-batchnorm-unfolded", "training-mode"}
+    (table,) = answer.tables
+    assert all(len(row) == len(table.columns) for row in table.rows)
 
 
 def test_selection() -> None:
@@ -74,7 +73,7 @@ def test_the_users_module_stays_as_it_was() -> None:
 )
 def test_unknown_names(order: dict[str, str], said: str) -> None:
     with pytest.raises(UnknownNameError, match=said):
-        check_module(Subject(norms(), IMAGE), order)
+        check_module(Subject(norms(), IMAGE), ModuleRequest(**order))
 
 
 def test_modules_without_values_are_refused_clearly() -> None:
@@ -131,9 +130,9 @@ class Recursive(nn.Module):
 
 def test_shared_blocks_count_once() -> None:
     (found,) = check_module(
-        Subject(Recursive().eval(), IMAGE), {"device": "A100", "select": ["conv-batchnorm-unfolded"]}
-    )["findings"]
-    assert found["count"] == 1
+        Subject(Recursive().eval(), IMAGE), ModuleRequest(device="A100", select=("conv-batchnorm-unfolded",))
+    ).findings
+    assert found.count == 1
 
 
 @pytest.mark.parametrize(
@@ -152,8 +151,8 @@ def test_shared_blocks_count_once() -> None:
     ids=["nothing", "empty", "nan", "embedding", "lstm", "scripted", "compiled", "complex", "quantized"],
 )
 def test_unusual_modules(module: nn.Module, sample: torch.Tensor) -> None:
-    answer = check_module(Subject(module, sample), {"device": "A100"})
-    json.dumps(answer, allow_nan=False)
+    answer = check_module(Subject(module, sample), ModuleRequest(device="A100"))
+    json.dumps(answer.model_dump(mode="json"), allow_nan=False)
 
 
 class Closed(nn.Module):
@@ -168,9 +167,9 @@ class Closed(nn.Module):
 
 
 def test_what_cannot_be_watched_is_said() -> None:
-    answer = check_module(Subject(Closed(), IMAGE), {"device": "A100"})
-    assert answer["report"]["tables"] == []
-    assert "not under a mode" in " ".join(answer["report"]["notes"])
+    answer = check_module(Subject(Closed(), IMAGE), ModuleRequest(device="A100"))
+    assert answer.tables == ()
+    assert "not under a mode" in " ".join(answer.notes)
 
 
 def tried(median: float, low: float, high: float, technique: str = "fold_batch_norm") -> MeasuredFix:
@@ -211,14 +210,15 @@ class Branches(nn.Module):
 
 def test_measuring_tries_the_technique(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    order = {"measure": True, "measure_s": 0.5, "select": ["mergeable-branches"], "rows": 1}
+    order = ModuleRequest(measure=True, measure_s=0.5, select=("mergeable-branches",), rows=1)
     answer = check_module(Subject(Branches().eval(), IMAGE), order)
-    (found,) = answer["findings"]
-    assert found["cost"]["measured"]
-    assert "merge_branches" in found["cost"]["text"]
-    costs, attempts = answer["report"]["tables"]
-    assert [row[0] for row in costs["rows"]][1:] == ["2 others", "all"]
-    assert attempts["rows"][0][0] == "merge_branches"
+    (found,) = answer.findings
+    assert found.cost is not None
+    assert found.cost.measured
+    assert "merge_branches" in found.cost.text
+    costs, attempts = answer.tables
+    assert [row[0] for row in costs.rows][1:] == ["2 others", "all"]
+    assert attempts.rows[0][0] == "merge_branches"
 
 
 def test_nothing_is_measured_for_a_device_that_is_not_here() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from togi.lint.calls import ModuleRequest
 from togi.lint.finding import Finding
 from togi.lint.module.check import check_module
 from togi.subject.inputs import Subject
@@ -11,8 +12,7 @@ from togi.subject.inputs import Subject
 
 def findings(rule: str, module: Any, sample: Any, *, train: bool = False, **order: Any) -> list[Finding]:
     subject = Subject(module.train(train) if train is not None else module, sample)
-    answer = check_module(subject, {"device": "A100", "select": [rule], **order})
-    return [Finding.model_validate(found) for found in answer["findings"]]
+    return list(check_module(subject, ModuleRequest(**{"device": "A100", "select": (rule,), **order})).findings)
 
 
 def layers(found: list[Finding]) -> int:

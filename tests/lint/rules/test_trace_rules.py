@@ -1,8 +1,7 @@
-"""Trace rules read records: what they report of an event, and that all arrive through the errand."""
+"""Trace rules read records: what they report of an event, and that all arrive from the child."""
 
 from __future__ import annotations
 
-import json
 import textwrap
 
 import pytest
@@ -10,7 +9,7 @@ import torch
 
 import togi
 from togi.core.errors import SubjectError
-from togi.lint.finding import Finding
+from togi.lint.calls import WATCH, TraceRequest
 from togi.lint.rule import TraceRule, all_rules
 from togi.lint.rules.trace.copy_between_devices import CopyBetweenDevices
 from togi.lint.rules.trace.layout_copy import LEAST_BYTES, LayoutCopy
@@ -18,7 +17,6 @@ from togi.lint.rules.trace.recompilation import Recompilation
 from togi.lint.rules.trace.synchronization import Synchronization
 from togi.lint.trace.check import check_run
 from togi.lint.trace.record import Event, Frame, Trace
-from togi.worker.errand import run_errand
 from togi.worker.protocol import SubjectRef
 
 TRACE_RULES = [rule for rule in all_rules().values() if isinstance(rule, TraceRule)]
@@ -124,22 +122,20 @@ def test_every_rule_finds_its_line_in_a_child(tmp_path) -> None:
     file = tmp_path / "everything.py"
     file.write_text(textwrap.dedent(EXAMPLE))
     ref = SubjectRef.here("locator", f"{file}:subject")
-    answer = run_errand(ref, "togi.lint.trace.check:check_run", {"device": "cpu", "train": False}, purpose="watched")
-    findings = [Finding.model_validate(one) for one in answer["findings"]]
+    answer = WATCH(ref, TraceRequest(device="cpu", train=False))
     lines = file.read_text().splitlines()
     found: dict[str, set[str]] = {}
-    for finding in findings:
+    for finding in answer.findings:
         assert finding.place is not None
         found.setdefault(finding.rule, set()).add(lines[finding.place.line - 1].strip())
     assert found.pop("recompilation")
     assert found == EXPECTED
-    assert answer["report"]["tables"][0]["rows"]
-    assert "simulated for CUDA" in answer["report"]["text"][0]
-    json.dumps(answer)
+    assert answer.tables[0].rows
+    assert "simulated for CUDA" in answer.notes[0]
 
 
 def test_only_the_rules_that_are_asked_for_run() -> None:
     subject = togi.Subject(torch.nn.ReLU(), torch.ones(2))
-    assert check_run(subject, {"rules": []})["findings"] == []
+    assert check_run(subject, TraceRequest(rules=())).findings == ()
     with pytest.raises(SubjectError):
-        check_run(togi.Subject(torch.nn.Linear(3, 3), torch.ones(2)), {"rules": ["synchronization"]})
+        check_run(togi.Subject(torch.nn.Linear(3, 3), torch.ones(2)), TraceRequest(rules=("synchronization",)))

@@ -14,20 +14,12 @@ from togi.core.errors import TogiError
 from togi.footprint.account.owners import account_from
 from togi.footprint.account.record import Account, Category
 from togi.footprint.account.watch import Watch
-from togi.footprint.step import Step, make_step
-from togi.subject.inputs import Subject
+from togi.footprint.step import Step
 from togi.torch_internals.profiler import profiler_records
 from togi.torch_internals.pytree import tensors_of
-from togi.worker.protocol import Message
 
 _ONE_AT_A_TIME = threading.Lock()
 """PyTorch's profiler is one per process."""
-
-
-def account(subject: Subject, payload: Message) -> Message:
-    """Of a subject, in a child. ``payload``: train, optimizer, batch, dtype, device as ``make_step`` takes them."""
-    step = make_step(subject, **payload)
-    return account_of(step, device=payload["device"]).model_dump(mode="json")
 
 
 def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account:

@@ -12,16 +12,10 @@ from togi.footprint.prediction.record import BatchNeed, Prediction
 from togi.footprint.step import make_step, with_batch
 from togi.subject.inputs import Subject
 from togi.torch_internals.pytree import tensors_of
-from togi.worker.protocol import Message
 
 _HALVINGS = 6
 _MOST_RUNS = 14
 _MOST_ROWS = 1 << 22
-
-
-def predict(subject: Subject, payload: Message) -> Message:
-    """``payload``: train, optimizer, batch, dtype, device as for ``make_step``; memory (bytes or None); compile."""
-    return prediction_of(subject, **payload).model_dump(mode="json")
 
 
 def prediction_of(

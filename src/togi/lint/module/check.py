@@ -9,12 +9,13 @@ import torch
 from torch import nn
 
 from togi.core.errors import Refused
-from togi.core.records import Facts, Machine, Record, Scalar
+from togi.core.records import Facts, Machine, Scalar
 from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture
-from togi.lint.finding import Cost, Finding
+from togi.lint.calls import ModuleRequest, SubjectReport
+from togi.lint.finding import Cost, Finding, Table
 from togi.lint.module.context import ModuleContext
-from togi.lint.module.measured_fix import BUDGET_S, MeasuredFix, measure_fix
+from togi.lint.module.measured_fix import MeasuredFix, measure_fix
 from togi.lint.module.observe import observe
 from togi.lint.roofline.costs import Costs, cost_table
 from togi.lint.roofline.devices import check_dtype, gpu
@@ -35,36 +36,8 @@ NEED_GRAPH = frozenset({"mergeable-branches", "channels-off-multiple"})
 """Rules that read the captured graph; without it they are silent (the first) or say less (the second)."""
 
 
-class ModuleRequest(Record):
-    """What is asked for: the payload of the call."""
-
-    device: str = "cpu"
-    """``cpu``, ``cuda`` or a GPU's name (``A100``): what times are predicted for. See ``inspect_module``."""
-    dtype: str | None = None
-    """Predict as if floating-point tensors were of this dtype."""
-    select: tuple[str, ...] | None = None
-    """Ids of rules; None: those that are on by default. Ids of other kinds do not matter."""
-    ignore: tuple[str, ...] = ()
-    seed: int = 0
-    measure: bool = False
-    """Try the techniques that fix what was found, and say what they bring."""
-    measure_s: float = BUDGET_S
-    """How long the race of one technique may take."""
-    rows: int = 20
-    """Layers in the table."""
-
-
-def check_module(subject: Subject, payload: dict[str, Any]) -> dict[str, Any]:
-    """Findings of the module rules, and the table of memory access cost.
-
-    Args:
-        subject: what is examined.
-        payload: a ``ModuleRequest`` as a dict.
-
-    Returns:
-        ``{"findings": [Finding as JSON, ...], "report": {"tables": [{"title", "columns", "rows"}], "notes": [str]}}``.
-    """
-    request = ModuleRequest.model_validate(payload)
+def check_module(subject: Subject, request: ModuleRequest) -> SubjectReport:
+    """Findings of the module rules, and the table of memory access cost."""
     rules = _selected(request)
     needs_graph = request.measure or any(rule.id in NEED_GRAPH for rule in rules)
     context = inspect_module(
@@ -78,11 +51,11 @@ def check_module(subject: Subject, payload: dict[str, Any]) -> dict[str, Any]:
     tables = [cost_table(context.costs, context.kinds, most_rows=request.rows)] if context.forward.calls else []
     if attempts:
         tables.append(_table_of(attempts.values()))
-    notes = list(_notes(context, request, rules))
-    return {
-        "findings": [finding.model_dump(mode="json") for finding in found],
-        "report": {"tables": tables, "notes": notes},
-    }
+    return SubjectReport(
+        findings=tuple(found),
+        tables=tuple(Table.model_validate(table) for table in tables),
+        notes=tuple(_notes(context, request, rules)),
+    )
 
 
 def _selected(request: ModuleRequest) -> list[ModuleRule]:

@@ -15,6 +15,7 @@ import torch
 from togi.core.errors import Refused
 from togi.core.records import Interval, Record, Scalar
 from togi.decide.faster import WITHIN_PROCESS, Speed
+from togi.lint.calls import MEASURE_S
 from togi.lint.module.context import ModuleContext
 from togi.measure import Turn, compare, take_turn, warm
 from togi.techniques import technique
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 FARTHEST = 1e-3
 """Largest difference, relative to the outputs' root mean square, of a technique that is exact up to rounding."""
-BUDGET_S = 4.0
+BUDGET_S = MEASURE_S
 
 
 class MeasuredFix(Record):

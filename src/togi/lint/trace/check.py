@@ -11,8 +11,9 @@ from torch import nn
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import size
-from togi.core.records import Record
 from togi.core.user_code import user_place
+from togi.lint.calls import SubjectReport, TraceRequest
+from togi.lint.finding import Table
 from togi.lint.rule import TraceRule, all_rules
 from togi.lint.trace.compiled import compile_events
 from togi.lint.trace.debug_mode import agreement, confirmed, debug_mode_events
@@ -30,31 +31,14 @@ _MODES = {
 }
 
 
-class TraceRequest(Record):
-    """What is asked for: the payload of the call."""
-
-    device: str = "cpu"
-    """``cuda`` watches on a real GPU; anything else is simulated for CUDA on the CPU."""
-    train: bool = False
-    """A training step was asked for: one is watched wherever the subject has one; without it this only adds a note."""
-    rules: tuple[str, ...] | None = None
-    """Ids of the rules to run; None: those that are on by default."""
-
-
-def check_run(subject: Subject, payload: dict[str, Any]) -> dict[str, Any]:
+def check_run(subject: Subject, request: TraceRequest) -> SubjectReport:
     """Run the subject once under watch and apply the trace rules.
 
-    Args:
-        subject: its training step is watched where it has one, else a forward pass over its samples.
-        payload: a ``TraceRequest`` as a dict.
-
-    Returns:
-        ``{"findings": [Finding as JSON, ...], "report": {"tables": [{"title", "columns", "rows"}], "text": [str]}}``.
+    Its training step is watched where it has one, else a forward pass over its samples.
 
     Raises:
         SubjectError: the subject cannot be run at all.
     """
-    request = TraceRequest.model_validate(payload)
     rules = _selected(request)
     device = request.device if request.device.partition(":")[0] == "cuda" else "cpu"
     trace = trace_subject(subject, device=device)
@@ -62,10 +46,7 @@ def check_run(subject: Subject, payload: dict[str, Any]) -> dict[str, Any]:
         events, notes = compile_events(subject, device=device)
         trace = trace.model_copy(update={"events": (*trace.events, *events), "notes": (*trace.notes, *notes)})
     found = [finding for rule in rules for finding in rule.check(trace)]
-    return {
-        "findings": [finding.model_dump(mode="json") for finding in found],
-        "report": {"tables": _tables(trace), "text": list(_text(trace, request))},
-    }
+    return SubjectReport(findings=tuple(found), tables=tuple(_tables(trace)), notes=tuple(_text(trace, request)))
 
 
 def _selected(request: TraceRequest) -> Sequence[TraceRule]:
@@ -73,22 +54,22 @@ def _selected(request: TraceRequest) -> Sequence[TraceRule]:
     return [rule for rule in rules if (rule.default if request.rules is None else rule.id in request.rules)]
 
 
-def _tables(trace: Trace) -> list[dict[str, Any]]:
+def _tables(trace: Trace) -> list[Table]:
     groups = by_line(event for event in trace.events if event.kind in ("wait", "copy"))
-    rows = [
-        [
+    rows = tuple(
+        (
             f"{shown(group[0].stack[0].path)}:{group[0].stack[0].line}" if group[0].stack else "",
             ", ".join(dict.fromkeys(event.op for event in group)),
             str(total(group)),
             str(total(event for event in group if event.waits)),
             size(total_bytes(group)),
-        ]
+        )
         for group in groups
-    ]
+    )
     if not rows:
         return []
-    columns = ["line", "operation", "calls", "waits", "bytes between devices"]
-    return [{"title": f"Between host and GPU, one step ({_MODES[trace.mode]})", "columns": columns, "rows": rows}]
+    columns = ("line", "operation", "calls", "waits", "bytes between devices")
+    return [Table(title=f"Between host and GPU, one step ({_MODES[trace.mode]})", columns=columns, rows=rows)]
 
 
 def _text(trace: Trace, request: TraceRequest) -> Iterable[str]:

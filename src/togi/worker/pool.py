@@ -1,4 +1,4 @@
-"""The processes of one subject: its trial servers, and whatever is started from them."""
+"""The processes of one subject: its servers, and the children that are started from them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from togi.worker.protocol import Job, Message, ServerConfig, SubjectRef, new_tok
 from togi.worker.supervise import Limits, OnPhase, RunningTrial
 
 
-class Stable:
+class WorkerPool:
     """Starts trials of one subject and keeps them in a private folder that goes away at the end.
 
     A context manager. Raises TogiError (the subject's own) when the subject cannot be loaded.
@@ -92,17 +92,11 @@ class Stable:
         job = self._job("artifact", recipe=recipe, artifact=str(folder), check=check)
         return RunningTrial.start(server, job, limits, folder.name)
 
-    def write_repro(self, recipe: Recipe, out: Path, limits: Limits) -> None:
-        """A folder that repeats ``recipe`` without togi. Raises TrialEnded (refused, with the reason)."""
-        job = self._job("repro", recipe=recipe, out=str(out))
-        with RunningTrial.begin(self.server({}), job, limits, "repro") as running:
-            running.wait_for("written")
-
-    def errand(self, function: str, payload: Message, limits: Limits, on_phase: OnPhase = lambda _: None) -> Message:
-        """``function("module:name")(subject, payload)`` in a child of its own; what it returned. Raises TrialEnded."""
-        job = self._job("errand", function=function, payload=payload)
+    def call(self, function: str, request: Message, limits: Limits, on_phase: OnPhase = lambda _: None) -> Message:
+        """What ``function`` answered or raised in a child of its own (``togi.worker.call``). Raises TrialEnded."""
+        job = self._job("call", function=function, request=request)
         with RunningTrial.begin(self.server({}), job, limits, function, on_phase) as running:
-            return running.wait_for("answer")
+            return running.wait_for("returned")
 
     def _job(self, kind: str, **fields: object) -> Job:
         self._started += 1

@@ -7,7 +7,6 @@ turn, footprint, save, quit.
 from __future__ import annotations
 
 import functools
-import importlib
 import json
 import time
 from collections.abc import Callable
@@ -25,8 +24,8 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.signature import Signature
 from togi.techniques.build import Failure, build, classify, fingerprint, first_candidate
 from togi.verify import Truth, make_truth, variants, verify
+from togi.worker.call import answer_call
 from togi.worker.protocol import Channel, Closed, Job, Message, ServerConfig
-from togi.worker.repro import write_repro
 from togi.worker.survey import survey
 
 SURVEY_FILE = "survey.json"
@@ -42,10 +41,8 @@ def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> i
     try:
         if job.kind == "survey":
             worker.survey()
-        elif job.kind == "repro":
-            worker.repro()
-        elif job.kind == "errand":
-            worker.errand()
+        elif job.kind == "call":
+            worker.answer()
         else:
             worker.trial()
     except Closed:
@@ -101,24 +98,10 @@ class _Worker:
         (self.folder / SURVEY_FILE).write_text(json.dumps(survey_json))
         self.channel.send({"surveyed": {**survey_json, "fingerprint": fingerprint(start.module)}})
 
-    def repro(self) -> None:
-        """Write the folder that repeats the recipe without togi."""
-        assert self.job.recipe is not None
-        assert self.job.out is not None
-        self.enter("repro")
-        facts, signature = self.surveyed
-        start = first_candidate(self.subject, facts, signature)
-        write_repro(self.job.recipe, start, self.config.subject.spec, Path(self.job.out))
-        self.channel.send({"written": True})
-
-    def errand(self) -> None:
-        """Call one function of togi with the subject; its answer is a dict that JSON can hold."""
-        assert self.job.function is not None
-        self.enter("import")
-        module, _, name = self.job.function.partition(":")
-        function = getattr(importlib.import_module(module), name)
+    def answer(self) -> None:
+        """Call one function with the subject (``togi.worker.call``)."""
         self.enter("run")
-        self.channel.send({"answer": function(self.subject, self.job.payload)})
+        self.channel.send({"returned": answer_call(self.job, self.subject)})
 
     def trial(self) -> None:
         """Build and verify at once; then obey until told to quit."""

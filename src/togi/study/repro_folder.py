@@ -13,12 +13,14 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
-from togi.core.errors import Refused
+from togi.core.errors import Refused, TogiError
 from togi.core.records import Choice, Recipe, Stage
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
+from togi.study.repro import ReproRequest, ReproWritten
+from togi.subject.inputs import Subject
 from togi.techniques import Engine, technique
-from togi.techniques.build import build
+from togi.techniques.build import build, classify, first_candidate
 from togi.torch_internals.archive import save_exported
 
 EAGER_LINES = "run = program.module()"
@@ -71,8 +73,19 @@ with {context}():
 '''
 
 
-def write_repro(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None:
-    """Write the folder. ``start`` is the subject before any technique.
+def write(subject: Subject, request: ReproRequest) -> ReproWritten:
+    """Write the folder; runs in a child. Raises TogiError with the reason why there is no script of this recipe."""
+    start = first_candidate(subject, request.facts, request.signature)
+    try:
+        _write(request.recipe, start, request.subject, Path(request.out))
+    except Exception as error:  # foreign code: a technique and the backend below it
+        reason = classify(error, "repro").reason
+        raise TogiError(f"'{request.recipe.label}' has no repro script: {reason}.") from error
+    return ReproWritten()
+
+
+def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None:
+    """``start`` is the subject before any technique.
 
     Raises Refused: the model cannot be exported, the engine has no script form, or a technique works inside an engine.
     """

@@ -1,0 +1,58 @@
+"""The functions behind ``togi.footprint.calls``: each runs in a child, on the subject."""
+
+from __future__ import annotations
+
+from togi.footprint.account.make import account_of
+from togi.footprint.account.record import Account
+from togi.footprint.calls import FitRequest, PredictRequest, StepRequest
+from togi.footprint.fit.inference.planner import fit_inference
+from togi.footprint.fit.result import FitResult
+from togi.footprint.fit.training.planner import fit_training
+from togi.footprint.prediction.predict import prediction_of
+from togi.footprint.prediction.record import Prediction
+from togi.footprint.step import Step, make_step
+from togi.subject.inputs import Subject
+
+
+def account(subject: Subject, request: StepRequest) -> Account:
+    return account_of(_step(subject, request), device=request.device)
+
+
+def predict(subject: Subject, request: PredictRequest) -> Prediction:
+    return prediction_of(
+        subject,
+        train=request.train,
+        optimizer=request.optimizer,
+        batch=request.batch,
+        dtype=request.dtype,
+        device=request.device.partition(":")[0],
+        memory=request.memory_bytes,
+        compile=request.compile,
+    )
+
+
+def fit(subject: Subject, request: FitRequest) -> FitResult:
+    step = _step(subject, request)
+    if not request.train:
+        return fit_inference(
+            step, request.memory_bytes, device=request.device, seed=request.seed, time_limit_s=request.time_limit_s
+        )
+    return fit_training(
+        step,
+        request.memory_bytes,
+        allow_approximate=request.allow_approximate,
+        device=request.device,
+        seed=request.seed,
+        time_limit_s=request.time_limit_s,
+    )
+
+
+def _step(subject: Subject, request: StepRequest) -> Step:
+    return make_step(
+        subject,
+        train=request.train,
+        optimizer=request.optimizer,
+        batch=request.batch,
+        dtype=request.dtype,
+        device=request.device,
+    )

@@ -1,0 +1,56 @@
+"""The calls of ``togi check SUBJECT``, which run in the subject's own process: what is asked, what is answered."""
+
+from __future__ import annotations
+
+from togi.core.records import Record
+from togi.lint.finding import Finding, Table
+from togi.worker.call import ChildCall
+
+MEASURE_S = 4.0
+"""How long the race of one technique takes."""
+
+
+class ModuleRequest(Record):
+    """Rules that look at a module."""
+
+    device: str = "cpu"
+    """``cpu``, ``cuda`` or a GPU's name (``A100``): what times are predicted for."""
+    dtype: str | None = None
+    """Predict as if floating-point tensors were of this dtype."""
+    select: tuple[str, ...] | None = None
+    """Ids of rules; None: those that are on by default. Ids of other kinds do not matter."""
+    ignore: tuple[str, ...] = ()
+    seed: int = 0
+    measure: bool = False
+    """Try the techniques that fix what was found, and say what they bring."""
+    measure_s: float = MEASURE_S
+    """How long the race of one technique may take."""
+    rows: int = 20
+    """Layers in the table."""
+
+
+class TraceRequest(Record):
+    """Rules that read the record of one watched run."""
+
+    device: str = "cpu"
+    """``cuda`` watches on a real GPU; anything else is simulated for CUDA on the CPU."""
+    train: bool = False
+    """A training step was asked for: one is watched wherever the subject has one; without it this only adds a note."""
+    rules: tuple[str, ...] | None = None
+    """Ids of the rules to run; None: those that are on by default."""
+
+
+class SubjectReport(Record):
+    """What the rules say of a subject."""
+
+    findings: tuple[Finding, ...]
+    tables: tuple[Table, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+EXAMINE = ChildCall(
+    function="togi.lint.module.check:check_module", request=ModuleRequest, answer=SubjectReport, purpose="examined"
+)
+WATCH = ChildCall(
+    function="togi.lint.trace.check:check_run", request=TraceRequest, answer=SubjectReport, purpose="watched"
+)

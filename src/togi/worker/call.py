@@ -1,0 +1,94 @@
+"""Call a function with the subject in a process of its own: typed request, typed answer, errors raised again here.
+
+The subject's code may hang, crash or need too much memory: the caller gets an explanation, and nothing is orphaned.
+An error that togi raised on purpose in the child is raised here as what it is; an error of foreign code becomes a
+``SubjectError`` that shows the user's own lines.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import typing
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from togi.core.errors import SubjectError
+from togi.core.records import Record
+from togi.machine.describe import machine
+from togi.worker.pool import WorkerPool
+from togi.worker.protocol import Job, Message, Raised, SubjectRef
+from togi.worker.supervise import Limits, OnPhase, TrialEnded
+
+Request = TypeVar("Request", bound=Record)
+Answer = TypeVar("Answer", bound=Record)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChildCall(Generic[Request, Answer]):
+    """A function that runs in a child, as its callers see it.
+
+    It is named and not imported, because the parent imports no torch. In the child it is
+    ``def function(subject: Subject, request: Request) -> Answer``, and its annotations say what is parsed and sent.
+    """
+
+    function: str
+    """``"togi.some.module:name"``."""
+    request: type[Request]
+    answer: type[Answer]
+    purpose: str
+    """Completes "the subject could not be ...": ``"examined"``."""
+
+    def __call__(
+        self,
+        subject: SubjectRef,
+        request: Request,
+        *,
+        device: str = "cpu",
+        seed: int = 0,
+        limits: Limits | None = None,
+        on_phase: OnPhase = lambda _: None,
+    ) -> Answer:
+        """What the function answers, from a child that is gone afterwards.
+
+        Raises:
+            TogiError: what the function raised, or the subject's own where it cannot be loaded.
+            SubjectError: foreign code failed in the child, or its process crashed, hung or took too much memory.
+        """
+        with WorkerPool(subject, machine(device), device=device, seed=seed) as pool:
+            return self.run(pool, request, limits or Limits(), on_phase)
+
+    def run(self, pool: WorkerPool, request: Request, limits: Limits, on_phase: OnPhase = lambda _: None) -> Answer:
+        """The same in a child of a pool that has loaded its subject already."""
+        try:
+            returned = pool.call(self.function, request.model_dump(mode="json"), limits, on_phase)
+        except TrialEnded as ended:
+            printed = ended.trial.child.log_tail(1000).strip()
+            raise SubjectError(
+                f"the subject could not be {self.purpose}: {ended}."
+                + (f" It printed last:\n{printed}" if printed else "")
+            ) from None
+        if "raised" in returned:
+            raise Raised.model_validate(returned["raised"]).error(self.purpose) from None
+        return self.answer.model_validate(returned["answer"])
+
+
+def answer_call(job: Job, subject: Any) -> Message:
+    """In the child: call the job's function; what it answered or raised, as a message."""
+    try:
+        assert job.function is not None
+        module, _, name = job.function.partition(":")
+        function = getattr(importlib.import_module(module), name)
+        answer = function(subject, request_type(function).model_validate(job.request))
+        return {"answer": answer.model_dump(mode="json")}
+    except Exception as error:  # foreign code: the subject's
+        return {"raised": Raised.of(error).model_dump(mode="json")}
+
+
+def request_type(function: Any) -> type[Record]:
+    """The annotation of a function's second parameter."""
+    name = list(inspect.signature(function).parameters)[1]
+    found = typing.get_type_hints(function)[name]
+    if not (isinstance(found, type) and issubclass(found, Record)):
+        raise TypeError(f"{function.__module__}:{function.__name__} must take a record, and {name} is a {found}")
+    return found
