@@ -18,7 +18,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from togi.lint.rule import SourceRule, all_rules
+from togi.lint.rule import SourceRule, all_rules, snippet_file
 from togi.lint.source.model import Source
 
 
@@ -123,8 +123,8 @@ def beyond() -> list[dict[str, Any]]:
         {
             "rule": rule.id,
             "snippets": len(rule.invalid),
-            "torchfix": sum(bool(torchfix_codes(text)) for text in rule.invalid),
-            "togi": sum(rule.id in togi_rules(text) for text in rule.invalid),
+            "torchfix": sum(bool(torchfix_codes(snippet_file(text))) for text in rule.invalid),
+            "togi": sum(rule.id in togi_rules(snippet_file(text)) for text in rule.invalid),
         }
         for rule in rules
     ]

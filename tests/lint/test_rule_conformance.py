@@ -12,7 +12,7 @@ from togi.core.docstring import split_docstring
 from togi.lint import pages
 from togi.lint.finding import Finding
 from togi.lint.fix import apply_fixes
-from togi.lint.rule import HEADINGS, Rule, SourceRule, all_rules, rule_kinds
+from togi.lint.rule import HEADINGS, Rule, SourceRule, all_rules, rule_kinds, snippet_file
 from togi.lint.source.model import Source
 from togi.techniques import all_techniques
 
@@ -21,9 +21,15 @@ HERE = "# here"
 RULES = tuple(all_rules().values())
 SOURCE_RULES = tuple(rule for rule in RULES if isinstance(rule, SourceRule))
 INVALID = [
-    pytest.param(rule, text, id=f"{rule.id}-{n}") for rule in SOURCE_RULES for n, text in enumerate(rule.invalid)
+    pytest.param(rule, snippet_file(text), id=f"{rule.id}-{n}")
+    for rule in SOURCE_RULES
+    for n, text in enumerate(rule.invalid)
 ]
-VALID = [pytest.param(rule, text, id=f"{rule.id}-{n}") for rule in SOURCE_RULES for n, text in enumerate(rule.valid)]
+VALID = [
+    pytest.param(rule, snippet_file(text), id=f"{rule.id}-{n}")
+    for rule in SOURCE_RULES
+    for n, text in enumerate(rule.valid)
+]
 
 
 def found(rule: SourceRule, text: str) -> list[Finding]:
@@ -76,15 +82,15 @@ def test_it_finds_the_marked_lines_and_says_what_to_do(rule: SourceRule, text: s
 
 
 @pytest.mark.parametrize(("rule", "text"), INVALID)
-def test_its_fixes_mend_what_they_claim(rule: SourceRule, text: str) -> None:
+def test_its_fixes_remove_what_they_claim_to(rule: SourceRule, text: str) -> None:
     for finding in found(rule, text):
         if finding.fix is not None:
-            mended, count = apply_fixes(text, [finding.fix])
+            fixed, count = apply_fixes(text, [finding.fix])
             assert count == 1
-            assert mended != text
-            ast.parse(mended)
-            before, after = len(found(rule, text)), len(found(rule, mended))
-            assert after < before, f"{finding.fix.title!r} left the finding in:\n{mended}"
+            assert fixed != text
+            ast.parse(fixed)
+            before, after = len(found(rule, text)), len(found(rule, fixed))
+            assert after < before, f"{finding.fix.title!r} left the finding in:\n{fixed}"
 
 
 def test_the_published_pages_are_up_to_date() -> None:

@@ -6,7 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from togi.lint.source.loaders import assigned, made_by
-from togi.lint.source.syntax import argument, position, unpacks
+from togi.lint.source.references import reaching
+from togi.lint.source.syntax import argument, unpacks
 from togi.lint.source.value import Kind
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ def is_float64(source: Source, node: ast.expr, depth: int = 0) -> bool:
         return False
     match node:
         case ast.Name():
-            made = _reaching(source, node)
+            made = reaching(source, node)
             return made is not None and is_float64(source, made, depth + 1)
         case ast.BinOp(left=left, op=op, right=right):
             if isinstance(op, ast.Div) and (_is_whole(source, left, depth + 1) or _is_whole(source, right, depth + 1)):
@@ -104,7 +105,7 @@ def is_bytes(source: Source, node: ast.expr, depth: int = 0) -> bool:
         return False
     match node:
         case ast.Name():
-            made = _reaching(source, node)
+            made = reaching(source, node)
             return made is not None and is_bytes(source, made, depth + 1)
         case ast.Subscript(value=value):
             return is_bytes(source, value, depth + 1)
@@ -122,7 +123,7 @@ def _is_picture(source: Source, func: ast.expr, args: list[ast.expr]) -> bool:
     """``np.array(Image.open(path).convert("RGB"))``."""
     if source.names.qualified(func, source.scope(func)) not in _MADE or not args:
         return False
-    made = _reaching(source, args[0]) if isinstance(args[0], ast.Name) else args[0]
+    made = reaching(source, args[0]) if isinstance(args[0], ast.Name) else args[0]
     while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and made.func.attr in _OF_PICTURES:
         made = made.func.value
     opened = made.func if isinstance(made, ast.Call) else None
@@ -193,7 +194,7 @@ def _is_table(source: Source, node: ast.expr) -> bool:
             node = node.value
         else:
             return False
-    made = _reaching(source, node)
+    made = reaching(source, node)
     read = source.names.qualified(made.func, source.scope(made)) if isinstance(made, ast.Call) else None
     return several and (read or "").startswith("pandas.read_")
 
@@ -226,7 +227,7 @@ def _is_plain(source: Source, node: ast.expr) -> bool:
 def _is_whole(source: Source, node: ast.expr, depth: int) -> bool:
     """An array of integers: bytes of a picture, ``np.arange(n)``."""
     if isinstance(node, ast.Name):
-        made = _reaching(source, node)
+        made = reaching(source, node)
         return made is not None and depth <= _DEPTH and _is_whole(source, made, depth + 1)
     if isinstance(node, ast.Call) and source.names.qualified(node.func, source.scope(node)) == "numpy.arange":
         return argument(node, "dtype", 3) is None and not any(_fraction(source, arg) for arg in node.args)
@@ -237,23 +238,6 @@ def _is_whole(source: Source, node: ast.expr, depth: int) -> bool:
 
 def _fraction(source: Source, node: ast.expr) -> bool:
     return any(type(part.value) is float for part in source.walk(node, ast.Constant))
-
-
-def _reaching(source: Source, node: ast.Name) -> ast.expr | None:
-    """What was assigned to a name last before it is read here, where that is one assignment on every path."""
-    holder = source.names.holder(node.id, source.scope(node))
-    bindings = holder.bindings[node.id] if holder is not None else []
-    above = set(source.ancestors(node))
-    if holder is not source.scope(node) and len(bindings) != 1:
-        return None
-    before = [one for one in bindings if position(one) < position(node) and source.parent(one) not in above]
-    latest = max(before, key=position, default=None)
-    statement = source.parent(latest) if latest is not None else None
-    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
-        return None
-    if holder is source.scope(node) and source.parent(statement) not in above:
-        return None
-    return statement.value
 
 
 def tensor_cast_later(source: Source, node: ast.expr) -> bool:

@@ -6,6 +6,8 @@ import ast
 from collections.abc import Collection, Iterable, Iterator
 from typing import TYPE_CHECKING
 
+from togi.lint.source.syntax import position
+
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
 
@@ -64,6 +66,23 @@ _WORDS = (
     "is_torch_",
     "_GREATER",
 )
+
+
+def reaching(source: Source, node: ast.Name) -> ast.expr | None:
+    """What was assigned to a name last before it is read here, where that is one assignment on every path."""
+    holder = source.names.holder(node.id, source.scope(node))
+    bindings = holder.bindings[node.id] if holder is not None else []
+    above = set(source.ancestors(node))
+    if holder is not source.scope(node) and len(bindings) != 1:
+        return None
+    before = [one for one in bindings if position(one) < position(node) and source.parent(one) not in above]
+    latest = max(before, key=position, default=None)
+    statement = source.parent(latest) if latest is not None else None
+    if not isinstance(statement, ast.Assign | ast.AnnAssign) or statement.value is None:
+        return None
+    if holder is source.scope(node) and source.parent(statement) not in above:
+        return None
+    return statement.value
 
 
 def guarded(source: Source, node: ast.AST) -> bool:

@@ -45,23 +45,56 @@ class BlockingTransfer(SourceRule):
 
     id = "blocking-transfer"
     valid = (
-        "import torch\n\ndef train(model, loader, device):\n    for x, y in loader:\n"
-        "        x = x.to(device, non_blocking=True)\n        y = y.cuda(non_blocking=True)\n        model(x)\n",
-        "import torch\n\ndef train(model, loader):\n    for x, y in loader:\n"
-        "        x = x.to(torch.float16).to('cpu')\n",
-        "import torch\n\nx = torch.zeros(3).to('cuda')\nfor i in range(3):\n    y = x.to('cuda')\n",
-        "import torch\nfrom torch.utils.data import DataLoader\n\nloader = DataLoader(data, pin_memory=True)\n"
-        "for x in loader:\n    x = x.cuda(non_blocking=True)\n    y = x.to('cuda')\n",
+        """
+        def train(model, loader, device):
+            for x, y in loader:
+                x = x.to(device, non_blocking=True)
+                y = y.cuda(non_blocking=True)
+                model(x)
+        """,
+        """
+        def train(model, loader):
+            for x, y in loader:
+                x = x.to(torch.float16).to('cpu')
+        """,
+        """
+        x = torch.zeros(3).to('cuda')
+        for i in range(3):
+            y = x.to('cuda')
+        """,
+        """
+        import torch
+        from torch.utils.data import DataLoader
+
+        loader = DataLoader(data, pin_memory=True)
+        for x in loader:
+            x = x.cuda(non_blocking=True)
+            y = x.to('cuda')
+        """,
     )
     invalid = (
-        "import torch\n\ndevice = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n\n"
-        "def train(model, train_loader):\n    for step, (x, y) in enumerate(train_loader):\n"
-        "        x = x.to(device)  # here\n"
-        "        y = y.cuda()  # here\n        model(x)\n",
-        "import torch\nfrom torch.utils.data import DataLoader\n\nloader = DataLoader(data, batch_size=8)\n"
-        "for x in loader:\n    x = x.cuda(non_blocking=True)  # here\n",
-        "import torch\n\nfor batch in dataloader:\n    batch = {k: v.to('cuda') for k, v in batch.items()}  # here\n"
-        "    out = model(**batch)\n",
+        """
+        device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+
+        def train(model, train_loader):
+            for step, (x, y) in enumerate(train_loader):
+                x = x.to(device)  # here
+                y = y.cuda()  # here
+                model(x)
+        """,
+        """
+        import torch
+        from torch.utils.data import DataLoader
+
+        loader = DataLoader(data, batch_size=8)
+        for x in loader:
+            x = x.cuda(non_blocking=True)  # here
+        """,
+        """
+        for batch in dataloader:
+            batch = {k: v.to('cuda') for k, v in batch.items()}  # here
+            out = model(**batch)
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

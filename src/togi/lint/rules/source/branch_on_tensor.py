@@ -50,33 +50,90 @@ class BranchOnTensor(SourceRule):
 
     id = "branch-on-tensor"
     valid = (
-        "import torch\nfrom torch import nn\n\nclass Loss(nn.Module):\n"
-        "    def forward(self, x, cross_attentions: torch.Tensor):\n"
-        "        return torch.cat([one[:, :2] for one in cross_attentions])\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x, mask=None):\n"
-        "        if x.shape[0] > 1 and x.ndim == 4 and x.size(1) != 3:\n            x = torch.relu(x)\n"
-        "        if mask is not None and mask.dim() == 2 and mask.dtype == torch.bool:\n            x = x * mask\n"
-        "        assert x.numel() and not x.is_cuda or x.device.type == 'cuda'\n"
-        "        return x if self.training else torch.tanh(x)\n",
-        "import torch\n\nx = torch.rand(3)\nif (x > 0.5).any():\n    print('some')\n",
-        "import numpy as np\nimport torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        if np.random.rand() < 0.5 or np.zeros(3).any():\n            return x\n        return torch.relu(x)\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        if torch.rand(1) < 0.5:\n            return x\n        return torch.relu(x)\n",
+        """
+        import torch
+        from torch import nn
+
+        class Loss(nn.Module):
+            def forward(self, x, cross_attentions: torch.Tensor):
+                return torch.cat([one[:, :2] for one in cross_attentions])
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x, mask=None):
+                if x.shape[0] > 1 and x.ndim == 4 and x.size(1) != 3:
+                    x = torch.relu(x)
+                if mask is not None and mask.dim() == 2 and mask.dtype == torch.bool:
+                    x = x * mask
+                assert x.numel() and not x.is_cuda or x.device.type == 'cuda'
+                return x if self.training else torch.tanh(x)
+        """,
+        """
+        x = torch.rand(3)
+        if (x > 0.5).any():
+            print('some')
+        """,
+        """
+        import numpy as np
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                if np.random.rand() < 0.5 or np.zeros(3).any():
+                    return x
+                return torch.relu(x)
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                if torch.rand(1) < 0.5:
+                    return x
+                return torch.relu(x)
+        """,
     )
     invalid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        if x.max() > 1:  # here\n            x = x / 255\n        while (x > 1).any():  # here\n"
-        "            x = x / 2\n        assert torch.isfinite(x).all()  # here\n"
-        "        y = x if x.sum() else -x  # here\n        return y\n",
-        "import torch\n\ndef train(model, loader, criterion):\n    for x, y in loader:\n"
-        "        loss = criterion(model(x), y)\n"
-        "        if torch.isnan(loss) or not loss < 100:  # here\n            continue\n        loss.backward()\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        h = torch.relu(x)\n"
-        "        if torch.equal(x, h):  # here\n            return h\n        for row in h:  # here\n"
-        "            row.mul_(2)\n"
-        "        return h\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                if x.max() > 1:  # here
+                    x = x / 255
+                while (x > 1).any():  # here
+                    x = x / 2
+                assert torch.isfinite(x).all()  # here
+                y = x if x.sum() else -x  # here
+                return y
+        """,
+        """
+        def train(model, loader, criterion):
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                if torch.isnan(loss) or not loss < 100:  # here
+                    continue
+                loss.backward()
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                h = torch.relu(x)
+                if torch.equal(x, h):  # here
+                    return h
+                for row in h:  # here
+                    row.mul_(2)
+                return h
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -42,17 +42,49 @@ class CheckpointWithoutUseReentrant(SourceRule):
 
     id = "checkpoint-without-use-reentrant"
     valid = (
-        "from torch.utils.checkpoint import checkpoint\n\ny = checkpoint(f, x, use_reentrant=False)\n",
-        "from torch.utils.checkpoint import checkpoint\n\ny = checkpoint(f, x, use_reentrant=True)\n",
-        "from torch.utils.checkpoint import checkpoint\n\ny = checkpoint(f, x, **options)\n",
-        "from mine import checkpoint\n\ny = checkpoint(f, x)\n",
-        "import torch.utils.checkpoint as cp\n\nrun = cp.checkpoint\n",
+        """
+        from torch.utils.checkpoint import checkpoint
+
+        y = checkpoint(f, x, use_reentrant=False)
+        """,
+        """
+        from torch.utils.checkpoint import checkpoint
+
+        y = checkpoint(f, x, use_reentrant=True)
+        """,
+        """
+        from torch.utils.checkpoint import checkpoint
+
+        y = checkpoint(f, x, **options)
+        """,
+        """
+        from mine import checkpoint
+
+        y = checkpoint(f, x)
+        """,
+        """
+        import torch.utils.checkpoint as cp
+
+        run = cp.checkpoint
+        """,
     )
     invalid = (
-        "from torch.utils.checkpoint import checkpoint\n\ny = checkpoint(f, x)  # here\n",
-        "import torch\n\ny = torch.utils.checkpoint.checkpoint(f, *args)  # here\n",
-        "import torch.utils.checkpoint as cp\n\n\ndef forward(x):\n    return cp.checkpoint_sequential(  # here\n"
-        "        layers,\n        2,\n        x,\n    )\n",
+        """
+        from torch.utils.checkpoint import checkpoint
+
+        y = checkpoint(f, x)  # here
+        """,
+        "y = torch.utils.checkpoint.checkpoint(f, *args)  # here",
+        """
+        import torch.utils.checkpoint as cp
+
+        def forward(x):
+            return cp.checkpoint_sequential(  # here
+                layers,
+                2,
+                x,
+            )
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -49,27 +49,73 @@ class CompilePerCall(SourceRule):
 
     id = "compile-per-call"
     valid = (
-        "import torch\n\nmodel = torch.compile(model)\n",
-        "import torch\n\n\n@torch.compile\ndef f(x):\n    return x\n",
-        "import torch\n\nfor block in model.blocks:\n    block.forward = torch.compile(block.forward)\n",
-        "import torch\n\nfor mode in ('default', 'max-autotune'):\n    fast = torch.compile(model, mode=mode)\n"
-        "    bench(fast)\n",
-        "import torch\n\nfor name in names:\n    model = make(name)\n    bench(torch.compile(model))\n",
-        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n        if self.fast is None:\n"
-        "            self.fast = torch.compile(self.body)\n        return self.fast(x)\n",
-        "import functools\nimport torch\n\n\n@functools.cache\ndef fast(mode):\n"
-        "    return torch.compile(f, mode=mode)\n",
-        "import torch\n\n\ndef main():\n    y = torch.compile(model)(x)\n",
-        "import re\n\nfor line in lines:\n    re.compile(pattern).match(line)\n",
+        "model = torch.compile(model)",
+        """
+        @torch.compile
+        def f(x):
+            return x
+        """,
+        """
+        for block in model.blocks:
+            block.forward = torch.compile(block.forward)
+        """,
+        """
+        for mode in ('default', 'max-autotune'):
+            fast = torch.compile(model, mode=mode)
+            bench(fast)
+        """,
+        """
+        for name in names:
+            model = make(name)
+            bench(torch.compile(model))
+        """,
+        """
+        class A(torch.nn.Module):
+            def forward(self, x):
+                if self.fast is None:
+                    self.fast = torch.compile(self.body)
+                return self.fast(x)
+        """,
+        """
+        import functools
+        import torch
+
+        @functools.cache
+        def fast(mode):
+            return torch.compile(f, mode=mode)
+        """,
+        """
+        def main():
+            y = torch.compile(model)(x)
+        """,
+        """
+        import re
+
+        for line in lines:
+            re.compile(pattern).match(line)
+        """,
     )
     invalid = (
-        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n"
-        "        f = torch.compile(self.body)  # here\n"
-        "        return f(x)\n",
-        "import torch\n\nfor x, y in loader:\n    fast = torch.compile(model)  # here\n    loss = fast(x)\n",
-        "import torch\n\nfor i in range(100):\n    y = torch.compile(f)(x)  # here\n",
-        "import torch\n\n\nclass Service:\n    def answer(self, x):\n"
-        "        return torch.compile(self.model)(x)  # here\n",
+        """
+        class A(torch.nn.Module):
+            def forward(self, x):
+                f = torch.compile(self.body)  # here
+                return f(x)
+        """,
+        """
+        for x, y in loader:
+            fast = torch.compile(model)  # here
+            loss = fast(x)
+        """,
+        """
+        for i in range(100):
+            y = torch.compile(f)(x)  # here
+        """,
+        """
+        class Service:
+            def answer(self, x):
+                return torch.compile(self.model)(x)  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

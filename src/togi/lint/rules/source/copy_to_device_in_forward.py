@@ -50,25 +50,58 @@ class CopyToDeviceInForward(SourceRule):
 
     id = "copy-to-device-in-forward"
     valid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x, mask):\n"
-        "        mask = mask.to(x.device)\n        y = torch.ones(3, device=x.device).to(torch.float16)\n"
-        "        return x.to(torch.float32) * mask.to(x.dtype) * y\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.register_buffer('scale', torch.ones(3))\n        self.table = torch.zeros(3).cuda()\n\n"
-        "    def forward(self, x):\n        return x * self.scale.to(x.device)\n",
-        "import torch\n\ntable = torch.arange(10).cuda()\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x, mask):
+                mask = mask.to(x.device)
+                y = torch.ones(3, device=x.device).to(torch.float16)
+                return x.to(torch.float32) * mask.to(x.dtype) * y
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer('scale', torch.ones(3))
+                self.table = torch.zeros(3).cuda()
+
+            def forward(self, x):
+                return x * self.scale.to(x.device)
+        """,
+        "table = torch.arange(10).cuda()",
     )
     invalid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.scale = torch.ones(3)\n\n    def forward(self, x):\n"
-        "        position = torch.arange(x.shape[1]).to(x.device)  # here\n"
-        "        mask = torch.zeros(3, dtype=torch.bool)\n        mask = mask.cuda()  # here\n"
-        "        return x * self.scale.to(x.device) * position * mask  # here\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        return self.shift(x)\n\n"
-        "    def shift(self, x):\n        return x + torch.eye(3).type_as(x)  # here\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.scale = torch.ones(3)
+
+            def forward(self, x):
+                position = torch.arange(x.shape[1]).to(x.device)  # here
+                mask = torch.zeros(3, dtype=torch.bool)
+                mask = mask.cuda()  # here
+                return x * self.scale.to(x.device) * position * mask  # here
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                return self.shift(x)
+
+            def shift(self, x):
+                return x + torch.eye(3).type_as(x)  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -47,22 +47,59 @@ class CopyToHost(SourceRule):
 
     id = "copy-to-host"
     valid = (
-        "import torch\n\nout = model(x)\nprint(out.cpu().numpy())\n",
-        "import torch\n\ndef run(model, loader):\n    kept = []\n    for x in loader:\n        kept.append(model(x))\n"
-        "    return torch.cat(kept).cpu()\n",
-        "import torch\n\ndef run(loader):\n    for x, y in loader:\n        show(x.numpy(), y.cpu())\n",
-        "import torch\n\ndef run(model, loader):\n    for x in loader:\n"
-        "        out = model(x).to('cpu', non_blocking=True)\n",
-        "import numpy as np\nimport torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        scale = np.sqrt(x.shape[-1])\n        return torch.relu(x) / scale\n",
+        """
+        out = model(x)
+        print(out.cpu().numpy())
+        """,
+        """
+        def run(model, loader):
+            kept = []
+            for x in loader:
+                kept.append(model(x))
+            return torch.cat(kept).cpu()
+        """,
+        """
+        def run(loader):
+            for x, y in loader:
+                show(x.numpy(), y.cpu())
+        """,
+        """
+        def run(model, loader):
+            for x in loader:
+                out = model(x).to('cpu', non_blocking=True)
+        """,
+        """
+        import numpy as np
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                scale = np.sqrt(x.shape[-1])
+                return torch.relu(x) / scale
+        """,
     )
     invalid = (
-        "import torch\nimport numpy as np\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        a = torch.relu(x).cpu()  # here\n        b = np.asarray(x.tanh())  # here\n"
-        "        c = x.detach().to('cpu').numpy()  # here\n        return a\n",
-        "import torch\n\ndef evaluate(model, loader):\n    kept = []\n    for x, y in loader:\n"
-        "        out = model(x.cuda())\n"
-        "        kept.append(out.argmax(1).cpu().numpy())  # here\n    return kept\n",
+        """
+        import torch
+        import numpy as np
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                a = torch.relu(x).cpu()  # here
+                b = np.asarray(x.tanh())  # here
+                c = x.detach().to('cpu').numpy()  # here
+                return a
+        """,
+        """
+        def evaluate(model, loader):
+            kept = []
+            for x, y in loader:
+                out = model(x.cuda())
+                kept.append(out.argmax(1).cpu().numpy())  # here
+            return kept
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -81,28 +81,85 @@ class CudnnBenchmarkVaryingShapes(SourceRule):
 
     id = "cudnn-benchmark-varying-shapes"
     valid = (
-        "import torch\n\ntorch.backends.cudnn.benchmark = True\n",
-        "import torch, random\nimport torch.nn.functional as F\n\ntorch.backends.cudnn.benchmark = False\n"
-        "s = random.choice(sizes)\nx = F.interpolate(x, size=s)\n",
-        "import torch\nfrom torchvision import transforms as T\n\ntorch.backends.cudnn.benchmark = True\n"
-        "t = T.Compose([T.RandomResizedCrop(224), T.ToTensor()])\n",
-        "import torch\nfrom torchvision.transforms import v2\n\ntorch.backends.cudnn.benchmark = True\n"
-        "t = v2.Compose([v2.RandomResize(256, 512), v2.RandomCrop(224)])\n",
-        "import torch, random\nimport torch.nn.functional as F\n\ntorch.backends.cudnn.benchmark = True\n"
-        "random.seed(0)\nx = F.interpolate(x, size=(224, 224))\n",
-        "import torch\nfrom torch.nn.utils.rnn import pad_sequence\n\ntorch.backends.cudnn.benchmark = True\n\n\n"
-        "def collate(batch):\n    return pad_sequence(batch)\n\n\nnet = torch.nn.TransformerEncoder(layer, 6)\n",
+        "torch.backends.cudnn.benchmark = True",
+        """
+        import torch, random
+        import torch.nn.functional as F
+
+        torch.backends.cudnn.benchmark = False
+        s = random.choice(sizes)
+        x = F.interpolate(x, size=s)
+        """,
+        """
+        import torch
+        from torchvision import transforms as T
+
+        torch.backends.cudnn.benchmark = True
+        t = T.Compose([T.RandomResizedCrop(224), T.ToTensor()])
+        """,
+        """
+        import torch
+        from torchvision.transforms import v2
+
+        torch.backends.cudnn.benchmark = True
+        t = v2.Compose([v2.RandomResize(256, 512), v2.RandomCrop(224)])
+        """,
+        """
+        import torch, random
+        import torch.nn.functional as F
+
+        torch.backends.cudnn.benchmark = True
+        random.seed(0)
+        x = F.interpolate(x, size=(224, 224))
+        """,
+        """
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        torch.backends.cudnn.benchmark = True
+
+        def collate(batch):
+            return pad_sequence(batch)
+
+        net = torch.nn.TransformerEncoder(layer, 6)
+        """,
     )
     invalid = (
-        "import torch, random\nimport torch.nn.functional as F\n\ntorch.backends.cudnn.benchmark = True  # here\n\n"
-        "for x in loader:\n    s = random.randint(10, 20) * 32\n    x = F.interpolate(x, size=(s, s))\n",
-        "import torch.backends.cudnn as cudnn\nimport torchvision\n\n"
-        "cudnn.benchmark = True  # here\nnet = torchvision.models.detection.fasterrcnn_resnet50_fpn()\n",
-        "import torch\nfrom torchvision.transforms import v2\n\ntorch.backends.cudnn.benchmark = True  # here\n"
-        "t = v2.Compose([v2.RandomShortestSize(range(480, 800, 32)), v2.ToImage()])\n",
-        "import torch\nfrom torch.nn.utils.rnn import pad_sequence\n\n"
-        "torch.backends.cudnn.benchmark = True  # here\n\n\n"
-        "def collate(batch):\n    return pad_sequence(batch)\n\n\nnet = torch.nn.Conv1d(80, 256, 5)\n",
+        """
+        import torch, random
+        import torch.nn.functional as F
+
+        torch.backends.cudnn.benchmark = True  # here
+
+        for x in loader:
+            s = random.randint(10, 20) * 32
+            x = F.interpolate(x, size=(s, s))
+        """,
+        """
+        import torch.backends.cudnn as cudnn
+        import torchvision
+
+        cudnn.benchmark = True  # here
+        net = torchvision.models.detection.fasterrcnn_resnet50_fpn()
+        """,
+        """
+        import torch
+        from torchvision.transforms import v2
+
+        torch.backends.cudnn.benchmark = True  # here
+        t = v2.Compose([v2.RandomShortestSize(range(480, 800, 32)), v2.ToImage()])
+        """,
+        """
+        import torch
+        from torch.nn.utils.rnn import pad_sequence
+
+        torch.backends.cudnn.benchmark = True  # here
+
+        def collate(batch):
+            return pad_sequence(batch)
+
+        net = torch.nn.Conv1d(80, 256, 5)
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

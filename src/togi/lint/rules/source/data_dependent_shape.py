@@ -57,31 +57,79 @@ class DataDependentShape(SourceRule):
 
     id = "data-dependent-shape"
     valid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n"
-        "    def forward(self, x, index: torch.LongTensor):\n"
-        "        x[x < 0] = 0\n        y = torch.where(x > 1, x, 0)\n"
-        "        return y[index], y[:, 0], y[None, ..., 1:]\n",
-        "import torch\n\nx = torch.rand(9)\nprint(x[x > 0.5], x.nonzero(), torch.unique(x))\n",
-        "import numpy as np\nimport torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        keep = np.unique(np.arange(3))\n        mask = np.ones(3, dtype=bool)\n"
-        "        return torch.relu(x), keep[mask], np.where(mask)\n",
-        "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\nclass Net(nn.Module):\n"
-        "    def forward(self, x, n):\n"
-        "        return F.one_hot(x, 5), x.repeat_interleave(2, dim=0), torch.where(x > 0, 1, 2)\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x, index: torch.LongTensor):
+                x[x < 0] = 0
+                y = torch.where(x > 1, x, 0)
+                return y[index], y[:, 0], y[None, ..., 1:]
+        """,
+        """
+        x = torch.rand(9)
+        print(x[x > 0.5], x.nonzero(), torch.unique(x))
+        """,
+        """
+        import numpy as np
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                keep = np.unique(np.arange(3))
+                mask = np.ones(3, dtype=bool)
+                return torch.relu(x), keep[mask], np.where(mask)
+        """,
+        """
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x, n):
+                return F.one_hot(x, 5), x.repeat_interleave(2, dim=0), torch.where(x > 0, 1, 2)
+        """,
     )
     invalid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n        mask = x > 0\n"
-        "        a = x[mask]  # here\n        b = torch.nonzero(mask)  # here\n"
-        "        c = torch.masked_select(x, mask)  # here\n"
-        "        d = torch.where(mask)  # here\n        e = x.unique()  # here\n"
-        "        f = x[~mask & (x < 3)]  # here\n"
-        "        return a, b, c, d, e, f\n",
-        "import torch\nimport torch.nn.functional as F\nfrom torch import nn\n\nclass Net(nn.Module):\n"
-        "    def forward(self, x, lengths: torch.Tensor):\n"
-        "        y = torch.repeat_interleave(x, lengths, dim=0)  # here\n"
-        "        z = F.one_hot(lengths)  # here\n        n = torch.bincount(lengths)  # here\n        return y, z, n\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x, y: torch.Tensor):\n"
-        "        keep = torch.isfinite(x).all(dim=-1)\n        x[keep] = y[keep]  # here\n        return x\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                mask = x > 0
+                a = x[mask]  # here
+                b = torch.nonzero(mask)  # here
+                c = torch.masked_select(x, mask)  # here
+                d = torch.where(mask)  # here
+                e = x.unique()  # here
+                f = x[~mask & (x < 3)]  # here
+                return a, b, c, d, e, f
+        """,
+        """
+        import torch
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x, lengths: torch.Tensor):
+                y = torch.repeat_interleave(x, lengths, dim=0)  # here
+                z = F.one_hot(lengths)  # here
+                n = torch.bincount(lengths)  # here
+                return y, z, n
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x, y: torch.Tensor):
+                keep = torch.isfinite(x).all(dim=-1)
+                x[keep] = y[keep]  # here
+                return x
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -49,26 +49,82 @@ class DataloaderWithoutPersistentWorkers(SourceRule):
 
     id = "dataloader-without-persistent-workers"
     valid = (
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4)\nfor x in l:\n    f(x)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d)\nfor e in range(9):\n    for x in l: f(x)\n",
-        "from torch.utils.data import DataLoader\n\nfor e in range(9):\n    l = DataLoader(d, num_workers=4)\n"
-        "    for x in l:\n        f(x)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4, persistent_workers=True)\n"
-        "for e in range(9):\n    for x in l:\n        f(x)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=n)\nfor e in range(9):\n"
-        "    for x in l:\n        f(x)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4)\nfor e in range(9):\n"
-        "    print(len(l))\n",
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, num_workers=4)
+        for x in l:
+            f(x)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d)
+        for e in range(9):
+            for x in l: f(x)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        for e in range(9):
+            l = DataLoader(d, num_workers=4)
+            for x in l:
+                f(x)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, num_workers=4, persistent_workers=True)
+        for e in range(9):
+            for x in l:
+                f(x)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, num_workers=n)
+        for e in range(9):
+            for x in l:
+                f(x)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, num_workers=4)
+        for e in range(9):
+            print(len(l))
+        """,
     )
     invalid = (
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4)  # here\nfor e in range(9):\n"
-        "    for i, x in enumerate(l):\n        f(x)\n",
-        "from torch.utils.data import DataLoader\n\n\ndef main(d):\n"
-        "    l = DataLoader(d, num_workers=4, persistent_workers=False)  # here\n    for epoch in range(9):\n"
-        "        train(model, l, epoch)\n",
-        "import os\nfrom torch.utils.data import DataLoader\n\n\nclass A:\n    def __init__(self, d):\n"
-        "        self.l = DataLoader(d, num_workers=os.cpu_count())  # here\n\n    def fit(self):\n"
-        "        while not self.done:\n            for x in self.l:\n                f(x)\n",
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, num_workers=4)  # here
+        for e in range(9):
+            for i, x in enumerate(l):
+                f(x)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        def main(d):
+            l = DataLoader(d, num_workers=4, persistent_workers=False)  # here
+            for epoch in range(9):
+                train(model, l, epoch)
+        """,
+        """
+        import os
+        from torch.utils.data import DataLoader
+
+        class A:
+            def __init__(self, d):
+                self.l = DataLoader(d, num_workers=os.cpu_count())  # here
+
+            def fit(self):
+                while not self.done:
+                    for x in self.l:
+                        f(x)
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -46,23 +46,82 @@ class DataloaderWithoutPinning(SourceRule):
 
     id = "dataloader-without-pinning"
     valid = (
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, pin_memory=True)\nfor x in l:\n    x.cuda()\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d)\nfor x in l:\n    y = model(x)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d)\nmodel.cuda()\nfor x in l:\n    print(x)\n",
-        "import torch\nfrom torch.utils.data import DataLoader\n\ndevice = torch.device('mps')\nl = DataLoader(d)\n"
-        "for x in l:\n    x = x.to(device)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, **kwargs)\nfor x in l:\n    x.cuda()\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d)\nfor x in l:\n    x = x.to(torch.float16)\n",
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, pin_memory=True)
+        for x in l:
+            x.cuda()
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d)
+        for x in l:
+            y = model(x)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d)
+        model.cuda()
+        for x in l:
+            print(x)
+        """,
+        """
+        import torch
+        from torch.utils.data import DataLoader
+
+        device = torch.device('mps')
+        l = DataLoader(d)
+        for x in l:
+            x = x.to(device)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, **kwargs)
+        for x in l:
+            x.cuda()
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d)
+        for x in l:
+            x = x.to(torch.float16)
+        """,
     )
     invalid = (
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, 64)  # here\nfor x in l:\n    x = x.cuda()\n",
-        "import torch\nfrom torch.utils.data import DataLoader\n\n"
-        "device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')\n"
-        "train_loader = DataLoader(d, pin_memory=False)  # here\n\n\ndef train(train_loader):\n"
-        "    for i, (x, y) in enumerate(train_loader):\n        x, y = x.to(device), y.to(device)\n",
-        "from torch.utils.data import DataLoader\n\n\nclass A:\n    def __init__(self, d):\n"
-        "        self.l = DataLoader(d)  # here\n\n    def run(self):\n        for batch in self.l:\n"
-        "            y = self.net(batch['x'].to('cuda:0'))\n",
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, 64)  # here
+        for x in l:
+            x = x.cuda()
+        """,
+        """
+        import torch
+        from torch.utils.data import DataLoader
+
+        device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+        train_loader = DataLoader(d, pin_memory=False)  # here
+
+        def train(train_loader):
+            for i, (x, y) in enumerate(train_loader):
+                x, y = x.to(device), y.to(device)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        class A:
+            def __init__(self, d):
+                self.l = DataLoader(d)  # here
+
+            def run(self):
+                for batch in self.l:
+                    y = self.net(batch['x'].to('cuda:0'))
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -46,20 +46,75 @@ class DataloaderWithoutWorkers(SourceRule):
 
     id = "dataloader-without-workers"
     valid = (
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=4)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, 8, True, None, None, n)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, num_workers=args.workers)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, **options)\n",
-        "from torch.utils.data import DataLoader, TensorDataset\n\nd = TensorDataset(x, y)\nl = DataLoader(d, 64)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader([1, 2, 3], batch_size=2)\n",
-        "from torch_geometric.loader import DataLoader\n\nl = DataLoader(graphs, batch_size=2)\n",
-        "from torch.utils.data import DataLoader\n\n\ndef f(l: DataLoader):\n    return isinstance(l, DataLoader)\n",
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, num_workers=4)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, 8, True, None, None, n)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, num_workers=args.workers)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, **options)
+        """,
+        """
+        from torch.utils.data import DataLoader, TensorDataset
+
+        d = TensorDataset(x, y)
+        l = DataLoader(d, 64)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader([1, 2, 3], batch_size=2)
+        """,
+        """
+        from torch_geometric.loader import DataLoader
+
+        l = DataLoader(graphs, batch_size=2)
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        def f(l: DataLoader):
+            return isinstance(l, DataLoader)
+        """,
     )
     invalid = (
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, batch_size=64)  # here\n",
-        "import torch\n\nl = torch.utils.data.DataLoader(  # here\n    d,\n    batch_size=64,\n    num_workers=0,\n)\n",
-        "from torch.utils import data\n\nl = data.DataLoader(  # here\n    d,\n    shuffle=True,\n)\n",
-        "from torch.utils.data import DataLoader\n\nl = DataLoader(d, 8, True, None, None, 0)  # here\n",
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, batch_size=64)  # here
+        """,
+        """
+        l = torch.utils.data.DataLoader(  # here
+            d,
+            batch_size=64,
+            num_workers=0,
+        )
+        """,
+        """
+        from torch.utils import data
+
+        l = data.DataLoader(  # here
+            d,
+            shuffle=True,
+        )
+        """,
+        """
+        from torch.utils.data import DataLoader
+
+        l = DataLoader(d, 8, True, None, None, 0)  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

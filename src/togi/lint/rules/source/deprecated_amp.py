@@ -54,26 +54,78 @@ class DeprecatedAmp(SourceRule):
 
     id = "deprecated-amp"
     valid = (
-        "import torch\n\nwith torch.amp.autocast('cuda'):\n    f(x)\n",
-        "import torch\n\nwith torch.autocast('cuda', dtype=torch.float16):\n    f(x)\n",
-        "from torch.amp import GradScaler\n\nscaler = GradScaler('cuda')\n",
-        "try:\n    from torch.amp import autocast\nexcept ImportError:\n    from torch.cuda.amp import autocast\n\n"
-        "with autocast():\n    f(x)\n",
-        "from apex import amp\n\nwith amp.autocast():\n    f(x)\n",
-        "from mine.cuda.amp import autocast\n\nwith autocast():\n    f(x)\n",
+        """
+        with torch.amp.autocast('cuda'):
+            f(x)
+        """,
+        """
+        with torch.autocast('cuda', dtype=torch.float16):
+            f(x)
+        """,
+        """
+        from torch.amp import GradScaler
+
+        scaler = GradScaler('cuda')
+        """,
+        """
+        try:
+            from torch.amp import autocast
+        except ImportError:
+            from torch.cuda.amp import autocast
+
+        with autocast():
+            f(x)
+        """,
+        """
+        from apex import amp
+
+        with amp.autocast():
+            f(x)
+        """,
+        """
+        from mine.cuda.amp import autocast
+
+        with autocast():
+            f(x)
+        """,
     )
     invalid = (
-        "import torch\n\nwith torch.cuda.amp.autocast(enabled=True):  # here\n    f(x)\n",
-        "import torch\n\nscaler = torch.cuda.amp.GradScaler()  # here\n",
-        "from torch.cuda.amp import GradScaler, autocast\n\nscaler = GradScaler(2.0**10)  # here\n"
-        "with autocast(use_amp, torch.bfloat16):  # here\n    f(x)\n",
-        "from torch.cuda import amp\n\nwith amp.autocast(dtype=dtype):  # here\n    f(x)\n",
-        "import torch\n\n\nclass F(torch.autograd.Function):\n"
-        "    @staticmethod\n    @torch.cuda.amp.custom_fwd  # here\n"
-        "    def forward(ctx, x):\n        return x\n",
-        "import torch.cuda.amp as amp\n\n\n@amp.custom_fwd(cast_inputs=torch.float32)  # here\ndef forward(ctx, x):\n"
-        "    return x\n",
-        "import torch\n\nwith torch.cpu.amp.autocast(dtype=torch.bfloat16):  # here\n    f(x)\n",
+        """
+        with torch.cuda.amp.autocast(enabled=True):  # here
+            f(x)
+        """,
+        "scaler = torch.cuda.amp.GradScaler()  # here",
+        """
+        from torch.cuda.amp import GradScaler, autocast
+
+        scaler = GradScaler(2.0**10)  # here
+        with autocast(use_amp, torch.bfloat16):  # here
+            f(x)
+        """,
+        """
+        from torch.cuda import amp
+
+        with amp.autocast(dtype=dtype):  # here
+            f(x)
+        """,
+        """
+        class F(torch.autograd.Function):
+            @staticmethod
+            @torch.cuda.amp.custom_fwd  # here
+            def forward(ctx, x):
+                return x
+        """,
+        """
+        import torch.cuda.amp as amp
+
+        @amp.custom_fwd(cast_inputs=torch.float32)  # here
+        def forward(ctx, x):
+            return x
+        """,
+        """
+        with torch.cpu.amp.autocast(dtype=torch.bfloat16):  # here
+            f(x)
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -50,27 +50,95 @@ class DeprecatedFunction(SourceRule):
 
     id = "deprecated-function"
     valid = (
-        "import torch\ntorch.linalg.qr(a)\ntorch.outer(a, b)\n",
-        "import torch.nn as nn\nnn.init.xavier_uniform_(w)\n",
-        "import numpy as torch\ntorch.cholesky(a)\n",
-        "import jax.numpy as jnp\njnp.linalg.svd(a)\nrange(3)\n",
-        "import torch\n\n\ndef symeig(a):\n    return torch.linalg.eigh(a)\n\n\nsymeig(a)\n",
-        "import torch\n\nif hasattr(torch, 'symeig'):\n    w = torch.symeig(a)\n",
-        "try:\n    from torch.func import vmap\nexcept ImportError:\n    from functorch import vmap\n\nvmap(f)(x)\n",
-        "import torch\n\nx.norm()\ntorch.normal(0, 1)\n",
-        "from torch import nn\n\nweight_norm = nn.utils.weight_norm\n"
-        "if hasattr(nn.utils.parametrizations, 'weight_norm'):\n"
-        "    weight_norm = nn.utils.parametrizations.weight_norm\n",
+        """
+        torch.linalg.qr(a)
+        torch.outer(a, b)
+        """,
+        """
+        import torch.nn as nn
+        nn.init.xavier_uniform_(w)
+        """,
+        """
+        import numpy as torch
+        torch.cholesky(a)
+        """,
+        """
+        import jax.numpy as jnp
+        jnp.linalg.svd(a)
+        range(3)
+        """,
+        """
+        def symeig(a):
+            return torch.linalg.eigh(a)
+
+        symeig(a)
+        """,
+        """
+        if hasattr(torch, 'symeig'):
+            w = torch.symeig(a)
+        """,
+        """
+        try:
+            from torch.func import vmap
+        except ImportError:
+            from functorch import vmap
+
+        vmap(f)(x)
+        """,
+        """
+        x.norm()
+        torch.normal(0, 1)
+        """,
+        """
+        from torch import nn
+
+        weight_norm = nn.utils.weight_norm
+        if hasattr(nn.utils.parametrizations, 'weight_norm'):
+            weight_norm = nn.utils.parametrizations.weight_norm
+        """,
     )
     invalid = (
-        "import torch\n\ne, v = torch.symeig(a)  # here\nx = torch.range(0, 3)  # here\n",
-        "import torch.nn as nn\n\nnn.init.kaiming_normal(w)  # here\n",
-        "from torch.nn import init\n\ninit.xavier_uniform(w)  # here\n",
-        "from torch import ger, mm\n\ny = ger(a, b)  # here\n",
-        "import torch.nn.functional as F\n\n\ndef forward(x):\n    return F.upsample(x, scale_factor=2)  # here\n",
-        "from functorch import vmap\n\nvmap(f)(x)  # here\n",
-        "import torch\nfrom torch.autograd import Variable\n\nx = Variable(torch.ones(3))  # here\n",
-        "from torchvision.transforms import v2\n\nt = v2.Compose([v2.ToTensor()])  # here\n",
+        """
+        e, v = torch.symeig(a)  # here
+        x = torch.range(0, 3)  # here
+        """,
+        """
+        import torch.nn as nn
+
+        nn.init.kaiming_normal(w)  # here
+        """,
+        """
+        from torch.nn import init
+
+        init.xavier_uniform(w)  # here
+        """,
+        """
+        from torch import ger, mm
+
+        y = ger(a, b)  # here
+        """,
+        """
+        import torch.nn.functional as F
+
+        def forward(x):
+            return F.upsample(x, scale_factor=2)  # here
+        """,
+        """
+        from functorch import vmap
+
+        vmap(f)(x)  # here
+        """,
+        """
+        import torch
+        from torch.autograd import Variable
+
+        x = Variable(torch.ones(3))  # here
+        """,
+        """
+        from torchvision.transforms import v2
+
+        t = v2.Compose([v2.ToTensor()])  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -48,18 +48,44 @@ class DisableSavedTensorsHooks(SourceRule):
 
     id = "disable-saved-tensors-hooks"
     valid = (
-        "import torch\n\nwith torch.autograd.graph.disable_saved_tensors_hooks('hooks are not supported in vmap'):\n"
-        "    f(x)\n",
-        "import torch\n\nwith torch.autograd.graph.save_on_cpu():\n    f(x)\n",
-        "import torch\n\nwith torch.autograd.graph.saved_tensors_hooks(pack, unpack):\n    f(x)\n",
-        "from torch.autograd.graph import disable_saved_tensors_hooks as off\n\nMESSAGE = make()\nwith off(MESSAGE):\n"
-        "    f(x)\n",
+        """
+        with torch.autograd.graph.disable_saved_tensors_hooks('hooks are not supported in vmap'):
+            f(x)
+        """,
+        """
+        with torch.autograd.graph.save_on_cpu():
+            f(x)
+        """,
+        """
+        with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+            f(x)
+        """,
+        """
+        from torch.autograd.graph import disable_saved_tensors_hooks as off
+
+        MESSAGE = make()
+        with off(MESSAGE):
+            f(x)
+        """,
     )
     invalid = (
-        "import torch\n\nwith torch.autograd.graph.disable_saved_tensors_hooks('less memory'):  # here\n    f(x)\n",
-        "from torch.autograd.graph import disable_saved_tensors_hooks\n\nwith disable_saved_tensors_hooks():  # here\n"
-        "    loss = model(x)\n",
-        "import torch.autograd.graph as g\n\n@g.disable_saved_tensors_hooks('')  # here\ndef step():\n    pass\n",
+        """
+        with torch.autograd.graph.disable_saved_tensors_hooks('less memory'):  # here
+            f(x)
+        """,
+        """
+        from torch.autograd.graph import disable_saved_tensors_hooks
+
+        with disable_saved_tensors_hooks():  # here
+            loss = model(x)
+        """,
+        """
+        import torch.autograd.graph as g
+
+        @g.disable_saved_tensors_hooks('')  # here
+        def step():
+            pass
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

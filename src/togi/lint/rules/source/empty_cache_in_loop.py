@@ -53,24 +53,70 @@ class EmptyCacheInLoop(SourceRule):
 
     id = "empty-cache-in-loop"
     valid = (
-        "import torch\n\ntorch.cuda.empty_cache()\n",
-        "import torch\n\nfor epoch in range(9):\n    train(loader)\n    torch.cuda.empty_cache()\n",
-        "import torch\n\nfor step, batch in enumerate(loader):\n    run(batch)\n    if step % 100 == 0:\n"
-        "        torch.cuda.empty_cache()\n",
-        "import torch\n\nfor name in names:\n    model = load(name)\n    run(model)\n    del model\n"
-        "    torch.cuda.empty_cache()\n",
-        "import torch\n\nfor batch in loader:\n    try:\n        run(batch)\n    except torch.OutOfMemoryError:\n"
-        "        torch.cuda.empty_cache()\n",
-        "for batch in loader:\n    cache.empty_cache()\n",
-        "import torch\n\nfor x in loader:\n    y = model(x)\nelse:\n    torch.cuda.empty_cache()\n",
+        "torch.cuda.empty_cache()",
+        """
+        for epoch in range(9):
+            train(loader)
+            torch.cuda.empty_cache()
+        """,
+        """
+        for step, batch in enumerate(loader):
+            run(batch)
+            if step % 100 == 0:
+                torch.cuda.empty_cache()
+        """,
+        """
+        for name in names:
+            model = load(name)
+            run(model)
+            del model
+            torch.cuda.empty_cache()
+        """,
+        """
+        for batch in loader:
+            try:
+                run(batch)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+        """,
+        """
+        for batch in loader:
+            cache.empty_cache()
+        """,
+        """
+        for x in loader:
+            y = model(x)
+        else:
+            torch.cuda.empty_cache()
+        """,
     )
     invalid = (
-        "import torch\n\nfor batch in loader:\n    run(batch)\n    torch.cuda.empty_cache()  # here\n",
-        "import torch, gc\n\nfor epoch in range(9):\n    for i, (x, y) in enumerate(train_loader):\n"
-        "        model(x).backward()\n        gc.collect()\n        torch.cuda.empty_cache()  # here\n",
-        "from torch.cuda import empty_cache\n\nfor i in range(0, len(x), chunk_size):\n    out.append(f(x[i:i + 4]))\n"
-        "    empty_cache()  # here\n",
-        "import torch\n\nwhile i < n_steps:\n    loss.backward()\n    torch.cuda.empty_cache()  # here\n",
+        """
+        for batch in loader:
+            run(batch)
+            torch.cuda.empty_cache()  # here
+        """,
+        """
+        import torch, gc
+
+        for epoch in range(9):
+            for i, (x, y) in enumerate(train_loader):
+                model(x).backward()
+                gc.collect()
+                torch.cuda.empty_cache()  # here
+        """,
+        """
+        from torch.cuda import empty_cache
+
+        for i in range(0, len(x), chunk_size):
+            out.append(f(x[i:i + 4]))
+            empty_cache()  # here
+        """,
+        """
+        while i < n_steps:
+            loss.backward()
+            torch.cuda.empty_cache()  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

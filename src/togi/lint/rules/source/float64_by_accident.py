@@ -68,36 +68,124 @@ class Float64ByAccident(SourceRule):
 
     id = "float64-by-accident"
     valid = (
-        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.random.randn(3)).float()\n",
-        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.random.randn(3).astype(np.float32))\n",
-        "import numpy as np\nimport torch\n\nx = torch.tensor(np.zeros(3), dtype=torch.float32)\n",
-        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.zeros(3, dtype=np.int64))\n",
-        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.zeros(3))\ny = model(x.to(torch.float32))\n",
-        "import torch\n\nx = torch.tensor([0.5, 1.5])\n",
-        "import numpy as np\nimport torch\n\n\ndef f(a):\n    return torch.from_numpy(a)\n",
-        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n"
-        "        freqs = torch.outer(self.position.double(), self.inv_freq)\n        y = x.double().sum().float()\n"
-        "        return y\n",
-        "import torch\n\ntorch.set_default_dtype(torch.bfloat16)\n",
-        "import torch\n\ntorch.set_default_dtype(torch.float64)\ntorch.autograd.gradcheck(f, x)\n",
-        "import numpy as np\nimport torch\n\nlr = torch.tensor(np.random.uniform(0.1, 0.2))\n",
+        """
+        import numpy as np
+        import torch
+
+        x = torch.from_numpy(np.random.randn(3)).float()
+        """,
+        """
+        import numpy as np
+        import torch
+
+        x = torch.from_numpy(np.random.randn(3).astype(np.float32))
+        """,
+        """
+        import numpy as np
+        import torch
+
+        x = torch.tensor(np.zeros(3), dtype=torch.float32)
+        """,
+        """
+        import numpy as np
+        import torch
+
+        x = torch.from_numpy(np.zeros(3, dtype=np.int64))
+        """,
+        """
+        import numpy as np
+        import torch
+
+        x = torch.from_numpy(np.zeros(3))
+        y = model(x.to(torch.float32))
+        """,
+        "x = torch.tensor([0.5, 1.5])",
+        """
+        import numpy as np
+        import torch
+
+        def f(a):
+            return torch.from_numpy(a)
+        """,
+        """
+        class A(torch.nn.Module):
+            def forward(self, x):
+                freqs = torch.outer(self.position.double(), self.inv_freq)
+                y = x.double().sum().float()
+                return y
+        """,
+        "torch.set_default_dtype(torch.bfloat16)",
+        """
+        torch.set_default_dtype(torch.float64)
+        torch.autograd.gradcheck(f, x)
+        """,
+        """
+        import numpy as np
+        import torch
+
+        lr = torch.tensor(np.random.uniform(0.1, 0.2))
+        """,
     )
     invalid = (
-        "import numpy as np\nimport torch\n\nx = torch.from_numpy(np.random.rand(3, 4))  # here\n",
-        "import numpy as np\nimport torch\n\na = np.linspace(0, 1, 9)\nx = torch.tensor(a, device='cuda')  # here\n",
-        "import cv2\nimport torch\n\nimage = cv2.imread(path)\nx = torch.from_numpy(image / 255.0)  # here\n",
-        "import torch\n\ntorch.set_default_dtype(torch.float64)  # here\n",
-        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n        x = torch.relu(x)\n"
-        "        return self.body(x.double())  # here\n",
-        "import numpy as np\nimport torch\n\nx = torch.as_tensor(np.array([0.5, 1.5]))  # here\n",
-        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n"
-        "        weight = torch.ones(3, dtype=torch.float64, device=x.device)  # here\n        return x * weight\n",
-        "import torch\n\ny = torch.zeros(3, dtype=float)  # here\n",
-        "import numpy as np\nimport torch\nfrom PIL import Image\n\n"
-        "picture = np.array(Image.open(path).convert('RGB')) / 255.0\nx = torch.from_numpy(picture)  # here\n",
-        "import numpy as np\nimport torch\n\n\nclass Points:\n    def __init__(self, n):\n"
-        "        self.points = np.random.normal(size=(n, 3))\n\n    def __getitem__(self, i):\n"
-        "        return torch.from_numpy(np.stack([self.points[i], -self.points[i]]))  # here\n",
+        """
+        import numpy as np
+        import torch
+
+        x = torch.from_numpy(np.random.rand(3, 4))  # here
+        """,
+        """
+        import numpy as np
+        import torch
+
+        a = np.linspace(0, 1, 9)
+        x = torch.tensor(a, device='cuda')  # here
+        """,
+        """
+        import cv2
+        import torch
+
+        image = cv2.imread(path)
+        x = torch.from_numpy(image / 255.0)  # here
+        """,
+        "torch.set_default_dtype(torch.float64)  # here",
+        """
+        class A(torch.nn.Module):
+            def forward(self, x):
+                x = torch.relu(x)
+                return self.body(x.double())  # here
+        """,
+        """
+        import numpy as np
+        import torch
+
+        x = torch.as_tensor(np.array([0.5, 1.5]))  # here
+        """,
+        """
+        class A(torch.nn.Module):
+            def forward(self, x):
+                weight = torch.ones(3, dtype=torch.float64, device=x.device)  # here
+                return x * weight
+        """,
+        "y = torch.zeros(3, dtype=float)  # here",
+        """
+        import numpy as np
+        import torch
+        from PIL import Image
+
+        picture = np.array(Image.open(path).convert('RGB')) / 255.0
+        x = torch.from_numpy(picture)  # here
+        """,
+        """
+        import numpy as np
+        import torch
+
+        class Points:
+            def __init__(self, n):
+                self.points = np.random.normal(size=(n, 3))
+
+            def __getitem__(self, i):
+                return torch.from_numpy(np.stack([self.points[i], -self.points[i]]))  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -43,16 +43,41 @@ class HandwrittenLog1p(SourceRule):
 
     id = "handwritten-log1p"
     valid = (
-        "import torch\n\ntorch.log1p(x)\ntorch.expm1(x)\ntorch.log(2 + x)\ntorch.exp(x) - 2\ntorch.exp(x) + 1\n",
-        "import math\n\nmath.log(1 + x)\nmath.exp(x) - 1\n",
-        "import torch\n\ntorch.log(x - 1)\n1 - torch.exp(x)\ntorch.exp(x - 1)\n",
-        "import torch\n\ntorch.log(x, out=1 + y)\n",
-        "import torch\n\ndef gen_relative_coords(n):\n    return torch.log(1.0 + torch.arange(n).abs())\n",
+        """
+        torch.log1p(x)
+        torch.expm1(x)
+        torch.log(2 + x)
+        torch.exp(x) - 2
+        torch.exp(x) + 1
+        """,
+        """
+        import math
+
+        math.log(1 + x)
+        math.exp(x) - 1
+        """,
+        """
+        torch.log(x - 1)
+        1 - torch.exp(x)
+        torch.exp(x - 1)
+        """,
+        "torch.log(x, out=1 + y)",
+        """
+        def gen_relative_coords(n):
+            return torch.log(1.0 + torch.arange(n).abs())
+        """,
     )
     invalid = (
-        "import torch\n\ny = torch.log(1 + x)  # here\nz = torch.log(x + 1.0)  # here\n",
-        "import torch\n\ny = torch.exp(x) - 1  # here\n",
-        "from torch import exp\n\ny = exp(-x * 2) - 1.0  # here\n",
+        """
+        y = torch.log(1 + x)  # here
+        z = torch.log(x + 1.0)  # here
+        """,
+        "y = torch.exp(x) - 1  # here",
+        """
+        from torch import exp
+
+        y = exp(-x * 2) - 1.0  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

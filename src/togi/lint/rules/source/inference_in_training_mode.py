@@ -63,33 +63,97 @@ class InferenceInTrainingMode(SourceRule):
 
     id = "inference-in-training-mode"
     valid = (
-        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader):\n    model.eval()\n    for x in loader:\n"
-        "        out = model(x)\n",
-        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader):\n    for x in loader:\n"
-        "        out = model(x)\n\n"
-        "model = torch.hub.load('a', 'b').eval()\nevaluate(model, loader)\n",
-        "import torch\n\ndef train(model, loader, criterion):\n    for x, y in loader:\n"
-        "        criterion(model(x), y).backward()\n",
-        "import torch\nfrom transformers import AutoModelForCausalLM\n\n"
-        "model = AutoModelForCausalLM.from_pretrained('x')\n"
-        "with torch.no_grad():\n    out = model(ids)\n",
-        "import torch\n\ndef mc_dropout(model, loader):\n    model.train()\n    with torch.no_grad():\n"
-        "        return [model(x) for x in loader]\n",
-        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader):\n    return [model(x) for x in loader]\n",
-        "import torch\nfrom torch import nn\n\nmodel = nn.Sequential(nn.Linear(4, 4), nn.ReLU())\n"
-        "with torch.no_grad():\n    out = model(x)\n",
-        "import timm\nimport torch\n\ndef load(name):\n    model = timm.create_model(name)\n    return model.eval()\n\n"
-        "model = load('resnet50')\nwith torch.no_grad():\n    out = model(x)\n",
+        """
+        @torch.no_grad()
+        def evaluate(model, loader):
+            model.eval()
+            for x in loader:
+                out = model(x)
+        """,
+        """
+        @torch.no_grad()
+        def evaluate(model, loader):
+            for x in loader:
+                out = model(x)
+
+        model = torch.hub.load('a', 'b').eval()
+        evaluate(model, loader)
+        """,
+        """
+        def train(model, loader, criterion):
+            for x, y in loader:
+                criterion(model(x), y).backward()
+        """,
+        """
+        import torch
+        from transformers import AutoModelForCausalLM
+
+        model = AutoModelForCausalLM.from_pretrained('x')
+        with torch.no_grad():
+            out = model(ids)
+        """,
+        """
+        def mc_dropout(model, loader):
+            model.train()
+            with torch.no_grad():
+                return [model(x) for x in loader]
+        """,
+        """
+        @torch.no_grad()
+        def evaluate(model, loader):
+            return [model(x) for x in loader]
+        """,
+        """
+        import torch
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        with torch.no_grad():
+            out = model(x)
+        """,
+        """
+        import timm
+        import torch
+
+        def load(name):
+            model = timm.create_model(name)
+            return model.eval()
+
+        model = load('resnet50')
+        with torch.no_grad():
+            out = model(x)
+        """,
     )
     invalid = (
-        "import torch\n\ndef train(model, loader, criterion):\n    model.train()\n    for x, y in loader:\n"
-        "        criterion(model(x), y).backward()\n\n@torch.no_grad()\ndef evaluate(model, loader):\n"
-        "    for x in loader:\n        out = model(x)  # here\n",
-        "import torch\nimport torchvision\n\nmodel = torchvision.models.resnet50()\nwith torch.inference_mode():\n"
-        "    out = model(x)  # here\n",
-        "import torch\n\ndef run(model, train_loader, val_loader, criterion):\n    for epoch in range(3):\n"
-        "        model.train()\n        for x, y in train_loader:\n            criterion(model(x), y).backward()\n"
-        "        with torch.no_grad():\n            for x, y in val_loader:\n                out = model(x)  # here\n",
+        """
+        def train(model, loader, criterion):
+            model.train()
+            for x, y in loader:
+                criterion(model(x), y).backward()
+
+        @torch.no_grad()
+        def evaluate(model, loader):
+            for x in loader:
+                out = model(x)  # here
+        """,
+        """
+        import torch
+        import torchvision
+
+        model = torchvision.models.resnet50()
+        with torch.inference_mode():
+            out = model(x)  # here
+        """,
+        """
+        def run(model, train_loader, val_loader, criterion):
+            for epoch in range(3):
+                model.train()
+                for x, y in train_loader:
+                    criterion(model(x), y).backward()
+                with torch.no_grad():
+                    for x, y in val_loader:
+                        out = model(x)  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -54,36 +54,113 @@ class InferenceRecordsGraph(SourceRule):
     id = "inference-records-graph"
     technique = "inference_mode"
     valid = (
-        "import torch\n\ndef evaluate(model, loader):\n    model.eval()\n    with torch.no_grad():\n"
-        "        for x, y in loader:\n            out = model(x)\n",
-        "import torch\n\n@torch.inference_mode()\ndef evaluate(model, loader):\n"
-        "    return [model(x) for x in loader]\n",
-        "import torch\n\ndef train(model, loader, criterion, optimizer):\n    for x, y in loader:\n"
-        "        loss = criterion(model(x), y)\n        loss.backward()\n        optimizer.step()\n",
-        "import torch\n\ndef step(model, loader, criterion):\n    losses = []\n    for x, y in loader:\n"
-        "        losses.append(criterion(model(x), y))\n    torch.stack(losses).sum().backward()\n",
-        "import torch\n\ndef _run(model, loader):\n    for x in loader:\n        model(x)\n\n"
-        "def evaluate(model, loader):\n    with torch.no_grad():\n        _run(model, loader)\n",
-        "import torch\n\ntorch.set_grad_enabled(False)\nfor x in loader:\n    y = model(x)\n",
-        "import torch\nimport torchvision\n\nmodel = torchvision.models.resnet18().eval()\nfor image in images:\n"
-        "    image.requires_grad_()\n    (slope,) = torch.autograd.grad(model(image).sum(), image)\n",
-        "import torch\n\nclass Decoding:\n    def generate(self, ids):\n        for _ in range(9):\n"
-        "            ids = self.model(ids)\n        return ids\n",
-        "import torch\n\ndef run(layers, x):\n    for layer in layers:\n        x = layer(x)\n    return x\n",
+        """
+        def evaluate(model, loader):
+            model.eval()
+            with torch.no_grad():
+                for x, y in loader:
+                    out = model(x)
+        """,
+        """
+        @torch.inference_mode()
+        def evaluate(model, loader):
+            return [model(x) for x in loader]
+        """,
+        """
+        def train(model, loader, criterion, optimizer):
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                loss.backward()
+                optimizer.step()
+        """,
+        """
+        def step(model, loader, criterion):
+            losses = []
+            for x, y in loader:
+                losses.append(criterion(model(x), y))
+            torch.stack(losses).sum().backward()
+        """,
+        """
+        def _run(model, loader):
+            for x in loader:
+                model(x)
+
+        def evaluate(model, loader):
+            with torch.no_grad():
+                _run(model, loader)
+        """,
+        """
+        torch.set_grad_enabled(False)
+        for x in loader:
+            y = model(x)
+        """,
+        """
+        import torch
+        import torchvision
+
+        model = torchvision.models.resnet18().eval()
+        for image in images:
+            image.requires_grad_()
+            (slope,) = torch.autograd.grad(model(image).sum(), image)
+        """,
+        """
+        class Decoding:
+            def generate(self, ids):
+                for _ in range(9):
+                    ids = self.model(ids)
+                return ids
+        """,
+        """
+        def run(layers, x):
+            for layer in layers:
+                x = layer(x)
+            return x
+        """,
     )
     invalid = (
-        "import torch\n\ndef evaluate(model, loader):\n    model.eval()\n    for x, y in loader:\n"
-        "        out = model(x)  # here\n        print(len(out))\n",
-        "import torch\n\nmodel.eval()\nfor batch in loader:\n    out = model(**batch)  # here\n",
-        "import torch\n\ndef run(model, train_loader, val_loader, criterion, optimizer):\n    for epoch in range(3):\n"
-        "        for x, y in train_loader:\n            criterion(model(x), y).backward()\n"
-        "            optimizer.step()\n"
-        "        for x, y in val_loader:\n            out = model(x)  # here\n",
-        "import torch\nimport timm\n\nclass Worker:\n    def __init__(self, queue):\n        self.queue = queue\n"
-        "        self.model = timm.create_model('resnet50').eval()\n\n    def run(self):\n        while True:\n"
-        "            x, reply = self.queue.get()\n            reply.put(self.model(x))  # here\n",
-        "import torch\nimport torchvision\n\nmodel = torchvision.models.resnet18().cuda()\nfor path in paths:\n"
-        "    out = model(read(path).cuda())  # here\n",
+        """
+        def evaluate(model, loader):
+            model.eval()
+            for x, y in loader:
+                out = model(x)  # here
+                print(len(out))
+        """,
+        """
+        model.eval()
+        for batch in loader:
+            out = model(**batch)  # here
+        """,
+        """
+        def run(model, train_loader, val_loader, criterion, optimizer):
+            for epoch in range(3):
+                for x, y in train_loader:
+                    criterion(model(x), y).backward()
+                    optimizer.step()
+                for x, y in val_loader:
+                    out = model(x)  # here
+        """,
+        """
+        import torch
+        import timm
+
+        class Worker:
+            def __init__(self, queue):
+                self.queue = queue
+                self.model = timm.create_model('resnet50').eval()
+
+            def run(self):
+                while True:
+                    x, reply = self.queue.get()
+                    reply.put(self.model(x))  # here
+        """,
+        """
+        import torch
+        import torchvision
+
+        model = torchvision.models.resnet18().cuda()
+        for path in paths:
+            out = model(read(path).cuda())  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -52,44 +52,116 @@ class LossKeptWithGraph(SourceRule):
 
     id = "loss-kept-with-graph"
     valid = (
-        "import torch\n\ndef train(model, loader, criterion):\n    total = 0\n    for x, y in loader:\n"
-        "        loss = criterion(model(x), y)\n        loss.backward()\n        total += loss.detach()\n"
-        "        total += loss.item() + float(loss)\n    return total\n",
-        "import torch\n\ndef train(model, batches, criterion, optimizer):\n    for xs in batches:\n        total = 0\n"
-        "        for x, y in xs:\n            total += criterion(model(x), y)\n        total.backward()\n"
-        "        optimizer.step()\n",
-        "import torch\n\n@torch.no_grad()\ndef evaluate(model, loader, criterion):\n    total = 0\n"
-        "    for x, y in loader:\n"
-        "        total += criterion(model(x), y)\n    return total\n",
-        "import torch\nfrom torch import nn\n\nclass Loss(nn.Module):\n    def forward(self, outputs, y):\n"
-        "        loss = 0\n"
-        "        for x in outputs:\n            loss += nn.functional.mse_loss(x, y)\n        return loss\n",
-        "import torch\n\ndef objective(model, loader, criterion):\n    total = 0\n    for x, y in loader:\n"
-        "        total = total + criterion(model(x), y)\n    return total\n",
-        "import torch\n\nclass Meter:\n    def update(self, value):\n        value = float(value)\n"
-        "        self.sum += value\n\n"
-        "def train(model, loader, criterion):\n    meter = Meter()\n    last = {}\n    for x, y in loader:\n"
-        "        loss = criterion(model(x), y)\n        loss.backward()\n        meter.update(loss)\n"
-        "        last['loss'] = loss\n",
+        """
+        def train(model, loader, criterion):
+            total = 0
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                loss.backward()
+                total += loss.detach()
+                total += loss.item() + float(loss)
+            return total
+        """,
+        """
+        def train(model, batches, criterion, optimizer):
+            for xs in batches:
+                total = 0
+                for x, y in xs:
+                    total += criterion(model(x), y)
+                total.backward()
+                optimizer.step()
+        """,
+        """
+        @torch.no_grad()
+        def evaluate(model, loader, criterion):
+            total = 0
+            for x, y in loader:
+                total += criterion(model(x), y)
+            return total
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Loss(nn.Module):
+            def forward(self, outputs, y):
+                loss = 0
+                for x in outputs:
+                    loss += nn.functional.mse_loss(x, y)
+                return loss
+        """,
+        """
+        def objective(model, loader, criterion):
+            total = 0
+            for x, y in loader:
+                total = total + criterion(model(x), y)
+            return total
+        """,
+        """
+        class Meter:
+            def update(self, value):
+                value = float(value)
+                self.sum += value
+
+        def train(model, loader, criterion):
+            meter = Meter()
+            last = {}
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                loss.backward()
+                meter.update(loss)
+                last['loss'] = loss
+        """,
     )
     invalid = (
-        "import torch\n\ndef train(model, loader, criterion, optimizer):\n    total, losses = 0, []\n"
-        "    for x, y in loader:\n"
-        "        loss = criterion(model(x), y)\n        loss.backward()\n        optimizer.step()\n"
-        "        total += loss  # here\n        losses.append(loss)  # here\n    return total / len(loader)\n",
-        "import torch\n\ndef evaluate(model, loader, criterion):\n    total = 0\n    for x, y in loader:\n"
-        "        total = total + criterion(model(x), y)  # here\n    return total\n",
-        "import torch.nn.functional as F\nimport lightning as L\n\nclass Net(L.LightningModule):\n"
-        "    def training_step(self, batch, batch_idx):\n        x, y = batch\n"
-        "        loss = F.mse_loss(self.net(x), y)\n"
-        "        self.losses.append(loss)  # here\n        return loss\n",
-        "import torch\n\nclass Meter:\n    def __init__(self):\n        self.sum = 0\n\n"
-        "    def update(self, value, n=1):\n        self.sum += value * n\n\n"
-        "def train(model, loader, criterion):\n    meter = Meter()\n    average, sums = None, {}\n"
-        "    for step, (x, y) in enumerate(loader):\n"
-        "        loss = criterion(model(x), y)\n        loss.backward()\n        meter.update(loss, len(x))  # here\n"
-        "        average = loss if average is None else 0.9 * average + 0.1 * loss  # here\n"
-        "        sums['loss'] = sums.get('loss', 0) + loss  # here\n        sums[step] = loss  # here\n",
+        """
+        def train(model, loader, criterion, optimizer):
+            total, losses = 0, []
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                loss.backward()
+                optimizer.step()
+                total += loss  # here
+                losses.append(loss)  # here
+            return total / len(loader)
+        """,
+        """
+        def evaluate(model, loader, criterion):
+            total = 0
+            for x, y in loader:
+                total = total + criterion(model(x), y)  # here
+            return total
+        """,
+        """
+        import torch.nn.functional as F
+        import lightning as L
+
+        class Net(L.LightningModule):
+            def training_step(self, batch, batch_idx):
+                x, y = batch
+                loss = F.mse_loss(self.net(x), y)
+                self.losses.append(loss)  # here
+                return loss
+        """,
+        """
+        class Meter:
+            def __init__(self):
+                self.sum = 0
+
+            def update(self, value, n=1):
+                self.sum += value * n
+
+        def train(model, loader, criterion):
+            meter = Meter()
+            average, sums = None, {}
+            for step, (x, y) in enumerate(loader):
+                loss = criterion(model(x), y)
+                loss.backward()
+                meter.update(loss, len(x))  # here
+                average = loss if average is None else 0.9 * average + 0.1 * loss  # here
+                sums['loss'] = sums.get('loss', 0) + loss  # here
+                sums[step] = loss  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

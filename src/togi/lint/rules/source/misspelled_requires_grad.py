@@ -41,14 +41,30 @@ class MisspelledRequiresGrad(SourceRule):
 
     id = "misspelled-requires-grad"
     valid = (
-        "import torch\n\np.requires_grad = False\n",
-        "import torch\n\nrequire_grad = False\nf(require_grad=True)\nif p.require_grad:\n    pass\n",
-        "import torch\n\n\nclass A:\n    def __init__(self, require_grad):\n        self.require_grad = require_grad\n",
-        "p.require_grad = False\n",
+        "p.requires_grad = False",
+        """
+        require_grad = False
+        f(require_grad=True)
+        if p.require_grad:
+            pass
+        """,
+        """
+        class A:
+            def __init__(self, require_grad):
+                self.require_grad = require_grad
+        """,
+        """
+        import shapes
+
+        p.require_grad = False
+        """,
     )
     invalid = (
-        "import torch\n\nfor p in model.parameters():\n    p.require_grad = False  # here\n",
-        "import torch\n\nmodel.fc.weight.require_grad, x = True, 1  # here\n",
+        """
+        for p in model.parameters():
+            p.require_grad = False  # here
+        """,
+        "model.fc.weight.require_grad, x = True, 1  # here",
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

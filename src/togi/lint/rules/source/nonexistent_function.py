@@ -52,29 +52,91 @@ class NonexistentFunction(SourceRule):
 
     id = "nonexistent-function"
     valid = (
-        "import torch\n\ntorch.compile(f)\ntorch.compiler.disable(f)\ntorch.backends.cudnn.benchmark = True\n",
-        "import torch\n\nif hasattr(torch, 'rfft'):\n    torch.rfft(x)\n",
-        "import torch\n\nHAS = hasattr(torch.compiler, 'optimize')\n\n\ndef f(m):\n"
-        "    return torch.compiler.optimize(m) if HAS else m\n",
-        "try:\n    from torch._six import inf\nexcept ImportError:\n    from torch import inf\n",
-        "import torch\nimport torch_npu\n\ntorch.npu.synchronize()\n",
-        "import torch\n\ntorch.ops.mylib.scale(x)\ntorch.classes.mylib.Stack()\ntorch.Tensor.scale = f\n",
-        "import torch\n\ntorch.scale_all = f\ntorch.scale_all(x)\n",
-        "from .torch import compiler\n\ncompiler.optimize(m)\n",
-        "import torch.nn.functional as F\n\nF.relu(x)\nF.scaled_dot_product_attention(q, k, v)\n",
-        "import torch\n\nx = torch.ones(3)\nx.optimize()\ntorch.onnx.export(m, a)\ntorch.utils.data.DataLoader(d)\n",
-        "from torch.utils.tensorboard import SummaryWriter\nfrom torch.utils import tensorboard, data\n",
+        """
+        torch.compile(f)
+        torch.compiler.disable(f)
+        torch.backends.cudnn.benchmark = True
+        """,
+        """
+        if hasattr(torch, 'rfft'):
+            torch.rfft(x)
+        """,
+        """
+        HAS = hasattr(torch.compiler, 'optimize')
+
+        def f(m):
+            return torch.compiler.optimize(m) if HAS else m
+        """,
+        """
+        try:
+            from torch._six import inf
+        except ImportError:
+            from torch import inf
+        """,
+        """
+        import torch
+        import torch_npu
+
+        torch.npu.synchronize()
+        """,
+        """
+        torch.ops.mylib.scale(x)
+        torch.classes.mylib.Stack()
+        torch.Tensor.scale = f
+        """,
+        """
+        torch.scale_all = f
+        torch.scale_all(x)
+        """,
+        """
+        from .torch import compiler
+
+        compiler.optimize(m)
+        """,
+        """
+        import torch.nn.functional as F
+
+        F.relu(x)
+        F.scaled_dot_product_attention(q, k, v)
+        """,
+        """
+        x = torch.ones(3)
+        x.optimize()
+        torch.onnx.export(m, a)
+        torch.utils.data.DataLoader(d)
+        """,
+        """
+        from torch.utils.tensorboard import SummaryWriter
+        from torch.utils import tensorboard, data
+        """,
     )
     invalid = (
-        "import torch\n\nmodel = torch.compiler.optimize(model)  # here\n",
-        "from torch.compiler import optimize  # here\n\noptimize(model)\n",
-        "import torch\n\ntorch.cuda.synchronise()  # here\n",
-        "import torch\n\ntorch.backends.cudnn.benchmrk = True  # here\n",
-        "import torch.nn.functional as F\n\ny = F.sofmax(x, dim=1)  # here\n",
-        "from torch._six import string_classes  # here\n",
-        "import torch.distributed.pipeline.sync  # here\n",
-        "import torch as t\n\ny = t.rfft(x, 1)  # here\n",
-        "from torch.onnx import (\n    export,\n    dynamo_export,  # here\n)\n",
+        "model = torch.compiler.optimize(model)  # here",
+        """
+        from torch.compiler import optimize  # here
+
+        optimize(model)
+        """,
+        "torch.cuda.synchronise()  # here",
+        "torch.backends.cudnn.benchmrk = True  # here",
+        """
+        import torch.nn.functional as F
+
+        y = F.sofmax(x, dim=1)  # here
+        """,
+        "from torch._six import string_classes  # here",
+        "import torch.distributed.pipeline.sync  # here",
+        """
+        import torch as t
+
+        y = t.rfft(x, 1)  # here
+        """,
+        """
+        from torch.onnx import (
+            export,
+            dynamo_export,  # here
+        )
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -51,27 +51,85 @@ class RecompilationTrap(SourceRule):
 
     id = "recompilation-trap"
     valid = (
-        "import torch\n\nf = torch.compile(g)\nfor i in range(9):\n    x = f(x)\n",
-        "import torch\n\n\n@torch.compile\ndef f(x, t):\n    return x * t\n\n\nsteps = torch.arange(9)\n"
-        "for i in range(9):\n    x = f(x, steps[i])\n",
-        "import torch\n\nf = torch.compile(g, dynamic=True)\nfor i in range(9):\n    x = f(x, i)\n",
-        "for i in range(9):\n    x = f(x, i)\n",
-        "import torch\n\nf = torch.compile(g)\nfor x, y in loader:\n    f(x, y)\n",
-        "import torch\n\n\nclass A(torch.nn.Module):\n    def forward(self, x):\n        self.n += 1\n"
-        "        return x\n",
-        "import re\n\nfor i, p in enumerate(patterns):\n    f = re.compile(p)\n    f(i)\n",
+        """
+        f = torch.compile(g)
+        for i in range(9):
+            x = f(x)
+        """,
+        """
+        @torch.compile
+        def f(x, t):
+            return x * t
+
+        steps = torch.arange(9)
+        for i in range(9):
+            x = f(x, steps[i])
+        """,
+        """
+        f = torch.compile(g, dynamic=True)
+        for i in range(9):
+            x = f(x, i)
+        """,
+        """
+        for i in range(9):
+            x = f(x, i)
+        """,
+        """
+        f = torch.compile(g)
+        for x, y in loader:
+            f(x, y)
+        """,
+        """
+        class A(torch.nn.Module):
+            def forward(self, x):
+                self.n += 1
+                return x
+        """,
+        """
+        import re
+
+        for i, p in enumerate(patterns):
+            f = re.compile(p)
+            f(i)
+        """,
     )
     invalid = (
-        "import torch\n\n\n@torch.compile\ndef f(x, t):\n    return x * t\n\n\nfor i in range(9):\n"
-        "    x = f(x, i)  # here\n",
-        "import torch\n\nstep = torch.compile(one_step)\nfor i, x in enumerate(batches):\n"
-        "    x = step(x, t=i / 9)  # here\n",
-        "import torch\n\n\nclass A(torch.nn.Module):\n    def __init__(self):\n        super().__init__()\n"
-        "        self.n = 0\n\n    def forward(self, x):\n        self.n += 1  # here\n        return x * self.n\n\n\n"
-        "model = torch.compile(A())\n",
-        "import torch\n\nfor i in range(9):\n    f = torch.compile(lambda x: x * i)  # here\n    f(x)\n",
-        "import torch\n\nmodel = torch.nn.Linear(3, 3)\nmodel.compile()\nfor i in range(9):\n"
-        "    x = model(x, i)  # here\n",
+        """
+        @torch.compile
+        def f(x, t):
+            return x * t
+
+        for i in range(9):
+            x = f(x, i)  # here
+        """,
+        """
+        step = torch.compile(one_step)
+        for i, x in enumerate(batches):
+            x = step(x, t=i / 9)  # here
+        """,
+        """
+        class A(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.n = 0
+
+            def forward(self, x):
+                self.n += 1  # here
+                return x * self.n
+
+        model = torch.compile(A())
+        """,
+        """
+        for i in range(9):
+            f = torch.compile(lambda x: x * i)  # here
+            f(x)
+        """,
+        """
+        model = torch.nn.Linear(3, 3)
+        model.compile()
+        for i in range(9):
+            x = model(x, i)  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -57,40 +57,113 @@ class ScalarFromTensor(SourceRule):
 
     id = "scalar-from-tensor"
     valid = (
-        "import numpy as np\nimport torch\n\nfor x in np.zeros(3):\n    print(x.item())\n",
-        "import torch\n\nx = torch.ones(3).sum()\nprint(x.item())\n",
-        "import torch\n\ndef train(model, loader, criterion, device):\n    for step, (x, y) in enumerate(loader):\n"
-        "        loss = criterion(model(x.to(device)), y.to(device))\n        loss.backward()\n"
-        "        if step % 100 == 0:\n            print(loss.item())\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        n = int(x.shape[0])\n        return x.view(n, float(x.size(1)), len(x))\n",
-        "import torch\n\ndef count(loader):\n    seen = 0\n    for images, labels in loader:\n"
-        "        seen += labels.sum().item()\n    return seen\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self, depth):\n"
-        "        super().__init__()\n        self.rates = [r.item() for r in torch.linspace(0, 0.1, depth)]\n",
-        "import torch\n\ndef train(model, loader):\n    total = torch.zeros((), device='cuda')\n    for x in loader:\n"
-        "        loss = model(x.cuda(non_blocking=True)).sum()\n        loss.backward()\n"
-        "        total += loss.detach()\n    return total.item()\n",
+        """
+        import numpy as np
+        import torch
+
+        for x in np.zeros(3):
+            print(x.item())
+        """,
+        """
+        x = torch.ones(3).sum()
+        print(x.item())
+        """,
+        """
+        def train(model, loader, criterion, device):
+            for step, (x, y) in enumerate(loader):
+                loss = criterion(model(x.to(device)), y.to(device))
+                loss.backward()
+                if step % 100 == 0:
+                    print(loss.item())
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                n = int(x.shape[0])
+                return x.view(n, float(x.size(1)), len(x))
+        """,
+        """
+        def count(loader):
+            seen = 0
+            for images, labels in loader:
+                seen += labels.sum().item()
+            return seen
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self, depth):
+                super().__init__()
+                self.rates = [r.item() for r in torch.linspace(0, 0.1, depth)]
+        """,
+        """
+        def train(model, loader):
+            total = torch.zeros((), device='cuda')
+            for x in loader:
+                loss = model(x.cuda(non_blocking=True)).sum()
+                loss.backward()
+                total += loss.detach()
+            return total.item()
+        """,
     )
     invalid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        return x * x.max().item()  # here\n",
-        "import torch\n\ndef train(model, loader, criterion, optimizer):\n    total = 0.0\n    for x, y in loader:\n"
-        "        loss = criterion(model(x), y)\n        loss.backward()\n        optimizer.step()\n"
-        "        total += loss.item()  # here\n    return total\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.fc = nn.Linear(3, 3)\n\n    def forward(self, x, lengths: torch.Tensor):\n"
-        "        h = self.fc(x)\n"
-        "        for i in range(lengths.max()):  # here\n            h = h + float(h.mean())  # here\n"
-        "        return self.crop(h, lengths)\n\n    def crop(self, h, lengths):\n"
-        "        return h[:, : lengths.min()], lengths.tolist()  # here\n",
-        "import torch\nfrom metrics import accuracy\nfrom torch.distributions import Categorical\n\n"
-        "def train(policy, loader, optimizer):\n    for x, y in loader:\n        draw = Categorical(logits=policy(x))\n"
-        "        action = draw.sample()\n        loss, acc = -draw.log_prob(action).mean(), accuracy(action, y)\n"
-        "        loss.backward()\n"
-        "        norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)\n        optimizer.step()\n"
-        "        print(norm.item())  # here\n        print(action[0].item(), acc.item())  # here\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                return x * x.max().item()  # here
+        """,
+        """
+        def train(model, loader, criterion, optimizer):
+            total = 0.0
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                loss.backward()
+                optimizer.step()
+                total += loss.item()  # here
+            return total
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.fc = nn.Linear(3, 3)
+
+            def forward(self, x, lengths: torch.Tensor):
+                h = self.fc(x)
+                for i in range(lengths.max()):  # here
+                    h = h + float(h.mean())  # here
+                return self.crop(h, lengths)
+
+            def crop(self, h, lengths):
+                return h[:, : lengths.min()], lengths.tolist()  # here
+        """,
+        """
+        import torch
+        from metrics import accuracy
+        from torch.distributions import Categorical
+
+        def train(policy, loader, optimizer):
+            for x, y in loader:
+                draw = Categorical(logits=policy(x))
+                action = draw.sample()
+                loss, acc = -draw.log_prob(action).mean(), accuracy(action, y)
+                loss.backward()
+                norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+                optimizer.step()
+                print(norm.item())  # here
+                print(action[0].item(), acc.item())  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -52,28 +52,85 @@ class TensorInPrint(SourceRule):
 
     id = "tensor-in-print"
     valid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        print(x.shape, x.dtype, f'{x.device} {x.size(0)} {len(x)}')\n        return torch.relu(x)\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x: torch.Tensor):\n"
-        "        if x.dim() != 4:\n            raise ValueError(f'four dimensions expected, not {x}')\n"
-        "        return x\n",
-        "import torch\n\ndef train(model, loader):\n    for i, x in enumerate(loader):\n        loss = model(x).sum()\n"
-        "        loss.backward()\n        if (i + 1) % 50 == 0:\n            print(f'loss {loss}')\n    print(loss)\n",
-        "import torch\nimport logging\n\nlogger = logging.getLogger()\n\ndef train(model, loader):\n"
-        "    for x in loader:\n"
-        "        loss = model(x).sum()\n        loss.backward()\n        logger.debug('loss %s', loss)\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                print(x.shape, x.dtype, f'{x.device} {x.size(0)} {len(x)}')
+                return torch.relu(x)
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x: torch.Tensor):
+                if x.dim() != 4:
+                    raise ValueError(f'four dimensions expected, not {x}')
+                return x
+        """,
+        """
+        def train(model, loader):
+            for i, x in enumerate(loader):
+                loss = model(x).sum()
+                loss.backward()
+                if (i + 1) % 50 == 0:
+                    print(f'loss {loss}')
+            print(loss)
+        """,
+        """
+        import torch
+        import logging
+
+        logger = logging.getLogger()
+
+        def train(model, loader):
+            for x in loader:
+                loss = model(x).sum()
+                loss.backward()
+                logger.debug('loss %s', loss)
+        """,
     )
     invalid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        y = torch.relu(x)\n"
-        "        print('mean', y.mean())  # here\n        return y\n",
-        "import torch\nimport logging\n\nlogger = logging.getLogger()\n\ndef train(model, loader, criterion):\n"
-        "    for x, y in loader:\n        loss = criterion(model(x), y)\n        loss.backward()\n"
-        "        logger.info('loss %s', loss)  # here\n        text = f'{loss:.3f}'  # here\n"
-        "        print('loss: {}'.format(loss))  # here\n        print('%f' % loss)  # here\n",
-        "import torch\nfrom tqdm import tqdm\n\ndef train(model, loader, writer):\n    bar = tqdm(loader)\n"
-        "    for step, x in enumerate(bar):\n        loss = model(x).mean()\n        loss.backward()\n"
-        "        bar.set_postfix(loss=loss)  # here\n        writer.add_scalar('loss', loss, step)  # here\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                y = torch.relu(x)
+                print('mean', y.mean())  # here
+                return y
+        """,
+        """
+        import torch
+        import logging
+
+        logger = logging.getLogger()
+
+        def train(model, loader, criterion):
+            for x, y in loader:
+                loss = criterion(model(x), y)
+                loss.backward()
+                logger.info('loss %s', loss)  # here
+                text = f'{loss:.3f}'  # here
+                print('loss: {}'.format(loss))  # here
+                print('%f' % loss)  # here
+        """,
+        """
+        import torch
+        from tqdm import tqdm
+
+        def train(model, loader, writer):
+            bar = tqdm(loader)
+            for step, x in enumerate(bar):
+                loss = model(x).mean()
+                loss.backward()
+                bar.set_postfix(loss=loss)  # here
+                writer.add_scalar('loss', loss, step)  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -53,26 +53,74 @@ class TensorMadeInForward(SourceRule):
 
     id = "tensor-made-in-forward"
     valid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def __init__(self):\n"
-        "        super().__init__()\n"
-        "        self.register_buffer('mean', torch.tensor([0.5, 0.5]))\n\n    def forward(self, x):\n"
-        "        a = torch.arange(x.shape[1], device=x.device)\n        b = torch.zeros_like(x) + x.new_zeros(3)\n"
-        "        return x - self.mean + a + b + torch.as_tensor(x)\n",
-        "import torch\n\nmean = torch.tensor([0.5])\n\ndef prepare(n):\n    return torch.arange(n)\n",
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        if torch.rand(1) < 0.5:\n            return x\n        mask = torch.ones(3)\n"
-        "        return torch.relu(x) * mask.to(x.device)\n",
-        "import functools\nimport torch\nfrom torch import nn\n\n@functools.lru_cache\ndef window(n):\n"
-        "    return torch.arange(n)\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        return torch.where(x > 0, x, torch.tensor(0.5)) + window(3) + torch.cat([torch.tensor([]), x])\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer('mean', torch.tensor([0.5, 0.5]))
+
+            def forward(self, x):
+                a = torch.arange(x.shape[1], device=x.device)
+                b = torch.zeros_like(x) + x.new_zeros(3)
+                return x - self.mean + a + b + torch.as_tensor(x)
+        """,
+        """
+        mean = torch.tensor([0.5])
+
+        def prepare(n):
+            return torch.arange(n)
+        """,
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                if torch.rand(1) < 0.5:
+                    return x
+                mask = torch.ones(3)
+                return torch.relu(x) * mask.to(x.device)
+        """,
+        """
+        import functools
+        import torch
+        from torch import nn
+
+        @functools.lru_cache
+        def window(n):
+            return torch.arange(n)
+
+        class Net(nn.Module):
+            def forward(self, x):
+                return torch.where(x > 0, x, torch.tensor(0.5)) + window(3) + torch.cat([torch.tensor([]), x])
+        """,
     )
     invalid = (
-        "import torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        mean = torch.tensor([0.5, 0.5], device=x.device)  # here\n"
-        "        step = torch.arange(x.shape[1])  # here\n        return x - mean + step\n",
-        "import numpy as np\nimport torch\nfrom torch import nn\n\nclass Net(nn.Module):\n    def forward(self, x):\n"
-        "        return x * self.window(x.shape[0])\n\n    def window(self, n):\n"
-        "        return torch.from_numpy(np.hanning(n))  # here\n",
+        """
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                mean = torch.tensor([0.5, 0.5], device=x.device)  # here
+                step = torch.arange(x.shape[1])  # here
+                return x - mean + step
+        """,
+        """
+        import numpy as np
+        import torch
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                return x * self.window(x.shape[0])
+
+            def window(self, n):
+                return torch.from_numpy(np.hanning(n))  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -53,25 +53,115 @@ class TimingIncludesCompilation(SourceRule):
 
     id = "timing-includes-compilation"
     valid = (
-        "import time\nimport torch\n\nf = torch.compile(g)\nf(x)\nt = time.time()\nf(x)\nprint(time.time() - t)\n",
-        "import time\nimport torch\n\nf = torch.compile(g)\nwarm(f, x)\nt = time.time()\nf(x)\nd = time.time() - t\n",
-        "import time\n\nt = time.time()\nf(x)\nprint(time.time() - t)\n",
-        "import time\nimport torch\n\nf = torch.compile(g)\nt = time.time()\nf(x)\ncompile_s = time.time() - t\n",
-        "import time\nimport torch\n\nf = torch.compile(g)\nfor i in range(9):\n    t = time.time()\n    f(x)\n"
-        "    times.append(time.time() - t)\n",
-        "import time\nimport torch\n\nt = time.time()\nf = torch.compile(g)\nprint(time.time() - t)\n",
-        "import re\nimport time\n\nt = time.time()\nf = re.compile(p)\nf(x)\nd = time.time() - t\n",
+        """
+        import time
+        import torch
+
+        f = torch.compile(g)
+        f(x)
+        t = time.time()
+        f(x)
+        print(time.time() - t)
+        """,
+        """
+        import time
+        import torch
+
+        f = torch.compile(g)
+        warm(f, x)
+        t = time.time()
+        f(x)
+        d = time.time() - t
+        """,
+        """
+        import time
+
+        t = time.time()
+        f(x)
+        print(time.time() - t)
+        """,
+        """
+        import time
+        import torch
+
+        f = torch.compile(g)
+        t = time.time()
+        f(x)
+        compile_s = time.time() - t
+        """,
+        """
+        import time
+        import torch
+
+        f = torch.compile(g)
+        for i in range(9):
+            t = time.time()
+            f(x)
+            times.append(time.time() - t)
+        """,
+        """
+        import time
+        import torch
+
+        t = time.time()
+        f = torch.compile(g)
+        print(time.time() - t)
+        """,
+        """
+        import re
+        import time
+
+        t = time.time()
+        f = re.compile(p)
+        f(x)
+        d = time.time() - t
+        """,
     )
     invalid = (
-        "import time\nimport torch\n\nf = torch.compile(g)\nt = time.time()\nf(x)  # here\nprint(time.time() - t)\n",
-        "import time\nimport torch\n\n\n@torch.compile\ndef f(x):\n    return x\n\n\ndef bench(x):\n"
-        "    t0 = time.perf_counter()\n    for _ in range(100):\n        f(x)  # here\n    t1 = time.perf_counter()\n"
-        "    return t1 - t0\n",
-        "from time import monotonic\nimport torch\n\nt = monotonic()\nm = torch.compile(m, mode='max-autotune')\n"
-        "y = m(x)  # here\ny = m(x)\nd = monotonic() - t\n",
-        "import torch\n\nm = torch.compile(m)\nstart, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))\n"
-        "start.record()\nfor _ in range(9):\n    m(x)  # here\nend.record()\ntorch.cuda.synchronize()\n"
-        "print(start.elapsed_time(end))\n",
+        """
+        import time
+        import torch
+
+        f = torch.compile(g)
+        t = time.time()
+        f(x)  # here
+        print(time.time() - t)
+        """,
+        """
+        import time
+        import torch
+
+        @torch.compile
+        def f(x):
+            return x
+
+        def bench(x):
+            t0 = time.perf_counter()
+            for _ in range(100):
+                f(x)  # here
+            t1 = time.perf_counter()
+            return t1 - t0
+        """,
+        """
+        from time import monotonic
+        import torch
+
+        t = monotonic()
+        m = torch.compile(m, mode='max-autotune')
+        y = m(x)  # here
+        y = m(x)
+        d = monotonic() - t
+        """,
+        """
+        m = torch.compile(m)
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        for _ in range(9):
+            m(x)  # here
+        end.record()
+        torch.cuda.synchronize()
+        print(start.elapsed_time(end))
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

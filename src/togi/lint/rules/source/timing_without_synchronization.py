@@ -47,25 +47,95 @@ class TimingWithoutSynchronization(SourceRule):
 
     id = "timing-without-synchronization"
     valid = (
-        "import time\nimport torch\n\nmodel = model.cuda()\nt = time.time()\nmodel(x)\ntorch.cuda.synchronize()\n"
-        "d = time.time() - t\n",
-        "import time\nimport torch\n\nmodel = model.cuda()\nt = time.time()\nloss = model(x).sum().item()\n"
-        "d = time.time() - t\n",
-        "import time\nimport torch\n\nmodel = torch.nn.Linear(3, 3)\nt = time.time()\nmodel(x)\nd = time.time() - t\n",
-        "import time\nimport torch\n\nmodel = model.cuda()\nt = time.time()\ntrain(model)\nd = time.time() - t\n",
-        "import time\nimport torch\n\nx = torch.ones(3, device='cuda')\nt = time.time()\nprint(x + 1)\n"
-        "d = time.time() - t\n",
-        "import time\nimport torch\n\nx = torch.ones(3, device='cuda')\nt = time.time()\nread(path)\n"
-        "d = time.time() - t\n",
+        """
+        import time
+        import torch
+
+        model = model.cuda()
+        t = time.time()
+        model(x)
+        torch.cuda.synchronize()
+        d = time.time() - t
+        """,
+        """
+        import time
+        import torch
+
+        model = model.cuda()
+        t = time.time()
+        loss = model(x).sum().item()
+        d = time.time() - t
+        """,
+        """
+        import time
+        import torch
+
+        model = torch.nn.Linear(3, 3)
+        t = time.time()
+        model(x)
+        d = time.time() - t
+        """,
+        """
+        import time
+        import torch
+
+        model = model.cuda()
+        t = time.time()
+        train(model)
+        d = time.time() - t
+        """,
+        """
+        import time
+        import torch
+
+        x = torch.ones(3, device='cuda')
+        t = time.time()
+        print(x + 1)
+        d = time.time() - t
+        """,
+        """
+        import time
+        import torch
+
+        x = torch.ones(3, device='cuda')
+        t = time.time()
+        read(path)
+        d = time.time() - t
+        """,
     )
     invalid = (
-        "import time\nimport torch\n\nmodel = torch.nn.Linear(3, 3).cuda()\nx = torch.ones(3, device='cuda')\n"
-        "t = time.time()\ny = model(x)\nd = time.time() - t  # here\n",
-        "import time\nimport torch\n\na = torch.ones(9, 9, device='cuda')\nt0 = time.perf_counter()\nb = a @ a\n"
-        "t1 = time.perf_counter()  # here\nprint(t1 - t0)\n",
-        "from timeit import default_timer\nimport torch\n\n\ndef bench(model, x, device='cuda'):\n"
-        "    model.to(device)\n    s = default_timer()\n    for _ in range(10):\n        loss = model(x).sum()\n"
-        "        loss.backward()\n    return default_timer() - s  # here\n",
+        """
+        import time
+        import torch
+
+        model = torch.nn.Linear(3, 3).cuda()
+        x = torch.ones(3, device='cuda')
+        t = time.time()
+        y = model(x)
+        d = time.time() - t  # here
+        """,
+        """
+        import time
+        import torch
+
+        a = torch.ones(9, 9, device='cuda')
+        t0 = time.perf_counter()
+        b = a @ a
+        t1 = time.perf_counter()  # here
+        print(t1 - t0)
+        """,
+        """
+        from timeit import default_timer
+        import torch
+
+        def bench(model, x, device='cuda'):
+            model.to(device)
+            s = default_timer()
+            for _ in range(10):
+                loss = model(x).sum()
+                loss.backward()
+            return default_timer() - s  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

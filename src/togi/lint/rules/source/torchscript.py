@@ -61,25 +61,73 @@ class Torchscript(SourceRule):
 
     id = "torchscript"
     valid = (
-        "import torch\n\nif not torch.jit.is_scripting():\n    f(x)\n",
-        "import torch\n\n\nclass A(torch.nn.Module):\n    scale: torch.jit.Final[int]\n\n    @torch.jit.ignore\n"
-        "    def f(self):\n        pass\n\n    @torch.jit.unused\n    def g(self):\n        pass\n",
-        "import torch\n\n\ndef f(x):\n    if torch.jit.is_tracing():\n        return x\n"
-        "    return torch.jit.annotate(int, x)\n",
-        "import torch\n\nmodel = torch.compile(model)\nprogram = torch.export.load(path)\n",
-        "import jax\n\nf = jax.jit(f)\nscript(f)\ntrace(f)\n",
-        "import torch\n\ny = isinstance(m, torch.jit.ScriptModule)\n\n\n"
-        "def run(m: torch.jit.ScriptModule):\n    return m\n",
-        "import torch\n\nx.trace()\ntorch.trace(x)\n",
+        """
+        if not torch.jit.is_scripting():
+            f(x)
+        """,
+        """
+        class A(torch.nn.Module):
+            scale: torch.jit.Final[int]
+
+            @torch.jit.ignore
+            def f(self):
+                pass
+
+            @torch.jit.unused
+            def g(self):
+                pass
+        """,
+        """
+        def f(x):
+            if torch.jit.is_tracing():
+                return x
+            return torch.jit.annotate(int, x)
+        """,
+        """
+        model = torch.compile(model)
+        program = torch.export.load(path)
+        """,
+        """
+        import jax
+
+        f = jax.jit(f)
+        script(f)
+        trace(f)
+        """,
+        """
+        y = isinstance(m, torch.jit.ScriptModule)
+
+        def run(m: torch.jit.ScriptModule):
+            return m
+        """,
+        """
+        x.trace()
+        torch.trace(x)
+        """,
     )
     invalid = (
-        "import torch\n\nm = torch.jit.script(model)  # here\n",
-        "import torch\n\n\n@torch.jit.script  # here\ndef f(x):\n    return x\n",
-        "from torch import jit\n\nm = jit.freeze(jit.trace(model, x))  # here\n",
-        "import torch\n\nm = torch.jit.load('model.pt', map_location='cpu')  # here\n",
-        "from torch.jit import script as compile_\n\nm = compile_(model)  # here\n",
-        "import torch\n\n\nclass A(torch.jit.ScriptModule):  # here\n    pass\n",
-        "import torch\n\ntorch.jit.save(m, 'model.pt')  # here\n",
+        "m = torch.jit.script(model)  # here",
+        """
+        @torch.jit.script  # here
+        def f(x):
+            return x
+        """,
+        """
+        from torch import jit
+
+        m = jit.freeze(jit.trace(model, x))  # here
+        """,
+        "m = torch.jit.load('model.pt', map_location='cpu')  # here",
+        """
+        from torch.jit import script as compile_
+
+        m = compile_(model)  # here
+        """,
+        """
+        class A(torch.jit.ScriptModule):  # here
+            pass
+        """,
+        "torch.jit.save(m, 'model.pt')  # here",
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -43,18 +43,38 @@ class UnsafeLoad(SourceRule):
 
     id = "unsafe-load"
     valid = (
-        "import torch\n\ntorch.load(path, weights_only=True)\n",
-        "import torch\n\ntorch.load(path, map_location='cpu', weights_only=False)\n",
-        "import torch\n\ntorch.load(path, **options)\n",
-        "import json\n\njson.load(file)\n",
-        "import torch\n\nif TORCH_VERSION >= (2, 6):\n    torch.load(path)\n",
-        "import numpy as np\n\nnp.load(path)\nmodel.load(path)\n",
+        "torch.load(path, weights_only=True)",
+        "torch.load(path, map_location='cpu', weights_only=False)",
+        "torch.load(path, **options)",
+        """
+        import json
+
+        json.load(file)
+        """,
+        """
+        if TORCH_VERSION >= (2, 6):
+            torch.load(path)
+        """,
+        """
+        import numpy as np
+
+        np.load(path)
+        model.load(path)
+        """,
     )
     invalid = (
-        "import torch\n\nstate = torch.load('x.pt')  # here\n",
-        "import torch\n\nmodel.load_state_dict(torch.load(path, map_location='cpu')['model'])  # here\n",
-        "from torch import load\n\nload(path)  # here\n",
-        "import torch, pickle\n\ntorch.load(path, 'cpu', pickle)  # here\n",
+        "state = torch.load('x.pt')  # here",
+        "model.load_state_dict(torch.load(path, map_location='cpu')['model'])  # here",
+        """
+        from torch import load
+
+        load(path)  # here
+        """,
+        """
+        import torch, pickle
+
+        torch.load(path, 'cpu', pickle)  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -49,20 +49,42 @@ class ZeroGradToZeros(SourceRule):
 
     id = "zero-grad-to-zeros"
     valid = (
-        "optimizer.zero_grad()\n",
-        "optimizer.zero_grad(set_to_none=True)\n",
-        "optimizer.zero_grad(set_to_none=flag)\n",
-        "for buffer in buffers:\n    buffer.zero_()\n",
-        "for p in model.parameters():\n    p.grad[mask].zero_()\n",
-        "x.grad.zero_()\n",
-        "for p in model.parameters():\n    p.grad = None\n",
+        "optimizer.zero_grad()",
+        "optimizer.zero_grad(set_to_none=True)",
+        "optimizer.zero_grad(set_to_none=flag)",
+        """
+        for buffer in buffers:
+            buffer.zero_()
+        """,
+        """
+        for p in model.parameters():
+            p.grad[mask].zero_()
+        """,
+        "x.grad.zero_()",
+        """
+        for p in model.parameters():
+            p.grad = None
+        """,
     )
     invalid = (
-        "optimizer.zero_grad(set_to_none=False)  # here\n",
-        "model.zero_grad(False)  # here\n",
-        "for p in model.parameters():\n    if p.grad is not None:\n        p.grad.zero_()  # here\n",
-        "for group in optimizer.param_groups:\n    for p in group['params']:\n        p.grad.data.zero_()  # here\n",
-        "while True:\n    step()\n    with torch.no_grad():\n        w.grad.zero_()  # here\n",
+        "optimizer.zero_grad(set_to_none=False)  # here",
+        "model.zero_grad(False)  # here",
+        """
+        for p in model.parameters():
+            if p.grad is not None:
+                p.grad.zero_()  # here
+        """,
+        """
+        for group in optimizer.param_groups:
+            for p in group['params']:
+                p.grad.data.zero_()  # here
+        """,
+        """
+        while True:
+            step()
+            with torch.no_grad():
+                w.grad.zero_()  # here
+        """,
     )
 
     def check(self, source: Source) -> Iterable[Finding]:

@@ -1,0 +1,214 @@
+"""The rule ``softmax-before-cross-entropy``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.loaders import assigned
+from togi.lint.source.references import reaching
+from togi.lint.source.syntax import argument
+from togi.lint.source.value import Kind, excerpt
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_LOSSES = ("torch.nn.CrossEntropyLoss", "torch.nn.modules.loss.CrossEntropyLoss")
+_SOFTMAX = {
+    **{f"torch.{place}softmax": "softmax" for place in ("", "nn.functional.", "special.", "Tensor.")},
+    **{f"torch.{place}log_softmax": "log_softmax" for place in ("", "nn.functional.", "special.", "Tensor.")},
+    "torch.nn.Softmax": "softmax",
+    "torch.nn.Softmax2d": "softmax",
+    "torch.nn.LogSoftmax": "log_softmax",
+}
+_SAME_NUMBERS = frozenset("view reshape float squeeze contiguous flatten transpose permute to cpu cuda clone".split())
+_DEPTH = 5
+_MESSAGE = {
+    "softmax": "is a softmax already, and cross-entropy takes one of its own: the gradients shrink, and the loss of a "
+    "perfect answer is far from 0",
+    "log_softmax": "is a log_softmax already, and cross-entropy takes one of its own: the second changes nothing and "
+    "costs another pass over the logits",
+}
+_REMEDY = {
+    "softmax": "hand over the logits, and take the softmax only where probabilities are read",
+    "log_softmax": "hand over the logits, or keep the log-probabilities and use torch.nn.functional.nll_loss "
+    "(torch.nn.NLLLoss)",
+}
+
+
+class SoftmaxBeforeCrossEntropy(SourceRule):
+    """Cross-entropy of what went through a softmax.
+
+    What it reports: ``nn.CrossEntropyLoss`` and ``F.cross_entropy`` whose input is the result of ``softmax`` or
+    ``log_softmax``: of a function, a method or a layer, of a name that was given it, of an ``nn.Sequential`` that ends
+    with such a layer, or of a model of this file whose ``forward`` returns it in every case.
+
+    Why it costs: cross-entropy takes the ``log_softmax`` of its input itself. A softmax before it squeezes the logits
+    into 0 to 1, so that the gradients are small and the loss of a perfect answer over 1,000 classes is still 5.9; the
+    model learns slowly or not at all, and nothing is raised. A ``log_softmax`` before it is merely computed twice.
+
+    When it stays silent: only the target is a softmax (distillation), the value comes by several paths, ``NLLLoss``,
+    and models that another file defines.
+
+    Example::
+
+        loss = F.cross_entropy(torch.softmax(model(x), dim=1), y)
+
+    Use instead::
+
+        loss = F.cross_entropy(model(x), y)
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.CrossEntropyLoss.html
+    """
+
+    id = "softmax-before-cross-entropy"
+    valid = (
+        """
+        import torch.nn.functional as F
+
+        loss = F.cross_entropy(model(x), y)
+        distilled = F.cross_entropy(student(x), F.softmax(teacher(x), dim=1))
+        negative = F.nll_loss(F.log_softmax(model(x), dim=1), y)
+        """,
+        """
+        import torch
+        import torch.nn.functional as F
+
+        def loss(model, x, y, normalized):
+            out = model(x)
+            if normalized:
+                out = torch.softmax(out, dim=1)
+            return F.cross_entropy(out, y)
+        """,
+        """
+        from torch import nn
+
+        class Net(nn.Module):
+            def forward(self, x):
+                if self.training:
+                    return self.head(x)
+                return self.head(x).softmax(-1)
+
+        loss = nn.CrossEntropyLoss()(Net()(x), y)
+        """,
+        """
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(3, 3), nn.LogSoftmax(dim=1))
+        loss = nn.NLLLoss()(model(x), y)
+        """,
+    )
+    invalid = (
+        """
+        import torch
+        import torch.nn.functional as F
+
+        probabilities = torch.softmax(logits, dim=1)
+        loss = F.cross_entropy(probabilities, y)  # here
+        """,
+        """
+        from torch import nn
+
+        model = nn.Sequential(nn.Linear(3, 3), nn.Softmax(dim=1)).to(device)
+        criterion = nn.CrossEntropyLoss()
+
+        def train(loader, optimizer):
+            for x, y in loader:
+                loss = criterion(model(x), y)  # here
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+        """,
+        """
+        import torch.nn.functional as F
+        from torch import nn
+
+        class Net(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.head = nn.Linear(3, 3)
+
+            def forward(self, x):
+                x = self.head(x)
+                return F.log_softmax(x, dim=1)
+
+        model = Net()
+        out = model(x)
+        loss = nn.CrossEntropyLoss(label_smoothing=0.1)(out, y)  # here
+        """,
+        """
+        import torch
+        import torch.nn.functional as F
+
+        def loss(x: torch.Tensor, y):
+            return F.cross_entropy(input=x.softmax(-1).view(-1, 10), target=y)  # here
+        """,
+    )
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        if "oftmax" not in source.text or not ("cross_entropy" in source.text or "CrossEntropyLoss" in source.text):
+            return
+        for call in source.nodes(ast.Call):
+            given = argument(call, "input", 0)
+            if given is None or not _is_cross_entropy(source, call):
+                continue
+            kind = _softmax(source, given, _DEPTH)
+            if kind is not None:
+                yield source.finding(self.id, call, f"{excerpt(given, 40)} {_MESSAGE[kind]}", _REMEDY[kind])
+
+
+def _is_cross_entropy(source: Source, call: ast.Call) -> bool:
+    if source.qualified(call.func) == "torch.nn.functional.cross_entropy":
+        return True
+    callee = source.value(call.func)
+    return callee.kind is Kind.MODULE and callee.certain and callee.qualified in _LOSSES
+
+
+def _softmax(source: Source, node: ast.expr, depth: int) -> str | None:
+    """``softmax`` or ``log_softmax`` where ``node`` is evidently the result of one; None where it may be another."""
+    if depth == 0:
+        return None
+    if isinstance(node, ast.Name):
+        made = reaching(source, node)
+        return _softmax(source, made, depth - 1) if made is not None else None
+    if not isinstance(node, ast.Call):
+        return None
+    name = source.qualified(node.func) or ""
+    if name in _SOFTMAX:
+        return _SOFTMAX[name] if not name.startswith("torch.nn.Soft") else None  # the layer itself, not its result
+    if isinstance(node.func, ast.Attribute) and node.func.attr in _SAME_NUMBERS:
+        return _softmax(source, node.func.value, depth - 1)
+    return _of_module(source, node.func, depth)
+
+
+def _of_module(source: Source, func: ast.expr, depth: int) -> str | None:
+    """What calling a module returns."""
+    module = source.value(func)
+    if module.kind is not Kind.MODULE or not module.certain:
+        return None
+    if isinstance(module.definition, ast.ClassDef):
+        forward = source.classes.method(module.definition, "forward")
+        returns = (
+            [one for one in source.walk(forward, ast.Return) if source.function(one) is forward] if forward else []
+        )
+        return _agreed({_softmax(source, one.value, depth - 1) if one.value else None for one in returns})
+    if module.qualified == "torch.nn.Sequential":
+        return _agreed({_last_layer(source, one) for one in assigned(source, func)})
+    return _SOFTMAX.get(module.qualified or "")
+
+
+def _last_layer(source: Source, made: ast.expr) -> str | None:
+    """The softmax with which ``nn.Sequential(...)`` ends, behind ``.to(device)`` and the like."""
+    while isinstance(made, ast.Call) and isinstance(made.func, ast.Attribute) and isinstance(made.func.value, ast.Call):
+        made = made.func.value
+    if not isinstance(made, ast.Call) or source.qualified(made.func) != "torch.nn.Sequential" or not made.args:
+        return None
+    last = made.args[-1]
+    return _SOFTMAX.get(source.qualified(last.func) or "") if isinstance(last, ast.Call) else None
+
+
+def _agreed(kinds: set[str | None]) -> str | None:
+    return kinds.pop() if len(kinds) == 1 else None
