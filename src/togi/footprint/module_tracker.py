@@ -11,6 +11,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from functools import cache
 from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
@@ -94,10 +95,15 @@ class ModuleTracker:
         self._stepping = False
 
 
+@cache
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((*_OWN, "<"))
+
+
 def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
     """Frames outside torch and togi, innermost first."""
     while frame is not None:
-        if not frame.f_code.co_filename.startswith((*_OWN, "<")):
+        if _is_users(frame.f_code.co_filename):
             yield frame
         frame = frame.f_back
 

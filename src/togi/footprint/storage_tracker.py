@@ -12,6 +12,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any
 
 import torch
@@ -62,6 +63,11 @@ def category_of(lifetime: StorageLifetime, backward_at: int | None, kept: Contai
     return Category(lifetime.category) if lifetime.category else Category.TEMPORARY
 
 
+@cache
+def _name(operator: Any) -> str:
+    return str(operator)
+
+
 @dataclass
 class StorageTracker(DispatchObserver):
     """A context manager round the run. ``add_existing`` what is there before it, then run."""
@@ -101,7 +107,7 @@ class StorageTracker(DispatchObserver):
             self._read(tensor)
         results = operator(*args, **kwargs)
         for tensor in operands((results,)):
-            self._track(tensor, op=str(operator), where=self._now)
+            self._track(tensor, op=_name(operator), where=self._now)
         return results
 
     def _read(self, tensor: Tensor) -> None:

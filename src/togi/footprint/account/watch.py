@@ -14,6 +14,7 @@ import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import cache
 from types import FrameType
 from typing import Any, NamedTuple, Self
 
@@ -190,8 +191,9 @@ def _nodes_below(root: Any) -> Iterator[Any]:
 
 def _saved_by(node: Any) -> Iterator[tuple[str, Tensor]]:
     """What can be named without side effects: values behind hooks stay packed, for unpacking may compute them anew."""
-    for attribute in dir(node):
-        if attribute.startswith(_RAW) and not _hooked(getattr(node, attribute)):
+    kind: Any = type(node)
+    for attribute in _saved_attributes(kind):
+        if not _hooked(getattr(node, attribute)):
             name = attribute.removeprefix(_RAW)
             try:
                 value = getattr(node, "saved_tensors" if name == "tensors" else f"_saved_{name}", None)
@@ -200,6 +202,11 @@ def _saved_by(node: Any) -> Iterator[tuple[str, Tensor]]:
             for tensor in value if isinstance(value, tuple | list) else (value,):
                 if isinstance(tensor, Tensor):
                     yield name, tensor
+
+
+@cache
+def _saved_attributes(kind: type) -> tuple[str, ...]:
+    return tuple(attribute for attribute in dir(kind) if attribute.startswith(_RAW))
 
 
 def _hooked(raw: Any) -> bool:

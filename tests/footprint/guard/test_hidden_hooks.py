@@ -26,7 +26,7 @@ def test_who_installed_is_named() -> None:
     given = torch.randn(4, requires_grad=True)
     with (
         pytest.raises(
-            HiddenHooksError, match=r"gradients are compared.*test_guard_hooks\.py:\d+ in test_who"
+            HiddenHooksError, match=r"gradients are compared.*test_hidden_hooks\.py:\d+ in test_who"
         ) as caught,
         togi.no_hidden_hooks("gradients are compared"),
         save_on_cpu(),
