@@ -14,7 +14,7 @@ from togi.core.errors import SubjectError, UnknownNameError
 from togi.core.records import Interval
 from togi.lint.calls import EXAMINE, ModuleRequest
 from togi.lint.finding import Cost, Finding
-from togi.lint.module import check
+from togi.lint.module import check, measured_fix
 from togi.lint.module.check import check_module
 from togi.lint.module.measured_fix import MeasuredFix
 from togi.subject.inputs import Subject
@@ -223,3 +223,30 @@ def test_measuring_tries_the_technique(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_nothing_is_measured_for_a_device_that_is_not_here() -> None:
     assert "Nothing was measured" in notes(norms().eval(), IMAGE, measure=True)
+
+
+def test_a_fix_that_is_not_faithful_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Off by half a per mille: too little to see, too much for rounding."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    original = measured_fix.technique("merge_branches")
+
+    class Wrong(nn.Module):
+        def __init__(self, inner: nn.Module) -> None:
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, *args: Any, **kwargs: Any) -> Any:
+            return torch.utils._pytree.tree_map(lambda t: t * 1.0005, self.inner(*args, **kwargs))
+
+    class Technique:
+        def apply(self, candidate: Any, options: Any) -> Any:
+            merged = original.apply(candidate, options)
+            return merged.with_(module=Wrong(merged.module))
+
+    monkeypatch.setattr(measured_fix, "technique", lambda _: Technique())
+    order = {"measure": True, "measure_s": 0.5, "select": ["mergeable-branches"], "rows": 1}
+    answer = check_module(Subject(Branches().eval(), IMAGE), order)
+    _, attempts = answer["report"]["tables"]
+    assert "times as far from the truth" in str(attempts["rows"][0])
+    (found,) = answer["findings"]
+    assert not found["cost"]["measured"]

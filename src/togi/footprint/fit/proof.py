@@ -9,22 +9,19 @@ module's own, the unit by which togi judges everything else.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from togi.core.quantities import first_line
 from togi.decide.faithful import within
 from togi.footprint.fit.result import Proof
 from togi.footprint.step import Step
-from togi.torch_internals.pytree import tree_flatten
-from togi.verify.compare import identical, plain
-from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
-from togi.verify.units import FEW, error_in_units
+from togi.verify.compare import identical
+from togi.verify.own_error import OwnError, seeded_outputs
 
-_NUDGES = 8
 _NAMED = 10
 """Differences that a proof lists."""
 
@@ -107,10 +104,15 @@ class Outputs:
     structure: Any
     """What else is returned."""
     seed: int
-    note: str = ""
-    """Why there is no float64 to compare with."""
-    _truth: list[Tensor] | None = None
-    _nudges: list[list[Tensor]] = field(default_factory=list)
+
+    @cached_property
+    def own_error(self) -> OwnError:
+        return OwnError(self.step.module, self.step.sample, self.tensors, self.seed)
+
+    @property
+    def note(self) -> str:
+        """Why there is no float64 to compare with."""
+        return self.own_error.note
 
     def compare(self, tensors: Sequence[Tensor], structure: Any) -> Proof:
         """``exact``, or the largest error in units of the module's own."""
@@ -120,47 +122,9 @@ class Outputs:
         different = [at for at, (a, b) in enumerate(zip(tensors, self.tensors, strict=True)) if not identical(a, b)]
         if not different:
             return Proof(exact=True, outputs=len(tensors))
-        self._make_truth()
-        errors = {at: self._units(at, tensors[at]) for at in different}
+        errors = {at: self.own_error.units(at, tensors[at]) for at in different}
         differences = tuple(f"output {at}: {units:.2g} times the module's own error" for at, units in errors.items())
         return Proof(exact=False, outputs=len(tensors), units=max(errors.values()), differences=differences[:_NAMED])
-
-    def _units(self, at: int, found: Tensor) -> float:
-        assert self._truth is not None
-        nudges = [nudge[at] for nudge in self._nudges]
-        return error_in_units(found, self._truth[at], self.tensors[at], nudges)
-
-    def _make_truth(self) -> None:
-        if self._truth is not None:
-            return
-        module, sample = self.step.module, self.step.sample
-        try:
-            with torch.no_grad(), float64_arithmetic(), torch.random.fork_rng():
-                torch.manual_seed(self.seed)
-                wider = widened(module, str(self.tensors[0].device))
-                given = widened_inputs(sample, str(self.tensors[0].device))
-                truth = split_output(wider(*given.args, **given.kwargs))[0]
-            if [t.shape for t in truth] != [t.shape for t in self.tensors]:
-                raise ValueError("its outputs have other shapes in float64")
-        except Exception as error:  # foreign code: a forward may insist on its own dtype
-            self.note = f"It does not run in float64 ({first_line(error)}): outputs are compared with its own, nudged."
-            truth = [wide(plain(t)) for t in self.tensors]
-        self._truth = truth
-        if self.note or any(t.numel() < FEW for t in self.tensors):
-            self._nudges = [found for k in range(_NUDGES) if (found := self._nudged(k))]
-
-    def _nudged(self, number: int) -> list[Tensor]:
-        """Outputs with weights and inputs moved by a rounding: what any order of evaluation may give."""
-        try:
-            module = nudged(self.step.module, self.seed + number)
-            given = nudged_inputs(self.step.sample, self.seed + number)
-            with torch.no_grad(), torch.random.fork_rng():
-                torch.manual_seed(self.seed)
-                found = split_output(module(*given.args, **given.kwargs))[0]
-        except Exception as error:  # foreign code: a module may insist on exact values
-            self.note = self.note or f"The module's own error could not be sampled ({first_line(error)})."
-            return []
-        return found if [t.shape for t in found] == [t.shape for t in self.tensors] else []
 
 
 def faithful(proof: Proof) -> bool:
@@ -170,13 +134,4 @@ def faithful(proof: Proof) -> bool:
 
 def outputs_of(step: Step, seed: int) -> tuple[list[Tensor], Any]:
     """Tensors that one pass returns, and the structure around them."""
-    with torch.no_grad(), torch.random.fork_rng():
-        torch.manual_seed(seed)
-        return split_output(step.module(*step.sample.args, **step.sample.kwargs))
-
-
-def split_output(output: Any) -> tuple[list[Tensor], Any]:
-    """Tensors, and what else there is as text, in which objects count by their class."""
-    leaves, form = tree_flatten(output)
-    others = [repr(leaf) if isinstance(leaf, bool | int | float | str | None) else type(leaf) for leaf in leaves]
-    return [leaf for leaf in leaves if isinstance(leaf, Tensor)], (str(form), str(others))
+    return seeded_outputs(step.module, step.sample, seed)

@@ -1,6 +1,6 @@
 """A fix, measured: a technique applied alone, taking turns with the module as it is, in this process.
 
-The result is verified roughly only (no output may be further off than rounding explains); ``togi tune`` proves it.
+Its outputs for one sample must be faithful (``decide.faithful``); ``togi tune`` proves more.
 """
 
 from __future__ import annotations
@@ -11,20 +11,21 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import nn
 
 from togi.core.errors import Refused
 from togi.core.records import Interval, Record, Scalar
+from togi.decide.faithful import MAX_UNITS, within
 from togi.decide.faster import WITHIN_PROCESS, Speed
 from togi.lint.calls import MEASURE_S
 from togi.lint.module.context import ModuleContext
 from togi.measure import Turn, compare, take_turn, warm
 from togi.techniques import technique
+from togi.verify.own_error import OwnError, seeded_outputs
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs
 
-FARTHEST = 1e-3
-"""Largest difference, relative to the outputs' root mean square, of a technique that is exact up to rounding."""
 BUDGET_S = MEASURE_S
 
 
@@ -86,8 +87,10 @@ def measure_fix(
     except Exception as error:  # foreign code: a technique and what it calls
         return MeasuredFix(technique=name, options=options, why_not=f"{type(error).__name__}: {error}")
     with torch.no_grad():
-        if (off := _difference(start.module, fixed.module, start.samples[0])) > FARTHEST:
-            return MeasuredFix(technique=name, options=options, why_not=f"its output is off by {off:.1e}")
+        off = _error_in_units(start.module, fixed.module, start.samples[0], seed)
+        if not within(off):
+            why_not = f"its output is {off:.3g} times as far from the truth as the module's own (limit {MAX_UNITS:g})"
+            return MeasuredFix(technique=name, options=options, why_not=why_not)
         found = _race(start.module, fixed.module, start.samples, context.device, seed, budget_s)
     return MeasuredFix(technique=name, options=options, speedup_x=found)
 
@@ -113,26 +116,19 @@ def _race(
     seed: int,
     budget_s: float,
 ) -> Interval | None:
-    lanes = [_Here("original", original, samples, device), _Here("fixed", fixed, samples, device)]
-    for lane in lanes:
-        warm(lane.call, samples, limit_s=budget_s / 4, device=device)
-    return compare(lanes[0], lanes[1], budget_s=budget_s, seed=seed, criterion=WITHIN_PROCESS).entry("fixed").speedup_x
+    runners = [_Here("original", original, samples, device), _Here("fixed", fixed, samples, device)]
+    for runner in runners:
+        warm(runner.call, samples, limit_s=budget_s / 4, device=device)
+    return (
+        compare(runners[0], runners[1], budget_s=budget_s, seed=seed, criterion=WITHIN_PROCESS).entry("fixed").speedup_x
+    )
 
 
-def _difference(original: Callable[..., Any], fixed: Callable[..., Any], sample: Inputs) -> float:
-    """Largest root-mean-square difference of an output, relative to the original's; infinite where forms differ."""
-    from togi.subject.behaviour import tensors
-
-    one = sample.clone()
-    other = sample.clone()
-    pairs = [tensors(original(*one.args, **one.kwargs)), tensors(fixed(*other.args, **other.kwargs))]
-    if len(pairs[0]) != len(pairs[1]):
+def _error_in_units(original: nn.Module, fixed: nn.Module, sample: Inputs, seed: int) -> float:
+    """Of the worst output, in units of the original's own error; infinite where the structure differs."""
+    outputs, structure = seeded_outputs(original, sample.clone(), seed)
+    found, structure_found = seeded_outputs(fixed, sample.clone(), seed)
+    if structure != structure_found or [(t.shape, t.dtype) for t in outputs] != [(t.shape, t.dtype) for t in found]:
         return math.inf
-    worst = 0.0
-    for truth, found in zip(*pairs, strict=True):
-        if truth.shape != found.shape or truth.dtype != found.dtype:
-            return math.inf
-        if truth.is_floating_point() and truth.numel():
-            scale = truth.double().square().nanmean().sqrt().clamp_min(1e-30)
-            worst = max(worst, float((truth.double() - found.double()).square().nanmean().sqrt() / scale))
-    return worst
+    own = OwnError(original, sample, outputs, seed)
+    return max((own.units(at, tensor) for at, tensor in enumerate(found)), default=0.0)
