@@ -120,6 +120,8 @@ def test_a_claim_about_memory_too_holds_in_part_where_one_of_the_two_holds() -> 
     assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.99, 1.01), less)[0] is Verdict.HOLDS_IN_PART
     assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(1.2, 1.3), less[::-1])[0] is Verdict.HOLDS_IN_PART
     assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.99, 1.01), less[::-1])[0] is Verdict.REFUTED
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.9, 1.4), less)[0] is Verdict.HOLDS_IN_PART
+    assert judge(no_grad, EXPERIMENT, FAITHFUL, timing(0.9, 1.4), less[::-1])[0] is Verdict.UNTESTED
 
 
 def test_a_name_that_is_neither_a_claim_nor_a_technique_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -4,9 +4,20 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from made_up_study import HOSTILE, hostile_study, made_up_study
+from made_up_study import (
+    CHANNELS_LAST,
+    FOLD,
+    HOSTILE,
+    INFERENCE,
+    OPENVINO,
+    hostile_study,
+    made_up_study,
+    ran,
+    recipe,
+    timed,
+)
 
-from togi.core.records import Study
+from togi.core.records import Interval, Study
 from togi.render.html import study_html
 from togi.render.html.charts import Axis, tick_label
 from togi.render.rows import rows
@@ -52,6 +63,39 @@ def test_a_study_without_trials_is_shown_too() -> None:
     page = study_html(empty)
     assert "Nothing could be chosen." in page
     assert "<tbody" not in page
+
+
+def test_headline_tile_and_row_of_the_chosen_agree() -> None:
+    """The time of eager is that of the chosen recipe's own rounds, not of its own trial at another moment."""
+    study = made_up_study()
+    chosen = study.trials[-1].model_copy(update={"timing": timed(20.0, 3.0, half=0.01)})
+    page = study_html(study.model_copy(update={"trials": (*study.trials[:-1], chosen)}))
+    eager_ms = float(re.search(r"eager ([\d.]+) ms in the same rounds", page)[1])  # type: ignore[index]
+    assert eager_ms / 20.0 == pytest.approx(3.0, rel=0.03)
+    assert "<strong>3.00&times;</strong><span>the speed of eager (2.97-3.03)</span>" in page
+    assert "3.00x<small>2.97-3.03</small>" in page
+
+
+def test_the_chosen_recipe_lies_on_the_line_or_the_page_says_why_another_was_not_chosen() -> None:
+    study = made_up_study()
+    page = study_html(study)
+    assert re.search(r'class="point mark chosen"', page)
+    assert "looks faster" not in page
+    other = ran(recipe(FOLD, CHANNELS_LAST, OPENVINO, INFERENCE), 13.1, 3.19, 2.0, (50.0, 9.5))
+    beaten = study_html(study.model_copy(update={"trials": (*study.trials, other)}))
+    assert "Not chosen though it looks faster: fold_batch_norm + channels_last + openvino" in beaten
+
+
+def test_intervals_without_ends_are_words() -> None:
+    study = made_up_study()
+    timing = timed(20.0, 1.4)
+    endless = Interval(median=1.4, low=0.0, high=float("inf"))
+    timing = timing.model_copy(update={"speedup_x": endless, "latency_ms": endless})
+    rough = study.trials[1].model_copy(update={"timing": timing})
+    page = study_html(study.model_copy(update={"trials": (study.trials[0], rough)}))
+    assert "inf" not in re.sub(r"inference|infinit\w+", "", page.partition("<body>")[2].partition("<script>")[0])
+    assert "not measured well enough" in page
+    assert "too few rounds" in page
 
 
 def test_extreme_numbers_do_not_break_figures() -> None:

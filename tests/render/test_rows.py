@@ -3,15 +3,15 @@ from __future__ import annotations
 import pytest
 from made_up_study import BF16, CHANNELS_LAST, FOLD, INFERENCE, NO_GRAD, OPENVINO, made_up_study, ran, recipe, timed
 
-from togi.core.records import Noise, Outcome, Trial
+from togi.core.records import Interval, Noise, Outcome, Timing, Trial
 from togi.render.attribution import effects
-from togi.render.rows import counts, mends, pareto_front, rows, speed, warnings
+from togi.render.rows import counts, looks_faster, mends, pareto_front, rows, speed, warnings
 
 
-def test_measured_recipes_come_first_by_latency() -> None:
+def test_measured_recipes_come_first_by_speed_up() -> None:
     found = rows(made_up_study())
-    latencies = [row.trial.timing.latency_ms.median for row in found if row.trial.eligible and row.trial.timing]
-    assert latencies == sorted(latencies)
+    speedups = [row.speedup_x.median if row.speedup_x else 1.0 for row in found if row.trial.eligible]
+    assert speedups == sorted(speedups, reverse=True)
     assert [row.trial.eligible for row in found] == [True] * 10 + [False] * 7
 
 
@@ -85,3 +85,52 @@ def test_the_reference_relates_to_nothing() -> None:
     reference = next(row for row in rows(kept) if row.reference)
     assert reference.speedup_x is None
     assert reference.verdict == "chosen (as it was)"
+
+
+def test_the_time_of_eager_is_that_of_the_same_rounds() -> None:
+    """On a machine that slowed down by half between two trials, each row's ratio is still that of its own times."""
+    drifted = timed(20.0, 3.0, half=0.01)
+    study = made_up_study()
+    trials = (study.trials[0], study.trials[5].model_copy(update={"timing": drifted}))
+    chosen = next(row for row in rows(study.model_copy(update={"trials": trials})) if row.chosen)
+    assert chosen.eager_ms == pytest.approx(60.0, rel=0.02)
+    assert chosen.trial.timing is not None
+    assert chosen.eager_ms / chosen.trial.timing.latency_ms.median == pytest.approx(3.0, rel=0.03)
+
+
+def test_why_a_recipe_that_looks_faster_was_not_chosen() -> None:
+    study = made_up_study()
+    assert looks_faster(study, rows(study)) == ()
+    narrowly = ran(recipe(FOLD, CHANNELS_LAST, OPENVINO, INFERENCE), 13.1, 3.19, 2.0, (58.0, 9.5))
+    unsure = ran(recipe(CHANNELS_LAST, OPENVINO, NO_GRAD), 12.0, 3.4, 2.0, (58, 9), timing=unmeasured(3.4))
+    beside = study.model_copy(update={"trials": (*study.trials, narrowly, unsure)})
+    said = looks_faster(beside, rows(beside))
+    assert len(said) == 2
+    assert "fold_batch_norm + channels_last + openvino + inference_mode (3.19x, 3.13-3.25)" in said[1]
+    assert "two processes of one recipe may differ" in said[1]
+    assert "channels_last + openvino + no_grad (3.40x, too few rounds)" in said[0]
+    assert "not beyond doubt" in said[0]
+
+
+def test_too_few_rounds_are_said_in_words() -> None:
+    study = made_up_study()
+    trial = ran(recipe(CHANNELS_LAST, OPENVINO, NO_GRAD), 12.0, 3.4, 2.0, (58, 9), timing=unmeasured(3.4))
+    row = next(row for row in rows(study.model_copy(update={"trials": (trial,)})))
+    assert row.verdict == "not measured well enough"
+    assert row.explanation.startswith("about 3.40x the speed, from too few rounds to conclude anything")
+
+
+def test_the_reference_is_one_whatever_its_saved_form_took() -> None:
+    """The proof of a kept original measures its saved form, which may be slower; it stays the first of the two."""
+    reference = ran(recipe(NO_GRAD), 80.0, 0.5, 1.0, (18, 22))
+    slower = ran(recipe(CHANNELS_LAST, NO_GRAD), 50.0, 0.86, 1.0, (17, 22))
+    found = rows(made_up_study().model_copy(update={"trials": (reference, slower), "best": recipe(NO_GRAD)}))
+    assert [row.trial for row in found] == [reference, slower]
+    assert [row.front for row in found] == [True, True]
+
+
+def unmeasured(speedup_x: float) -> Timing:
+    """Too few rounds: the intervals have no ends."""
+    timing = timed(10.0, speedup_x)
+    endless = Interval(median=speedup_x, low=0.0, high=float("inf"))
+    return timing.model_copy(update={"speedup_x": endless, "latency_ms": endless})

@@ -59,7 +59,7 @@ def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:
         "reason": trial.reason,
         "verdict": row.verdict if row else "measured again later",
         "latency_ms": timing.latency_ms.model_dump() if timing else None,
-        "original_ms": row.original_ms if row else None,
+        "reference_ms": row.eager_ms if row else None,
         "speedup_x": timing.speedup_x.model_dump() if timing else None,
         "idle_bytes": footprint.idle_bytes if footprint else None,
         "peak_bytes": footprint.peak_bytes if footprint else None,

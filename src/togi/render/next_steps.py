@@ -16,7 +16,7 @@ def how_to_load(artifact: str) -> str:
 def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
     """Commands with what each would bring, the most useful first."""
     if study.best is not None and artifact is None and study.command:
-        yield f"keep it: {study.command} --out NAME.togi  (goes on from the journal, nothing is tried twice)"
+        yield f"keep it: {study.command} --out NAME.togi  (resumes: nothing is tried twice)"
     yield from _mends(study)
     yield from _approximate(study)
     if any(row.trial.outcome is Outcome.UNSTABLE for row in rows(study)):

@@ -43,8 +43,8 @@ class Row:
         return self.trial.timing.speedup_x if self.trial.timing and not self.reference else None
 
     @property
-    def original_ms(self) -> float | None:
-        """The original's time in the rounds in which this recipe was measured: what its speed-up relates to."""
+    def eager_ms(self) -> float | None:
+        """The reference's time in the rounds in which this recipe was measured: what its speed-up relates to."""
         rounds = self.trial.timing.rounds_ms if self.trial.timing else ()
         return statistics.median(reference for reference, _ in rounds) if rounds else None
 
@@ -139,8 +139,16 @@ def pareto_front(trials: Iterable[Trial]) -> frozenset[Recipe]:
 
     Milliseconds of different moments are not compared: a machine drifts by more than recipes differ by.
     """
-    faithful = [trial for trial in trials if trial.error is None or trial.error.faithful]
+    faithful = [_as_reference(trial) for trial in trials if trial.error is None or trial.error.faithful]
     return frozenset(trial.recipe for trial in front(faithful) if trial.footprint is not None)
+
+
+def _as_reference(trial: Trial) -> Trial:
+    """The reference's speed-up is 1 by definition, whatever its saved form took beside it; others stay as they are."""
+    if not trial.recipe.is_reference or trial.timing is None:
+        return trial
+    timing = trial.timing.model_copy(update={"speedup_x": Interval(median=1.0, low=1.0, high=1.0)})
+    return trial.model_copy(update={"timing": timing})
 
 
 def counts(found: Sequence[Row]) -> dict[Outcome, int]:
@@ -178,7 +186,7 @@ def mends(study: Study) -> dict[str, tuple[str, ...]]:
 def _order(row: Row) -> tuple[int, float, str]:
     timing = row.trial.timing
     if row.trial.eligible and timing is not None:
-        return 0, -timing.speedup_x.median, row.trial.recipe.label
+        return 0, -(row.speedup_x.median if row.speedup_x else 1.0), row.trial.recipe.label
     return 1 + list(Outcome).index(row.trial.outcome), 0.0, row.trial.recipe.label
 
 

@@ -80,12 +80,12 @@ def results(shown: Sequence[Row], *, wide: bool) -> Table:
     """The measured recipes. Every line's milliseconds and its speed-up come from the same rounds."""
     notes = [
         f"faster: the whole 95% interval of the speed-up lies above {times(BETWEEN_PROCESSES.band_x)} (beyond doubt)",
-        "original: plain eager under no_grad in the same rounds, in ms",
+        "eager: plain eager under no_grad in the same rounds, in ms",
         "error: in multiples of eager's own, which is plain eager against float64",
         "memory: idle + peak of a call",
     ]
     if wide:
-        made = table("recipe", "ms", "original", "speed-up", "error", "memory", "verdict", left=("verdict",))
+        made = table("recipe", "ms", "eager", "speed-up", "error", "memory", "verdict", left=("verdict",))
     else:
         made = table("recipe", "ms", "speed-up", "error", "memory")
     for row in shown:
@@ -138,14 +138,14 @@ def _wide(row: Row) -> tuple[Text, ...]:
     footprint = row.trial.footprint
     memory = Text(f"{size(footprint.idle_bytes)} + {size(footprint.peak_bytes)}" if footprint else "-")
     latency, speedup = _figures(row, beside=True)
-    original = Text(significant(row.original_ms) if row.original_ms else "-")
-    return (_name(row), latency, original, speedup, _error(row), memory, _verdict_cell(row))
+    eager = Text(significant(row.eager_ms) if row.eager_ms else "-")
+    return (_name(row), latency, eager, speedup, _error(row), memory, _verdict_cell(row))
 
 
 def _narrow(row: Row) -> tuple[Text, ...]:
     name = _name(row).append("\n").append_text(_verdict_cell(row))
-    if row.original_ms and not row.reference:
-        name.append(f", original {milliseconds(row.original_ms)}", style="dim")
+    if row.eager_ms and not row.reference:
+        name.append(f", eager {milliseconds(row.eager_ms)}", style="dim")
     return (name, *_figures(row), _error(row), _memory(row.trial))
 
 
@@ -154,7 +154,7 @@ def _name(row: Row) -> Text:
 
 
 def _figures(row: Row, *, beside: bool = False) -> tuple[Text, Text]:
-    """Its time, and the ratio of the original's time to it."""
+    """Its time, and the ratio of eager's time to it."""
     timing = row.trial.timing
     assert timing is not None  # only measured recipes stand in this table
     speedup = _figure(row.speedup_x, "x", beside=beside) if row.speedup_x else Text("1")

@@ -50,8 +50,8 @@ def small_operations() -> Made:
 
 
 def kept_activations() -> Made:
-    """As ``small_operations``, for 2,048 rows: every layer's result would be kept for a backward pass."""
-    return small_operations()[0], torch.randn(2048, 32)
+    """As ``small_operations``, for 512 rows: every layer's result would be kept for a backward pass."""
+    return small_operations()[0], torch.randn(512, 32)
 
 
 def large_activations() -> Made:

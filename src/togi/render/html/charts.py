@@ -19,11 +19,11 @@ MOST_TICKS = 8
 ENOUGH_TICKS = 4
 _FACTORS = ((1.0,), (1.0, 2.0, 5.0), (1.0, 1.5, 2.0, 3.0, 4.0, 5.0, 7.0))
 _MIB = 2**20
-_ORIGINAL = Interval(median=1.0, low=1.0, high=1.0)
+_REFERENCE = Interval(median=1.0, low=1.0, high=1.0)
 """The speed-up of the reference over itself."""
 LEGEND = {
     "chosen": "chosen",
-    "reference": "original (eager, no_grad)",
+    "reference": "plain eager (no_grad)",
     "faithful": "faithful",
     "approximate": "approximate",
 }
@@ -114,7 +114,7 @@ def hint(row: Row) -> str:
     timing, footprint, error = row.trial.timing, row.trial.footprint, row.trial.error
     lines = [row.trial.recipe.label, row.verdict]
     if timing:
-        beside = f", the original {milliseconds(row.original_ms)} in the same rounds" if row.original_ms else ""
+        beside = f", eager {milliseconds(row.eager_ms)} in the same rounds" if row.eager_ms else ""
         lines.append(f"{milliseconds(timing.latency_ms.median)}{'' if row.reference else beside}")
     if row.speedup_x:
         lines.append(f"{times(row.speedup_x.median)} the speed ({bounds(row.speedup_x)})")
@@ -207,7 +207,7 @@ class Bars:
 
 
 def speedups(found: Sequence[Row]) -> Bars | None:
-    """Every measured recipe with the interval of its speed-up; a line stands at 1, the original."""
+    """Every measured recipe with the interval of its speed-up; a line stands at 1, plain eager."""
     measured = [row for row in found if row.trial.eligible]
     if not measured:
         return None
@@ -218,7 +218,7 @@ def speedups(found: Sequence[Row]) -> Bars | None:
         lines=[_speedup_bar(row, axis) for row in measured],
         ticks=ticks(axis, "x"),
         one=axis.place(1.0),
-        caption="speed-up over the original; bars are 95 % confidence intervals",
+        caption="speed-up over eager; bars are 95 % confidence intervals",
     )
 
 
@@ -233,7 +233,7 @@ def _speedup_bar(row: Row, axis: Axis) -> Bar:
         whisker=(left, round(right - left, 2)) if well_measured(found) else None,
         marks=[(kind(row), axis.place(found.median))],
         value=times(found.median) if row.speedup_x else "1",
-        small=bounds(found) if row.speedup_x else "original",
+        small=bounds(found) if row.speedup_x else "eager",
     )
 
 
@@ -275,7 +275,7 @@ def _error_bar(effect: Effect, axis: Axis) -> Bar:
 
 @dataclass(frozen=True)
 class Rounds:
-    """The speed-up in each round of a measurement as a small line, ``one`` being the height of the original."""
+    """The speed-up in each round of a measurement as a small line, ``one`` being the height of eager."""
 
     width: int
     height: int
@@ -305,7 +305,7 @@ def rounds(timing: Timing, width: int = 240, height: int = 48) -> Rounds | None:
 
 
 def _speedup(row: Row) -> Interval:
-    return row.speedup_x or _ORIGINAL
+    return row.speedup_x or _REFERENCE
 
 
 def _memory_mib(row: Row) -> float:

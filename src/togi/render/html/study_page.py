@@ -21,7 +21,7 @@ SHOWN_IN_NOTEBOOK = 8
 def study_html(study: Study) -> str:
     """The study as one document. The same bytes for the same study."""
     found = rows(study)
-    chosen, original = _chosen_and_original(found)
+    chosen, reference = _chosen_and_reference(found)
     modules = sorted(study.facts.modules.items(), key=lambda item: (-item[1], item[0]))[:SHOWN_MODULES]
     return document(
         "study.html",
@@ -32,7 +32,7 @@ def study_html(study: Study) -> str:
         machine=study.facts.machine,
         rows=found,
         chosen=chosen,
-        original=original,
+        reference=reference,
         counts={outcome.value: number for outcome, number in counts(found).items()},
         notes=[*study.facts.notes, *warnings(study), *(chosen.trial.notes if chosen else ())],
         trade_off=trade_off(found),
@@ -56,9 +56,9 @@ def study_html(study: Study) -> str:
 def study_fragment(study: Study) -> str:
     """The result as a table for a notebook."""
     found = rows(study)
-    chosen, original = _chosen_and_original(found)
+    chosen, reference = _chosen_and_reference(found)
     ran = [row for row in found if row.trial.eligible]
-    shown = [row for number, row in enumerate(ran) if number < SHOWN_IN_NOTEBOOK or row in (chosen, original)]
+    shown = [row for number, row in enumerate(ran) if number < SHOWN_IN_NOTEBOOK or row in (chosen, reference)]
     return fragment("notebook_study.html", study=study, rows=shown, chosen=chosen, more=len(found) - len(shown))
 
 
@@ -67,7 +67,7 @@ def comparison_fragment(comparison: Comparison) -> str:
     return fragment("notebook_comparison.html", comparison=comparison)
 
 
-def _chosen_and_original(found: Sequence[Row]) -> tuple[Row | None, Row | None]:
+def _chosen_and_reference(found: Sequence[Row]) -> tuple[Row | None, Row | None]:
     return next((row for row in found if row.chosen), None), next((row for row in found if row.reference), None)
 
 
