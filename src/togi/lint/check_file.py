@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from togi.lint.finding import FileReport, Finding, Ignore, Problem
 from togi.lint.notebooks import SUFFIX, Cell, Notebook, NotebookError, read_notebook
-from togi.lint.rule import SourceRule, all_rules
+from togi.lint.rule import SourceRule, rules_of
 from togi.lint.selection import ignore_comments
 from togi.lint.source.model import FRAMEWORKS, Source
 from togi.lint.source_text import UndecodableError, decode, parser_warnings_hidden
@@ -48,7 +48,7 @@ def check_text(text: str, path: str, hot: Sequence[str] = ()) -> FileReport:
 
 @functools.cache
 def source_rules() -> tuple[SourceRule, ...]:
-    return tuple(rule for rule in all_rules().values() if isinstance(rule, SourceRule))
+    return tuple(rule for rule in rules_of("source").values() if isinstance(rule, SourceRule))
 
 
 def _run(source: Source, rules: Iterable[SourceRule]) -> tuple[tuple[Finding, ...], tuple[Problem, ...]]:

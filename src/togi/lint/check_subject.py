@@ -16,7 +16,7 @@ from togi.lint.calls import EXAMINE, WATCH, ModuleRequest, SubjectReport, TraceR
 from togi.lint.check_paths import check_paths
 from togi.lint.deduplicate import deduplicate
 from togi.lint.finding import CheckResult, FileReport, Finding, Ignore, Note, Problem, in_order
-from togi.lint.rule import Kind, rule_kinds
+from togi.lint.rule import Kind
 from togi.lint.selection import Selected, ignore_comments, select, selected_rules
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder, SubjectOptions
 from togi.lint.source_text import UndecodableError, decode
@@ -57,8 +57,7 @@ def check_reference(
 
 def _rules(kind: Kind, settings: CheckSettings) -> list[str]:
     """The selected rules of a kind; a kind of which none is selected does not run at all."""
-    selected = selected_rules(settings.select, settings.ignore)
-    return [id for id, its_kind in rule_kinds().items() if its_kind == kind and id in selected]
+    return sorted(selected_rules(settings.select, settings.ignore, kind))
 
 
 def _run(

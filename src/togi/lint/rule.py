@@ -84,8 +84,13 @@ class TraceRule(Rule):
 @functools.cache
 def all_rules() -> Mapping[str, Rule]:
     """Every rule by id, by kind and then by name."""
-    found = (rule for kind in KINDS for rule in instances_in(f"togi.lint.rules.{kind}", Rule))
-    return by_id(found, "rules")
+    return by_id((rule for kind in KINDS for rule in rules_of(kind).values()), "rules")
+
+
+@functools.cache
+def rules_of(kind: Kind) -> Mapping[str, Rule]:
+    """The rules of one kind by id; those of other kinds are not imported."""
+    return by_id(instances_in(f"togi.lint.rules.{kind}", Rule), "rules")
 
 
 @functools.cache

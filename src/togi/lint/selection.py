@@ -19,7 +19,7 @@ from togi.core.errors import nearest
 from togi.lint.deduplicate import SAME
 from togi.lint.finding import FileReport, Finding, Ignore, Note
 from togi.lint.patterns import matches
-from togi.lint.rule import all_rules, canonical, rule_kinds, rules_named
+from togi.lint.rule import ALL, Kind, canonical, rule_kinds, rules_named, rules_of
 from togi.lint.settings import CheckSettings
 
 MARK = "togi:"
@@ -35,25 +35,22 @@ class Selected:
 
 
 @functools.lru_cache(maxsize=1000)
-def selected_rules(select: tuple[str, ...] | None, ignore: tuple[str, ...]) -> frozenset[str]:
-    """The ids of the rules that run; ``select`` None means those that are on by default."""
-    wanted = rules_named(select) if select is not None else _on_by_default()
+def selected_rules(select: tuple[str, ...] | None, ignore: tuple[str, ...], kind: Kind) -> frozenset[str]:
+    """The ids of the rules of ``kind`` that run; ``select`` None means those that are on by default."""
+    if select is None:
+        wanted = frozenset(id for id, rule in rules_of(kind).items() if rule.default)
+    else:
+        wanted = frozenset(id for id in rules_named(select) if rule_kinds()[id] == kind)
     return wanted - rules_named(ignore)
-
-
-@functools.cache
-def _on_by_default() -> frozenset[str]:
-    return frozenset(rule.id for rule in all_rules().values() if rule.default)
 
 
 def select(report: FileReport, path: Path, shown: str, settings: CheckSettings) -> Selected:
     """Sort the findings of one file into those that count and those that are silenced; note ignores without effect."""
     found = Selected()
-    rules = selected_rules(settings.select, settings.ignore)
     elsewhere = _ignored_here(path, settings)
     used: dict[int, set[str]] = {}
     for finding in report.findings:
-        if finding.rule not in rules:
+        if finding.rule not in selected_rules(settings.select, settings.ignore, rule_kinds()[finding.rule]):
             continue
         number = _silencing(finding, report.ignores)
         if number is not None:
@@ -63,8 +60,13 @@ def select(report: FileReport, path: Path, shown: str, settings: CheckSettings) 
             found.suppressed.append(finding.model_copy(update={"suppressed": why}))
         else:
             found.findings.append(finding)
-    for number, ignore in enumerate(report.ignores):
-        found.notes += _notes(ignore, used.get(number, set()), rules - elsewhere, shown)
+    if report.ignores:
+        wanted = (ALL,) if settings.select is None else settings.select
+        everything = rules_named(wanted) - rules_named(settings.ignore) == set(rule_kinds())
+        source = selected_rules(settings.select, settings.ignore, "source")
+        for number, ignore in enumerate(report.ignores):
+            silenced = used.get(number, set())
+            found.notes += _notes(ignore, silenced, source - elsewhere, everything and not elsewhere, shown)
     return found
 
 
@@ -98,10 +100,11 @@ def _covers(ignore: Ignore, finding: Finding) -> bool:
     return place is not None and place.cell == ignore.cell and ignore.first <= place.line <= ignore.last
 
 
-def _notes(ignore: Ignore, used: set[str], rules: frozenset[str], shown: str) -> list[Note]:
+def _notes(ignore: Ignore, used: set[str], rules: frozenset[str], everything: bool, shown: str) -> list[Note]:
+    """``rules`` are the source rules that count here; ``everything`` says that no rule of any kind is left out."""
     kinds = rule_kinds()
     unknown = [name for name in ignore.rules if name not in kinds]
-    unused = [name for name in ignore.rules if name in rules and kinds[name] == "source" and name not in used]
+    unused = [name for name in ignore.rules if name in rules and name not in used]
     messages = [f"the comment ignores '{name}', which is no rule{nearest(name, kinds)}" for name in unknown]
     if unused:
         messages.append(f"the comment ignores {', '.join(unused)}, which finds nothing here: remove it")
@@ -109,7 +112,7 @@ def _notes(ignore: Ignore, used: set[str], rules: frozenset[str], shown: str) ->
         mark = f"# togi: ignore[{', '.join(sorted(used))}]"
         if used:
             messages.append(f"the comment ignores every rule: say which, so that others still count: {mark}")
-        elif rules >= _on_by_default():
+        elif everything:
             messages.append("the comment ignores every rule, and none finds anything here: remove it")
     return [Note(path=shown, message=message, line=ignore.line, cell=ignore.cell) for message in messages]
 
