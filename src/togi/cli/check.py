@@ -93,7 +93,9 @@ def check(
         bool,
         typer.Option("--measure", help="Try what removes findings, and say what it brings.", rich_help_panel=_SUBJECTS),
     ] = False,
-    train: Annotated[bool, typer.Option("--train", help="Watch its training step.", rich_help_panel=_SUBJECTS)] = False,
+    train: Annotated[
+        bool, typer.Option("--train", help="A note says so when it has no training step.", rich_help_panel=_SUBJECTS)
+    ] = False,
     dtype: Annotated[
         str | None,
         typer.Option("--dtype", metavar="DTYPE", help="Predict costs for bfloat16, ...", rich_help_panel=_SUBJECTS),

@@ -190,7 +190,7 @@ class SubjectOptions:
     measure: bool = False
     """Try the techniques that remove what was found, and say what they bring."""
     train: bool = False
-    """A training step is meant; without one in the subject, a note says that a forward pass was watched."""
+    """The caller expects a training step: without one in the subject, a note says that a forward pass was watched."""
     seed: int = 0
 
     def __post_init__(self) -> None:
