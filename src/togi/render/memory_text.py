@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -13,9 +14,13 @@ from togi.core.quantities import plural, seconds, size
 from togi.core.records import Record
 from togi.footprint.account.record import Account, Category, HeldName, Holding, Kept
 from togi.footprint.prediction.record import Prediction
+from togi.footprint.snapshot.record import Held
 from togi.render.terminal import bullets, clean, stack, table
 
 _BEFORE = (Category.PARAMETER, Category.BUFFER, Category.INPUT, Category.OPTIMIZER)
+AnyHeld = TypeVar("AnyHeld", Holding, Held)
+Owner = tuple[str, int, int | None]
+"""Name, bytes, and blocks, which are None where they are unknown."""
 _NO_MODULE = "(outside of modules)"
 
 
@@ -49,8 +54,8 @@ def account_text(account: Account, *, limit: int = 10) -> RenderableType:
     return stack(
         Group(*_headline(account)),
         _categories(account.by_category(), account.peak_bytes),
-        owners(f"by module{all_made}", _summed(made, lambda h: h.module or _NO_MODULE), limit) if made else None,
-        owners(f"by line{all_made}", _summed(made, lambda h: short_line(h.line) or f"({h.op})"), limit)
+        owners(f"by module{all_made}", summed(made, lambda h: h.module or _NO_MODULE), limit) if made else None,
+        owners(f"by line{all_made}", summed(made, lambda h: short_line(h.line) or f"({h.op})"), limit)
         if made
         else None,
         _kept(kept, limit) if kept else None,
@@ -85,7 +90,7 @@ def _categories(by_category: Mapping[Category, int], peak_bytes: int) -> Table:
     return made
 
 
-def owners(title: str, sums: Sequence[tuple[str, int, int | None]], limit: int) -> Table:
+def owners(title: str, sums: Sequence[Owner], limit: int) -> Table:
     """Name, bytes and blocks of the largest owners; blocks are None where they are unknown."""
     made = table(title, "bytes", "blocks")
     for name, bytes, blocks in sums[:limit]:
@@ -96,12 +101,15 @@ def owners(title: str, sums: Sequence[tuple[str, int, int | None]], limit: int) 
     return made
 
 
-def _summed(holdings: Iterable[Holding], name: Callable[[Holding], str]) -> list[tuple[str, int, int | None]]:
-    sums: dict[str, tuple[int, int]] = {}
-    for holding in holdings:
-        bytes, blocks = sums.get(key := name(holding), (0, 0))
-        sums[key] = (bytes + holding.bytes, blocks + holding.blocks)
-    return sorted(((key, *values) for key, values in sums.items()), key=lambda row: -row[1])
+def summed(held: Iterable[AnyHeld], name: Callable[[AnyHeld], str]) -> list[Owner]:
+    """Owners of the same name together, the largest first."""
+    sums: dict[str, tuple[int, int | None]] = {}
+    for one in held:
+        bytes, blocks = sums.get(name(one), (0, 0))
+        both = None if blocks is None or one.blocks is None else blocks + one.blocks
+        sums[name(one)] = (bytes + one.bytes, both)
+    rows = [(owner, bytes, blocks) for owner, (bytes, blocks) in sums.items()]
+    return sorted(rows, key=lambda row: (-row[1], row[0]))
 
 
 def _kept(kept: Sequence[Kept], limit: int) -> Table:

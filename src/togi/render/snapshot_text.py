@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from rich.console import Group, RenderableType
 from rich.table import Table
@@ -11,13 +11,11 @@ from rich.text import Text
 
 from togi.core.quantities import milliseconds, size
 from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
-from togi.render.memory_text import owners, short_line
+from togi.render.memory_text import Owner, owners, short_line, summed
 from togi.render.terminal import bullets, clean, stack, table
 
 _LINE = re.compile(r":\d+ in ")
 _UNKNOWN = "(no traceback recorded)"
-Owner = tuple[str, int, int | None]
-"""Name, bytes, blocks."""
 
 
 def snapshot_text(account: SnapshotAccount, *, limit: int = 10) -> RenderableType:
@@ -65,25 +63,16 @@ def line_text(held: Held) -> str:
 
 def by_line(held: Iterable[Held]) -> list[Owner]:
     """Line, bytes and blocks, the largest first; blocks is None where any owner's are unknown."""
-    return _summed(held, line_text)
+    return summed(held, line_text)
 
 
 def by_pool(held: Iterable[Held]) -> list[Owner]:
     """Pool and stream, bytes and blocks, the largest first."""
-    return _summed(held, _pool)
+    return summed(held, _pool)
 
 
 def _pool(one: Held) -> str:
     return "(unknown)" if one.stream is None else f"{one.pool or 'pool not recorded'}, stream {one.stream}"
-
-
-def _summed(held: Iterable[Held], name: Callable[[Held], str]) -> list[Owner]:
-    sums: dict[str, tuple[int, int | None]] = {}
-    for one in held:
-        bytes, blocks = sums.get(name(one), (0, 0))
-        both = None if blocks is None or one.blocks is None else blocks + one.blocks
-        sums[name(one)] = (bytes + one.bytes, both)
-    return sorted(((owner, *values) for owner, values in sums.items()), key=lambda row: (-row[1], row[0]))
 
 
 def _device(device: DeviceAccount, limit: int) -> Iterator[RenderableType]:

@@ -15,33 +15,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 import togi
-from togi.core.quantities import (
-    bounds,
-    count,
-    milliseconds,
-    percent,
-    plural,
-    relative,
-    seconds,
-    significant,
-    size,
-    times,
-)
+from togi.core import quantities
 from togi.render.memory_text import short_line
 
-_FORMATTERS = (
-    bounds,
-    count,
-    milliseconds,
-    percent,
-    plural,
-    relative,
-    seconds,
-    short_line,
-    significant,
-    size,
-    times,
-)
+_FORMATTERS = "bounds count milliseconds percent plural relative seconds significant size times".split()
+"""Of ``core.quantities``: templates use them as filters."""
 
 
 def document(template: str, *, title: str, script: str, **context: Any) -> str:
@@ -80,7 +58,7 @@ def _environment() -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters |= {function.__name__: function for function in (*_FORMATTERS, times)}
+    made.filters |= {name: getattr(quantities, name) for name in _FORMATTERS} | {"short_line": short_line}
     return made
 
 
