@@ -64,11 +64,19 @@ def workplace(tmp_path: Path) -> Path:
 
 def tune(workplace: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, the study as JSON, standard error."""
-    command = [sys.executable, "-m", "togi", "tune", "wide.py:subject", "--only", "slices", "--time-limit", "90s"]
+    return togi(workplace, "tune", "wide.py:subject", "--only", "slices", "--time-limit", "90s", *options)
+
+
+def togi(workplace: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
     path = os.pathsep.join([str(workplace), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "TOGI_HOME": str(workplace / "home")}
     done = subprocess.run(
-        [*command, *options, "--json"], cwd=workplace, env=environment, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "togi", *arguments, "--json"],
+        cwd=workplace,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.stdout, done.stderr
     return done.returncode, json.loads(done.stdout), done.stderr
@@ -87,7 +95,7 @@ def test_what_fits_is_chosen_though_it_is_slower(workplace: Path) -> None:
 
 
 def test_where_nothing_fits_the_least_is_said_and_nothing_is_written(workplace: Path) -> None:
-    code, study, stderr = tune(workplace, "--max-memory", "100KiB", "--out", "wide.togi")
+    code, study, stderr = tune(workplace, "--max-memory", "100KiB", "--out", "wide.togi", "--report", "wide.html")
     assert code == 1
     assert study["best"] is None
     measured = [trial for trial in study["trials"] if trial["total_bytes"]]
@@ -96,3 +104,6 @@ def test_where_nothing_fits_the_least_is_said_and_nothing_is_written(workplace: 
     assert f"{least['total_bytes']:,} bytes" in study["verdict"]
     assert not (workplace / "wide.togi").exists()
     assert "was not written" in stderr
+    assert least["recipe"]["label"] in (workplace / "wide.html").read_text()
+    code, again, _ = togi(workplace, "report")
+    assert (code, again["best"], again["verdict"]) == (1, None, study["verdict"])

@@ -11,8 +11,7 @@ from collections import Counter
 from typing import final
 
 from togi.core.records import Outcome, Trial
-from togi.search.configurations import EAGER, TechniqueConfiguration
-from togi.search.model import Atoms, RecipeFeatures
+from togi.search.space import EAGER, Atoms, RecipeFeatures, TechniqueConfiguration
 
 SETTLED = frozenset({Outcome.OK, Outcome.UNSTABLE})
 """Outcomes that blame nobody."""

@@ -1,18 +1,93 @@
-"""All recipes that could be tried on a subject, enumerated lazily, the simplest first: there may be millions."""
+"""All recipes that could be tried on a subject, and what they have in common.
+
+A technique with one set of options is a configuration; a recipe is a selection of them; its features are what it shares
+with others. Recipes are enumerated lazily, the simplest first: there may be millions.
+"""
 
 from __future__ import annotations
 
+import functools
 import itertools
+import math
+import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Self, final
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self, final
 
 from togi.core.errors import TogiError
-from togi.core.records import REFERENCE, Facts, Recipe, Trial
-from togi.search.configurations import GRAD_MODE, TechniqueConfiguration, configurations_for
-from togi.search.model import Feature, RecipeFeatures
+from togi.core.records import REFERENCE, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
 from togi.search.settings import Settings
-from togi.techniques.base import Technique
+from togi.techniques.base import Options, Refuses, Technique
 from togi.techniques.registry import compatible
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+GRAD_MODE = "grad_mode"
+"""The capability that exactly one choice of every recipe provides."""
+EAGER = "eager"
+"""Runs the module as it is: what a recipe without an engine does."""
+
+LATER = 0.98
+"""What is left of an expected speed-up with each place further down a technique's list of options."""
+
+Feature = tuple[str, ...]
+Atoms = frozenset[str]
+"""Labels of choices, ``technique:ID`` for a technique with any options, and ``eager`` for no engine."""
+
+STAGE_SPREAD = {Stage.REWRITE: 0.12, Stage.LAYOUT: 0.25, Stage.PRECISION: 0.35, Stage.ENGINE: 0.6, Stage.RUNTIME: 0.15}
+"""Standard deviation of the log of a choice's effect, by its stage: a guess at first, soon outweighed by trials."""
+
+ENGINES_DO_IT = 0.4
+"""How much of a rewrite's or layout's expected log speed-up is left under an engine that compiles: most do the same on
+their own."""
+
+STARTING_COST_S = 3.0
+"""Guess at starting, verifying and measuring one recipe; replaced by what trials cost."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TechniqueConfiguration:
+    """One technique with one set of options, and what its author expects of it."""
+
+    choice: Choice
+    technique: Technique
+    expected_speedup_x: float
+    cost_s: float
+
+    @classmethod
+    def of(cls, technique: Technique, facts: Facts, options: Options, place: int = 0) -> TechniqueConfiguration:
+        """Calls the technique: anything that foreign code may raise is raised.
+
+        ``place`` in the technique's own list, the most promising first: of what comes later less is expected.
+        """
+        choice = Choice(stage=technique.stage, technique=technique.id, options=options)
+        speedup_x, cost_s = technique.expected_speedup(facts, options), technique.cost_s(facts, options)
+        if not (0 < speedup_x < float("inf") and 0 <= cost_s < float("inf")):
+            raise ValueError(
+                f"expected_speedup() {speedup_x!r} must be positive, cost_s() {cost_s!r} not negative, both finite"
+            )
+        return cls(choice, technique, speedup_x * LATER**place, cost_s)
+
+    @functools.cached_property
+    def label(self) -> str:
+        return self.choice.label
+
+    @functools.cached_property
+    def is_engine(self) -> bool:
+        return self.technique.stage is Stage.ENGINE
+
+    @functools.cached_property
+    def is_grad_mode(self) -> bool:
+        return GRAD_MODE in self.technique.provides
+
+    @functools.cached_property
+    def place(self) -> tuple[int, int, str]:
+        """Sorts choices in the order in which they are applied."""
+        return STAGES.index(self.technique.stage), self.technique.rank, self.technique.id
+
 
 Selection = tuple[TechniqueConfiguration | None, ...]
 """One configuration, or none, of each factor."""
@@ -132,3 +207,176 @@ def _factors(configurations: Sequence[TechniqueConfiguration]) -> tuple[Selectio
     rest = [o for o in configurations if o not in engines and o not in grad_modes]
     others = [tuple(group) for _, group in itertools.groupby(rest, key=lambda o: o.technique.id)]
     return (grad_modes, *((None, *factor) for factor in (engines, *others) if factor))
+
+
+def configurations_for(
+    facts: Facts, settings: Settings, techniques: Mapping[str, Technique]
+) -> tuple[tuple[TechniqueConfiguration, ...], tuple[Trial, ...]]:
+    """What can be tried, and one explaining trial (refused, missing, failed) for each technique that cannot.
+
+    Raises UnknownNameError for a name in the settings that no technique has.
+    """
+    settings.check(techniques)
+    configurations: list[TechniqueConfiguration] = []
+    excluded: dict[str, Trial] = {}
+    for technique in techniques.values():
+        if technique.id == EAGER:
+            continue  # a recipe without an engine is the same, and is saved the same way
+        reason = _excluded(technique, facts, settings)
+        if reason is None:
+            try:
+                values = enumerate(technique.options(facts))
+                configurations.extend(
+                    TechniqueConfiguration.of(technique, facts, options, place) for place, options in values
+                )
+                continue
+            except Exception:  # a third party's technique
+                reason = _raised(technique)
+        excluded[technique.id] = reason
+    configurations = _with_needs_met(configurations, techniques, excluded)
+    return tuple(configurations), tuple(excluded.values())
+
+
+def _excluded(technique: Technique, facts: Facts, settings: Settings) -> Trial | None:
+    """Why it is not tried; the reason that the user can do least about comes first."""
+    if settings.only and technique.id not in (*settings.only, REFERENCE):
+        return _trial(technique, Outcome.REFUSED, "not among the techniques asked for with --only")
+    if technique.id in settings.without and technique.id != REFERENCE:
+        return _trial(technique, Outcome.REFUSED, "left out with --without")
+    if facts.device not in technique.devices:
+        devices = " or ".join(sorted(technique.devices))
+        return _trial(technique, Outcome.REFUSED, f"needs {devices}, the subject is on {facts.device}")
+    try:
+        answer = technique.applies(facts)
+    except Exception:  # a third party's technique
+        return _raised(technique)
+    if isinstance(answer, Refuses):
+        return _trial(technique, Outcome.REFUSED, answer.reason)
+    if not settings.allows(technique):
+        reason = f"approximate: it changes results beyond rounding, and was not allowed (--allow {technique.id})"
+        return _trial(technique, Outcome.REFUSED, reason)
+    for package in technique.packages:
+        if problem := package.missing():
+            return _trial(technique, Outcome.MISSING, problem, package.mend)
+    return None
+
+
+def _with_needs_met(
+    configurations: list[TechniqueConfiguration], techniques: Mapping[str, Technique], excluded: dict[str, Trial]
+) -> list[TechniqueConfiguration]:
+    """Without those that need what only excluded techniques provide; again until nothing changes."""
+    while True:
+        provided = frozenset().union(*(o.technique.provides for o in configurations))
+        lost = {o.technique.id: o.technique for o in configurations if not o.technique.needs <= provided}
+        if not lost:
+            return configurations
+        for id, technique in lost.items():
+            excluded[id] = _unmet(technique, technique.needs - provided, techniques, excluded)
+        configurations = [o for o in configurations if o.technique.id not in lost]
+
+
+def _unmet(
+    technique: Technique, unmet: Iterable[str], techniques: Mapping[str, Technique], excluded: Mapping[str, Trial]
+) -> Trial:
+    capability = sorted(unmet)[0]
+    cause = next((excluded[t.id] for t in techniques.values() if capability in t.provides and t.id in excluded), None)
+    if cause is None:
+        return _trial(technique, Outcome.REFUSED, f"needs {capability}, which no technique provides")
+    return _trial(technique, cause.outcome, f"needs {capability}: {cause.reason}", cause.mend)
+
+
+def _trial(technique: Technique, outcome: Outcome, reason: str, mend: str = "", trace: str = "") -> Trial:
+    choices = [Choice(stage=technique.stage, technique=technique.id)]
+    if GRAD_MODE not in technique.provides:
+        choices.append(Choice(stage=Stage.RUNTIME, technique=REFERENCE))
+    return Trial(
+        recipe=Recipe(choices=tuple(choices)),
+        outcome=outcome,
+        reason=reason,
+        mend=mend,
+        stage=technique.id,
+        traceback=trace,
+    )
+
+
+def _raised(technique: Technique) -> Trial:
+    trace = traceback.format_exc()
+    return _trial(technique, Outcome.FAILED, f"planning with it raised {trace.splitlines()[-1]}", trace=trace)
+
+
+@final
+class RecipeFeatures:
+    """One recipe, taken apart. ``columns`` numbers its features in ``index`` (shared by all recipes of a space)."""
+
+    def __init__(
+        self, recipe: Recipe, configurations: Sequence[TechniqueConfiguration], index: dict[Feature, int]
+    ) -> None:
+        import numpy as np
+
+        self.recipe = recipe
+        self.configurations = tuple(configurations)
+        self.engine = next((configuration for configuration in configurations if configuration.is_engine), None)
+        self.atoms = _atoms(configurations, self.engine)
+        self.evidence = {configuration: _evidence(configuration, self.engine) for configuration in configurations}
+        """What success and failure are counted on, for each configuration."""
+        found = dict(_features(configurations, self.engine))
+        self.columns: NDArray[np.intp] = np.array([index.setdefault(f, len(index)) for f in found], dtype=np.intp)
+        self.spreads: NDArray[np.float64] = np.array(list(found.values()))
+        """Standard deviation of each feature's effect on log latency."""
+        self.variance = float(self.spreads @ self.spreads)
+        self.expected_log_latency = _expected_log_latency(configurations, self.engine)
+        """Log latency relative to the reference that the techniques' own expectations amount to."""
+        self.expected_log_cost = math.log(
+            STARTING_COST_S + sum(configuration.cost_s for configuration in configurations)
+        )
+
+
+def _expected_log_latency(
+    configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None
+) -> float:
+    total = 0.0
+    for configuration in configurations:
+        redundant = engine is not None and configuration.technique.stage in (Stage.REWRITE, Stage.LAYOUT)
+        total -= math.log(configuration.expected_speedup_x) * (ENGINES_DO_IT if redundant else 1.0)
+    return total
+
+
+def _features(
+    configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None
+) -> Iterator[tuple[Feature, float]]:
+    """What the recipe may share with others, with the standard deviation of its effect."""
+    family, engine_label = (engine.technique.id, engine.label) if engine else (EAGER, EAGER)
+    if engine:
+        yield ("engine", family), STAGE_SPREAD[Stage.ENGINE]
+        if engine.choice.options:
+            yield ("engine", engine_label), 0.2
+        for key, value in engine.choice.options.items():
+            yield ("engine", family, key, str(value)), 0.2
+    others = [configuration for configuration in configurations if not configuration.is_engine]
+    for configuration in others:
+        spread = 0.04 if configuration.is_grad_mode else STAGE_SPREAD[configuration.technique.stage]
+        id = configuration.technique.id
+        yield ("technique", id), spread
+        yield ("technique", id, "on", family), spread * 0.8
+        yield ("technique", id, "on", engine_label, ""), spread * 0.3
+        if configuration.choice.options:
+            yield ("choice", configuration.label), spread * 0.6
+            yield ("choice", configuration.label, "on", family), spread * 0.5
+    for one, other in itertools.combinations([o for o in others if not o.is_grad_mode], 2):
+        yield ("pair", one.technique.id, other.technique.id), 0.05
+
+
+def _atoms(configurations: Sequence[TechniqueConfiguration], engine: TechniqueConfiguration | None) -> Atoms:
+    found = {configuration.label for configuration in configurations} | {
+        f"technique:{configuration.technique.id}" for configuration in configurations
+    }
+    return frozenset(found if engine else found | {EAGER})
+
+
+def _evidence(configuration: TechniqueConfiguration, engine: TechniqueConfiguration | None) -> tuple[str, ...]:
+    """The choice, the technique, and the choice with the engine (joined by ``|``)."""
+    family = f"technique:{engine.technique.id}" if engine else EAGER
+    alone = (configuration.label, f"technique:{configuration.technique.id}")
+    return (
+        alone if configuration.is_engine or configuration.is_grad_mode else (*alone, f"{configuration.label}|{family}")
+    )

@@ -13,9 +13,9 @@ from typing import final
 from togi.core.records import Facts, Recipe, Stage, Trial
 from togi.decide.choose import acceptable, latest
 from togi.search.failures import FailureModel
-from togi.search.model import RecipeFeatures, Regression, expected_improvement
+from togi.search.model import Regression, expected_improvement
 from togi.search.settings import Settings
-from togi.search.space import Space
+from togi.search.space import RecipeFeatures, Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 
