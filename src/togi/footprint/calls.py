@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.core.records import Record
 from togi.footprint.account.record import Account
 from togi.footprint.fit.result import FitResult
-from togi.footprint.options import check_compile, check_options
 from togi.footprint.prediction.record import Prediction
 from togi.worker.call import ChildCall
+
+OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adamw")
+DTYPES = ("fp32", "bf16", "fp16")
 
 
 class StepRequest(Record):
@@ -24,7 +27,15 @@ class StepRequest(Record):
     device: str = "cpu"
 
     def model_post_init(self, context: Any) -> None:
-        check_options(train=self.train, optimizer=self.optimizer, batch=self.batch, dtype=self.dtype)
+        _check_name("optimizer", self.optimizer, OPTIMIZERS)
+        if self.dtype is not None:
+            _check_name("dtype", self.dtype, DTYPES)
+        if self.optimizer != "none" and not self.train:
+            raise TogiError(
+                f"optimizer {self.optimizer} has no part in inference: add --train (train=True), or leave it out"
+            )
+        if self.batch is not None and self.batch < 1:
+            raise TogiError(f"a batch of {self.batch} is no batch: give 1 or more")
 
 
 class PredictRequest(StepRequest):
@@ -35,7 +46,12 @@ class PredictRequest(StepRequest):
 
     def model_post_init(self, context: Any) -> None:
         super().model_post_init(context)
-        check_compile(self.compile, self.device)
+        if self.compile and self.device != "cpu":
+            raise TogiError(
+                f"a compiled run is predicted for the CPU only, and the device is {self.device}: what is fused for a "
+                "GPU, and so what is kept, is another program, which cannot be planned without that device. Leave "
+                "--compile (compile=True) out for a prediction of the uncompiled model"
+            )
 
 
 class FitRequest(StepRequest):
@@ -50,10 +66,22 @@ ACCOUNT = ChildCall(
     function="togi.footprint.in_child:account",
     request=StepRequest,
     answer=Account,
-    purpose="run for its account of memory",
+    purpose="run to account for its memory",
 )
 PREDICT = ChildCall(
-    function="togi.footprint.in_child:predict", request=PredictRequest, answer=Prediction, purpose="predicted"
+    function="togi.footprint.in_child:predict",
+    request=PredictRequest,
+    answer=Prediction,
+    purpose="run on tensors without values to predict its memory",
 )
-FIT = ChildCall(function="togi.footprint.in_child:fit", request=FitRequest, answer=FitResult, purpose="fitted")
+FIT = ChildCall(
+    function="togi.footprint.in_child:fit", request=FitRequest, answer=FitResult, purpose="fitted into memory"
+)
 """Of a training step, or with ``train=False`` of an inference pass."""
+
+
+def _check_name(what: str, name: str, known: tuple[str, ...]) -> None:
+    if name not in known:
+        raise UnknownNameError(
+            f"there is no {what} '{name}' here{nearest(name, known) or '.'} Known: {', '.join(known)}."
+        )

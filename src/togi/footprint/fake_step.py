@@ -8,7 +8,9 @@ Source: torch.fx docs, "Fake tensor".
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from typing import Any
 
 from torch import Tensor, nn
 
@@ -16,6 +18,20 @@ from togi.footprint.step import Step, with_batch
 from togi.subject.inputs import Inputs
 from togi.torch_internals.fake import FakeTensorMode
 from togi.torch_internals.modules import own_buffers, own_parameters
+
+
+def fake_copy(step: Step) -> tuple[Step, FakeTensorMode]:
+    """A copy of ``step`` on fake tensors, to be run under the mode returned; ``step`` stays as it is.
+
+    It takes a fraction of a second and no memory. Optimizer state is there, as before any step but the first.
+    """
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    shared = {id(tensor): tensor for tensor in (*step.module.parameters(), *step.module.buffers())}
+    fake = fake_step(replace(step, module=copy.deepcopy(step.module, shared)), mode)
+    if fake.optimizer is not None:
+        with mode:
+            fake.run()
+    return fake, mode
 
 
 def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, foreach: bool | None = None) -> Step:
@@ -33,12 +49,17 @@ def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, for
         for name, buffer in list(own_buffers(part).items()):
             if buffer is not None:
                 own_buffers(part)[name] = mode.from_tensor(buffer)
-    for group in step.optimizer.param_groups if step.optimizer else ():
-        group["params"] = [fakes[id(parameter)] for parameter in group["params"]]
-        group["foreach"] = foreach
+    optimizer = step.optimizer
+    if optimizer is not None:
+        groups = [
+            {**group, "params": [fakes[id(parameter)] for parameter in group["params"]], "foreach": foreach}
+            for group in optimizer.param_groups
+        ]
+        make: Any = type(optimizer)
+        optimizer = make(groups)
     sample = step.sample.map(mode.from_tensor)
     with mode:
-        return replace(step, sample=sample if batch is None else _of_batch(sample, batch))
+        return replace(step, sample=sample if batch is None else _of_batch(sample, batch), optimizer=optimizer)
 
 
 def _of_batch(sample: Inputs, batch: int) -> Inputs:

@@ -105,6 +105,14 @@ def peak_resident_bytes(run: Callable[[], None]) -> int:
     return max(0, highest() - before)
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that memory was refused. Only CUDA's has a class of its own; others say it in words."""
+    import torch
+
+    refusals = ("can't allocate memory", "out of memory", "std::bad_alloc")
+    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in refusals)
+
+
 def torch_allocator_peak_bytes(run: Callable[[], None]) -> int | None:
     """The exact peak of what torch's CPU allocator handed out during ``run`` and had not got back, in bytes.
 

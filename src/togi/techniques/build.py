@@ -13,6 +13,7 @@ from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.records import Facts, Outcome, Recipe
 from togi.graph.candidate import Candidate
+from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Subject
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
@@ -108,7 +109,7 @@ def classify(error: BaseException, stage: str) -> Failure:
     if isinstance(cause, Refused):
         return Failure(Outcome.REFUSED, str(cause), where)
     trace = "".join(traceback.format_exception(cause))
-    if _is_out_of_memory(cause):
+    if is_out_of_memory(cause):
         return Failure(Outcome.OUT_OF_MEMORY, f"{where} ran out of memory: {first_line(cause)}", where, traceback=trace)
     if isinstance(cause, ModuleNotFoundError) and cause.name and not cause.name.startswith("togi"):
         mend = f"pip install {cause.name.split('.')[0]}"
@@ -116,10 +117,3 @@ def classify(error: BaseException, stage: str) -> Failure:
     return Failure(
         Outcome.FAILED, f"{where} raised {type(cause).__name__}: {first_line(cause)}", where, traceback=trace
     )
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    text = str(error)
-    return "can't allocate memory" in text or "std::bad_alloc" in text or "CUDA out of memory" in text

@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 from training_steps import STEPS, Block
 
-from togi.footprint.fit.measure import on_fake_tensors, tensors_before
+from togi.footprint.fake_step import fake_copy
+from togi.footprint.fit.measure import tensors_before
 from togi.footprint.fit.policies import Action
 from togi.footprint.fit.training.observe import Call, Observed, Result, Saved, observe, watched_by
 from togi.footprint.fit.training.saved_tensors import SavedTensorHooks
@@ -43,7 +44,7 @@ def _step(name: str) -> Step:
 
 @cache
 def _timeline(name: str) -> Timeline:
-    fake, mode = on_fake_tensors(_step(name))
+    fake, mode = fake_copy(_step(name))
     with mode:
         found = observe(fake, {})
     for call in found.calls:
@@ -53,7 +54,7 @@ def _timeline(name: str) -> Timeline:
 
 def _booked(name: str, choice: Choice) -> int:
     actions = dict.fromkeys(choice.dropped, Action.RECOMPUTE) | dict.fromkeys(choice.kept, Action.KEEP)
-    fake, mode = on_fake_tensors(_step(name))
+    fake, mode = fake_copy(_step(name))
     with mode:
         ledger = StorageTracker()
         ledger.add_existing(tensors_before(fake), "before")

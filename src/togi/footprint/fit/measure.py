@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import copy
 import gc
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +13,6 @@ from torch import Tensor, nn
 from togi.core.errors import FitError
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.torch_internals.fake import FakeTensorMode
 from togi.torch_internals.pytree import tree_leaves
 from togi.torch_internals.storage import storage_key
 from togi.verify.observe import State
@@ -91,28 +87,3 @@ def bytes_of(tensors: Iterable[Tensor]) -> int:
     """Of their storages, each once."""
     storages = {storage_key(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}
     return sum(storages.values())
-
-
-def on_fake_tensors(step: Step) -> tuple[Step, FakeTensorMode]:
-    """A copy of ``step`` on tensors that have sizes and no values, to be run under the mode returned.
-
-    It takes a fraction of a second and no memory. Optimizer state is there, as before any step but the first.
-    """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
-    memo: dict[int, Any] = {}
-    for tensor in [*step.module.parameters(), *step.module.buffers()]:
-        memo[id(tensor)] = _fake_of(tensor, mode)
-    module, optimizer = copy.deepcopy(step.module, memo), step.optimizer
-    if optimizer is not None:
-        parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
-        optimizer = type(optimizer)(parameters, **optimizer.defaults)
-    fake = replace(step, module=module, sample=step.sample.map(mode.from_tensor), optimizer=optimizer)
-    if optimizer is not None:
-        with mode:
-            fake.run()
-    return fake, mode
-
-
-def _fake_of(tensor: Tensor, mode: FakeTensorMode) -> Tensor:
-    fake = mode.from_tensor(tensor.detach())
-    return nn.Parameter(fake, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else fake

@@ -20,10 +20,9 @@ from togi.core.records import Record
 from togi.footprint.guard.estimate import Estimate, estimate, first_rows
 from togi.footprint.guard.independence import why_dependent
 from togi.footprint.prediction.cpu import Probe
+from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Inputs
 from togi.torch_internals.pytree import tensors_of, tree_flatten, tree_unflatten
-
-_REFUSED = ("can't allocate memory", "out of memory")
 
 
 def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
@@ -96,7 +95,7 @@ class _Call:
             try:
                 return self._in_parts(part) if part else self.function(*self.sample.args, **self.sample.kwargs)
             except (torch.OutOfMemoryError, RuntimeError) as error:
-                if not _is_out_of_memory(error):
+                if not is_out_of_memory(error):
                     raise
                 refusal = first_line(error)
             self._say(out_of_memory=self.report.out_of_memory + 1)
@@ -180,7 +179,3 @@ class _Call:
 def _rows(sample: Inputs) -> int | None:
     sizes = {t.shape[0] for t in tensors_of((sample.args, dict(sample.kwargs))) if t.dim()}
     return sizes.pop() if len(sizes) == 1 else None
-
-
-def _is_out_of_memory(error: BaseException) -> bool:
-    return isinstance(error, torch.OutOfMemoryError) or any(text in str(error) for text in _REFUSED)

@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from togi.core.quantities import first_line
+from togi.footprint.fake_step import fake_copy
 from togi.footprint.fit.forward import restore, why_not_replaceable
 from togi.footprint.fit.inference.chunked import chunk, constants, named_leaves, unknown
-from togi.footprint.fit.measure import on_fake_tensors
 from togi.footprint.fit.policies import Chunk
 from togi.footprint.module_tracker import Where
 from togi.footprint.prediction.cpu import AllocatorPeak, Probe, highest_peak
@@ -127,7 +127,7 @@ class _Running:
 def simulation_of(step: Step) -> Simulation:
     """On fake tensors if the pass runs on them, else on the real ones."""
     try:
-        found = Simulation(*on_fake_tensors(step))
+        found = Simulation(*fake_copy(step))
         found.peak(())
     except Exception as error:  # foreign code: a model may read values, or not be copied
         what = f"{type(error).__name__}: {first_line(error)}"

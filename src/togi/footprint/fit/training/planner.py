@@ -11,9 +11,9 @@ import torch
 
 from togi.core.errors import FitError
 from togi.core.quantities import first_line, size
+from togi.footprint.fake_step import fake_copy
 from togi.footprint.fit.measure import (
     measured_peak_bytes,
-    on_fake_tensors,
     same_start,
     static_bytes,
 )
@@ -228,7 +228,7 @@ class TrainingPlanner(Planner[Choice]):
 def _observed(step: Step, milliseconds: dict[str, float], seed: int) -> tuple[Observed, str]:
     """On fake tensors if the step does the same on them, else on the real ones."""
     try:
-        fake, mode = on_fake_tensors(step)
+        fake, mode = fake_copy(step)
         with mode:
             found = observe(fake, milliseconds)
         if list(dict.fromkeys(call.name for call in found.calls)) == list(milliseconds):
