@@ -5,7 +5,7 @@ from made_up_study import BF16, CHANNELS_LAST, FOLD, INFERENCE, NO_GRAD, OPENVIN
 
 from togi.core.records import Interval, Noise, Outcome, Timing, Trial
 from togi.render.attribution import effects
-from togi.render.rows import counts, looks_faster, mends, pareto_front, rows, speed, warnings
+from togi.render.rows import counts, fixes, looks_faster, pareto_front, rows, speed, warnings
 
 
 def test_measured_recipes_come_first_by_speed_up() -> None:
@@ -51,12 +51,12 @@ def test_pareto_front_holds_what_nothing_beats() -> None:
     assert pareto_front([fast, small, beaten, wrong]) == {fast.recipe, small.recipe}
 
 
-def test_counts_warnings_and_mends_are_gathered() -> None:
+def test_counts_warnings_and_fixes_are_gathered() -> None:
     study = made_up_study()
     assert counts(rows(study))[Outcome.OK] == 10
     assert Outcome.OUT_OF_MEMORY not in counts(rows(study))
     assert warnings(study) == ("other processes kept 1.1 cores busy while this was measured (the worst of 2 trials)",)
-    assert mends(study) == {"apt-get install libjemalloc2": ("libjemalloc is not installed",)}
+    assert fixes(study) == {"apt-get install libjemalloc2": ("libjemalloc is not installed",)}
 
 
 def test_an_effect_compares_recipes_that_differ_in_one_technique() -> None:

@@ -1,11 +1,11 @@
-"""What a user can do after a study: load the artifact, mend what was missing, allow more. Sentences and code."""
+"""Next steps after a study: load the artifact, install what was missing, allow more. Sentences and code."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
 from togi.core.records import Outcome, Study
-from togi.render.rows import mends, rows
+from togi.render.rows import fixes, rows
 
 
 def how_to_load(artifact: str) -> str:
@@ -17,7 +17,7 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
     """Commands with what each would bring, the most useful first."""
     if study.best is not None and artifact is None and study.command:
         yield f"keep it: {study.command} --out NAME.togi  (resumes: nothing is tried twice)"
-    yield from _mends(study)
+    yield from _missing(study)
     yield from _approximate(study)
     if any(row.trial.outcome is Outcome.UNSTABLE for row in rows(study)):
         yield "some recipes could not be judged on this busy machine: run the same command again when it is quiet"
@@ -28,10 +28,10 @@ def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
         yield f"every trial with its details: togi report {study.id} --html report.html"
 
 
-def _mends(study: Study) -> Iterator[str]:
-    for mend, reasons in mends(study).items():
+def _missing(study: Study) -> Iterator[str]:
+    for fix, reasons in fixes(study).items():
         more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        yield f"{mend}  makes possible what was missing: {reasons[0]}{more}"
+        yield f"{fix}  makes possible what was missing: {reasons[0]}{more}"
 
 
 def _approximate(study: Study) -> Iterator[str]:

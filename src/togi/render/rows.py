@@ -174,13 +174,13 @@ def _first_number(text: str) -> float:
     return float(found[0]) if found else 0.0
 
 
-def mends(study: Study) -> dict[str, tuple[str, ...]]:
-    """Commands that would make more recipes possible -> the techniques or reasons they would mend."""
+def fixes(study: Study) -> dict[str, tuple[str, ...]]:
+    """Commands that would make more recipes possible -> the reasons why those were missing."""
     found: dict[str, dict[str, None]] = {}
     for trial in study.trials:
         if trial.mend:
             found.setdefault(trial.mend, {})[trial.reason or trial.recipe.label] = None
-    return {mend: tuple(reasons) for mend, reasons in found.items()}
+    return {fix: tuple(reasons) for fix, reasons in found.items()}
 
 
 def _order(row: Row) -> tuple[int, float, str]:

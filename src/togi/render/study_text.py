@@ -98,13 +98,13 @@ def results(shown: Sequence[Row], *, wide: bool) -> Table:
 def not_used(rest: Sequence[Row]) -> Table:
     """Everything that cannot be chosen: one line for each reason, with the recipes that share it."""
     made = listing()
-    for (outcome, reason, mend), labels in _grouped(rest).items():
+    for (outcome, reason, fix), labels in _grouped(rest).items():
         body = Text(clean(labels[0]))
         if len(labels) > 1:
             body.append(f"  and {len(labels) - 1} more", style="dim")
         body.append(f"\n{clean(reason)}", style="dim")
-        if mend:
-            body.append("\nfix: ", style="dim").append(clean(mend), style="cyan")
+        if fix:
+            body.append("\nfix: ", style="dim").append(clean(fix), style="cyan")
         made.add_row(Text(outcome.value, style=STYLES[outcome]), body)
     return made
 

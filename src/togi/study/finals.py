@@ -103,7 +103,9 @@ class Finals:
         if not any(math.isfinite(timing.speedup_x.high) for timing in timings):
             doubt = f"{result.rounds} rounds are too few to conclude anything"
         if doubt:
-            runner.notes.append(f"The race does not count ({doubt}): the trials before it decide.")
+            runner.notes.append(
+                f"The finalists' race was too disturbed to be used ({doubt}), so their trials before it decide."
+            )
         else:
             for each in running:
                 self._record(each, result)
