@@ -24,6 +24,7 @@ lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
 	$(BIN)/togi check
 
 # The suite in other surroundings: it must not know the processor, the machine's quiet, the order of tests, the user's

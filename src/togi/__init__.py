@@ -6,12 +6,25 @@ The public names are loaded when they are first used, so that ``import togi`` do
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__version__ = "0.1.0"
+from togi.core.version import __version__
+
+if TYPE_CHECKING:
+    from togi import ops
+    from togi.api import bench, check, fit, load, memory, predict_memory, tune
+    from togi.core.errors import BudgetError, FitError, TogiError
+    from togi.footprint.fit.plan import Plan
+    from togi.footprint.guard.hidden_hooks import HiddenHooksError, no_hidden_hooks
+    from togi.footprint.guard.within import within
+    from togi.subject.inputs import Inputs, Subject
+    from togi.tiling.lean import lean
+
 
 _PUBLIC = {
+    "BudgetError": "togi.core.errors",
     "FitError": "togi.core.errors",
+    "HiddenHooksError": "togi.footprint.guard.hidden_hooks",
     "Inputs": "togi.subject.inputs",
     "Plan": "togi.footprint.fit.plan",
     "Subject": "togi.subject.inputs",
@@ -29,7 +42,9 @@ _PUBLIC = {
 }
 
 __all__ = [
+    "BudgetError",
     "FitError",
+    "HiddenHooksError",
     "Inputs",
     "Plan",
     "Subject",

@@ -15,7 +15,7 @@ import togi.render.display  # noqa: F401 (results show themselves when they are 
 from togi.artifact.save import check_writable, publish
 from togi.core.effort import Effort
 from togi.core.errors import SubjectError, TogiError
-from togi.core.quantities import parse_duration, parse_size
+from togi.core.quantities import a_type, parse_duration, parse_size
 from togi.core.records import Recipe, Study, Trial
 from togi.journal import Journal
 from togi.search.settings import Settings
@@ -115,15 +115,15 @@ def tune(
     force: bool = False,
     device: str = "cpu",
     effort: Effort | str = "normal",
-    time_limit_s: float | None = None,
-    trial_timeout_s: float = 300.0,
-    trial_memory: int | None = None,
-    max_memory: int | None = None,
-    max_error: float | None = None,
-    max_drop: float | None = None,
-    allow: Sequence[str] = (),
-    only: Sequence[str] = (),
-    without: Sequence[str] = (),
+    time_limit_s: float | str | None = None,
+    trial_timeout_s: float | str = 300.0,
+    trial_memory: int | str | None = None,
+    max_memory: int | str | None = None,
+    max_error: float | str | None = None,
+    max_drop: float | str | None = None,
+    allow: str | Sequence[str] = (),
+    only: str | Sequence[str] = (),
+    without: str | Sequence[str] = (),
     metric: Any = None,
     calibration: Any = None,
     dynamic: Dynamic | None = None,
@@ -137,12 +137,16 @@ def tune(
     Args:
         subject: a locator (``"timm:resnet50"``, ``"file.py:factory"``), a ``togi.Subject``, or a live ``nn.Module``.
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
-        out: where to write the artifact; it must not exist unless ``force``.
-        time_limit_s: for the whole study; None takes the effort's own (quick 90, normal 300, thorough none).
+        out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
+        effort: ``quick``, ``normal`` or ``thorough``.
+        time_limit_s: for the whole study, in seconds or as ``"5m"``; None takes the effort's own (quick 90, normal 300,
+            thorough none).
         trial_timeout_s, trial_memory: seconds and bytes after which a single trial is ended (default: 300 s, 80 % of
             the free memory).
-        max_memory: bytes that the result may need (idle + peak).
-        max_error: relative RMS error up to which approximate techniques are eligible.
+        max_memory: bytes that the result may need (idle + peak), or ``"2GiB"``.
+        max_error: relative RMS error, from 0 to 1, up to which approximate techniques are eligible.
+        allow: approximate techniques to try within that bound: ids, or beginnings of ids (``int8``); none: all.
+        only, without: ids of techniques.
         max_drop: with ``metric``: the drop up to which approximate techniques are eligible.
         resume: go on with the trials of an earlier, equal study instead of repeating them.
 
@@ -152,21 +156,21 @@ def tune(
     """
     from togi.study.run import run_study
 
-    settings = Settings(
+    settings = Settings.of(
         device=device,
-        effort=Effort(effort),
+        effort=effort,
         time_limit_s=time_limit_s,
         trial_timeout_s=trial_timeout_s,
-        trial_memory_bytes=trial_memory,
-        max_memory_bytes=max_memory,
+        trial_memory=trial_memory,
+        max_memory=max_memory,
         max_error=max_error,
         max_drop=max_drop,
-        allow=tuple(allow),
-        only=tuple(only),
-        without=tuple(without),
+        allow=allow,
+        only=only,
+        without=without,
         seed=seed,
+        techniques=all_techniques(),
     )
-    settings.check(all_techniques())
     if out is not None:
         check_writable(Path(out), force)
     extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic}
@@ -193,22 +197,32 @@ def load(path: PathOrName, *, device: str | None = None) -> Honed:
 
 
 def bench(
-    *subjects: str,
+    *subjects: PathOrName,
     device: str = "cpu",
     seed: int = 0,
-    time_limit_s: float | None = None,
+    time_limit_s: float | str | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
     """Are they really different? Subjects (locators) and artifacts taking turns; the first is compared with.
 
-    Raises TogiError when a subject cannot be loaded.
+    Raises TogiError when there are fewer than two, when one is a live module, or when a subject cannot be loaded.
     """
     from togi.study.bench import run_bench
     from togi.subject.spec import check_spec
 
     for subject in subjects:
-        check_spec(subject)
-    return run_bench(subjects, device=device, seed=seed, time_limit_s=time_limit_s, progress=progress or Progress())
+        if not isinstance(subject, str | Path):
+            raise SubjectError(
+                f"bench compares what it can load in other processes, and a subject is {a_type(subject)}: give "
+                "locators such as 'file.py:factory' or the paths of artifacts (NAME.togi)"
+            )
+    if len(subjects) < 2:
+        raise SubjectError("there is nothing to compare: give at least two subjects, as in bench('a.py:f', 'b.togi')")
+    limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
+    for subject in subjects:
+        check_spec(str(subject))
+    specs = [str(subject) for subject in subjects]
+    return run_bench(specs, device=device, seed=seed, time_limit_s=limit_s, progress=progress or Progress())
 
 
 @overload
@@ -301,7 +315,7 @@ def fit(
     batch: int | None = None,
     dtype: str | None = None,
     allow_approximate: bool = False,
-    time_limit_s: float = 60.0,
+    time_limit_s: float | str = 60.0,
     device: str = "cpu",
     seed: int = 0,
 ) -> FitResult:
@@ -495,7 +509,7 @@ def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:
         return subject
     if not isinstance(subject, nn.Module):
         raise SubjectError(
-            f"the subject is a {type(subject).__name__}: give an nn.Module, a togi.Subject, or a locator such as "
+            f"the subject is {a_type(subject)}: give an nn.Module, a togi.Subject, or a locator such as "
             "'timm:resnet50' or 'file.py:factory'. Wrap a plain function in an nn.Module whose forward calls it"
         )
     if inputs is None:

@@ -7,26 +7,34 @@ import shutil
 from datetime import UTC, datetime
 from pathlib import Path
 
-import togi
 from togi.artifact.manifest import MANIFEST, Link, Manifest, list_files
 from togi.core.errors import ArtifactError, OutputExistsError
 from togi.core.records import Facts, Recipe, Trial
+from togi.core.version import __version__
 from togi.subject.signature import Signature
+
+SUFFIX = ".togi"
 
 
 def check_writable(out: Path, force: bool) -> None:
     """Before any work is done: that ``out`` can be written.
 
-    Raises OutputExistsError (there already, without ``force``) or ArtifactError (no folder there, not writable).
+    Raises OutputExistsError (there already, without ``force``) or ArtifactError (not ``NAME.togi``, no folder there,
+    not writable).
     """
+    if out.suffix != SUFFIX:
+        raise ArtifactError(
+            f"{out} is no name of an artifact, so togi could not find it again: give {out.name or 'NAME'}{SUFFIX}"
+        )
     if out.exists() and not force:
         raise OutputExistsError(f"{out} exists already. Give another --out, or --force to replace it")
     if out.exists() and not (out / MANIFEST).is_file():
         raise OutputExistsError(f"{out} exists and is not a togi artifact: it is not replaced, even with --force")
     parent = out.absolute().parent
+    if not parent.is_dir():
+        raise ArtifactError(f"the folder {parent} does not exist: create it, or choose another place")
     probe = parent / f".{out.name}.probe"
     try:
-        parent.mkdir(parents=True, exist_ok=True)
         probe.touch()
         probe.unlink()
     except OSError as error:
@@ -48,7 +56,7 @@ def write_manifest(
 ) -> Manifest:
     """Hash what the engine wrote into ``folder`` and write the manifest beside it."""
     manifest = Manifest(
-        togi_version=togi.__version__,
+        togi_version=__version__,
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         subject=subject,
         recipe=recipe,

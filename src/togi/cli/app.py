@@ -56,7 +56,7 @@ def togi_command(
     ] = False,
     debug: Annotated[bool, typer.Option(DEBUG, help="Show the traceback of an error; stands anywhere.")] = False,
 ) -> None:
-    """Hone PyTorch models: try what is known to help, on your machine, prove it, and keep the fastest faithful one."""
+    """Make PyTorch models faster and make them fit: try what is known to help, prove it, keep the best."""
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -97,6 +97,8 @@ _ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ 
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
         traceback.print_exc()
+        if told := getattr(sys.exc_info()[1], "child_traceback", ""):
+            print(f"It was raised in a child process:\n{told}", file=sys.stderr)
     print(f"togi: {message}", file=sys.stderr)
     return code
 

@@ -10,8 +10,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
-from togi.core.errors import QuantityError, UnknownNameError, nearest
-from togi.core.quantities import parse_duration, parse_share, parse_size
+from togi.core.errors import QuantityError, nearest
+from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size
 
 Parsed = TypeVar("Parsed")
 
@@ -32,6 +32,7 @@ def argument(parse: Callable[[str | float], Parsed]) -> Callable[[str | float], 
 SIZE = argument(parse_size)
 DURATION = argument(parse_duration)
 SHARE = argument(parse_share)
+DROP = argument(parse_drop)
 
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
@@ -66,7 +67,18 @@ Journal = Annotated[
 ]
 TimeLimit = Annotated[
     float | None,
-    typer.Option("--time-limit", metavar="TIME", parser=DURATION, help="Stop after this long: 90s, 5m, 1h."),
+    typer.Option(
+        "--time-limit", metavar="TIME", parser=DURATION, help="Stop after this long: 90s, 5m, 1h. Default: 60s."
+    ),
+]
+StudyLimit = Annotated[
+    float | None,
+    typer.Option(
+        "--time-limit",
+        metavar="TIME",
+        parser=DURATION,
+        help="Stop after this long: 90s, 5m, 1h. Default: quick 90s, normal 5m, thorough none.",
+    ),
 ]
 
 
@@ -74,18 +86,6 @@ def names(given: Iterable[str] | None) -> tuple[str, ...]:
     """``--allow a --allow b,c`` as one tuple without repeats."""
     parts = (part.strip() for item in given or () for part in item.split(","))
     return tuple(dict.fromkeys(part for part in parts if part))
-
-
-def check_techniques(option: str, given: Iterable[str], also: Iterable[str] = ()) -> None:
-    """Raises UnknownNameError with the nearest name for what is neither a technique nor one of ``also``."""
-    from togi.techniques import all_techniques
-
-    known = [*also, *all_techniques()]
-    for name in given:
-        if name not in known:
-            raise UnknownNameError(
-                f"{option}: 'togi explain' lists the techniques, and '{name}' is none of them{nearest(name, known)}"
-            )
 
 
 def without_effect(command: str, **given: object) -> None:

@@ -8,16 +8,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from togi.cli.options import (
+    DROP,
     SHARE,
     SIZE,
     Device,
     Journal,
     Json,
     Seed,
-    TimeLimit,
-    check_techniques,
+    StudyLimit,
     complete_technique,
-    names,
 )
 from togi.core.effort import Effort
 
@@ -37,22 +36,33 @@ def tune(
     force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report.")] = None,
     effort: Annotated[Effort, typer.Option("--effort", help="How much to try.")] = Effort.NORMAL,
-    time_limit: TimeLimit = None,
+    time_limit: StudyLimit = None,
     max_memory: Annotated[
         int | None,
         typer.Option("--max-memory", metavar="SIZE", parser=SIZE, help="Idle + peak of a call: 2GiB, 500MB."),
     ] = None,
     max_error: Annotated[
         float | None,
-        typer.Option("--max-error", metavar="ERROR", parser=SHARE, help="Relative error that --allow accepts."),
+        typer.Option(
+            "--max-error",
+            metavar="ERROR",
+            parser=SHARE,
+            help="Try approximate techniques (or those of --allow) up to this relative error: 1e-2, 1%.",
+        ),
     ] = None,
     max_drop: Annotated[
         float | None,
-        typer.Option("--max-drop", metavar="DROP", parser=SHARE, help="Drop of the metric that --allow accepts."),
+        typer.Option(
+            "--max-drop", metavar="DROP", parser=DROP, help="The same up to this drop of the subject's metric."
+        ),
     ] = None,
     allow: Annotated[
         list[str] | None,
-        typer.Option("--allow", metavar="ID", help="Allow an approximate technique, or 'approximate' for all."),
+        typer.Option(
+            "--allow",
+            metavar="ID",
+            help="Of what is approximate only this: an id, its beginning (int8), or 'approximate'.",
+        ),
     ] = None,
     only: Annotated[
         list[str] | None,
@@ -73,10 +83,7 @@ def tune(
     """
     from togi.cli.output import check_report_path
 
-    chosen = {"allow": names(allow), "only": names(only), "without": names(without)}
-    check_techniques("--allow", chosen["allow"], also=("approximate",))
-    check_techniques("--only", chosen["only"])
-    check_techniques("--without", chosen["without"])
+    chosen = {"allow": tuple(allow or ()), "only": tuple(only or ()), "without": tuple(without or ())}
     if report is not None:
         check_report_path(report, force)
     limits = {"time_limit_s": time_limit, "max_memory": max_memory, "max_error": max_error, "max_drop": max_drop}

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from typing import final
+
+from togi.core.errors import UnknownNameError, nearest
 
 
+@final
 class Effort(StrEnum):
     """How much is tried. The time limit holds in each."""
 
@@ -14,6 +18,13 @@ class Effort(StrEnum):
     """Until nothing left is expected to be 1 % better."""
     THOROUGH = "thorough"
     """Everything, the most promising first."""
+
+    @classmethod
+    def of(cls, name: object) -> Effort:
+        """By name. Raises UnknownNameError with the nearest name."""
+        if name in list(cls):
+            return cls(str(name))
+        raise UnknownNameError(f"there is no effort {name!r}{nearest(str(name), cls) or '.'} It is {', '.join(cls)}.")
 
     @property
     def time_limit_s(self) -> float | None:

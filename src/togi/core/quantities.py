@@ -76,18 +76,22 @@ def parse_share(value: str | float, name: str = "") -> float:
     Raises:
         QuantityError: it is not a number, below zero, or above one.
     """
-    said = _said(value, name)
-    bare = value.strip() if isinstance(value, str) else value
-    try:
-        if isinstance(bare, str):
-            share = float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1)
-        else:
-            share = float("nan" if isinstance(bare, bool) else bare)
-    except (TypeError, ValueError):
-        raise QuantityError(f"{said} is not a number: write 1e-2, 0.01 or 1%") from None
+    share = _number(value, _said(value, name))
     if not 0 <= share <= 1:
-        raise QuantityError(f"{said} is out of range: give a number from 0 to 1, such as 1e-2, or 0% to 100%")
+        raise QuantityError(f"{_said(value, name)} is out of range: give a number from 0 to 1, such as 1e-2, or 1%")
     return share
+
+
+def parse_drop(value: str | float, name: str = "") -> float:
+    """How far a metric may drop, in its own unit: ``0.5``, ``"1e-2"``, ``"1%"``.
+
+    Raises:
+        QuantityError: it is not a number, or below zero.
+    """
+    drop = _number(value, _said(value, name))
+    if not 0 <= drop < math.inf:
+        raise QuantityError(f"{_said(value, name)} is out of range: give a number of zero or more, such as 1e-2")
+    return drop
 
 
 def significant(value: float, digits: int = 3) -> str:
@@ -158,6 +162,12 @@ def plural(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
+def a_type(value: object) -> str:
+    """The type of ``value`` with its article: ``a list``, ``an int``, ``an OrderedDict``."""
+    noun = type(value).__name__
+    return f"an {noun}" if noun[:1].lower() in "aeio" else f"a {noun}"
+
+
 def first_line(error: BaseException | str) -> str:
     """The first line of an error's message that is not empty, cut to 300 characters; its type without a message."""
     lines = (line.strip() for line in str(error).splitlines())
@@ -167,6 +177,16 @@ def first_line(error: BaseException | str) -> str:
 
 def _said(value: object, name: str) -> str:
     return f"{name}={value!r}" if name else f"'{value}'"
+
+
+def _number(value: str | float, said: str) -> float:
+    bare = value.strip() if isinstance(value, str) else value
+    try:
+        if isinstance(bare, str):
+            return float(bare.removesuffix("%")) / (100 if bare.endswith("%") else 1)
+        return float("not a number" if isinstance(bare, bool) else bare)
+    except (TypeError, ValueError):
+        raise QuantityError(f"{said} is not a number: write 1e-2, 0.01 or 1%") from None
 
 
 def _seconds(text: str, said: str) -> float:

@@ -117,7 +117,7 @@ def check_names(where: str, given: Iterable[str]) -> tuple[str, ...]:
     for name in names:
         if name not in known:
             raise UnknownNameError(
-                f"{where}: there is no rule '{name}'{nearest(name, known)}. Nothing was checked. "
+                f"{where}: there is no rule '{name}'{nearest(name, known) or '.'} Nothing was checked. "
                 f"'togi explain' lists the rules; {', '.join(KINDS)} and {ALL} are names too"
             )
     return names

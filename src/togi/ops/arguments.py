@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import TogiError, nearest
+from togi.core.quantities import a_type
 from togi.ops.measures import FORMATS, negative_sizes
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -91,9 +92,7 @@ def _mend(format: str, name: str) -> str:
 
 def _boxes(name: str, given: object) -> Tensor:
     if not isinstance(given, Tensor):
-        raise BoxError(
-            f"{name} is a {type(given).__name__}: give a tensor [N, 4], or a list of them for several images."
-        )
+        raise BoxError(f"{name} is {a_type(given)}: give a tensor [N, 4], or a list of them for several images.")
     if given.dim() < 1 or given.shape[-1] != 4:
         raise BoxError(
             f"{_told(name, given)}: the last dimension has to be 4 (the format says which four numbers). For no "

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import TogiError, nearest
+from togi.core.quantities import a_type
 
 REDUCTIONS = ("mean", "sum", "none")
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -36,7 +37,7 @@ def check_tensors(**given: object) -> None:
     for name, value in given.items():
         if not isinstance(value, Tensor):
             raise CrossEntropyError(
-                f"{name} is a {type(value).__name__}: give a tensor (a layer's weight, such as model.lm_head.weight)."
+                f"{name} is {a_type(value)}: give a tensor (a layer's weight, such as model.lm_head.weight)."
             )
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import final
 
 from pydantic import Field, model_validator
 
 from togi.core.effort import Effort
 from togi.core.errors import TogiError, UnknownNameError, nearest
+from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Record
 from togi.techniques.base import Technique
 
@@ -45,6 +46,47 @@ class Settings(Record):
     trial_memory_bytes: int | None = Field(default=None, gt=0)
     """A trial that holds more is ended; None: 80 % of what the machine has free when the study starts."""
 
+    @classmethod
+    def of(
+        cls,
+        *,
+        effort: Effort | str = Effort.NORMAL,
+        time_limit_s: float | str | None = None,
+        trial_timeout_s: float | str = 300.0,
+        trial_memory: int | str | None = None,
+        max_memory: int | str | None = None,
+        max_error: float | str | None = None,
+        max_drop: float | str | None = None,
+        allow: str | Sequence[str] = (),
+        only: str | Sequence[str] = (),
+        without: str | Sequence[str] = (),
+        seed: int = 0,
+        device: str = "cpu",
+        techniques: Iterable[str],
+    ) -> Settings:
+        """From what people give: sizes and durations as numbers or text, names as one text or several.
+
+        Raises:
+            TogiError: a value or a name that does not exist, with the nearest; an approximate technique without a
+                bound on what it may cost.
+        """
+        settings = cls(
+            effort=Effort.of(effort),
+            time_limit_s=None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s"),
+            trial_timeout_s=parse_duration(trial_timeout_s, "trial_timeout_s"),
+            trial_memory_bytes=None if trial_memory is None else parse_size(trial_memory, "trial_memory"),
+            max_memory_bytes=None if max_memory is None else parse_size(max_memory, "max_memory"),
+            max_error=None if max_error is None else parse_share(max_error, "max_error"),
+            max_drop=None if max_drop is None else parse_drop(max_drop, "max_drop"),
+            allow=names(allow, "allow"),
+            only=names(only, "only"),
+            without=names(without, "without"),
+            seed=seed,
+            device=device,
+        )
+        settings.check(techniques)
+        return settings
+
     @model_validator(mode="after")
     def _bounded(self) -> Settings:
         if self.allow and not self.has_bound:
@@ -72,14 +114,29 @@ class Settings(Record):
     def check(self, techniques: Iterable[str]) -> None:
         """Raises UnknownNameError for a name that no technique has."""
         known = list(techniques)
-        for name in (*self.only, *self.without):
-            if name not in known:
-                raise UnknownNameError(
-                    f"there is no technique '{name}'{nearest(name, known) or '.'} 'togi explain' lists them."
-                )
+        for option, given in (("only", self.only), ("without", self.without)):
+            for name in given:
+                if name not in known:
+                    raise UnknownNameError(
+                        f"{option}: there is no technique '{name}'{nearest(name, known) or '.'} 'togi explain' lists "
+                        "them."
+                    )
         for name in self.allow:
             if not any(_names(name, id) for id in known):
-                raise UnknownNameError(f"there is no technique '{name}' to allow{nearest(name, [*known, ALL]) or '.'}")
+                raise UnknownNameError(
+                    f"allow: there is no technique '{name}'{nearest(name, [*known, ALL]) or '.'} 'togi explain' lists "
+                    f"them; {ALL} means all."
+                )
+
+
+def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
+    """``["a", "b,c"]`` or ``"a,b,c"`` as one tuple without repeats. Raises TogiError for what is no text."""
+    parts: list[str] = []
+    for item in (given,) if isinstance(given, str) else given:
+        if not isinstance(item, str):
+            raise TogiError(f"{option}={given!r} holds {item!r}, which is no name: give ids of techniques as text")
+        parts += [part.strip() for part in item.split(",")]
+    return tuple(dict.fromkeys(part for part in parts if part))
 
 
 def _names(name: str, id: str) -> bool:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import SubjectError
+from togi.core.quantities import a_type
 
 if TYPE_CHECKING:
     import torch
@@ -42,7 +43,7 @@ class Inputs:
         if isinstance(sample, Mapping) and all(isinstance(key, str) for key in sample):
             return cls((), dict(sample))
         raise SubjectError(
-            f"a sample is a {type(sample).__name__}, which togi cannot call the module with. "
+            f"a sample is {a_type(sample)}, which togi cannot call the module with. "
             "Give a tensor, a tuple of positional arguments, a dict of keyword arguments, or "
             "togi.Inputs(args, kwargs). A module whose argument is a list takes togi.Inputs(([image],))."
         )

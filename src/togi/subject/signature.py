@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import SubjectError, nearest
+from togi.core.quantities import a_type
 from togi.core.records import Record, TensorFacts
 from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.structure import CONSTANTS, TENSOR, Structure, merged
@@ -121,7 +122,7 @@ class Signature(Record):
 
         for facts, tensor in zip(self.inputs_facts, tensors, strict=True):
             if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"{facts.name} is a {type(tensor).__name__}, expected a {facts.dtype} tensor")
+                raise TypeError(f"{facts.name} is {a_type(tensor)}, expected a {facts.dtype} tensor")
             if str(tensor.dtype).removeprefix("torch.") != facts.dtype:
                 raise TypeError(f"{facts.name} is {tensor.dtype}, but was tuned and proven for torch.{facts.dtype}")
             fits = len(facts.shape) == tensor.dim() and all(

@@ -65,7 +65,7 @@ class ChildCall(Generic[Request, Answer]):
         except TrialEnded as ended:
             printed = ended.trial.child.log_tail(1000).strip()
             raise SubjectError(
-                f"the subject could not be {self.purpose}: {ended}."
+                f"the subject could not be {self.purpose}: {str(ended).rstrip('.')}."
                 + (f" It printed last:\n{printed}" if printed else "")
             ) from None
         if "raised" in returned:

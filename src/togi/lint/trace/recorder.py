@@ -15,6 +15,7 @@ import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
@@ -22,7 +23,6 @@ import numpy
 import torch
 from torch import Tensor
 
-import togi
 from togi.lint.trace.record import Event, Frame, Kind
 from togi.torch_internals.autograd import in_backward
 from togi.torch_internals.modes import without_torch_function
@@ -157,7 +157,7 @@ def spelled(function: Callable[..., Any]) -> str:
 _FOLDERS = (
     os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
     os.path.dirname(os.path.abspath(numpy.__file__)) + os.sep,
-    os.path.dirname(os.path.abspath(togi.__file__)) + os.sep,
+    str(Path(__file__).parents[2]) + os.sep,
 )
 _STANDARD = sysconfig.get_path("stdlib") + os.sep
 _DEPTH = 24

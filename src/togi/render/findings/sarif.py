@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-import togi
+from togi.core.version import __version__
 from togi.lint.finding import CheckResult, Edit, Finding, Note, Place, Problem
 from togi.lint.pages import page_address, rule_page
 from togi.lint.rule import Rule, all_rules, rule_kinds
@@ -41,7 +41,7 @@ def sarif(result: CheckResult) -> dict[str, Any]:
                 "tool": {
                     "driver": {
                         "name": "togi",
-                        "semanticVersion": togi.__version__,
+                        "semanticVersion": __version__,
                         "rules": [_rule(known[id]) for id in ids],
                     }
                 },

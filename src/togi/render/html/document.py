@@ -14,8 +14,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-import togi
 from togi.core import quantities
+from togi.core.version import __version__
 from togi.render.memory_text import short_line
 
 _FORMATTERS = "bounds count milliseconds percent plural relative seconds significant size times".split()
@@ -31,7 +31,7 @@ def document(template: str, *, title: str, script: str, **context: Any) -> str:
         .get_template(template)
         .render(
             title=title,
-            version=togi.__version__,
+            version=__version__,
             code=Markup(code),
             style=Markup(_asset("report.css")),
             policy=Markup(

@@ -156,8 +156,9 @@ def _part(module: nn.Module, one: Chunk) -> nn.Module:
     names: dict[str, nn.Module] = dict(module.named_modules(remove_duplicate=False))
     if one.module not in names:
         raise FitError(
-            f"the plan cuts '{one.module}', which {type(module).__name__} does not have{nearest(one.module, names)}. "
-            "A plan belongs to the architecture that it was made for: run 'togi fit --inference' on this one."
+            f"the plan cuts '{one.module}', which {type(module).__name__} does not have"
+            f"{nearest(one.module, names) or '.'} A plan belongs to the architecture that it was made for: run "
+            "'togi fit --inference' on this one."
         )
     if reason := why_not_replaceable(names[one.module]):
         raise FitError(f"{one.label} cannot be cut: {reason}")

@@ -1,0 +1,88 @@
+"""What the package gives away: its types for type checkers, its errors, and errors for bad arguments."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import togi
+
+SEEN = """
+import togi
+reveal_type(togi.tune)
+reveal_type(togi.fit(None, memory="1GiB").fits)
+reveal_type(togi.BudgetError("x").exit_code)
+"""
+
+
+def test_type_checkers_see_the_types(tmp_path: Path) -> None:
+    (tmp_path / "use.py").write_text(SEEN)
+    command = [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent", "--ignore-missing-imports"]
+    done = subprocess.run(
+        [*command, f"--cache-dir={tmp_path / 'cache'}", "use.py"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert "StudyResult" in done.stdout, done.stdout + done.stderr
+    assert '"builtins.bool"' in done.stdout or '"bool"' in done.stdout
+    assert '"builtins.int"' in done.stdout or '"int"' in done.stdout
+    assert 'is "Any"' not in done.stdout
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (Path(togi.__file__).parent / "py.typed").is_file()
+
+
+def test_every_public_name_is_there() -> None:
+    for name in togi.__all__:
+        assert getattr(togi, name) is not None
+    assert issubclass(togi.BudgetError, togi.TogiError)
+    assert issubclass(togi.HiddenHooksError, togi.TogiError)
+
+
+def tune(**options: Any) -> Callable[[], Any]:
+    return lambda: togi.tune("timm:resnet18", **options)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (
+            tune(only="fold_batchnorm"),
+            r"only: .*'fold_batchnorm'; did you mean 'fold_batch_norm'\?",
+        ),
+        (tune(without=["no_gradd"]), r"without: .*did you mean 'no_grad'\?"),
+        (tune(allow="int9", max_error=0.1), "allow: there is no technique 'int9'"),
+        (tune(only=[3]), "only=.* holds 3, which is no name"),
+        (tune(effort="insane"), "there is no effort 'insane'.*quick, normal, thorough"),
+        (tune(effort="thorouh"), r"did you mean 'thorough'\?"),
+        (tune(time_limit_s="5 parsecs"), "time_limit_s='5 parsecs'"),
+        (tune(time_limit_s=-1), "time_limit_s=-1"),
+        (tune(max_memory="2 GiBs"), "max_memory='2 GiBs' has no known unit"),
+        (tune(max_error="200%"), "max_error='200%' is out of range"),
+        (tune(allow="int8"), "--max-error"),
+        (tune(out="model.pt"), r"give model.pt.togi"),
+        (tune(out="/no/such/folder/model.togi"), "the folder /no/such/folder does not exist"),
+        (lambda: togi.fit("timm:resnet18", memory="8 parsecs"), "memory='8 parsecs' has no known unit"),
+        (lambda: togi.fit("timm:resnet18", memory="8GiB", time_limit_s="soon"), "time_limit_s='soon'"),
+        (lambda: togi.predict_memory("timm:resnet18", memory="8 parsecs"), "memory='8 parsecs'"),
+        (lambda: togi.memory("timm:resnet18", optimizer="adan", train=True), r"did you mean 'adam'\?"),
+        (lambda: togi.bench("one"), "at least two"),
+        (lambda: togi.bench(object(), object()), "a subject is an object"),
+    ],
+)
+def test_bad_arguments_are_refused_at_once_with_what_would_do(call: Callable[[], Any], said: str) -> None:
+    with pytest.raises(togi.TogiError, match=said):
+        call()
+
+
+def test_importing_the_package_imports_no_torch() -> None:
+    code = "import sys, togi; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
