@@ -65,7 +65,7 @@ def test_a_selection_does_not(folder: Path) -> None:
 @pytest.mark.parametrize(
     "data", [b"", b"rubbish" * 1000, b"SQLite format 3\0" + b"\xff" * 5000], ids=["empty", "text", "torn"]
 )
-def test_a_damaged_cache_is_made_anew(data: bytes, own_cache: Path) -> None:
+def test_a_damaged_cache_is_replaced(data: bytes, own_cache: Path) -> None:
     check_paths(["."])
     (own_cache / "check.sqlite").write_bytes(data)
     result = check_paths(["."])
@@ -82,7 +82,7 @@ def test_entries_that_cannot_be_read_are_misses(own_cache: Path) -> None:
 
 
 @pytest.mark.usefixtures("folder")
-def test_another_schema_is_made_anew(own_cache: Path) -> None:
+def test_a_cache_of_another_schema_is_replaced(own_cache: Path) -> None:
     with sqlite3.connect(own_cache / "check.sqlite") as database:
         database.execute("CREATE TABLE reports (something TEXT)")
     check_paths(["."])

@@ -2,7 +2,7 @@
 
 A key is the hash of a file's path and bytes, of the settings that rules see, and of the version of the rules (the hash
 of togi.lint's own source, so that a developer of rules never sees stale findings). A damaged cache is
-replaced; one that cannot be used (read-only, locked, disk full) is done without, and a note says so.
+replaced; one that cannot be used (read-only, locked, disk full) is not used, and a note says so.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing, suppress
 from pathlib import Path
+from typing import final
 
 from togi.core.version import __version__
 from togi.lint.data.torch_names import behind_installed
@@ -51,6 +52,7 @@ def cache_key(path: str, data: bytes, hot: Sequence[str]) -> bytes:
     return digest.digest()
 
 
+@final
 class Cache:
     """Reports by key. Never raises: what went wrong stands in ``problem``."""
 
@@ -98,7 +100,7 @@ class Cache:
 
     def _open(self) -> sqlite3.Connection:
         database = sqlite3.connect(str(self._path), timeout=_TIMEOUT_S)
-        database.execute("PRAGMA synchronous = OFF")  # it can be lost: it is made anew
+        database.execute("PRAGMA synchronous = OFF")  # it may be lost: the next run makes a new one
         return database
 
     def _failed(self, error: Exception) -> None:
@@ -109,7 +111,7 @@ class Cache:
                 assert self._path is not None
                 self._path.unlink()
                 return
-        self.problem = f"the cache {self._path} could not be used ({error}): every file was checked anew"
+        self.problem = f"the cache {self._path} could not be used ({error}): every file was checked again"
 
 
 def _report(text: str) -> FileReport | None:

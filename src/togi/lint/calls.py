@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 from togi.core.records import Record
 from togi.lint.finding import Finding, Table
 from togi.worker.call import ChildCall
@@ -10,6 +12,7 @@ MEASURE_S = 4.0
 """How long the race of one technique takes."""
 
 
+@final
 class ModuleRequest(Record):
     """Rules that look at a module."""
 
@@ -29,6 +32,7 @@ class ModuleRequest(Record):
     """Layers in the table."""
 
 
+@final
 class TraceRequest(Record):
     """Rules that read the record of one watched run."""
 
@@ -40,6 +44,7 @@ class TraceRequest(Record):
     """Ids of the rules to run; None: those that are on by default."""
 
 
+@final
 class SubjectReport(Record):
     """What the rules say of a subject."""
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 from togi.lint.cache import Cache, cache_folder, cache_key
 from togi.lint.check_file import at_path, check_bytes, may_concern
@@ -64,6 +65,7 @@ def _result(reports: Sequence[tuple[CheckedFile, FileReport]], files: int, cache
     )
 
 
+@final
 @dataclass(frozen=True)
 class _Read:
     """A file that some framework is mentioned in."""

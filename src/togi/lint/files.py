@@ -11,6 +11,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import final
 
 from togi.lint.finding import Problem
 from togi.lint.patterns import GitIgnore, Patterns, git_ignore_above, patterns, slashes
@@ -28,6 +29,7 @@ LEFT_OUT = frozenset(
 """Names of folders that are not walked into; name one on the command line to have it checked."""
 
 
+@final
 @dataclass(frozen=True)
 class CheckedFile:
     path: Path
@@ -37,6 +39,7 @@ class CheckedFile:
     settings: CheckSettings
 
 
+@final
 @dataclass
 class Discovery:
     """``files`` without repeats, in the order in which they were met."""
@@ -50,6 +53,7 @@ def discover(paths: Sequence[Path], given: Overrides) -> Discovery:
     return _Walk(given).run(paths)
 
 
+@final
 class _Walk:
     def __init__(self, given: Overrides) -> None:
         self._found = Discovery()

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import final
 
 from togi.core.records import Record, Scalar
 
 
+@final
 class Place(Record):
     """A range of a source file. Lines and columns count from 1, columns in characters; the end is exclusive."""
 
@@ -20,6 +22,7 @@ class Place(Record):
     """Of a notebook: the code cell, counted from 1 over all cells; ``line`` counts inside it."""
 
 
+@final
 class Edit(Record):
     """``text`` in place of a range (empty range: insertion). Columns as in ``Place``."""
 
@@ -30,6 +33,7 @@ class Edit(Record):
     text: str
 
 
+@final
 class Fix(Record):
     """A rewrite of the file that removes one finding."""
 
@@ -40,6 +44,7 @@ class Fix(Record):
     """``--fix`` applies safe ones: they cannot change what the program computes. Others take ``--unsafe-fixes``."""
 
 
+@final
 class Cost(Record):
     """What a finding costs, and how that is known."""
 
@@ -53,6 +58,7 @@ class Cost(Record):
     bytes: int | None = None
 
 
+@final
 class Finding(Record):
     """A rule that was broken, with evidence and remedy."""
 
@@ -75,6 +81,7 @@ class Finding(Record):
     """Why it does not count: ``ignore comment``, ``per-file-ignores``; empty when it does."""
 
 
+@final
 class Problem(Record):
     """Something could not be checked. The rest was; the exit code says 2."""
 
@@ -85,6 +92,7 @@ class Problem(Record):
     cell: int | None = None
 
 
+@final
 class Note(Record):
     """Worth knowing, without influence on the exit code: an ignore comment that ignores nothing, say."""
 
@@ -94,6 +102,7 @@ class Note(Record):
     cell: int | None = None
 
 
+@final
 class Ignore(Record):
     """A comment ``# togi: ignore[...]`` and the lines for which it speaks."""
 
@@ -108,6 +117,7 @@ class Ignore(Record):
     whole_file: bool = False
 
 
+@final
 class FileReport(Record):
     """All that is known of one file before any selection: what the cache keeps.
 
@@ -121,6 +131,7 @@ class FileReport(Record):
     """Lines of code that the rules looked at."""
 
 
+@final
 class Table(Record):
     """A table that module and trace rules print beside their findings."""
 
@@ -129,6 +140,7 @@ class Table(Record):
     rows: tuple[tuple[Scalar, ...], ...]
 
 
+@final
 class CheckResult(Record):
     """What ``togi check`` found. Findings go by path, cell, line and column; those without a place come last."""
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import final
 
 from togi.lint.check_file import check_bytes
 from togi.lint.check_paths import check_paths
@@ -32,6 +33,7 @@ Proposal = Callable[[str, Sequence[Finding]], Iterable[Fix]]
 """The fixes for the findings in a text (a file's, or that of one notebook cell)."""
 
 
+@final
 @dataclass(frozen=True)
 class FileChange:
     """One file before and after; ``count`` fixes were applied."""
@@ -42,6 +44,7 @@ class FileChange:
     count: int
 
 
+@final
 @dataclass(frozen=True)
 class FixResult:
     result: CheckResult
@@ -49,6 +52,7 @@ class FixResult:
     changes: tuple[FileChange, ...]
 
 
+@final
 class UnfixableError(Exception):
     """The file stays as it is; the message says why."""
 
@@ -204,6 +208,7 @@ def apply_fixes(text: str, fixes: Iterable[Fix]) -> tuple[str, int]:
     return text, count
 
 
+@final
 class _Lines:
     """Where lines start in a text with any line ends."""
 

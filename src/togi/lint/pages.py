@@ -12,6 +12,7 @@ import sys
 import textwrap
 from collections.abc import Mapping
 from pathlib import Path
+from typing import final
 
 from togi.core.docstring import split_docstring
 from togi.core.records import Record
@@ -25,6 +26,7 @@ KIND_MEANING: Mapping[Kind, str] = {
 _LITERAL = re.compile(r"::\n\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)+)")
 
 
+@final
 class RulePage(Record):
     """What is published of one rule."""
 

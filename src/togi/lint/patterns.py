@@ -12,13 +12,14 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
     from pathspec.pattern import Pattern
 
 
+@final
 @dataclass(frozen=True)
 class _Line:
     """One pattern. While a tree is walked, it must match an entry itself, not merely a folder above the entry: such a
@@ -46,6 +47,7 @@ class _Line:
         return not above or self.pattern.match_file(f"{above}/") is None
 
 
+@final
 @dataclass(frozen=True)
 class Patterns:
     """The lines that were written in one folder."""
@@ -73,6 +75,7 @@ class Patterns:
         return slashes(path).removeprefix(self.folder).lstrip("/")
 
 
+@final
 @dataclass(frozen=True)
 class GitIgnore:
     """The .gitignore files that apply in one folder: its own, and those of the folders above up to the repository."""

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, final
 
 from togi.lint.cache import cache_key
 from togi.lint.check_file import check_bytes, source_rules
@@ -29,6 +29,7 @@ MAX_PROCESSES = 16
 _COLLECT_EVERY = 50
 
 
+@final
 @dataclass(frozen=True)
 class Task:
     path: str
@@ -37,6 +38,7 @@ class Task:
     hot: tuple[str, ...]
 
 
+@final
 @dataclass(frozen=True)
 class Done:
     key: bytes | None
@@ -66,6 +68,7 @@ def _here(task: Task) -> Done:
     return Done(cache_key(task.path, task.data, task.hot), report)
 
 
+@final
 class _Pool:
     def __init__(self, tasks: Sequence[Task]) -> None:
         self._tasks = tasks
@@ -146,7 +149,7 @@ def _died(process: subprocess.Popen[bytes], task: Task) -> Done:
 def answer_requests() -> None:
     """The child: check what standard input names until it closes."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller was interrupted too, and closes our input
-    gc.disable()  # trees are full of cycles and short-lived: scanning them again and again costs a third of the time
+    gc.disable()  # trees are full of cycles and short-lived: scanning them repeatedly costs a third of the time
     source_rules()
     answers = sys.stdout.buffer
     sys.stdout = sys.stderr  # what anything prints does not disturb the answers

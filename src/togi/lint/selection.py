@@ -14,6 +14,7 @@ import tokenize
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import final
 
 from togi.core.errors import nearest
 from togi.lint.deduplicate import SAME
@@ -27,6 +28,7 @@ _COMMENT = re.compile(r"#\s*togi:\s*ignore(?P<file>-file)?\s*(?:\[(?P<rules>[^\]
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
 
 
+@final
 @dataclass
 class Selected:
     findings: list[Finding] = field(default_factory=list)
@@ -117,6 +119,7 @@ def _notes(ignore: Ignore, used: set[str], rules: frozenset[str], everything: bo
     return [Note(path=shown, message=message, line=ignore.line, cell=ignore.cell) for message in messages]
 
 
+@final
 @dataclass(frozen=True)
 class Mark:
     """``# togi: ignore[...]`` as it is written, with the place of the names between its brackets."""
@@ -128,6 +131,7 @@ class Mark:
     end_column: int
 
 
+@final
 @dataclass(frozen=True)
 class Statement:
     """A statement, or the head of a compound one: its lines, inclusive, and the marks in it and alone above it."""

@@ -11,7 +11,7 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
@@ -25,10 +25,12 @@ MAX_FILE_BYTES = 2_000_000
 _RUN_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
+@final
 class SettingsError(TogiError):
     """A pyproject.toml that cannot be used; the message names the file and the key."""
 
 
+@final
 class CheckTable(BaseModel):
     """``[tool.togi.check]`` as it is written."""
 
@@ -42,6 +44,7 @@ class CheckTable(BaseModel):
     max_file_bytes: Annotated[int, Field(gt=0)] = Field(MAX_FILE_BYTES, alias="max-file-bytes")
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class CheckSettings:
     """How one file is checked. Names of rules are canonical."""
@@ -58,6 +61,7 @@ class CheckSettings:
     """Where it was written: patterns are relative to it."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Overrides:
     """What the call adds to every file's settings; ``exclude`` is relative to the working folder."""
@@ -79,6 +83,7 @@ def overrides(
     )
 
 
+@final
 class SettingsFinder:
     """The settings of each folder, read once. Folders are absolute."""
 
@@ -179,6 +184,7 @@ def _check_patterns(where: str, patterns: Sequence[str] | Mapping[str, Any]) -> 
             raise SettingsError(f"{where}: '{pattern}' is no pattern ({error}): write as in .gitignore") from None
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class SubjectOptions:
     """How a subject is looked at. Raises UnknownNameError, before any child starts, for an unknown device or dtype."""

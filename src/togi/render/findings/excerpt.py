@@ -63,7 +63,7 @@ def source_lines(path: str, cell: int | None = None) -> Sequence[str]:
 
 
 def forget() -> None:
-    """Read files anew: they may have been changed."""
+    """Read files again: they may have been changed."""
     _given.clear()
     _read.cache_clear()
 
