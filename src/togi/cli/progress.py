@@ -138,10 +138,10 @@ class WatchedProgress(Progress):
         self.state.learned.append(text)
         self.changed(f"learned: {text}")
 
-    def race_round(self, number: int, standing: dict[Recipe, Interval]) -> None:
+    def race_round(self, number: int, speedups_x: dict[Recipe, Interval]) -> None:
         if self.state.race is None:
-            self.changed(f"race of {len(standing)} finalists")
-        self.state.race = (number, standing)
+            self.changed(f"race of {len(speedups_x)} finalists")
+        self.state.race = (number, speedups_x)
         self.state.recipe = None
         self.state.phase = f"racing, round {number}"
 

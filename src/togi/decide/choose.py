@@ -125,8 +125,8 @@ def why_not(
 
 def _best(candidates: Sequence[Trial], proven: Collection[Recipe], criterion: Criterion) -> Trial:
     fastest = max(map(_speedup, candidates))
-    standing = [t for t in candidates if t.recipe in proven and _speedup(t) * criterion.band_x >= fastest]
-    candidates = standing or candidates
+    kept = [t for t in candidates if t.recipe in proven and _speedup(t) * criterion.band_x >= fastest]
+    candidates = kept or candidates
     fastest = max(map(_speedup, candidates))
     return min((t for t in candidates if _speedup(t) >= fastest * (1 - MARGIN)), key=_plainness)
 

@@ -44,7 +44,7 @@ class Runner(Protocol):
 
 
 class Verdict(StrEnum):
-    """How a race ended."""
+    """The end of a race."""
 
     SEPARATED = "separated"
     """One is faster than every other by more than what could be chance or the bias of a process."""
@@ -151,7 +151,7 @@ def race(
         state.run_round(order, decide=state.rounds + 1 >= min_rounds)
         longest = max(longest * 0.9, clock() - started)
         if on_round is not None:
-            on_round(state.rounds, state.standing())
+            on_round(state.rounds, state.speedups_x())
     verdict, winner, order_found, sentence = state.conclude(min_rounds)
     return RaceResult(
         reference=reference.name,
@@ -304,7 +304,7 @@ class _RaceState:
         others = [self.speed_x(entry, leader) for entry in self.racing if entry is not leader]
         return all(found is not None and self.criterion.speed(found) is Speed.SAME for found in others)
 
-    def standing(self) -> dict[str, Interval]:
+    def speedups_x(self) -> dict[str, Interval]:
         found = {entry.name: self.speed_x(entry, self.reference) for entry in self.racing}
         return {name: interval for name, interval in found.items() if interval is not None}
 

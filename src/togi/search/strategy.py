@@ -118,7 +118,7 @@ class Search:
         lesson = "" if known else self._failure_model.learn(features, trial)
         if lesson:
             self._pool = {r: t for r, t in self._pool.items() if not self._failure_model.ruled_out(t.atoms)}
-        if trial.recipe in [standing.recipe for standing in self._standing()[:WIDENED_AROUND]]:
+        if trial.recipe in [best.recipe for best in self._fastest_first()[:WIDENED_AROUND]]:
             self._add(self.space.neighbours(trial.recipe))
         return lesson
 
@@ -179,17 +179,17 @@ class Search:
         A recipe whose interval lies more than 5 % below that of the fastest is left out (trials at different times
         differ by more than their intervals say).
         """
-        standing = self._standing()
-        if not standing:
+        fastest = self._fastest_first()
+        if not fastest:
             return ()
-        assert standing[0].timing is not None
-        bar = standing[0].timing.speedup_x.low * 0.95
-        return tuple(t.recipe for t in standing[:count] if t.timing is not None and t.timing.speedup_x.high >= bar)
+        assert fastest[0].timing is not None
+        bar = fastest[0].timing.speedup_x.low * 0.95
+        return tuple(t.recipe for t in fastest[:count] if t.timing is not None and t.timing.speedup_x.high >= bar)
 
     def _acceptable(self, trial: Trial) -> bool:
         return acceptable(trial, self.settings.max_memory_bytes)
 
-    def _standing(self) -> list[Trial]:
+    def _fastest_first(self) -> list[Trial]:
         """Acceptable trials, fastest first."""
         ok = [t for t in latest(self._trials.values()) if self._acceptable(t)]
         return sorted(ok, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)
@@ -254,11 +254,11 @@ class Search:
         return [t for t in self._trials.values() if t.recipe.choices and self.space.holds(t.recipe)]
 
     def _best_log_latency(self) -> float:
-        standing = self._standing()
-        if not standing:
+        fastest = self._fastest_first()
+        if not fastest:
             return 0.0
-        assert standing[0].timing is not None
-        return -math.log(standing[0].timing.speedup_x.median)
+        assert fastest[0].timing is not None
+        return -math.log(fastest[0].timing.speedup_x.median)
 
     def _relation(self, recipe: Recipe) -> str:
         """How a recipe relates to what was tried."""
@@ -269,8 +269,8 @@ class Search:
         new = [choice.label for choice in recipe.choices if choice.technique not in tried]
         if new:
             return f"first trial of {' and '.join(new)}"
-        standing = self._standing()
-        best = standing[0].recipe if standing else self.space.reference
+        fastest = self._fastest_first()
+        best = fastest[0].recipe if fastest else self.space.reference
         added = [c.label for c in recipe.choices if c not in best.choices]
         dropped = [c.label for c in best.choices if c not in recipe.choices]
         changes = [f"with {' and '.join(added)}"] * bool(added) + [f"without {' and '.join(dropped)}"] * bool(dropped)

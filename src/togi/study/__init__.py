@@ -1,1 +1,1 @@
-"""The course of a study: survey, explore, race, prove. Runs in the parent; no torch, no model."""
+"""A study from start to end: survey, trials, race, choice, proof. Runs in the parent; no torch, no model."""

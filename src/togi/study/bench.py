@@ -31,7 +31,7 @@ def run_bench(
     here = machine(device)
     with ExitStack() as stack:
         bench = _Bench(stack, here, device, seed, progress)
-        standing: list[RunningTrial] = []
+        loaded: list[RunningTrial] = []
         contestants: list[Contestant] = []
         for name, spec in zip(_names(specs), specs, strict=True):
             progress.message(f"loading {name}")
@@ -40,11 +40,11 @@ def run_bench(
             except TrialEnded as ended:
                 contestants.append(Contestant(name=name, outcome=ended.ending.outcome, reason=ended.ending.reason))
                 continue
-            standing.append(running)
-        if len(standing) < 2:
+            loaded.append(running)
+        if len(loaded) < 2:
             return Comparison(contestants=tuple(contestants), verdict="There is nothing to compare.", machine=here)
-        result = race(standing[1:], standing[0], budget_s=time_limit_s or 60.0, seed=seed)
-        found = [_contestant(running, result.entry(running.name)) for running in standing]
+        result = race(loaded[1:], loaded[0], budget_s=time_limit_s or 60.0, seed=seed)
+        found = [_contestant(running, result.entry(running.name)) for running in loaded]
         return _comparison((*found, *contestants), result, here)
 
 

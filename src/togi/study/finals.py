@@ -94,8 +94,8 @@ class Finals:
             reference,
             budget_s=enough_s(budget_s, [reference, *running]),
             seed=runner.settings.seed,
-            on_round=lambda number, standing: runner.progress.race_round(
-                number, {by_name[name]: interval for name, interval in standing.items()}
+            on_round=lambda number, speedups_x: runner.progress.race_round(
+                number, {by_name[name]: interval for name, interval in speedups_x.items()}
             ),
         )
         timings = [timing for each in running if (timing := result.timing(each.name)) is not None]

@@ -29,7 +29,7 @@ class Progress:
     def learned(self, text: str) -> None:
         """What the search concluded from the trials so far, in a sentence."""
 
-    def race_round(self, number: int, standing: dict[Recipe, Interval]) -> None:
+    def race_round(self, number: int, speedups_x: dict[Recipe, Interval]) -> None:
         """The finalists' race: speed-up over the reference so far."""
 
     def saving(self, recipe: Recipe) -> None: ...
