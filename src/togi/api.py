@@ -26,7 +26,7 @@ from togi.worker.protocol import SubjectRef
 if TYPE_CHECKING:
     from torch import nn
 
-    from togi.artifact.honed import Honed
+    from togi.artifact.optimized import OptimizedModule
     from togi.footprint.account.make import Watched
     from togi.footprint.account.record import Account
     from togi.footprint.fit.result import FitResult
@@ -63,7 +63,7 @@ class Best:
         """Copy the artifact to ``path`` (``NAME.togi``). Raises OutputExistsError unless ``force``."""
         return publish(self._folder(), Path(path), force=force)
 
-    def load(self) -> Honed:
+    def load(self) -> OptimizedModule:
         """The tuned model: same call signature and output structure as the original."""
         from togi.artifact.load import load as load_artifact
 
@@ -189,7 +189,7 @@ def tune(
     return StudyResult(record, artifact)
 
 
-def load(path: PathOrName, *, device: str | None = None) -> Honed:
+def load(path: PathOrName, *, device: str | None = None) -> OptimizedModule:
     """Load an artifact (``NAME.togi``). See ``togi.artifact.load.load``."""
     from togi.artifact.load import load as load_artifact
 

@@ -16,7 +16,7 @@ from torch import nn
 from togi.artifact import load as loading
 from togi.artifact.links import write_links
 from togi.artifact.load import FallbackWarning, load
-from togi.artifact.manifest import MANIFEST, Manifest
+from togi.artifact.manifest import MANIFEST, Manifest, read_manifest
 from togi.artifact.save import check_writable, publish, write_manifest
 from togi.core.errors import ArtifactError, OutputExistsError
 from togi.core.records import Outcome, Recipe, Trial
@@ -24,7 +24,10 @@ from togi.subject.inputs import Subject
 from togi.techniques import recipe
 from togi.techniques.build import build, first_candidate
 from togi.techniques.engine.onnxruntime import OnnxRuntime
+from togi.techniques.engine.programs import openvino
 from togi.worker.survey import survey
+
+OLD = Path(__file__).parent / "data" / "artifact_of_november_2026"
 
 
 class Net(nn.Module):
@@ -72,23 +75,23 @@ def artifact(original: Path, tmp_path: Path) -> Path:
 
 
 def test_it_is_called_like_the_original_and_answers_like_it(artifact: Path) -> None:
-    honed = load(artifact)
+    optimized = load(artifact)
     x, scale = torch.randn(3, 8), torch.rand(3, 4)
-    by_name, by_position = honed(x=x, scale=scale), honed(x, scale)
+    by_name, by_position = optimized(x=x, scale=scale), optimized(x, scale)
     assert list(by_name) == ["y", "norm"]
-    assert honed.engine == "onnxruntime"
+    assert optimized.engine == "onnxruntime"
     torch.testing.assert_close(by_name["y"], by_position["y"])
     torch.testing.assert_close(by_name["norm"], (by_name["y"] / scale).square().sum(-1), rtol=1e-4, atol=1e-5)
 
 
 def test_other_sizes_dtypes_and_forms_are_refused_with_the_form_that_is_accepted(artifact: Path) -> None:
-    honed = load(artifact)
+    optimized = load(artifact)
     with pytest.raises(ValueError, match=r"x has shape \(5, 8\), but was tuned and proven for \(3, 8\)"):
-        honed(torch.randn(5, 8), torch.rand(3, 4))
+        optimized(torch.randn(5, 8), torch.rand(3, 4))
     with pytest.raises(TypeError, match=r"float64"):
-        honed(torch.randn(3, 8, dtype=torch.float64), torch.rand(3, 4))
+        optimized(torch.randn(3, 8, dtype=torch.float64), torch.rand(3, 4))
     with pytest.raises(TypeError, match=r"\(x, scale\)|\(scale, x\)"):
-        honed(torch.randn(3, 8))
+        optimized(torch.randn(3, 8))
 
 
 def test_where_the_engine_cannot_run_the_fallback_does_and_says_so(
@@ -102,9 +105,9 @@ def test_where_the_engine_cannot_run_the_fallback_does_and_says_so(
 
     monkeypatch.setattr(OnnxRuntime, "load", broken)
     with pytest.warns(FallbackWarning, match="illegal instruction set.*using eager instead"):
-        honed = load(artifact)
-    assert honed.engine == "eager"
-    torch.testing.assert_close(honed(x, scale)["y"], expected["y"], rtol=1e-4, atol=1e-5)
+        optimized = load(artifact)
+    assert optimized.engine == "eager"
+    torch.testing.assert_close(optimized(x, scale)["y"], expected["y"], rtol=1e-4, atol=1e-5)
 
 
 def test_an_empty_chain_is_an_error_that_lists_why(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -117,10 +120,10 @@ def test_an_empty_chain_is_an_error_that_lists_why(artifact: Path, monkeypatch: 
 
 
 def test_inference_only(artifact: Path) -> None:
-    honed = load(artifact)
-    assert honed.eval() is honed
+    optimized = load(artifact)
+    assert optimized.eval() is optimized
     with pytest.raises(RuntimeError, match="inference only"):
-        honed.train()
+        optimized.train()
 
 
 def some_file(artifact: Path) -> Path:
@@ -225,6 +228,9 @@ def test_not_an_artifact(tmp_path: Path) -> None:
 
 def test_publishing_is_whole_or_not_at_all(artifact: Path, tmp_path: Path) -> None:
     out = tmp_path / "deep" / "copy.togi"
+    with pytest.raises(ArtifactError, match="does not exist: create it"):
+        publish(artifact, out)
+    out.parent.mkdir()
     publish(artifact, out)
     assert load(out).engine == "onnxruntime"
     with pytest.raises(OutputExistsError, match="--force"):
@@ -243,8 +249,34 @@ def test_what_is_no_artifact_is_never_replaced(tmp_path: Path) -> None:
 
 def test_an_output_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(ArtifactError, match="cannot be written"):
+    with pytest.raises(ArtifactError, match="does not exist"):
         check_writable(tmp_path / "file" / "out.togi", force=False)
+
+
+def test_an_output_without_the_ending_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ArtifactError, match=r"give model\.pt\.togi"):
+        check_writable(tmp_path / "model.pt", force=False)
+
+
+@pytest.mark.parametrize("order", [[[0]], [7], [-1], [True], ["0"], [], 3, None])
+def test_outputs_that_the_model_does_not_have_are_refused(order: object) -> None:
+    signature = read_manifest(OLD).signature
+    with pytest.raises(ArtifactError, match="of which output is which"):
+        openvino._checked_order(order, 1, signature)
+    assert openvino._checked_order([0], 1, signature) == [0]
+
+
+def test_an_artifact_of_before_loads_and_answers_the_same() -> None:
+    """Written by togi of November 2026, with the records, signature and archive of then."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        found = load(OLD)
+    torch.manual_seed(0)
+    first, second = nn.Linear(4, 3), nn.Linear(3, 2)
+    x = torch.linspace(-1, 1, 8).reshape(2, 4)
+    torch.testing.assert_close(found(x=x)["y"], second(first(x).relu()), check_stride=False)
+    assert found.recipe.label == "no_grad"
+    assert found.proof.eligible
 
 
 def test_no_warning_where_all_is_well(artifact: Path) -> None:

@@ -10,8 +10,8 @@ from typing import Any
 
 from torch import nn
 
-from togi.artifact.honed import Honed
 from togi.artifact.manifest import Link, Manifest, check_files, read_manifest
+from togi.artifact.optimized import OptimizedModule
 from togi.core.errors import ArtifactError
 from togi.graph.candidate import Candidate, in_contexts
 from togi.machine.describe import machine
@@ -22,7 +22,7 @@ class FallbackWarning(UserWarning):
     """The chosen engine cannot run here; a fallback of the recorded chain is used."""
 
 
-def load(path: str | PathLike[str], *, device: str | None = None) -> Honed:
+def load(path: str | PathLike[str], *, device: str | None = None) -> OptimizedModule:
     """The tuned model in ``path`` (a ``.togi`` folder), ready to call.
 
     Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled. If the
@@ -49,13 +49,13 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> Honed:
     )
 
 
-def _finish(call: Callable[..., Any], manifest: Manifest, link: Link, notes: list[str]) -> Honed:
+def _finish(call: Callable[..., Any], manifest: Manifest, link: Link, notes: list[str]) -> OptimizedModule:
     if notes:
         notes.append(f"using {link.engine} instead")
         warnings.warn(f"{', '.join(notes)}. It is right, but its speed is not the proven one.", FallbackWarning, 3)
     there = manifest.facts.machine
     notes += [f"proven on another machine: {difference}" for difference in machine().differences(there)]
-    return Honed(call, manifest, link, tuple(notes))
+    return OptimizedModule(call, manifest, link, tuple(notes))
 
 
 def _check_device(manifest: Manifest, device: str | None) -> None:

@@ -1,1 +1,1 @@
-"""What is honed: find it, run it, know it."""
+"""The subject of a study: find it, run it, know it."""

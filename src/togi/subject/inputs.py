@@ -84,7 +84,7 @@ def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is honed.
+    """What is optimized.
 
     Args:
         module: the model. It is never changed; trials work on copies, in ``eval()`` mode.

@@ -138,9 +138,9 @@ class _Worker:
         from togi.artifact.load import load
 
         self.mark = mark_memory(self.config.device)
-        honed = load(folder)
-        self.call = honed
-        self.samples = self._artifact_samples(honed.signature)
+        optimized = load(folder)
+        self.call = optimized
+        self.samples = self._artifact_samples(optimized.signature)
 
     def _artifact_samples(self, signature: Signature) -> tuple[Inputs, ...]:
         """The subject's samples; for an artifact on its own, inputs made from its signature."""

@@ -59,9 +59,16 @@ def _build(spec: Spec, seed: int) -> Subject:
 
             return from_torchscript(spec, seed)
         case "artifact":
-            from togi.artifact.subject import from_artifact
+            return _from_artifact(spec, seed)
 
-            return from_artifact(spec, seed)
+
+def _from_artifact(spec: Spec, seed: int) -> Subject:
+    """The optimized module, on inputs made from its signature. Raises ArtifactError as ``togi.load`` does."""
+    from togi.artifact.load import load
+    from togi.subject.made_inputs import samples_from_signature
+
+    optimized = load(spec.path)
+    return Subject(optimized, list(samples_from_signature(optimized.signature, seed)))
 
 
 @contextmanager

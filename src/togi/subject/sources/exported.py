@@ -48,7 +48,7 @@ def _check_kind(spec: Spec) -> None:
         names = archive.namelist()
     if any("/data/aotinductor/" in name for name in names):
         raise SubjectError(
-            f"{spec.text} is an AOTInductor package: machine code, in which there is nothing left to hone. "
+            f"{spec.text} is an AOTInductor package: machine code, in which there is nothing left to optimize. "
             "Give the module, or the program it was compiled from."
         )
 

@@ -171,7 +171,7 @@ def _not_a_module(value: Any) -> str:
         return "Return its module: program.module()."
     if callable(value):
         return (
-            "togi hones a torch.nn.Module, whose weights it can see. Wrap it: "
+            "togi optimizes a torch.nn.Module, whose weights it can see. Wrap it: "
             "class Wrapped(nn.Module): def forward(self, x): return function(x)"
         )
     return _RETURNS

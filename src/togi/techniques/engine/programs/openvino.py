@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from togi.core.errors import NotSaveable, Refused
+from togi.core.errors import ArtifactError, NotSaveable, Refused
 from togi.graph.candidate import Candidate, FlatProgram
 from togi.graph.capture import export
 from togi.subject.signature import Signature
@@ -94,7 +94,20 @@ def build(candidate: Candidate) -> tuple[OpenVinoProgram, list[str]]:
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> OpenVinoProgram:
-    return OpenVinoProgram(compile_file(folder / FILE, threads), signature, meta["order"])
+    compiled = compile_file(folder / FILE, threads)
+    return OpenVinoProgram(compiled, signature, _checked_order(meta.get("order"), len(compiled.outputs), signature))
+
+
+def _checked_order(order: Any, found: int, signature: Signature) -> list[int]:
+    """Raises ArtifactError unless it names an output of the model for each output of the signature."""
+    wanted = len(signature.outputs_facts)
+    right = isinstance(order, list) and len(order) == wanted
+    if not right or not all(type(position) is int and 0 <= position < found for position in order):
+        raise ArtifactError(
+            f"its manifest says {order!r} of which output is which, where {wanted} numbers below {found} belong: it is "
+            "damaged. Get the artifact again, or tune again"
+        )
+    return list(order)
 
 
 def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:

@@ -12,7 +12,7 @@ from togi.core.records import Recipe, Trial
 from togi.subject.signature import Signature
 
 
-class Honed(nn.Module):
+class OptimizedModule(nn.Module):
     """A tuned model: the original's call signature and output structure, on the engine that was proven fastest.
 
     It runs inference only. Sizes and dtypes beyond those that were proven are refused with a clear error.
@@ -44,7 +44,7 @@ class Honed(nn.Module):
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
 
-    def train(self, mode: bool = True) -> Honed:
+    def train(self, mode: bool = True) -> OptimizedModule:
         """Inference only: ``train()`` raises, ``eval()`` changes nothing."""
         if mode:
             raise RuntimeError("a tuned model runs inference only: train the original, then tune it again")
