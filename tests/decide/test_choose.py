@@ -158,6 +158,8 @@ def test_it_is_said_why_something_faster_was_not_chosen() -> None:
     )
     assert "beyond doubt" in why_not(measured(recipe("wide"), 3.0, width=0.5), chosen)
     assert why_not(measured(recipe("slower"), 1.9), chosen) == ""
+    unsaved = measured(recipe("unsaved"), 3.0).model_copy(update={"reason": "it has no file form here"})
+    assert why_not(unsaved, chosen) == "it has no file form here"
     assert why_not(chosen, chosen) == ""
 
 

@@ -3,7 +3,7 @@ import random
 import pytest
 from simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 
-from togi.decide.faster import Criterion
+from togi.decide.faster import BETWEEN_PROCESSES, Criterion
 from togi.measure import RaceResult, Verdict, compare, race
 
 RACES = 60
@@ -209,3 +209,17 @@ def test_field_of_eight_keeps_its_fastest():
         result = race(field, base, budget_s=40, seed=seed, clock=machine.clock)
         lost += result.entry("r0").left_at is not None
     assert lost <= 2
+
+
+@pytest.mark.parametrize("slower", [0.5, 0.93, 0.96, 0.99, 1.05])
+def test_the_sentence_says_what_the_intervals_say(slower):
+    """Whoever reads the intervals with the criterion finds nobody faster exactly where the sentence says so."""
+    for seed in range(10):
+        machine = SimulatedMachine(gaussian(random.Random(seed), 0.05))
+        base = SimulatedRunner("base", machine)
+        field = [SimulatedRunner(f"r{k}", machine, ms=10.0 * slower * (1 + 0.01 * k)) for k in range(3)]
+        result = race(field, base, budget_s=3, seed=seed, clock=machine.clock)
+        faster = [entry.name for entry in result.entries[1:] if BETWEEN_PROCESSES.faster(entry.speedup_x)]
+        assert (result.winner == "base") == (not faster)
+        assert result.winner == "base" or result.winner in faster
+        assert ("nothing is faster" in result.sentence) <= (not faster)

@@ -103,7 +103,7 @@ def test_where_nothing_fits_the_least_is_said_and_nothing_is_written(workplace: 
     assert least["recipe"]["label"] in study["verdict"]
     assert f"{least['total_bytes']:,} bytes" in study["verdict"]
     assert not (workplace / "wide.togi").exists()
-    assert "was not written" in stderr
+    assert "wide.togi was not written: nothing was chosen" in stderr
     assert least["recipe"]["label"] in (workplace / "wide.html").read_text()
     code, again, _ = togi(workplace, "report")
     assert (code, again["best"], again["verdict"]) == (1, None, study["verdict"])

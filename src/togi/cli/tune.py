@@ -124,4 +124,5 @@ def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) ->
         if path is not None:
             typer.echo(f"{label}: {path}", err=json)
     if out is not None and saved is None:
-        typer.echo(f"{out} was not written: what was chosen has no file form (the verdict says why)", err=True)
+        why = "nothing was chosen" if study.best is None else "what was chosen has no file form"
+        typer.echo(f"{out} was not written: {why} (the verdict says more)", err=True)

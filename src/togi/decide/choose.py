@@ -120,7 +120,7 @@ def why_not(
             f"as fast as the chosen one within the {criterion.band_x - 1:.0%} by which two processes of one recipe "
             "may differ"
         )
-    return ""
+    return trial.reason  # it was set aside: could not be saved, or not loaded
 
 
 def _best(candidates: Sequence[Trial], proven: Collection[Recipe], criterion: Criterion) -> Trial:
