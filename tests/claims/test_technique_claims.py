@@ -46,6 +46,16 @@ def test_the_model_holds_what_the_technique_works_on(id: str) -> None:
     found.apply(found.configure(candidate, options), options)  # raises Refused where there is nothing to do
 
 
+def test_a_processor_without_the_instructions_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    here = machine("cpu").model_copy(update={"cpu_flags": (), "allocators": {}})
+    monkeypatch.setattr("togi.claims.technique.machine", lambda _: here)
+    monkeypatch.setattr("togi.claims.technique.WorkerPool", None)
+    for id, reason in {"bf16": "no bfloat16 instructions", "allocator": "no faster allocator"}.items():
+        proof = prove(id)
+        assert proof.verdict is Verdict.UNTESTED
+        assert reason in proof.sentence
+
+
 def _made(factory: Any) -> tuple[Any, list[Any]]:
     module, sample = factory()
     return module.eval(), [sample]

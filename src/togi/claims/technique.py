@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from togi.claims.claim import Measured, Proof, Verdict
 from togi.core.quantities import bounds, relative, significant, size, times
-from togi.core.records import ErrorReport, Facts, Footprint, Outcome, Recipe, Timing
+from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome, Recipe, TensorFacts, Timing
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 from togi.machine.describe import machine
@@ -81,6 +81,14 @@ EXPERIMENTS: dict[str, Experiment] = {
 """Techniques of third parties, which are not in here, are tested on ``convolutions``."""
 
 
+_ANY_MODEL = Facts(
+    machine=Machine(cpu_model="", cpu_cores=1, memory_bytes=0, threads=1, os="", python=""),
+    module_class="Module",
+    functions=dict.fromkeys(("conv2d", "conv3d", "batch_norm", "linear", "add", "mul"), 1),
+    parameter_dtypes=("float32",),
+    inputs=(TensorFacts(name="x", dtype="float32", shape=(1,)),),
+)
+"""A model that holds whatever a technique may ask for: one that refuses it refuses the machine."""
 _WORDS = {Speed.FASTER: "Faster", Speed.SAME: "No difference that matters", Speed.SLOWER: "Slower"}
 
 
@@ -117,9 +125,13 @@ def _needed(technique: Technique) -> list[Technique]:
 
 
 def _obstacle(technique: Technique, experiment: Experiment, device: str) -> Proof | None:
-    """What makes it pointless to start a process."""
-    if device.partition(":")[0] == "cuda" and machine(device).gpu is None:
+    """What this machine lacks, whatever the model: then no process needs to be started."""
+    here, kind = machine(device), device.partition(":")[0]
+    if kind == "cuda" and here.gpu is None:
         return _untested(technique, experiment, "it needs a CUDA device, and none was found here")
+    facts = _ANY_MODEL.model_copy(update={"machine": here, "device": kind})
+    if isinstance(decision := technique.applies(facts), Refuses):
+        return _untested(technique, experiment, decision.reason)
     for package in (package for one in (technique, *_needed(technique)) for package in one.packages):
         if problem := package.missing():
             return _untested(technique, experiment, problem, package.mend)
