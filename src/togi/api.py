@@ -130,7 +130,7 @@ def tune(
     seed: int = 0,
     journal: PathOrName | None = None,
     resume: bool = True,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> StudyResult:
     """Find the fastest faithful way to run a model on this machine, and prove it.
 
@@ -148,6 +148,8 @@ def tune(
         allow: approximate techniques to try within that bound: ids, or beginnings of ids (``int8``); none: all.
         only, without: ids of techniques.
         max_drop: with ``metric``: the drop up to which approximate techniques are eligible.
+        progress: None writes a line for each event to standard error in a terminal or notebook, True anywhere, False
+            nowhere.
         resume: go on with the trials of an earlier, equal study instead of repeating them.
 
     Raises:
@@ -182,7 +184,7 @@ def tune(
             journal=opened,
             keep=home() / "artifacts",
             resume=resume,
-            progress=progress or Progress(),
+            progress=_progress(progress, name),
         )
     if out is not None and artifact is not None:
         publish(artifact, Path(out), force=force)
@@ -201,7 +203,7 @@ def bench(
     device: str = "cpu",
     seed: int = 0,
     time_limit_s: float | str | None = None,
-    progress: Progress | None = None,
+    progress: Progress | bool | None = None,
 ) -> Comparison:
     """Are they really different? Subjects (locators) and artifacts taking turns; the first is compared with.
 
@@ -222,7 +224,9 @@ def bench(
     for subject in subjects:
         check_spec(str(subject))
     specs = [str(subject) for subject in subjects]
-    return run_bench(specs, device=device, seed=seed, time_limit_s=limit_s, progress=progress or Progress())
+    return run_bench(
+        specs, device=device, seed=seed, time_limit_s=limit_s, progress=_progress(progress, " / ".join(specs))
+    )
 
 
 @overload
@@ -474,6 +478,20 @@ def check(
         with _reference(subject, inputs, {}) as (ref, name):
             result = result.joined(check_reference(ref, name, ("module", "trace"), given, options))
     return result
+
+
+def _progress(given: Progress | bool | None, subject: str) -> Progress:
+    if isinstance(given, Progress):
+        return given
+    if given is False:
+        return Progress()
+    from togi.render.progress import PlainProgress, lines_where_someone_watches
+
+    if given is None:
+        return lines_where_someone_watches(subject)
+    from rich.console import Console
+
+    return PlainProgress(subject, Console(stderr=True, highlight=False))
 
 
 @contextmanager

@@ -25,9 +25,9 @@ def bench(
     """
     from togi import api
     from togi.cli.output import print_json, print_text, stdout
-    from togi.cli.progress import watch
     from togi.core.records import Outcome
     from togi.render.json import comparison_json
+    from togi.render.progress import watch
 
     if len(subjects) < 2:
         raise typer.BadParameter("give at least two to compare: togi bench A B")

@@ -96,7 +96,7 @@ def tune(
 def _study(subject: str, **settings: Any) -> Study:
     from togi import api
     from togi.cli.interrupted import interrupted
-    from togi.cli.progress import watch
+    from togi.render.progress import watch
 
     with watch(subject) as progress:
         try:

@@ -1,12 +1,25 @@
 from __future__ import annotations
 
 import io
+import sys
+from types import SimpleNamespace
 
+import pytest
 from made_up_study import made_up_study
 from rich.console import Console
 
-from togi.cli.progress import LiveProgress, PlainProgress, RunState, WatchedProgress, picture, watch
+from togi import api
 from togi.core.records import Outcome
+from togi.render.progress import (
+    LiveProgress,
+    PlainProgress,
+    RunState,
+    WatchedProgress,
+    lines_where_someone_watches,
+    picture,
+    watch,
+)
+from togi.study.progress import Progress
 
 
 class FakeClock:
@@ -138,3 +151,36 @@ def test_live_on_a_terminal_and_plain_elsewhere() -> None:
         progress.trial_ended(made_up_study().trials[0])
         assert progress.state.outcomes[Outcome.OK] == 1
     assert "the reference takes 41.8 ms" in terminal.file.getvalue()  # type: ignore[attr-defined]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_the_library_shows_lines_in_a_terminal_and_in_a_notebook_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = io.StringIO()
+    monkeypatch.setattr(sys, "stderr", silent)
+    lines_where_someone_watches("net").message("surveying net")
+    assert silent.getvalue() == ""
+
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    lines_where_someone_watches("net").message("surveying net")
+    assert "surveying net" in terminal.getvalue()
+
+    monkeypatch.setattr(sys, "stderr", cell := io.StringIO())
+    shell = SimpleNamespace(kernel=object())
+    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
+    lines_where_someone_watches("net").message("surveying net")
+    assert "surveying net" in cell.getvalue()
+
+
+def test_progress_is_switched_by_its_argument(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "stderr", terminal := Terminal())
+    api._progress(False, "net").message("nobody hears it")
+    assert terminal.getvalue() == ""
+    monkeypatch.setattr(sys, "stderr", file := io.StringIO())
+    api._progress(True, "net").message("written to a file")
+    assert "written to a file" in file.getvalue()
+    own = Progress()
+    assert api._progress(own, "net") is own

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +14,6 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from togi.cli.output import stderr
 from togi.core.quantities import bounds, plural, seconds, times
 from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
 from togi.decide.choose import acceptable, latest
@@ -199,7 +199,7 @@ class LiveProgress(WatchedProgress):
 @contextmanager
 def watch(subject: str, console: Console | None = None) -> Iterator[WatchedProgress]:
     """The progress object for a command, shown while the block runs."""
-    console = console or stderr()
+    console = console or Console(stderr=True, highlight=False)
     if not console.is_terminal or console.is_dumb_terminal:
         yield PlainProgress(subject, console)
         return
@@ -283,3 +283,17 @@ def _share(state: RunState) -> float:
     by_trials = state.ended / state.planned if state.planned else 0.0
     by_time = state.elapsed_s / state.time_limit_s if state.time_limit_s else 0.0
     return min(1.0, max(by_trials, by_time))
+
+
+def lines_where_someone_watches(subject: str) -> Progress:
+    """Plain lines on standard error where that is a terminal or a notebook's cell; else nothing."""
+    if sys.stderr.isatty() or _in_notebook():
+        return PlainProgress(subject, Console(stderr=True, highlight=False))
+    return Progress()
+
+
+def _in_notebook() -> bool:
+    """IPython's kernel is what shows standard error below a cell; without IPython imported, nobody runs one."""
+    ipython = sys.modules.get("IPython")
+    shell = ipython.get_ipython() if ipython is not None else None
+    return shell is not None and hasattr(shell, "kernel")
