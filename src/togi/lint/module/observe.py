@@ -24,7 +24,7 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from togi.lint.module.forward_pass import Call, ForwardPass, FunctionCall, Line, Value
-from togi.subject.behaviour import seed_all
+from togi.subject.behaviour import seed_all, tensors
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of, written_arguments
@@ -59,7 +59,7 @@ def observe(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
         calls=tuple(watched.calls),
         functions=tuple(functions.calls),
         runs=runs,
-        outputs=frozenset(watched.number(tensor) for tensor in _tensors(output)),
+        outputs=frozenset(watched.number(tensor) for tensor in tensors(output)),
     )
 
 
@@ -90,12 +90,6 @@ def _run(module: nn.Module, sample: Inputs, mode: Any, layers: _Layers, seed: in
 
 def _constants(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    from togi.subject.behaviour import tensors
-
-    return tensors(value)
 
 
 class _Layers:
