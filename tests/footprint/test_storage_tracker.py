@@ -7,8 +7,8 @@ import torch
 from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from togi.footprint.module_tracker import ModuleTracker
 from togi.footprint.storage_tracker import StorageTracker
+from togi.torch_internals.module_tracker import ModuleTracker
 
 KIB = 1024
 

@@ -19,10 +19,9 @@ import torch
 from torch import Tensor
 
 from togi.footprint.account.record import Category
-from togi.footprint.module_tracker import FORWARD, Where
 from togi.torch_internals.modes import DispatchObserver
+from togi.torch_internals.module_tracker import FORWARD, Where
 from togi.torch_internals.pytree import operands
-from togi.torch_internals.pytree import tensors_of as tensors_of
 from togi.torch_internals.storage import storage_key
 
 _NOWHERE = Where()

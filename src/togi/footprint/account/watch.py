@@ -27,9 +27,9 @@ from togi.core.errors import TogiError
 from togi.core.proven import Proven
 from togi.footprint.account.allocator_events import Allocations, MarkingTracker, read_allocations
 from togi.footprint.account.record import Category
-from togi.footprint.module_tracker import BACKWARD, ModuleTracker, users_frames
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import current_node
+from togi.torch_internals.module_tracker import BACKWARD, ModuleTracker, users_frames
 from togi.torch_internals.profiler import quiet_profiler
 from togi.torch_internals.pytree import tensors_of
 

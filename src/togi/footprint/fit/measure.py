@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from togi.core.errors import FitError
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.torch_internals.pytree import tree_leaves
+from togi.torch_internals.pytree import tensors_of
 from togi.torch_internals.storage import storage_key
 from togi.verify.observe import State
 
@@ -80,7 +80,7 @@ def tensors_before(step: Step) -> Iterable[Tensor]:
     inputs = (step.sample.args, dict(step.sample.kwargs))
     yield from step.module.parameters()
     yield from step.module.buffers()
-    yield from (leaf for leaf in tree_leaves((inputs, state)) if isinstance(leaf, Tensor))
+    yield from tensors_of((inputs, state))
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

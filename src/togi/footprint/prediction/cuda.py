@@ -12,7 +12,6 @@ import time
 from dataclasses import dataclass
 
 from togi.core.proven import Proven
-from togi.footprint.module_tracker import BACKWARD
 from togi.footprint.prediction.caching_allocator import CachingAllocator
 from togi.footprint.prediction.cuda_kernels import CudaKernels
 from togi.footprint.prediction.fake_run import (
@@ -26,6 +25,7 @@ from togi.footprint.prediction.fake_run import (
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime
+from togi.torch_internals.module_tracker import BACKWARD
 
 PROVEN = Proven(part="togi memory --predict for a GPU (a range)", cuda=None)
 

@@ -11,15 +11,13 @@ import inspect
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules import module as hooks
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -27,6 +25,7 @@ from togi.lint.module.forward_pass import Call, ForwardPass, FunctionCall, Line,
 from togi.subject.behaviour import seed_all, tensors
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver
+from togi.torch_internals.module_tracker import ModuleTracker
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of, written_arguments
 from togi.torch_internals.pytree import operands
 
@@ -45,20 +44,18 @@ def observe(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
 
     Never raises for what the module does under watch: ``error`` then says why there are no calls.
     """
-    layers = _Layers(module)
-    watched = _Operations(layers, _constants(module))
+    tracker, again = (ModuleTracker(module, name_outsiders=False) for _ in range(2))
+    watched, functions = _Operations(tracker, _constants(module)), _Functions(again)
     try:
-        output = _run(module, sample, watched, layers, seed)
-        functions = _Functions(layers)
-        runs = dict(layers.runs)
-        _run(module, sample, functions, layers, seed)
+        output = _run(module, sample, watched, tracker, seed)
+        _run(module, sample, functions, again, seed)
     except Exception as error:  # foreign code: modules that the modes of torch do not get along with
         first = next(iter(str(error).splitlines()), "")
         return ForwardPass(error=f"{type(error).__name__}: {first}")
     return ForwardPass(
         calls=tuple(watched.calls),
         functions=tuple(functions.calls),
-        runs=runs,
+        runs=dict(tracker.runs),
         outputs=frozenset(watched.number(tensor) for tensor in tensors(output)),
     )
 
@@ -68,23 +65,24 @@ def time_calls(module: nn.Module, sample: Inputs, passes: int, *, seed: int = 0)
 
     On the CPU only. Raises ValueError when passes differ in their operations.
     """
-    layers = _Layers(module)
     best: list[float] = []
     calls: list[Call] = []
+    runs: dict[str, int] = {}
     for _ in range(passes):
-        watched = _Operations(layers, _constants(module), timed=True)
-        _run(module, sample, watched, layers, seed)
+        tracker = ModuleTracker(module, name_outsiders=False)
+        watched = _Operations(tracker, _constants(module), timed=True)
+        _run(module, sample, watched, tracker, seed)
         if best and len(best) != len(watched.seconds):
             raise ValueError(f"one pass had {len(best)} operations, another {len(watched.seconds)}: not comparable")
         best = [min(pair) for pair in zip(best or watched.seconds, watched.seconds, strict=True)]
-        calls = watched.calls
-    return ForwardPass(calls=tuple(calls), runs=dict(layers.runs), seconds=tuple(best))
+        calls, runs = watched.calls, dict(tracker.runs)
+    return ForwardPass(calls=tuple(calls), runs=runs, seconds=tuple(best))
 
 
-def _run(module: nn.Module, sample: Inputs, mode: Any, layers: _Layers, seed: int) -> Any:
+def _run(module: nn.Module, sample: Inputs, mode: Any, tracker: ModuleTracker, seed: int) -> Any:
     given = sample.clone()
     seed_all(seed)
-    with torch.no_grad(), torch.compiler.set_stance("force_eager"), layers.followed(), mode:
+    with torch.no_grad(), torch.compiler.set_stance("force_eager"), tracker.following(), mode:
         return module(*given.args, **given.kwargs)
 
 
@@ -92,44 +90,10 @@ def _constants(module: nn.Module) -> list[Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-class _Layers:
-    """Which module is running. Hooks for all modules at once, so that none of them is touched."""
-
-    def __init__(self, module: nn.Module) -> None:
-        self.names = {id(part): name for name, part in module.named_modules()}
-        self.running: list[str] = []
-        self.runs: dict[str, int] = {}
-
-    @property
-    def innermost(self) -> str:
-        return self.running[-1] if self.running else ""
-
-    @contextmanager
-    def followed(self) -> Iterator[None]:
-        self.running.clear()
-        self.runs.clear()
-        before = hooks.register_module_forward_pre_hook(self._enter)
-        after = hooks.register_module_forward_hook(self._leave, always_call=True)
-        try:
-            yield
-        finally:
-            before.remove()
-            after.remove()
-
-    def _enter(self, part: nn.Module, _args: Any) -> None:
-        name = self.names.get(id(part))
-        self.running.append(self.innermost if name is None else name)
-        if name is not None:
-            self.runs[name] = self.runs.get(name, 0) + 1
-
-    def _leave(self, _part: nn.Module, _args: Any, _output: Any) -> None:
-        self.running.pop()
-
-
 class _Operations(DispatchObserver):
-    def __init__(self, layers: _Layers, constants: Sequence[Tensor], *, timed: bool = False) -> None:
+    def __init__(self, tracker: ModuleTracker, constants: Sequence[Tensor], *, timed: bool = False) -> None:
         super().__init__()
-        self.layers = layers
+        self.tracker = tracker
         self.calls: list[Call] = []
         self.seconds: list[float] = []
         self._timed = timed
@@ -176,7 +140,7 @@ class _Operations(DispatchObserver):
             Call(
                 index=len(self.calls),
                 op=str(func).removeprefix("aten."),
-                layer=self.layers.innermost,
+                layer=self.tracker.innermost,
                 given=given,
                 outputs=tuple(self._value(tensor) for tensor in made),
                 view=view,
@@ -209,9 +173,9 @@ class _Operations(DispatchObserver):
 class _Functions(FunctionObserver):
     """Dropout and attention as Python code calls them: only there one can see that a dropout is on."""
 
-    def __init__(self, layers: _Layers) -> None:
+    def __init__(self, tracker: ModuleTracker) -> None:
         super().__init__()
-        self.layers = layers
+        self.tracker = tracker
         self.calls: list[FunctionCall] = []
 
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
@@ -219,7 +183,7 @@ class _Functions(FunctionObserver):
         if "dropout" in name or name == "scaled_dot_product_attention":
             numbers = {k: v for k, v in _numbers(function, args, kwargs).items() if not isinstance(v, Tensor)}
             line = _line(sys._getframe(1))
-            self.calls.append(FunctionCall(name=name, layer=self.layers.innermost, numbers=numbers, line=line))
+            self.calls.append(FunctionCall(name=name, layer=self.tracker.innermost, numbers=numbers, line=line))
         return function(*args, **kwargs)
 
 

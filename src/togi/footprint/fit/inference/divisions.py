@@ -22,10 +22,9 @@ from togi.footprint.fit.policies import ANY, CUT, ONE, Chunk
 from togi.footprint.fit.proof import outputs_of
 from togi.footprint.guard.independence import Cut, joined_along, why_kept_changes
 from togi.footprint.step import Step
-from togi.footprint.storage_tracker import tensors_of
 from togi.subject.inputs import Inputs
 from togi.torch_internals.autograd import version_of
-from togi.torch_internals.pytree import tree_leaves
+from togi.torch_internals.pytree import tensors_of, tree_leaves
 
 _RANDOM = "the random state"
 

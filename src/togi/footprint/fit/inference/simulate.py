@@ -21,11 +21,11 @@ from togi.footprint.fake_step import fake_copy
 from togi.footprint.fit.forward import restore, why_not_replaceable
 from togi.footprint.fit.inference.chunked import chunk, constants, named_leaves, unknown
 from togi.footprint.fit.policies import Chunk
-from togi.footprint.module_tracker import Where
 from togi.footprint.prediction.cpu import AllocatorPeak, Probe, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
 from togi.footprint.step import Step
-from togi.footprint.storage_tracker import tensors_of
+from togi.torch_internals.module_tracker import Where
+from togi.torch_internals.pytree import tensors_of
 from togi.torch_internals.storage import storage_key
 
 _PROBED_BYTES = 4 << 30

@@ -29,10 +29,11 @@ from togi.footprint.fit.proof import outcome_of
 from togi.footprint.fit.training.recompute import Operation, Value
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTensorHooks
-from togi.footprint.module_tracker import ModuleTracker
 from togi.footprint.step import Step
-from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, tensors_of
+from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import top_saved_tensor_hooks
+from togi.torch_internals.module_tracker import ModuleTracker
+from togi.torch_internals.pytree import tensors_of
 from togi.torch_internals.storage import storage_key
 
 

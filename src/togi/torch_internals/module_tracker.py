@@ -9,6 +9,7 @@ Source: torch/csrc/autograd/function.h (sequence_nr).
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -43,11 +44,25 @@ class ModuleTracker:
     """Follows a run while ``following`` is active; ``now()`` answers."""
 
     def __init__(
-        self, module: nn.Module | None = None, *, root: str = "", on_output: Callable[[Any], None] = lambda _: None
+        self,
+        module: nn.Module | None = None,
+        *,
+        root: str = "",
+        on_output: Callable[[Any], None] = lambda _: None,
+        name_outsiders: bool = True,
     ) -> None:
-        """``root``: the name of ``module`` itself. ``on_output``: called with what the outermost module returned."""
+        """Gives the parts of ``module`` their qualified names.
+
+        Args:
+            root: the name of ``module`` itself.
+            on_output: called with what the outermost module returned.
+            name_outsiders: a module that is no part of ``module`` has its class's name; otherwise its caller's.
+        """
         self._names = {part: name or root for name, part in module.named_modules()} if module else {}
         self._on_output = on_output
+        self._name_outsiders = name_outsiders
+        self.runs: Counter[str] = Counter()
+        """How often each part of ``module`` was called, by name."""
         self._running: list[str] = []
         self._stepping = False
         self._forward: dict[int, Where] = {}
@@ -63,13 +78,17 @@ class ModuleTracker:
                 hooks.callback(register_module_forward_hook(self._left, always_call=True).remove)
             yield
 
+    @property
+    def innermost(self) -> str:
+        """The name of the module that is running; empty outside of any."""
+        return self._running[-1] if self._running else ""
+
     def now(self) -> Where:
         node = current_node()
         if node is not None:
             return self._of_node(node)
-        module = self._running[-1] if self._running else ""
         phase = OPTIMIZER if self._stepping else FORWARD
-        found = Where(module, users_line(sys._getframe(1)), phase)
+        found = Where(self.innermost, users_line(sys._getframe(1)), phase)
         if phase == FORWARD and torch.is_grad_enabled():
             # the first operation after a node was drawn is the node's; later ones may have none
             self._forward.setdefault(next_sequence_number() - 1, found)
@@ -80,7 +99,12 @@ class ModuleTracker:
         return found._replace(phase=BACKWARD)
 
     def _entered(self, module: nn.Module, _: Any) -> None:
-        self._running.append(self._names.get(module, type(module).__name__))
+        name = self._names.get(module)
+        if name is not None:
+            self.runs[name] += 1
+        elif self._name_outsiders:
+            name = type(module).__name__
+        self._running.append(self.innermost if name is None else name)
 
     def _left(self, module: nn.Module, _: Any, output: Any) -> None:
         if self._running:
