@@ -36,7 +36,8 @@ def real_cuda_devices() -> int:
 def cuda_can_be_named() -> Iterator[None]:
     """Inside, calls that name a CUDA device get as far as a dispatch observer: a device guard that does nothing where
     no driver is, and data that is made on the CPU before it is moved."""
-    torch._C._ensureCUDADeviceGuardSet()
+    if hasattr(torch._C, "_ensureCUDADeviceGuardSet"):  # torch 2.9 has none
+        torch._C._ensureCUDADeviceGuardSet()
     before = torch._C._only_lift_cpu_tensors()
     torch._C._set_only_lift_cpu_tensors(True)
     try:

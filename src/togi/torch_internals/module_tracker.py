@@ -63,7 +63,8 @@ class ModuleTracker:
         self._name_outsiders = name_outsiders
         self.runs: Counter[str] = Counter()
         """How often each part of ``module`` was called, by name."""
-        self._running: list[str] = []
+        self._running: list[tuple[str, bool]] = []
+        """Name, and whether it is a part of the module."""
         self._stepping = False
         self._forward: dict[int, Where] = {}
 
@@ -81,7 +82,12 @@ class ModuleTracker:
     @property
     def innermost(self) -> str:
         """The name of the module that is running; empty outside of any."""
-        return self._running[-1] if self._running else ""
+        return self._running[-1][0] if self._running else ""
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The parts of ``module`` that are running, the outermost first; outsiders are left out."""
+        return tuple(name for name, is_part in self._running if is_part)
 
     def now(self) -> Where:
         node = current_node()
@@ -102,9 +108,9 @@ class ModuleTracker:
         name = self._names.get(module)
         if name is not None:
             self.runs[name] += 1
-        elif self._name_outsiders:
-            name = type(module).__name__
-        self._running.append(self.innermost if name is None else name)
+            self._running.append((name, True))
+        else:
+            self._running.append((type(module).__name__ if self._name_outsiders else self.innermost, False))
 
     def _left(self, module: nn.Module, _: Any, output: Any) -> None:
         if self._running:

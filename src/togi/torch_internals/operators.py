@@ -1,8 +1,8 @@
 """Operators of the dispatcher: their classes, schemas, composite kernels and Python implementations.
 
 Behind it: torch._ops, ``OpOverload._schema``, torch._library.custom_ops, torch._C dispatch queries, torch._decomp
-(torch 2.9 to 2.15). When they go: ``torch.library`` has ``get_kernel`` and ``opcheck``, torch.export documents
-``decomp_table``; the schema is also the text of ``str(op._schema)`` in ``torch.ops`` documentation.
+(torch 2.9 to 2.15). When they go: ``torch.export.default_decompositions`` is public; schemas and kernels have no
+public form, and what relies on them must refuse.
 """
 
 from __future__ import annotations

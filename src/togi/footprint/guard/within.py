@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import BudgetError
+from togi.core.proven import Proven
 from togi.core.quantities import first_line, parse_size, size
 from togi.core.records import Record
 from togi.footprint.guard.estimate import Estimate, estimate, first_rows
@@ -24,6 +25,7 @@ from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Inputs
 from togi.torch_internals.pytree import tensors_of, tree_flatten, tree_unflatten
 
+PROVEN = Proven(part="togi.within", cpu="2026-11-21", cuda=None)
 
 def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
     """A decorator: ``@togi.within("8GiB")`` over a function of tensors, or ``togi.within(n)(model)``.

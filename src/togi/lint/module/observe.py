@@ -1,7 +1,7 @@
 """Watch one forward pass: every ATen operation below autograd, by the layer that ran it.
 
-``TorchDispatchMode`` sees operations after composite functions have come apart, so an attention that torch fuses is one
-operation and one written by hand is several. Functions are watched in a second pass: ``TorchFunctionMode`` switches the
+``DispatchObserver`` sees operations after composite functions have come apart, so an attention that torch fuses is one
+operation and one written by hand is several. Functions are watched in a second pass: ``FunctionObserver`` switches the
 fast paths of ``nn.MultiheadAttention`` off, and would change what the first pass is to see.
 """
 

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from togi.core.quantities import first_line
 from togi.footprint.fake_step import fake_copy
@@ -24,7 +23,7 @@ from togi.footprint.fit.policies import Chunk
 from togi.footprint.prediction.cpu import AllocatorPeak, Probe, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
 from togi.footprint.step import Step
-from togi.torch_internals.module_tracker import Where
+from togi.torch_internals.module_tracker import ModuleTracker, Where
 from togi.torch_internals.pytree import tensors_of
 from togi.torch_internals.storage import storage_key
 
@@ -59,19 +58,20 @@ class Simulation:
         """Raises what the pass raises."""
         module = self.step.module
         parts = chunk(module, chunks, at_most_parts=_PARTS if self.mode else None)
-        running = _Running({part: name for name, part in module.named_modules()})
-        recording = RunRecorder(where=running.now)
+        tracker = ModuleTracker(module)
+        stacks = _Stacks(tracker)
+        recording = RunRecorder(where=stacks.now)
         recording.add_existing([*module.parameters(), *module.buffers()], "parameter")
         recording.add_existing(tensors_of((self.step.sample.args, dict(self.step.sample.kwargs))), "input")
         try:
-            with torch.random.fork_rng(), running.following(), recording, self.mode or nullcontext():
+            with torch.random.fork_rng(), tracker.following(), recording, self.mode or nullcontext():
                 self.step.run()
         finally:
             restore(parts)
         if not recording.calls:
             return Peak(recording.peak_bytes, ())
         height = self._highest(recording)
-        return Peak(height.peak_bytes, running.stack_of(height.call.where))
+        return Peak(height.peak_bytes, stacks.stack_of(height.call.where))
 
     def _highest(self, recording: RunRecorder) -> AllocatorPeak:
         """Also asks attention, whose kernels may make what is much larger than all that goes in and out of them."""
@@ -87,41 +87,21 @@ class Simulation:
         return height
 
 
-@dataclass
-class _Running:
-    """The stack of modules, written into the places that the recording asks for."""
+class _Stacks:
+    """Keeps the stack of modules at each operation, behind a key that fits into its ``Where``."""
 
-    names: Mapping[nn.Module, str]
-
-    def __post_init__(self) -> None:
-        self._stack: list[nn.Module] = []
+    def __init__(self, tracker: ModuleTracker) -> None:
+        self._tracker = tracker
         self._stacks: dict[str, tuple[str, ...]] = {}
 
     def now(self) -> Where:
-        stack = tuple(self.names[part] for part in self._stack if part in self.names)
+        stack = self._tracker.running
         key = repr(stack)
         self._stacks[key] = stack
         return Where(key)
 
     def stack_of(self, where: Where) -> tuple[str, ...]:
         return self._stacks.get(where.module, ())
-
-    @contextmanager
-    def following(self) -> Iterator[None]:
-        """torch's global module hooks, for the time of a pass."""
-        handles = [
-            register_module_forward_pre_hook(lambda part, _: self._stack.append(part)),
-            register_module_forward_hook(lambda *_: self._left(), always_call=True),
-        ]
-        try:
-            yield
-        finally:
-            for handle in handles:
-                handle.remove()
-
-    def _left(self) -> None:
-        if self._stack:
-            self._stack.pop()
 
 
 def simulation_of(step: Step) -> Simulation:

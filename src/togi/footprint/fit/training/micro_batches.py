@@ -25,7 +25,7 @@ from togi.footprint.fit.measure import same_start
 from togi.footprint.step import Step
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modules import BatchNorm
-from togi.torch_internals.pytree import tree_leaves
+from togi.torch_internals.pytree import tensors_of
 from togi.verify.observe import State
 
 _COPIED_BYTES = 1 << 28
@@ -85,7 +85,7 @@ def split(sample: Inputs, parts: int) -> list[Inputs]:
 
 def rows_of(sample: Inputs) -> int:
     """The size of dimension 0, which all tensors that have one must share. Raises FitError else."""
-    shapes = [tuple(t.shape) for t in tree_leaves((sample.args, dict(sample.kwargs))) if isinstance(t, Tensor)]
+    shapes = [tuple(tensor.shape) for tensor in tensors_of((sample.args, dict(sample.kwargs)))]
     sizes = {shape[0] for shape in shapes if shape}
     if len(sizes) != 1 or 0 in sizes:
         raise FitError(

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from togi.core.quantities import size
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.torch_internals.pytree import tree_leaves
+from togi.torch_internals.pytree import tensors_of
 from togi.torch_internals.storage import storage_key
 
 _COPIED_BYTES = 1 << 30
@@ -147,7 +147,7 @@ def _copy(parameter: Tensor) -> nn.Parameter:
 
 
 def _state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
-    return [leaf for leaf in tree_leaves(list(optimizer.state.values())) if isinstance(leaf, Tensor)]
+    return tensors_of(list(optimizer.state.values()))
 
 
 def _rise(run: Callable[[], Any], device: torch.device) -> int:
