@@ -27,6 +27,7 @@ from togi.torch_internals.pytree import tensors_of, tree_flatten, tree_unflatten
 
 PROVEN = Proven(part="togi.within", cpu="2026-11-21", cuda=None)
 
+
 def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
     """A decorator: ``@togi.within("8GiB")`` over a function of tensors, or ``togi.within(n)(model)``.
 
