@@ -5,7 +5,7 @@
 Writes a synthetic snapshot in the form that torch 2.15 pickles (protocol 4; frames shared as torch shares them, a
 traceback of its own for every allocation and free) to a temporary folder, reads it in a process of its own, and prints
 the rate, the highest resident set beyond the imports, and a check against what the generator knows. ``--others`` also
-times ``pickle.load`` and ``pickletools.genops`` on it.
+times a ``pickle.Unpickler`` that refuses every class, and ``pickletools.genops``; ``--frames`` sets their depth.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from pathlib import Path
 from typing import BinaryIO
 
 _FRAMES = 4000
-_DEPTH = 45
 _SITES = 3000
 
 _READ = """
 import json, resource, sys, time
 from togi.footprint.snapshot import snapshot_account
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-started = time.perf_counter()
+started, processor = time.perf_counter(), time.process_time()
 account = snapshot_account(sys.argv[1])
-seconds = time.perf_counter() - started
+seconds, processor = time.perf_counter() - started, time.process_time() - processor
 history = account.devices[0].history
 print(json.dumps({
     "seconds": seconds,
+    "processor_s": processor,
     "rise_bytes": (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024,
     "events": history.events,
     "peak_bytes": history.peak_allocated_bytes,
@@ -46,12 +46,15 @@ print(json.dumps({
 _LOAD = """
 import json, pickle, resource, sys, time
 before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-started = time.perf_counter()
+class Refusing(pickle.Unpickler):
+    def find_class(self, module, name):
+        raise pickle.UnpicklingError(f"{module}.{name}")
+started, processor = time.perf_counter(), time.process_time()
 with open(sys.argv[1], "rb") as file:
-    pickle.load(file)
-seconds = time.perf_counter() - started
+    Refusing(file).load()
+seconds, processor = time.perf_counter() - started, time.process_time() - processor
 rise = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) * 1024
-print(json.dumps({"seconds": seconds, "rise_bytes": rise}))
+print(json.dumps({"seconds": seconds, "processor_s": processor, "rise_bytes": rise}))
 """
 
 
@@ -98,10 +101,10 @@ class Writer:
         return b"h" + bytes([slot]) if slot < 256 else b"j" + slot.to_bytes(4, "little")
 
 
-def write_snapshot(path: Path, total_bytes: int, seed: int) -> int:
+def write_snapshot(path: Path, total_bytes: int, seed: int, frames: int = 45) -> int:
     """Until the file has so many bytes. Returns the highest sum of its blocks."""
     random_ = random.Random(seed)
-    sites = [random_.choices(range(_FRAMES), k=_DEPTH) for _ in range(_SITES)]
+    sites = [random_.choices(range(_FRAMES), k=frames) for _ in range(_SITES)]
     alive: dict[int, int] = {}
     allocated = peak = count = 0
     with path.open("wb") as file:
@@ -158,16 +161,17 @@ def _segment(to: Writer, address: int, size: int) -> bytes:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=1.2)
+    parser.add_argument("--frames", type=int, default=45)
     parser.add_argument("--others", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "large.pickle"
-        peak = write_snapshot(path, int(given.gigabytes * 1e9), given.seed)
+        peak = write_snapshot(path, int(given.gigabytes * 1e9), given.seed, given.frames)
         _show("togi", path, _child(_READ, path))
         print(f"  the generator's peak: {peak:,} bytes")
         if given.others:
-            _show("pickle.load", path, _child(_LOAD, path))
+            _show("pickle.Unpickler", path, _child(_LOAD, path))
             _show("pickletools.genops", path, _genops(path))
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +28,7 @@ _OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = 
 }
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Step:
     """One pass over one sample; with ``train`` also backward, and the optimizer's step where there is one."""

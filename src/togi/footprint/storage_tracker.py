@@ -13,7 +13,7 @@ import weakref
 from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -27,6 +27,7 @@ from togi.torch_internals.storage import storage_key
 _NOWHERE = Where()
 
 
+@final
 @dataclass(eq=False)
 class StorageLifetime:
     """One storage. Times count dispatched operations; ``died`` is None while it lives."""

@@ -15,7 +15,7 @@ from contextlib import ExitStack, contextmanager
 from functools import cache
 from pathlib import Path
 from types import FrameType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import nn
@@ -40,6 +40,7 @@ class Where(NamedTuple):
     """``forward``, ``backward`` or ``optimizer``; empty for what was there before."""
 
 
+@final
 class ModuleTracker:
     """Follows a run while ``following`` is active; ``now()`` answers."""
 

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
-from typing import Any
+from typing import Any, final
 
 from torch.profiler import profile
 
@@ -23,6 +23,7 @@ MARK = "togi:"
 """Prefix of the ranges round dispatched operations; the number of the operation follows."""
 
 
+@final
 @dataclass(eq=False)
 class Allocation:
     """One allocation. ``order`` and ``freed`` are positions among all allocations and frees."""
@@ -38,6 +39,7 @@ class Allocation:
     freed: int | None = None
 
 
+@final
 @dataclass(frozen=True)
 class Allocations:
     """Everything that was allocated on one device, and the running sum."""

@@ -6,7 +6,7 @@ import gc
 import threading
 import time
 from types import TracebackType
-from typing import Self
+from typing import Self, final
 
 from torch import nn
 
@@ -49,6 +49,7 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     )
 
 
+@final
 class Watched:
     """A context manager round any code: ``with togi.memory() as watched:``. ``account`` says afterwards where the
     memory of the code in it went.

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
 from types import FrameType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, final
 
 import torch
 from torch import Tensor, nn
@@ -50,6 +50,7 @@ class Name(NamedTuple):
     line: str
 
 
+@final
 class Watch:
     """A context manager round a run. Afterwards its fields say what happened.
 
@@ -151,6 +152,7 @@ class Watch:
                 lifetime.category = category
 
 
+@final
 class _WatchingTracker(MarkingTracker):
     """Also tells the watch when backward begins, keeps addresses, and looks at names at every new peak."""
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 from torch import Tensor
 
@@ -32,6 +32,7 @@ class Estimate(NamedTuple):
     """The result takes part in autograd."""
 
 
+@final
 @dataclass
 class _WriteRecorder(RunRecorder):
     """Also sees what is written from outside, and lets no operation reach a real tensor: small ones would change."""

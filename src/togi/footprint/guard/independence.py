@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -24,6 +24,7 @@ _TOLERANCE = 1e-3
 """Of a slice alone against the slice in company, relative to the largest value: other sizes take other kernels."""
 
 
+@final
 @dataclass(frozen=True)
 class Cut:
     """Along which dimension each tensor of the arguments is cut, in their order; None where it is passed whole."""

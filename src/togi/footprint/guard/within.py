@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import gc
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -61,6 +61,7 @@ class WithinReport(Record):
     notes: tuple[str, ...] = ()
 
 
+@final
 class Guarded:
     """The function under guard. ``report`` says what the last call did."""
 
@@ -78,6 +79,7 @@ class Guarded:
             self.report = call.report
 
 
+@final
 class _Call:
     """One call: its plan, its attempts, its report."""
 

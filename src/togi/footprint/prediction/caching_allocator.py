@@ -10,6 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Hashable, Iterator
 from dataclasses import dataclass
+from typing import final
 
 _ROUND_BYTES = 512
 _SMALL_BYTES = 1 << 20
@@ -21,6 +22,7 @@ _MIN_OWN_SEGMENT_BYTES = 10 << 20
 _ROUND_SEGMENT_BYTES = 2 << 20
 
 
+@final
 @dataclass(eq=False)
 class Block:
     """A stretch of one segment, in use or free."""
@@ -33,6 +35,7 @@ class Block:
     next: Block | None = None
 
 
+@final
 class CachingAllocator:
     """``allocate`` and ``free`` by any key; the peaks are of everything since the start."""
 

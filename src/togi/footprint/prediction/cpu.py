@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import time
 from math import prod
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -135,6 +135,7 @@ def _may_need_workspace(call: OperationCall) -> bool:
     return not (func.is_view or torch.Tag.pointwise in func.tags)
 
 
+@final
 class Probe:
     """Measures what kernels need by running single operations, and remembers it."""
 

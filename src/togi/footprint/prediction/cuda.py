@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import final
 
 from togi.core.proven import Proven
 from togi.footprint.prediction.caching_allocator import CachingAllocator
@@ -39,6 +40,7 @@ _UNKNOWN_SHARE = 0.03
 """Temporaries inside of kernels that are not modelled (sorts, reductions, index operations), of the allocated peak."""
 
 
+@final
 @dataclass(frozen=True)
 class Workspaces:
     """What libraries take, at one end of the range or in its middle."""

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -49,6 +49,7 @@ class TensorSpec(NamedTuple):
         return (last + 1) * self.dtype.itemsize
 
 
+@final
 @dataclass(frozen=True, eq=False)
 class OperationCall:
     """One dispatched operation."""
@@ -120,6 +121,7 @@ class RunRecorder(StorageTracker):
             self.events.append((-1, lifetime))
 
 
+@final
 class _CompiledRunRecorder(RunRecorder):
     """Dynamo runs nothing compiled under a mode that does not allow it."""
 

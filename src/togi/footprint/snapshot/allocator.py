@@ -13,7 +13,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, final
 
 from togi.footprint.snapshot.record import AllocatorTimeline, Held, Layer, Pool
 
@@ -37,6 +37,7 @@ class Origin(IntEnum):
     NATIVE = 2
 
 
+@final
 class Frame:
     """One frame of a traceback, as a line for people."""
 
@@ -116,6 +117,7 @@ class _Sums:
     largest_free: int = 0
 
 
+@final
 @dataclass
 class DeviceSegments:
     """The segments of one device, summed as they come."""
@@ -172,6 +174,7 @@ class DeviceSegments:
         return tuple(sorted(found, key=lambda pool: (-pool.reserved_bytes, pool.pool, pool.stream, pool.kind)))
 
 
+@final
 class Sum:
     """Bytes and blocks of one owner."""
 
@@ -196,6 +199,7 @@ def held(sums: Mapping[Owner, Sum]) -> list[Held]:
     return sorted(found, key=lambda one: (-one.bytes, one.line, one.pool))
 
 
+@final
 @dataclass(frozen=True)
 class State:
     """The state after one event, relative to the state before the first."""
@@ -207,6 +211,7 @@ class State:
     line: str
 
 
+@final
 @dataclass(frozen=True)
 class FailedAllocation:
     """An allocation that did not succeed."""
@@ -216,6 +221,7 @@ class FailedAllocation:
     device_free: int | None
 
 
+@final
 class EventTrace:
     """Sums over the events so far.
 
@@ -325,6 +331,7 @@ def _size(value: Any) -> int | None:
     return None if value is None else int(value)
 
 
+@final
 class TimelineBuilder:
     """Allocated and reserved over time in a bounded number of points: of each stretch the highest."""
 

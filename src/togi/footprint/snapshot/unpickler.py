@@ -8,19 +8,20 @@ Why not ``pickle.Unpickler`` with a ``find_class`` that refuses: it runs nothing
 any can be looked at, and nothing limits what it allocates. Measured on synthetic CUDA memory snapshots
 (benchmarks/memory_snapshot.py, torch 2.15, Python 3.11, processor's time, rise of the resident set):
 
-=========================================  ======================  =====================  ======================
-file                                       this reader             pickle.Unpickler       pickle._Unpickler
-=========================================  ======================  =====================  ======================
-10 MB, 45 frames a traceback               0.8 s, 16 MB            0.1 s, 36 MB           2.0 s, 16 MB
-100 MB, 45 frames                          7.4 s, 30 MB            1.8 s, 332 MB          19 s, 195 MB
+=========================================  ======================  =====================
+file                                       this reader             pickle.Unpickler
+=========================================  ======================  =====================
+10 MB, 45 frames a traceback               0.8 s, 16 MB            0.1 s, 36 MB
+100 MB, 45 frames                          7.4 s, 30 MB            1.8 s, 332 MB
 100 MB, 8 frames                           15 s, 49 MB             3.6 s, 584 MB
 1 GB, 45 frames                            68 s, 132 MB            18 s, 3,263 MB
 9 bytes that put a value at memo 2**29     refused                 8,396 MB, no error
-=========================================  ======================  =====================  ======================
+=========================================  ======================  =====================
 
-(``pickle._Unpickler``, the standard library's in Python, with a table of the same opcodes and the same consumer.) The
-standard one is four times as fast and takes three to six times the file's size in memory; snapshots of a GB come from
-servers and are read on laptops. Nine bytes of a hostile file make it take 8 GB, as many as they like.
+The standard one is four times as fast and takes three to six times the file's size in memory; snapshots of a GB come
+from servers and are read on laptops. Nine bytes of a hostile file make it take 8 GB, or as much as they like. The one
+that the standard library has in Python (``pickle._Unpickler``), with a table of the same opcodes and the same consumer,
+took 19 s and 195 MB for the 100 MB.
 
 Source of the format: ``pickletools`` of the standard library, protocols 2 to 5.
 """
@@ -33,7 +34,7 @@ import re
 import struct
 from collections.abc import Callable
 from functools import partial
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, BinaryIO, Final, Protocol, final
 
 from togi.core.errors import TogiError
 
@@ -60,6 +61,7 @@ class SnapshotError(TogiError):
     """The file is no CUDA memory snapshot, is incomplete, or asks for more than plain data."""
 
 
+@final
 class PickledList(list[Any]):
     """A list that knows its place in the pickle's memo; -1 where it has none."""
 
@@ -69,6 +71,7 @@ class PickledList(list[Any]):
         self.slot = -1
 
 
+@final
 class PickledDict(dict[Any, Any]):
     """A dict that knows its place in the pickle's memo; -1 where it has none."""
 
@@ -78,6 +81,7 @@ class PickledDict(dict[Any, Any]):
         self.slot = -1
 
 
+@final
 class Consumed:
     """Stands where a dict stood that the consumer took, so that nothing of it is kept."""
 
@@ -95,6 +99,7 @@ class Consumer(Protocol):
         """What to keep of a traceback; None where these are not the frames of one."""
 
 
+@final
 class Window:
     """A part of the file. ``data`` begins at byte ``begins`` of it."""
 
@@ -130,6 +135,7 @@ class _MoreNeeded(Exception):
         self.count = count
 
 
+@final
 class SafeUnpickler:
     """The pickle's stack, its marks and its memo."""
 
