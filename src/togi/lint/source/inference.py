@@ -54,12 +54,15 @@ _found: WeakKeyDictionary[Source, tuple[Use, ...]] = WeakKeyDictionary()
 
 
 def _uses_of_models(source: Source) -> Iterator[Use]:
+    in_module: dict[Function | None, bool] = {}
     for call in source.nodes(ast.Call):
         func = call.func
         if not isinstance(func, ast.Name | ast.Attribute) or not (call.args or call.keywords):
             continue
         function = source.function(call)
-        if _belongs_to_module(source, function):
+        if function not in in_module:
+            in_module[function] = _belongs_to_module(source, function)
+        if in_module[function]:
             continue
         value = source.value(func)
         if value.kind is not Kind.MODULE or is_layer(value) or _is_function(func, value):

@@ -158,32 +158,41 @@ class Tree:
 
     def scope(self, node: ast.AST) -> Scope:
         """The scope in which ``node`` is evaluated (decorators and defaults: the one outside the function)."""
-        found = self._scope_of.get(node)
-        if found is None:
-            found = self._scope_of[node] = self._scope(node)
+        known, scopes, parents = self._scope_of, self.scopes, self.parents
+        path: list[ast.AST] = []
+        found: Scope | None = None
+        while found is None:
+            found = known.get(node)
+            if found is None:
+                path.append(node)
+                above = parents.get(node)
+                if above is None or (above in scopes and _inside(node, above)):
+                    found = scopes[above or self.module]
+                else:
+                    node = above
+        for one in path:  # what was passed on the way up lies in the same scope
+            known[one] = found
         return found
-
-    def _scope(self, node: ast.AST) -> Scope:
-        child = node
-        for above in self.ancestors(node):
-            if above in self.scopes and _inside(child, above):
-                return self.scopes[above]
-            child = above
-        return self.scopes[self.module]
 
     def function(self, node: ast.AST) -> Function | None:
         """The function whose body holds ``node``."""
-        if node not in self._function_of:
-            self._function_of[node] = self._function(node)
-        return self._function_of[node]
-
-    def _function(self, node: ast.AST) -> Function | None:
-        child = node
-        for above in self.ancestors(node):
-            if isinstance(above, FUNCTIONS) and _inside(child, above):
-                return above
-            child = above
-        return None
+        known, parents = self._function_of, self.parents
+        path: list[ast.AST] = []
+        found: Function | None = None
+        while node not in known:
+            path.append(node)
+            above = parents.get(node)
+            if isinstance(above, FUNCTIONS) and _inside(node, above):
+                found = above
+                break
+            if above is None:
+                break
+            node = above
+        else:
+            found = known[node]
+        for one in path:  # what was passed on the way up lies in the same function
+            known[one] = found
+        return found
 
     def class_of(self, function: ast.AST) -> ast.ClassDef | None:
         """The class of which ``function`` is a method."""

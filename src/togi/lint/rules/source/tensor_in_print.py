@@ -197,7 +197,9 @@ def _writes(source: Source, call: ast.Call) -> str:
         return "" if any("DEBUG" in ast.unparse(one) for one in level) else f"{excerpt(func)}()"
     if func.attr == "format" and _is_text(base):
         return "format()"
-    if func.attr in _WRITERS or func.attr in _PROGRESS or source.qualified(func) == "tqdm.tqdm.write":
+    if func.attr in _WRITERS or func.attr in _PROGRESS:
+        return f"{excerpt(func)}()"
+    if func.attr == "write" and source.qualified(func) == "tqdm.tqdm.write":
         return f"{excerpt(func)}()"
     return ""
 

@@ -123,7 +123,7 @@ def _loop(state: State, turn: Callable[[], None], orelse: Sequence[ast.stmt], *,
         ends = [*state.continues, *([state.env] if state.alive else [])]
         exits = [*state.breaks]
         joined = join_environments([entry, *(end for end in ends if end is not None)])
-        if all(entry.get(name) == value for name, value in joined.items() if name in entry):
+        if all(joined[name] is value or joined[name] == value for name, value in entry.items()):
             entry = joined
             break
         entry = joined
@@ -214,7 +214,12 @@ def _assign(state: State, node: ast.Assign) -> None:
     value = state.evaluate(node.value)
     for target in node.targets:
         state.assign(target, value)
-        if value == UNKNOWN and isinstance(node.value, ast.Call) and not _is_foreign(state, node.value.func):
+        if (
+            isinstance(node.value, ast.Call)
+            and value.kind is Kind.UNKNOWN
+            and value == UNKNOWN
+            and not _is_foreign(state, node.value.func)
+        ):
             _assign_by_name(state, target)
 
 
