@@ -47,5 +47,5 @@ def test_what_is_refused() -> None:
         check(select=["x"])
     with pytest.raises(SubjectError, match="inputs"):
         check("a.py", inputs=3)
-    with pytest.raises(SubjectError, match="is a int"):
+    with pytest.raises(SubjectError, match="an int"):
         check(3)
