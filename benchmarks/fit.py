@@ -212,7 +212,7 @@ def in_turns(step: Step, ways: dict[str, Callable[[], Any]], turns: int) -> dict
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| model | way | budget MiB | peak MiB | step s | over plain | planning s | exact |",
+        "| model | way | budget MiB | peak MiB | step s | time against plain | planning s | exact |",
         "|---|---|--:|--:|--:|--:|--:|---|",
     ]
     for row in rows:

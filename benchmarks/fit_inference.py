@@ -119,7 +119,7 @@ def in_turns(step: Step, plans: list[Plan], turns: int) -> list[float]:
 
 def table(rows: list[dict[str, Any]]) -> str:
     lines = [
-        "| model | way | budget MiB | peak MiB | pass ms | over plain | planning s | equal | cut |",
+        "| model | way | budget MiB | peak MiB | pass ms | time against plain | planning s | equal | cut |",
         "|---|---|--:|--:|--:|--:|--:|---|---|",
     ]
     for row in rows:

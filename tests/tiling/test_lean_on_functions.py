@@ -480,3 +480,18 @@ def test_without_a_compiler_the_plain_tiles_go_on(monkeypatch):
     x, y = points(400), points(300)
     assert_equal(call(x, y), both_ways(x, y))
     assert "not compiled: RuntimeError: no C++ compiler" in call.plan().loops[0]
+
+
+def test_the_bare_decorator_has_a_budget_of_64_mib():
+    @togi.lean
+    def total(x, y):
+        return squared(x, y).sum(1)
+
+    @togi.lean()
+    def called(x, y):
+        return squared(x, y).sum(1)
+
+    x, y = points(50), points(40)
+    for function in (total, called):
+        assert_equal(function(x, y), squared(x, y).sum(1))
+        assert function.plan().budget_bytes == 64 << 20

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import sympy
 import torch
 from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from togi.tiling.arithmetic import Sizes, size_expression
 from togi.torch_internals.compiler import merge_equal_nodes, trace_symbolically, varying_source
 from togi.torch_internals.fake import FakeTensorMode
 from togi.torch_internals.modes import FunctionObserver
@@ -32,6 +32,44 @@ from togi.torch_internals.operators import (
     schema_of,
 )
 from togi.torch_internals.pytree import tree_flatten, tree_unflatten
+
+
+def size_expression(size: Any) -> sympy.Expr:
+    """A traced size (``int`` or ``SymInt``) as an expression. Compares without adding a guard."""
+    return size.node.expr if isinstance(size, torch.SymInt) else sympy.Integer(size)
+
+
+def element_count(shape: Sequence[Any]) -> sympy.Expr:
+    count: sympy.Expr = sympy.Integer(1)
+    for size in shape:
+        count = count * size_expression(size)
+    return count
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Where each symbol is read: ``{symbol: (tensor, dimension)}``."""
+
+    places: Mapping[sympy.Symbol, tuple[int, int]]
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Sizes:
+        places: dict[sympy.Symbol, tuple[int, int]] = {}
+        for index, tensor in enumerate(tensors):
+            for dim, size in enumerate(tensor.shape):
+                expression = size_expression(size)
+                if isinstance(expression, sympy.Symbol):
+                    places.setdefault(expression, (index, dim))
+        return cls(places)
+
+    def values(self, tensors: Sequence[Tensor]) -> dict[sympy.Symbol, int]:
+        return {symbol: tensors[index].shape[dim] for symbol, (index, dim) in self.places.items()}
+
+
+def evaluate(expression: sympy.Expr, values: Mapping[sympy.Symbol, int]) -> int:
+    """``expression`` with the sizes of one call put in. An int."""
+    return int(expression.xreplace(dict(values)))
+
 
 aten = torch.ops.aten
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from togi.tiling.combining import COMBINERS
-from togi.tiling.loop import TileLoop, Tiles
+from togi.tiling.program import TileLoop, Tiles
 from togi.tiling.schedule import Product
 
 

@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import functools
 import threading
+import types
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
@@ -18,9 +20,7 @@ from torch import Tensor, nn
 from togi.core.proven import Proven
 from togi.core.quantities import parse_size, size
 from togi.tiling.capture import NotLean, capture
-from togi.tiling.plan import LeanPlan
-from togi.tiling.planned import Planned
-from togi.tiling.surroundings import fingerprint
+from togi.tiling.plan import LeanPlan, PlannedFunction
 from togi.torch_internals.autograd import is_wrapped_by_transform
 from togi.torch_internals.fake import FakeTensor
 from togi.torch_internals.pytree import tree_flatten, tree_unflatten
@@ -40,11 +40,14 @@ class LeanWarning(UserWarning):
     """A function runs as it is, although it was to be streamed, or is traced over and over."""
 
 
+_DEFAULT_MEMORY = "64MiB"
+
+
 @overload
-def lean(function: Callable[P, R], *, memory: str | int, compile: bool | None = None) -> LeanFunction[P, R]: ...
+def lean(function: Callable[P, R], *, memory: str | int = ..., compile: bool | None = None) -> LeanFunction[P, R]: ...
 @overload
-def lean(*, memory: str | int, compile: bool | None = None) -> Callable[[Callable[P, R]], LeanFunction[P, R]]: ...
-def lean(function: Any = None, *, memory: str | int, compile: bool | None = None) -> Any:
+def lean(*, memory: str | int = ..., compile: bool | None = None) -> Callable[[Callable[P, R]], LeanFunction[P, R]]: ...
+def lean(function: Any = None, *, memory: str | int = _DEFAULT_MEMORY, compile: bool | None = None) -> Any:
     """Run ``function`` without its large intermediates: ``@togi.lean(memory="64MiB")`` or ``togi.lean(f, memory=...)``.
 
     On the first call of a kind (types, ranks, plain arguments) the function is traced, a way to compute it tile by tile
@@ -55,8 +58,9 @@ def lean(function: Any = None, *, memory: str | int, compile: bool | None = None
         function: takes tensors anywhere in its arguments, returns tensors in any structure. Traced and called a few
             more times when it is first used, so it should have no side effects.
         memory: what a call may allocate at its highest, the result included: ``"64MiB"`` or bytes. In a backward
-            pass: what is allocated beyond the gradients.
-        compile: compile the work of a tile with torch.compile. None: where a call takes long enough to be worth it.
+            pass: what is allocated beyond the gradients. Bare ``@togi.lean`` gives 64 MiB.
+        compile: compile the work of a tile with torch.compile. True: on the first call. None: once its loop has run for
+            as long as compiling takes, about 10 seconds.
 
     Returns:
         A callable like ``function``. Where the function cannot be streamed it runs as it is, with one warning; its
@@ -79,7 +83,7 @@ class LeanFunction(Generic[P, R]):
             raise TypeError(f"togi.lean wants a function of tensors, not {type(function).__name__}")
         functools.update_wrapper(self, function)
         self._function, self._budget, self._compiling = function, budget, compiling
-        self._kinds: OrderedDict[Any, list[Planned | str]] = OrderedDict()
+        self._kinds: OrderedDict[Any, list[PlannedFunction | str]] = OrderedDict()
         self._lock = threading.RLock()
         self._latest: Callable[[], LeanPlan] | None = None
         self._warned: set[str] = set()
@@ -120,16 +124,24 @@ class LeanFunction(Generic[P, R]):
 
         try:
             planned = self._planned(key, plain, tensors)
-            fitted = planned.fit(tensors, _wants_gradient(planned, tensors))
-            if fitted.program is not None and id(fitted.program) not in planned.proofs:
-                with self._lock:
-                    planned.decide(tensors, fitted)
+            gradient = _wants_gradient(planned, tensors)
+            fitted = planned.fit(tensors, gradient)
+            latest = functools.partial(planned.described, tuple(tuple(t.shape) for t in tensors), fitted)
+            if fitted.program is None:
+                self._latest = latest
+                return self._function(*args, **kwargs)
+            with self._lock if not planned.ready(fitted) else nullcontext():
+                if id(fitted.program) not in planned.proofs:
+                    result: R = planned.decide(tensors, fitted)
+                    if not gradient:
+                        self._latest = latest
+                        return result
+                elif planned.due(fitted):
+                    planned.compile_what_pays(tensors, fitted)
+            self._latest = latest
         except NotLean as reason:
             self._remember_refusal(key, str(reason))
             return self._as_it_is(str(reason), args, kwargs)
-        self._latest = functools.partial(planned.described, tuple(tuple(t.shape) for t in tensors), fitted)
-        if fitted.program is None:
-            return self._function(*args, **kwargs)
         return planned.run(tensors, fitted)  # type: ignore[no-any-return]
 
     def _key(self, form: Any, leaves: Sequence[Any]) -> Any:
@@ -144,7 +156,7 @@ class LeanFunction(Generic[P, R]):
         casts = tuple(torch.is_autocast_enabled(kind) and torch.get_autocast_dtype(kind) for kind in ("cpu", "cuda"))
         return (form, tuple(given), modes, casts, fingerprint(self._function))
 
-    def _planned(self, key: Any, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> Planned:
+    def _planned(self, key: Any, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> PlannedFunction:
         with self._lock:
             graphs = self._kinds.setdefault(key, [])
             self._kinds.move_to_end(key)
@@ -162,12 +174,14 @@ class LeanFunction(Generic[P, R]):
             graphs.append(planned)
             return planned
 
-    def _traced(self, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> Planned:
+    def _traced(self, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> PlannedFunction:
         """Traced as it is; with multi-pass operations in parts where only that can be streamed."""
         reason = None
         for decompose in (False, True):
             try:
-                planned = Planned(capture(plain, tensors, decompose=decompose), plain, self._budget, self._compiling)
+                planned = PlannedFunction(
+                    capture(plain, tensors, decompose=decompose), plain, self._budget, self._compiling
+                )
                 planned.fit(tensors, _wants_gradient(planned, tensors))
                 return planned
             except NotLean as refused:
@@ -203,7 +217,7 @@ class LeanFunction(Generic[P, R]):
             warnings.warn(message, LeanWarning, stacklevel=4)
 
 
-def _wants_gradient(planned: Planned, tensors: Sequence[Tensor]) -> bool:
+def _wants_gradient(planned: PlannedFunction, tensors: Sequence[Tensor]) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *planned.captured.constants))
 
 
@@ -224,3 +238,71 @@ def _unusual(tensor: Tensor) -> bool:
 def _outside_compilation(call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
     """Called from a compiled function: a graph break, since one compiled graph would keep to no budget."""
     return call(args, kwargs)
+
+
+_DEPTH = 3
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def fingerprint(value: Any) -> tuple[Any, ...]:
+    """Of a function, or of an argument that is no tensor. Hashable; equal while nothing followed has changed."""
+    return tuple(_of(value, _DEPTH, set()))
+
+
+def _of(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
+    if isinstance(value, _PLAIN):
+        yield (type(value), value)
+        return
+    yield (type(value), getattr(value, "__code__", None) or id(value))
+    if isinstance(value, Tensor):
+        yield (
+            value.dtype,
+            value.shape,
+            value.requires_grad,
+            value.data_ptr() if str(value.layout) == "torch.strided" else 0,
+        )
+        return
+    if id(value) in seen or depth == 0 or isinstance(value, types.ModuleType | type):
+        return
+    seen.add(id(value))
+    for inner in _inside(value):
+        yield from _of(inner, depth - 1, seen)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, types.FunctionType):
+        yield from _variables(value)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, nn.Module):
+        yield from (module.training for module in value.modules())
+        yield from value.parameters()
+        yield from value.buffers()
+        yield from _plain_attributes(value)
+    elif isinstance(value, list | tuple):
+        yield from value
+    elif isinstance(value, dict):
+        yield from value.values()
+    elif hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial
+        yield from (value.func, list(value.args), value.keywords)
+    else:
+        yield from _plain_attributes(value)
+
+
+def _plain_attributes(value: Any) -> Iterator[Any]:
+    for attribute in getattr(value, "__dict__", {}).values():
+        if isinstance(attribute, (*_PLAIN, Tensor)):
+            yield attribute
+
+
+def _variables(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not bound yet
+            yield None
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield function.__globals__[name]

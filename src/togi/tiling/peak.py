@@ -1,12 +1,104 @@
-"""What a call allocates at its highest, by the allocator's own account."""
+"""What running nodes of a graph allocates at its highest: modelled from their sizes, and measured.
+
+The model: every operation that is no view allocates its result and nothing else, and a value is freed after its last
+use. What an operation needs for itself is seen only by the allocator's own account (``peak_bytes``).
+"""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
+import sympy
 import torch
+from torch import Tensor, fx
 
+from togi.tiling.capture import element_count, evaluate
 from togi.torch_internals.profiler import profiler_is_on
+
+aten = torch.ops.aten
+VIEWS = {
+    *(aten.view.default, aten._unsafe_view.default, aten.expand.default, aten.unsqueeze.default, aten.t.default),
+    *(aten.squeeze.dim, aten.squeeze.dims, aten.squeeze.default, aten.permute.default, aten.transpose.int),
+    *(aten.slice.Tensor, aten.select.int, aten.unbind.int, aten.split.Tensor, aten.split_with_sizes.default),
+    *(aten.detach.default, aten.alias.default, operator.getitem),
+}
+"""Operations that allocate nothing."""
+
+
+def is_number(node: fx.Node) -> bool:
+    """A size or another number computed from sizes: known from the inputs' sizes alone."""
+    return isinstance(node.meta.get("val"), torch.SymInt | torch.SymFloat | torch.SymBool | int | float)
+
+
+@dataclass(frozen=True)
+class Weights:
+    """Bytes at the sizes ``values``."""
+
+    values: Mapping[sympy.Symbol, int]
+    _known: dict[sympy.Expr, int] = field(default_factory=dict)
+
+    def number(self, expression: sympy.Expr) -> int:
+        if expression not in self._known:
+            self._known[expression] = evaluate(expression, self.values)
+        return self._known[expression]
+
+    def spread_bytes(self, node: fx.Node) -> int:
+        """Bytes of the node's results if they were written out (an expanded view counts in full)."""
+        found = node.meta.get("val")
+        parts = found if isinstance(found, list | tuple) else [found]
+        return sum(
+            self.number(element_count(part.shape)) * part.element_size() for part in parts if isinstance(part, Tensor)
+        )
+
+    def own_bytes(self, node: fx.Node) -> int:
+        """Bytes that computing the node allocates: none for inputs and views."""
+        return 0 if node.op != "call_function" or node.target in VIEWS else self.spread_bytes(node)
+
+
+def peak_of(
+    steps: Sequence[Hashable],
+    uses: Callable[[Any], Iterable[Hashable]],
+    allocated: Callable[[Any], float],
+    kept: Iterable[Hashable],
+) -> float:
+    """The highest sum of live allocations, running ``steps`` in order.
+
+    Args:
+        uses: the steps (or inputs) that a step reads.
+        allocated: what a step allocates; 0 for a view, which keeps alive what it reads.
+        kept: steps whose values live to the end.
+    """
+    last: dict[Hashable, int] = {}
+    for at in range(len(steps) - 1, -1, -1):
+        for used in uses(steps[at]):
+            last.setdefault(used, at)
+    last.update(dict.fromkeys(kept, len(steps)))
+    for at in range(len(steps) - 1, -1, -1):
+        if allocated(steps[at]) == 0:
+            for used in uses(steps[at]):
+                last[used] = max(last[used], last.get(steps[at], at))
+    live = highest = 0.0
+    ending: dict[int, float] = {}
+    for at, step in enumerate(steps):
+        size = allocated(step)
+        live += size
+        highest = max(highest, live)
+        end = last.get(step, at)
+        ending[end] = ending.get(end, 0.0) + size
+        live -= ending.get(at, 0.0)
+    return highest
+
+
+def plain_peak_bytes(graph: fx.Graph, outputs: Sequence[fx.Node], weights: Weights) -> int:
+    """What running the graph as it stands allocates at its highest, its results included.
+
+    The function itself may need more: Python names keep tensors alive past their last use.
+    """
+    nodes = [node for node in graph.nodes if node.op == "call_function"]
+    return int(peak_of(nodes, lambda node: node.all_input_nodes, weights.own_bytes, outputs))
 
 
 def peak_bytes(run: Any, device: str) -> int | None:

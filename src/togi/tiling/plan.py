@@ -1,11 +1,28 @@
-"""What ``togi.lean`` decided for one kind of call, for people and for JSON."""
+"""One captured function within one budget: which program serves these sizes, what was decided, and running it."""
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from togi.core.errors import BudgetError
 from togi.core.quantities import size
 from togi.core.records import Record
+from togi.tiling.capture import Captured, NotLean
+from togi.tiling.differentiate import Run
+from togi.tiling.peak import Weights, plain_peak_bytes
+from togi.tiling.program import Program, TileLoop, Tiles, result_bytes
+from togi.tiling.proof import Proof, prove, same_tiles
+from togi.tiling.schedule import make_schedule
+from togi.tiling.tile import Choice, Tiling, choose, largest_tile, with_compiled
 
 
+@final
 class LeanPlan(Record):
     """One plan. Bytes count what a call allocates, its result included."""
 
@@ -41,3 +58,241 @@ class LeanPlan(Record):
         return "\n".join(lines)
 
     __repr__ = __str__
+
+
+LARGE_BYTES = 4 << 20
+"""Above this an intermediate is streamed even where it fits: written to memory and read again, it costs more time."""
+_SHARES = (4, 16, 64, 256)
+"""A node is large from this part of the budget on; smaller parts are tried when the rest does not fit beside tiles."""
+COMPILING_COSTS_S = 10.0
+"""About what compiling a body, sizing its tiles and proving it takes. A loop is compiled once it has run for as long:
+whatever number of calls is still to come, no more than twice the time of the best choice is spent (the ski rental
+problem; Karlin, Manasse, Rudolph, Sleator 1988). A function that is called a few times is never compiled. Seconds are
+those that the calling thread computes: neighbours on the machine stretch loops and compiling alike."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fitted:
+    """What was decided for one set of sizes. ``program`` is None where the plain function fits as it is."""
+
+    weights: Weights
+    program: Program | None
+    room_bytes: int
+    result_bytes: int
+    plain_bytes: int
+
+
+@final
+class PlannedFunction:
+    """A captured function with its programs. Decisions are made under the caller's lock; running needs none."""
+
+    def __init__(
+        self, captured: Captured, plain: Callable[..., Any], budget_bytes: int, compiling: bool | None
+    ) -> None:
+        self.captured, self.plain, self.budget_bytes, self.compiling = captured, plain, budget_bytes, compiling
+        self.fitted: dict[tuple[torch.Size, ...], Fitted] = {}
+        self.programs: dict[frozenset[Any], Program] = {}
+        self.choices: dict[int, Choice] = {}
+        self.proofs: dict[int, Proof] = {}
+        self.spent_s: dict[int, float] = {}
+        """By loop, how long it has run."""
+
+    def fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
+        """The program for these sizes.
+
+        Raises:
+            BudgetError: the result alone is larger than the budget.
+            NotLean: there is no program that keeps to the budget.
+        """
+        shapes = tuple(tensor.shape for tensor in tensors)
+        found = self.fitted.get(shapes)
+        if found is None:
+            found = self._fit(tensors, gradient)
+            if len(self.fitted) > 256:
+                self.fitted.clear()
+            self.fitted[shapes] = found
+        return found
+
+    def _fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
+        weights = Weights(self.captured.sizes.values(tensors))
+        result = result_bytes(self.captured, weights)
+        plain = plain_peak_bytes(self.captured.graph, self.captured.outputs, weights)
+        if result > self.budget_bytes:
+            raise BudgetError(too_small(self.budget_bytes, result, tensors))
+        try:
+            program, room = self._program(weights, gradient)
+        except NotLean:
+            if plain > self.budget_bytes:
+                raise
+            program, room = None, self.budget_bytes - plain
+        return Fitted(weights=weights, program=program, room_bytes=room, result_bytes=result, plain_bytes=plain)
+
+    def _program(self, weights: Weights, gradient: bool) -> tuple[Program | None, int]:
+        reasons = []
+        for share in _SHARES:
+            try:
+                schedule = make_schedule(self.captured, weights, min(self.budget_bytes // share, LARGE_BYTES), gradient)
+            except NotLean as reason:
+                reasons.append(str(reason))
+                continue
+            if not schedule.loops:
+                return None, self.budget_bytes
+            key = frozenset((p.node, p.dim, p.combined) for loop in schedule.loops for p in loop.products)
+            program = self.programs.get(key) or Program(self.captured, schedule)
+            room = self.budget_bytes - program.base_bytes(weights)
+            if all(largest_tile(loop, weights, room, Tiling(tile_bytes=0.0)) >= 1 for loop in program.tile_loops):
+                self.programs[key] = program
+                return program, room
+            reasons.append(f"one position of each tile, beside what is kept, needs more than {size(self.budget_bytes)}")
+        raise NotLean("; ".join(dict.fromkeys(reasons)))
+
+    def decide(self, tensors: Sequence[Tensor], fitted: Fitted) -> Any:
+        """Prove the program and choose its tiles; what the function returns, without gradients.
+
+        Raises:
+            NotLean: it is not the plain function.
+        """
+        program = fitted.program
+        assert program is not None
+        lengths = [loop.loop.length for loop in program.tile_loops]
+        proof = prove(self.plain, self._cut_in(program), self.captured, tensors, lengths, self.budget_bytes)
+
+        def tuned(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
+            reads = [read.detach() if isinstance(read, Tensor) else read for read in reads]
+            plain = choose(loop, reads, fitted.weights, fitted.room_bytes)
+            choice = self._compiled(loop, reads, plain, fitted) if self.compiling else Choice(plain=plain)
+            self.choices[id(loop)] = choice
+            return self._timed(loop, reads, length, fitted)
+
+        with torch.no_grad():
+            result = program.run(tensors, fitted.weights, tuned)
+        self.proofs[id(program)] = proof
+        return result
+
+    def _timed(self, loop: TileLoop, reads: Sequence[Any], length: int, fitted: Fitted) -> list[Any]:
+        """Run it, and add its seconds to those that decide when it is compiled."""
+        began = time.thread_time()
+        choice = self.choices[id(loop)]
+        made = loop.run(reads, length, choice.tiles(loop, fitted.weights, fitted.room_bytes))
+        self._spend(loop, time.thread_time() - began)
+        return made
+
+    def _spend(self, loop: TileLoop, seconds: float) -> None:
+        self.spent_s[id(loop)] = self.spent_s.get(id(loop), 0.0) + seconds
+
+    def compile_what_pays(self, tensors: Sequence[Tensor], fitted: Fitted) -> None:
+        """Compile the loops that have run for as long as compiling takes. Called under the caller's lock."""
+        due = [] if fitted.program is None else [one for one in fitted.program.tile_loops if self._is_due(one)]
+        if not due:
+            return
+
+        def tried(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
+            if loop in due:
+                reads = [read.detach() if isinstance(read, Tensor) else read for read in reads]
+                choice = self.choices[id(loop)]
+                self.choices[id(loop)] = self._compiled(loop, reads, choice.plain, fitted)
+            return self._timed(loop, reads, length, fitted)
+
+        assert fitted.program is not None
+        with torch.no_grad():
+            fitted.program.run(tensors, fitted.weights, tried)
+
+    def ready(self, fitted: Fitted) -> bool:
+        """Whether ``run`` may be called without deciding anything before."""
+        return id(fitted.program) in self.proofs and not self.due(fitted)
+
+    def due(self, fitted: Fitted) -> bool:
+        """Whether ``compile_what_pays`` has something to do."""
+        return fitted.program is not None and any(map(self._is_due, fitted.program.tile_loops))
+
+    def _is_due(self, loop: TileLoop) -> bool:
+        choice = self.choices.get(id(loop))
+        untried = choice is not None and choice.compiled is None and not choice.compiling
+        return self.compiling is None and untried and self.spent_s.get(id(loop), 0.0) > COMPILING_COSTS_S
+
+    def _compiled(self, loop: TileLoop, reads: Sequence[Any], plain: Tiling, fitted: Fitted) -> Choice:
+        """With a compiled body where that is faster and proven."""
+        choice = with_compiled(loop, reads, plain, fitted.weights, fitted.room_bytes)
+        if choice.compiled is None:
+            return choice
+        tiles = choice.tiles(loop, fitted.weights, fitted.room_bytes)
+        try:
+            units = same_tiles(loop, reads, tiles, fitted.weights.number(loop.loop.length))
+        except NotLean as difference:
+            return Choice(plain=plain, compiling=f"compiled and dropped: {difference}")
+        return replace(choice, compiling=f"{choice.compiling}, within {units:.2f} of the plain body's own error")
+
+    def _cut_in(self, program: Program) -> Callable[[Sequence[Tensor], Weights, float], Any]:
+        def run(tensors: Sequence[Tensor], weights: Weights, tiles: float) -> Any:
+            def cut(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
+                tile = max(1, int(length / tiles))
+                return Run(loop, length, Tiles(plain=tile), tile)(reads)
+
+            return program.run(tensors, weights, cut)
+
+        return run
+
+    def run(self, tensors: Sequence[Tensor], fitted: Fitted) -> Any:
+        """What the function returns; ``decide`` has been called for a fit of the same program."""
+        assert fitted.program is not None
+
+        def in_tiles(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
+            choice = self.choices[id(loop)]
+            tiles = choice.tiles(loop, fitted.weights, fitted.room_bytes)
+            back = largest_tile(loop, fitted.weights, self.budget_bytes, choice.plain, backward=True)
+            began = time.thread_time()
+            made = Run(loop, length, tiles, max(1, min(tiles.plain, back)))(reads)
+            self._spend(loop, time.thread_time() - began)
+            return made
+
+        return fitted.program.run(tensors, fitted.weights, in_tiles)
+
+    def described(self, shapes: tuple[tuple[int, ...], ...], fitted: Fitted) -> LeanPlan:
+        about: dict[str, Any] = {
+            "budget_bytes": self.budget_bytes,
+            "result_bytes": fitted.result_bytes,
+            "peak_before_bytes": fitted.plain_bytes,
+            "shapes": shapes,
+        }
+        if fitted.program is None:
+            return LeanPlan(strategy="whole", reason="it fits as it is", **about)
+        after = fitted.program.base_bytes(fitted.weights)
+        lines, tiles = [], [0.0]
+        for loop in fitted.program.tile_loops:
+            choice = self.choices[id(loop)]
+            cut = choice.tiles(loop, fitted.weights, fitted.room_bytes)
+            tile = cut.compiled or cut.plain
+            per_position, besides = loop.tile_bytes(fitted.weights)
+            needed = (tile * choice.used.excess + choice.used.fixed_positions) * per_position
+            tiles.append(needed + besides)
+            told = choice.compiling
+            if not told and self.compiling is None:
+                told = f"compiled once it has run for {COMPILING_COSTS_S:g} s"
+            lines.append(described(loop, tile, needed, fitted.weights.number(loop.loop.length), told))
+        return LeanPlan(
+            strategy="streamed",
+            peak_after_bytes=int(after + max(tiles)),
+            loops=tuple(lines),
+            proof=str(self.proofs[id(fitted.program)]),
+            **about,
+        )
+
+
+def too_small(budget: int, result: int, tensors: Sequence[Tensor]) -> str:
+    """The error for a budget below the result itself."""
+    shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
+    return (
+        f"memory={size(budget)} is less than the result itself, which is {size(result)} for tensors of {shapes}: "
+        f"no way of computing it can keep to that. Give memory a size above {size(result)}, or reduce it inside it"
+    )
+
+
+def described(loop: TileLoop, tile: int, tile_bytes: float, length: int, compiling: str) -> str:
+    """One loop as a line of the plan."""
+    how = []
+    for product in loop.products:
+        verb = "combined over" if product.combined else "assembled along"
+        how.append(f"{product.node.name} {verb} dimension {product.dim}")
+    count = -(-length // tile)
+    tiles = f"{count:,} tiles of {tile:,} of {length:,} ({size(tile_bytes)} each)"
+    return f"{tiles}: {'; '.join(how)}" + (f"; {compiling}" if compiling else "")

@@ -1,18 +1,175 @@
-"""A schedule, ready to run on tensors: the small work as it was traced, the loops tile by tile."""
+"""A schedule, ready to run on tensors: the small work as it was traced, the loops tile by tile.
+
+A loop's body is a graph of its own; its parts are put into results of their full size, or combined.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx
 
-from togi.tiling.arithmetic import element_count
-from togi.tiling.capture import Captured
-from togi.tiling.footprint import Weights, is_number, peak_of
-from togi.tiling.loop import TileLoop
-from togi.tiling.schedule import Loop, Schedule, Task
+from togi.tiling.capture import Captured, element_count
+from togi.tiling.combining import COMBINERS, Combiner
+from togi.tiling.peak import Weights, is_number, peak_of
+from togi.tiling.schedule import Loop, Product, Schedule, Task
+from togi.tiling.slicing import Call, Length, Offset, Slice
+
+aten = torch.ops.aten
+Body = Callable[..., Any]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tiles:
+    """How a loop is cut. With a compiled ``body``: tiles of ``compiled`` positions, and what is left over, where it
+    has ``least`` positions, by ``body`` as well; the rest in ``plain`` tiles."""
+
+    plain: int
+    compiled: int = 0
+    least: int = 0
+    body: Body | None = None
+
+    def cut(self, length: int, plain: Body) -> Iterator[tuple[int, int, Body]]:
+        """``(offset, count, body)`` of every tile."""
+        offset = 0
+        while offset < length:
+            left = length - offset
+            if self.body is not None and left >= min(self.least or self.compiled, self.compiled):
+                count, body = min(self.compiled, left), self.body
+            else:
+                count, body = min(self.plain, left), plain
+            yield offset, count, body
+            offset += count
+
+
+class TileLoop:
+    """A loop, ready to run. Holds no tensor and no state of a call, so threads may share it."""
+
+    def __init__(self, loop: Loop, owner: fx.Graph) -> None:
+        order = {node: i for i, node in enumerate(owner.nodes)}
+        self.loop = loop
+        self.products = loop.products
+        self.sliced = sorted(loop.wanted.sliced, key=lambda s: (order[s.node], s.dim))
+        self.whole = sorted(loop.wanted.whole, key=order.__getitem__)
+        self.body = _body(loop, self.sliced, self.whole)
+        names = {node.target for node in self.body.graph.nodes if node.op == "placeholder"}
+        self.uses_offset, self.uses_length = "offset" in names, "length" in names
+
+    @property
+    def reads(self) -> list[fx.Node]:
+        """What ``run`` must be given, in order: nodes read in slices, then nodes read whole."""
+        return [slice_.node for slice_ in self.sliced] + list(self.whole)
+
+    def arguments(self, reads: Sequence[Any], offset: int, count: int) -> list[Any]:
+        """The body's arguments for the tile of ``count`` positions from ``offset`` on."""
+        cut = [read.narrow(s.dim, offset, count) for s, read in zip(self.sliced, reads, strict=False)]
+        place = [number for number, used in ((offset, self.uses_offset), (count, self.uses_length)) if used]
+        return [*cut, *reads[len(self.sliced) :], *place]
+
+    def run(self, reads: Sequence[Any], length: int, tiles: Tiles) -> list[Any]:
+        """The products, in order.
+
+        Args:
+            reads: values of ``self.reads``.
+            length: positions of the loop's dimension, at least 1.
+        """
+        sinks = [_sink(product, length) for product in self.products]
+        for offset, count, body in tiles.cut(length, self.body):
+            parts = body(*self.arguments(reads, offset, count))
+            for sink, part in zip(sinks, parts, strict=True):
+                sink.add(part, offset, count)
+            del parts
+        return [sink.finish() for sink in sinks]
+
+    def tile_bytes(self, weights: Weights, backward: bool = False) -> tuple[float, float]:
+        """Modelled bytes of one tile: (per position, besides). ``backward``: recomputed with gradients."""
+        length = weights.number(self.loop.length)
+        computed = self.loop.wanted.computed
+        own = {part: weights.own_bytes(part.node) / length for part in computed}
+        if backward:
+            return sum(own.values()) + 2 * max(own.values(), default=0.0), 0.0
+        kept = [p.first for p in self.products if not p.combined]
+        highest = peak_of(list(computed), lambda part: _slices_of(computed[part]), own.__getitem__, kept)
+        parts = sum(3.0 * weights.spread_bytes(p.node) for p in self.products if p.combined)
+        return highest, parts
+
+
+class _Assembled:
+    """Slices put side by side. The result lies in memory as the plain function's does."""
+
+    def __init__(self, product: Product, length: int) -> None:
+        self.product, self.length = product, length
+        self.made: list[Tensor] | None = None
+
+    def add(self, part: Any, offset: int, count: int) -> None:
+        parts = [part] if isinstance(part, Tensor) else list(part)
+        if self.made is None:
+            self.made = [self._room(piece) for piece in parts]
+        for made, piece in zip(self.made, parts, strict=True):
+            made.narrow(self.product.dim, offset, count).copy_(piece)
+
+    def finish(self) -> Any:
+        assert self.made is not None
+        return self.made[0] if isinstance(self.product.node.meta["val"], Tensor) else tuple(self.made)
+
+    def _room(self, piece: Tensor) -> Tensor:
+        shape = list(piece.shape)
+        shape[self.product.dim] = self.length
+        order = sorted(range(piece.dim()), key=piece.stride().__getitem__, reverse=True)
+        return torch.empty_permuted(shape, order, dtype=piece.dtype, device=piece.device)
+
+
+def _sink(product: Product, length: int) -> _Assembled | Combiner:
+    if product.combined:
+        return COMBINERS[product.node.target](product.node, product.dim, length)
+    return _Assembled(product, length)
+
+
+def _slices_of(call: Call) -> list[Slice]:
+    found: list[Slice] = []
+    _map(call.args, lambda item: found.append(item) if isinstance(item, Slice) else None)
+    return found
+
+
+def _body(loop: Loop, sliced: Sequence[Slice], whole: Sequence[fx.Node]) -> fx.GraphModule:
+    """The work of one tile: ``body(*slices, *whole[, offset][, length])``, one part per product."""
+    graph = fx.Graph()
+    made: dict[Any, fx.Node] = {}
+    for i, part in enumerate(sliced):
+        made[part] = graph.placeholder(f"slice_{i}")
+    for i, node in enumerate(whole):
+        made[node] = graph.placeholder(f"whole_{i}")
+    made[Offset()] = graph.placeholder("offset")
+    made[Length()] = graph.placeholder("length")
+
+    def emit(call: Call) -> fx.Node:
+        args = _map(call.args, lambda item: made.get(item, item) if _marker(item) else item)
+        kwargs = {key: _map(item, lambda i: made.get(i, i) if _marker(i) else i) for key, item in call.kwargs.items()}
+        return graph.call_function(call.target, tuple(args), kwargs)
+
+    for part, call in loop.wanted.computed.items():
+        made[part] = emit(call)
+    graph.output(tuple(emit(p.call()) if p.combined else made[p.first] for p in loop.products))
+    for marker in (Offset(), Length()):
+        if not made[marker].users:
+            graph.erase_node(made[marker])
+    return fx.GraphModule(torch.nn.Module(), graph)
+
+
+def _marker(item: Any) -> bool:
+    return isinstance(item, Slice | fx.Node | Offset | Length)
+
+
+def _map(items: Any, change: Callable[[Any], Any]) -> Any:
+    if isinstance(items, list | tuple):
+        return [_map(item, change) for item in items]
+    if isinstance(items, Mapping):
+        return {key: _map(item, change) for key, item in items.items()}
+    return change(items)
+
 
 aten = torch.ops.aten
 RunLoop = Callable[[TileLoop, Sequence[Any], int], list[Any]]

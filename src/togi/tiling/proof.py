@@ -1,4 +1,4 @@
-"""Is the streamed function the plain one, up to rounding? Answered once per plan, within the same byte budget.
+"""Compares the streamed function with the plain one, once per plan and within the same byte budget.
 
 Where the plain function would not fit into the budget, both are run on a smaller problem cut out of the tensors given:
 the same graph, the same loops, at least three tiles with a shorter last one. The unit of error is the plain function's
@@ -15,20 +15,22 @@ import sympy
 import torch
 from torch import Tensor
 
-from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, in_units, within
-from togi.tiling.arithmetic import evaluate, size_expression
-from togi.tiling.capture import Captured, NotLean
-from togi.tiling.footprint import Weights, plain_peak_bytes
-from togi.tiling.loop import TileLoop, Tiles
+from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, within
+from togi.tiling.capture import Captured, NotLean, evaluate, size_expression
+from togi.tiling.peak import Weights, plain_peak_bytes
+from togi.tiling.program import TileLoop, Tiles
 from togi.torch_internals.pytree import tree_leaves
-from togi.verify.compare import difference, mismatches
-from togi.verify.units import epsilon_of, units
+from togi.verify.compare import mismatches
+from togi.verify.units import error_in_units
 
 LARGEST_BYTES = 64 << 20
 """A proof on more than this proves no more and takes longer."""
 _LEAST = 2
 """Positions below which a dimension is not cut."""
 _TILES = 3.3
+_DISCRETE_SHARE = 1e-3
+"""Of integers and bools, which may differ from both the plain function and float64: among nearly equal distances the
+nearest one is a matter of rounding, and there is no unit of error for an index."""
 Streamed = Callable[[Sequence[Tensor], Weights, float], Any]
 """``(tensors, weights, tiles) -> what the function returns``, with loops cut in about so many tiles."""
 
@@ -213,12 +215,10 @@ def _leaf_distance(found: Any, expected: Any, truth: Any, where: str, limit: flo
         return 0.0
     if not expected.is_floating_point() and not expected.is_complex():
         wrong = mismatches(found, truth if truth.dtype == expected.dtype else expected, expected)
-        if wrong > 1e-3 * found.numel():
+        if wrong > _DISCRETE_SHARE * found.numel():
             raise NotLean(f"{where} differs from the plain function's in {wrong} of {found.numel()} places")
         return 0.0
-    error, own = difference(found, truth, expected), difference(expected, truth, expected)
-    unit = units([own], [[]], epsilon_of(expected))[0]
-    distance = max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
+    distance = error_in_units(found, truth, expected)
     if not within(distance, limit):
         raise NotLean(f"{where} is {distance:.3g} times the plain function's own error off (limit {limit:g})")
     return distance

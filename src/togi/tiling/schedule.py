@@ -22,8 +22,9 @@ from torch import Tensor, fx
 
 from togi.tiling.capture import Captured, NotLean
 from togi.tiling.combining import COMBINERS, part_call, streamable_dims
-from togi.tiling.footprint import VIEWS, Weights, is_number
-from togi.tiling.slicing import Call, NotSliceable, Slice, name, rank, sizes, sliced_call
+from togi.tiling.peak import VIEWS, Weights, is_number
+from togi.tiling.slicing import Call, NotSliceable, Slice, name, rank, sizes
+from togi.tiling.slicing_rules import sliced_call
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-from togi.tiling.arithmetic import size_expression
+from togi.tiling.capture import size_expression
 from togi.torch_internals.operators import schema_of
 
 aten = torch.ops.aten
@@ -68,23 +68,6 @@ def rule(*targets: Any) -> Callable[[Rule], Rule]:
         return function
 
     return register
-
-
-def sliced_call(node: fx.Node, dim: int) -> Call:
-    """How to compute the slice of ``node`` along ``dim`` (not negative) from slices of its operands.
-
-    Raises:
-        NotSliceable: the operation mixes positions of that dimension, or has no rule.
-    """
-    from togi.tiling import slicing_rules
-
-    assert slicing_rules
-    found = RULES.get(node.target)
-    if found is not None:
-        return found(node, dim)
-    if torch.Tag.pointwise in getattr(node.target, "tags", ()):
-        return pointwise(node, dim)
-    raise NotSliceable(f"{name(node)} has no rule for slices")
 
 
 def pointwise(node: fx.Node, dim: int) -> Call:

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 
 from togi.tiling.slicing import (
+    RULES,
     Call,
     Length,
     NotSliceable,
@@ -28,6 +29,20 @@ from togi.tiling.slicing import (
 )
 
 aten = torch.ops.aten
+
+
+def sliced_call(node: fx.Node, dim: int) -> Call:
+    """How to compute the slice of ``node`` along ``dim`` (not negative) from slices of its operands.
+
+    Raises:
+        NotSliceable: the operation mixes positions of that dimension, or has no rule.
+    """
+    found = RULES.get(node.target)
+    if found is not None:
+        return found(node, dim)
+    if torch.Tag.pointwise in getattr(node.target, "tags", ()):
+        return pointwise(node, dim)
+    raise NotSliceable(f"{name(node)} has no rule for slices")
 
 
 def _other(node: fx.Node, dim: int, mixed: Sequence[int], drops: bool = False) -> Call:

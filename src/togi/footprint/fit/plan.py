@@ -14,7 +14,7 @@ from pydantic import AliasChoices, Field, PrivateAttr, ValidationError
 
 from togi.core.errors import FitError, nearest
 from togi.core.quantities import first_line, milliseconds, plural, size
-from togi.core.records import SCHEMA_VERSION, Record
+from togi.core.records import Record
 from togi.footprint.fit.policies import Chunk, SavePolicy
 
 if TYPE_CHECKING:
@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor, nn
 
+PLAN_VERSION = 2
+"""Of the JSON of a plan and of a result. 1 called policies treatments, and did not know the architecture."""
 _NAMED = 3
 """Differences that an error names; the rest is counted."""
 
@@ -34,7 +36,7 @@ class PlanWarning(UserWarning):
 class Plan(Record):
     """What is done with which results or module calls, with the figures for which it was chosen."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = PLAN_VERSION
     kind: str = "plan"
     subject: str = ""
     module_class: str = ""

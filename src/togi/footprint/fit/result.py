@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import final
 
 from togi.core.quantities import size
-from togi.core.records import SCHEMA_VERSION, Record
-from togi.footprint.fit.plan import Plan
+from togi.core.records import Record
+from togi.footprint.fit.plan import PLAN_VERSION, Plan
 
 
 @final
@@ -49,7 +49,7 @@ class Proof(Record):
 class FitResult(Record):
     """The plan, and what is known of it. ``print`` says it in a line."""
 
-    schema_version: int = SCHEMA_VERSION
+    schema_version: int = PLAN_VERSION
     kind: str = "fit"
     subject: str = ""
     device: str = "cpu"

@@ -1,4 +1,4 @@
-"""How a loop is cut: plain tiles, compiled ones, what is left over; and compiled tiles sized by their own peaks."""
+"""How a loop is cut: plain tiles, compiled ones, what is left over; compiled tiles sized by their own peaks; when."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 import togi
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.tiling.loop import Tiles
+from togi.tiling import plan
+from togi.tiling.program import Tiles
 
 
 def compiled_body(*_args):
@@ -59,3 +60,17 @@ def test_a_compiled_tile_is_sized_by_its_own_peak_and_serves_other_lengths():
         assert torch.allclose(found.values, expected.values, rtol=1e-5, atol=1e-6)
         assert (found.indices != expected.indices).sum() <= length / 1000
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compilations
+
+
+def test_a_loop_is_compiled_only_once_it_has_run_for_as_long_as_compiling_takes(monkeypatch):
+    pytest.importorskip("torch._inductor")
+    x, y = torch.randn(2_000, 3), torch.randn(800, 3)
+    call = togi.lean(nearest, memory=256 << 10)
+    for _ in range(3):
+        assert torch.equal(call(x, y).indices, nearest(x, y).indices)
+    assert "compiled once it has run for 10 s" in call.plan().loops[0]
+    monkeypatch.setattr(plan, "COMPILING_COSTS_S", 0.0)
+    found = call(x, y)
+    assert "compiled" in call.plan().loops[0]
+    assert "once it has run" not in call.plan().loops[0]
+    torch.testing.assert_close(found.values, nearest(x, y).values)
