@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shlex
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -19,6 +21,7 @@ from togi.cli.options import (
     complete_technique,
 )
 from togi.core.effort import Effort
+from togi.core.errors import TogiError
 
 if TYPE_CHECKING:
     from togi.core.records import Study
@@ -95,15 +98,30 @@ def tune(
 
 def _study(subject: str, **settings: Any) -> Study:
     from togi import api
-    from togi.cli.interrupted import interrupted
     from togi.render.progress import watch
 
     with watch(subject) as progress:
         try:
             study: Study = api.tune(subject, progress=progress, **settings).record
         except KeyboardInterrupt:
-            raise interrupted(progress.state.ended) from None
+            raise _interrupted(progress.state.ended) from None
     return study
+
+
+class Interrupted(TogiError):
+    """The user pressed Ctrl-C; the message says what was kept and how to go on."""
+
+    exit_code = 130
+
+
+def _interrupted(kept: int) -> Interrupted:
+    again = f"togi {shlex.join(sys.argv[1:])}"
+    if kept == 0:
+        return Interrupted(f"interrupted before the first trial ended; nothing is lost. Start again with: {again}")
+    return Interrupted(
+        f"interrupted. {kept} finished trial{'s are' if kept > 1 else ' is'} kept in the journal. "
+        f"The same command goes on from there: {again}"
+    )
 
 
 def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) -> None:
