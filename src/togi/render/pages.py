@@ -113,7 +113,7 @@ def list_text(
         _group(made, stage.value, _STAGE_MEANING[stage], list(members))
     for kind, found in groupby(rules, key=lambda page: page.kind):
         _group(made, f"check: {kind}", KIND_MEANING[kind], list(found))
-    _group(made, "claims", "advice that --prove measures on this machine", claims)
+    _group(made, "claims", "advice; --prove measures it here, as it does what a technique claims", claims)
     return made
 
 
@@ -171,7 +171,7 @@ def _more(page: Page) -> Iterator[tuple[str, RenderableType]]:
         return
     if isinstance(page, TechniquePage):
         yield "Options worth trying", Group(*map(_option, page.options or ({},)))
-        yield "Proven", Text(Mark(part=page.id, days=page.proven).sentence)
+        yield "Proven", Text(f"  {Mark(part=page.id, days=page.proven).sentence}")
         yield "On this machine", Group(*_here(page))
     yield "Measure it here", _command(f"togi explain {page.id} --prove")
 
