@@ -10,6 +10,7 @@ Says nothing about speed.
 from __future__ import annotations
 
 import datetime
+import inspect
 import json
 import re
 import subprocess
@@ -56,7 +57,7 @@ def main() -> int:
         "date": datetime.date.today().isoformat(),
         "torch": torch.__version__,
         "triton": triton.__version__,
-        "ptxas": {f"sm_{c}": get_ptxas(c).version for c in CAPABILITIES},
+        "ptxas": {f"sm_{c}": _ptxas_of(c).version for c in CAPABILITIES},
         "proven_on_a_device": False,
         "kernels": found,
     }
@@ -110,6 +111,11 @@ def compile_for(capability: int, kernel: Any, boxes: str, constants: dict[str, A
     return triton.compile(source, target=GPUTarget("cuda", capability, 32), options=options)
 
 
+def _ptxas_of(capability: int) -> Any:
+    """Triton 3.5 (torch 2.9) has one ptxas for all devices, later ones ask for which."""
+    return get_ptxas(capability) if inspect.signature(get_ptxas).parameters else get_ptxas()
+
+
 def ptxas(ptx: str, capability: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
@@ -119,7 +125,7 @@ def ptxas(ptx: str, capability: int) -> str:
             raise RuntimeError("the PTX names no target")
         # The options of Triton's own call, so that the figures are those of what it would load.
         options = ["-v", "--fmad=false", "--regAllocOptLevel=2", f"-arch={target[1]}"]
-        command = [get_ptxas(capability).path, *options, str(source), "-o", str(Path(folder, "kernel.cubin"))]
+        command = [_ptxas_of(capability).path, *options, str(source), "-o", str(Path(folder, "kernel.cubin"))]
         done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     return done.stderr
 

@@ -12,6 +12,7 @@ import torchvision
 from box_makers import any_boxes, box_tensors, grid_boxes, random_boxes, same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packaging.version import Version
 from torchvision import tv_tensors
 from torchvision.models import detection
 from torchvision.models.detection._utils import Matcher, SSDMatcher
@@ -97,10 +98,14 @@ def test_scripted_functions_are_the_originals(name):
     assert not [kind for kind in called if kind.startswith(("togi::", "prim::Python"))]
 
 
+WHOLE = Version(torch.__version__) >= Version("2.10")
+"""torch 2.9 breaks the graph where torchvision asks a wrapped function for its module."""
+
+
 def test_compiled_code_has_the_original():
     a, b = random_boxes(9, 1), random_boxes(5, 2)
     with ops.patch("torchvision"):
-        compiled = torch.compile(lambda x, y: torchvision.ops.box_iou(x, y) + 0, backend="eager", fullgraph=True)
+        compiled = torch.compile(lambda x, y: torchvision.ops.box_iou(x, y) + 0, backend="eager", fullgraph=WHOLE)
         assert same(compiled(a, b), ORIGINALS["box_iou"](a, b))
 
 
@@ -121,7 +126,14 @@ def test_the_bits_of_the_originals(a, b, dtype):
         lambda a, b: torchvision.ops.box_iou(a.half(), b.half()),
         lambda a, b: torchvision.ops.box_iou(a.bfloat16(), b),
         lambda a, b: torchvision.ops.distance_box_iou(a, b, eps=1e-3),
-        lambda a, b: torchvision.ops.box_iou(torch.cat([a, a[:, :1]], 1), torch.cat([b, b[:, :1]], 1), fmt="cxcywhr"),
+        pytest.param(
+            lambda a, b: torchvision.ops.box_iou(
+                torch.cat([a, a[:, :1]], 1), torch.cat([b, b[:, :1]], 1), fmt="cxcywhr"
+            ),
+            marks=pytest.mark.skipif(
+                Version(torchvision.__version__) < Version("0.25"), reason="this torchvision has no rotated boxes"
+            ),
+        ),
         lambda a, b: torch.vmap(torchvision.ops.box_iou)(a.view(4, 5, 4), b.view(4, 5, 4)),
         lambda a, b: torchvision.ops.box_iou(tv_tensors.wrap(a, like=_tv_boxes()), b),
     ],

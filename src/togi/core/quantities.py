@@ -43,7 +43,7 @@ def parse_size(value: str | float, name: str = "") -> int:
         if match[2] not in _BYTES:
             raise BudgetError(f"{said} has no known unit of size: write KiB, MiB, GiB, TiB or kB, MB, GB, TB")
         count = float(match[1]) * _BYTES[match[2]]
-    elif isinstance(value, int | float) and not isinstance(value, bool) and value == value // 1:
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and value == value // 1:
         count = value
     else:
         raise BudgetError(f"{said} is not a size in bytes: write '8GiB', '500MB' or 1073741824")
@@ -61,7 +61,7 @@ def parse_duration(value: str | float, name: str = "") -> float:
     said = _said(value, name)
     if isinstance(value, str):
         total_s = _seconds(value, said)
-    elif isinstance(value, int | float) and not isinstance(value, bool) and not math.isnan(value):
+    elif isinstance(value, (int, float)) and not isinstance(value, bool) and not math.isnan(value):
         total_s = float(value)
     else:
         raise QuantityError(f"{said} is not a duration: write '90s', '5m', '1h30m' or a number of seconds")

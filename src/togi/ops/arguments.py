@@ -108,7 +108,7 @@ def _boxes(name: str, given: object) -> Tensor:
 
 def check_lists(names: tuple[str, str], a: object, b: object) -> int | None:
     """How many images there are where one of both is a list, the other a list or one tensor; None without a list."""
-    lengths = [len(x) for x in (a, b) if isinstance(x, list | tuple)]
+    lengths = [len(x) for x in (a, b) if isinstance(x, (list, tuple))]  # torch 2.9 cannot compile list | tuple
     if len(set(lengths)) > 1:
         raise BoxError(
             f"{names[0]} has {lengths[0]} tensors and {names[1]} {lengths[1]}: give one per image in both lists."

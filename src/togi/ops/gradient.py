@@ -1,8 +1,8 @@
 """Gradients of the pairwise measures with respect to both sets of boxes, recomputed a tile at a time.
 
 Nothing of size N x M is kept or made besides the upstream gradient itself. The derivatives are those that autograd
-finds for ``formula.measure``, with its choices at kinks: half to each side where two corners are equal, and nothing
-through a clamp at its bound.
+finds for ``formula.measure``, with its choices at kinks: half to each side where two corners are equal, and
+through a clamp at its bound what this torch lets through.
 """
 
 from __future__ import annotations
@@ -15,6 +15,17 @@ from torch import Tensor
 
 from togi.ops.kernels.tiled import tile_shape
 from togi.ops.measures import EPS, Corners, angle, compute_dtype, corners
+
+
+def _passes_at_the_bound() -> bool:
+    """Whether a gradient goes through a clamp at its bound: it did in torch 2.9 and does not in 2.15."""
+    with torch.inference_mode(False), torch.enable_grad():
+        bound = torch.zeros(1, requires_grad=True)
+        return bool(torch.autograd.grad(bound.clamp(min=0), bound)[0])
+
+
+_PASSES_AT_THE_BOUND = _passes_at_the_bound()
+"""Asked when this is imported: inside an operator nothing is recorded."""
 
 
 def matrix_gradient(
@@ -84,9 +95,14 @@ def _share(first: Tensor, second: Tensor, chosen: Tensor) -> Tensor:
 
 def _through_area(for_area: Tensor, wide: _Extent, tall: _Extent, for_each_area: Tensor) -> tuple[Corners, Corners]:
     """From a product of two clamped extents to the corners; the boxes' own areas get ``for_each_area``."""
-    for_width = for_area * tall.length.clamp(min=0) * (wide.length > 0)
-    for_height = for_area * wide.length.clamp(min=0) * (tall.length > 0)
+    for_width = for_area * tall.length.clamp(min=0) * _through_clamp(wide.length)
+    for_height = for_area * wide.length.clamp(min=0) * _through_clamp(tall.length)
     return _through_extents(for_width, for_height, wide, tall, for_each_area)
+
+
+def _through_clamp(length: Tensor) -> Tensor:
+    """Where the gradient goes through ``clamp(min=0)``."""
+    return length >= 0 if _PASSES_AT_THE_BOUND else length > 0
 
 
 def _through_extents(

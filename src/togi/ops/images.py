@@ -45,4 +45,4 @@ def per_image(first: str, second: str) -> Callable[[Callable[Concatenate[Tensor,
 
 
 def _one_each(boxes: Boxes, images: int) -> Sequence[Tensor]:
-    return boxes if isinstance(boxes, list | tuple) else [cast(Tensor, boxes)] * images
+    return boxes if isinstance(boxes, (list, tuple)) else [cast(Tensor, boxes)] * images

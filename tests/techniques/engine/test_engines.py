@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import torch
 from engine_subjects import FAMILY, made
+from packaging.version import Version
 from torch import Tensor
 
 from togi.graph.candidate import Candidate, Program
@@ -35,6 +36,11 @@ LONG: list[tuple[str, Options, str]] = [
 
 def _case(id: str, options: Options, name: str) -> Any:
     marks = [pytest.mark.thorough] if (id, options, name) in LONG else []
+    if (id, name) == ("openvino", "recurrent") and Version(torch.__version__) < Version("2.10"):
+        why = (
+            "OpenVINO reads the recurrent layers of torch 2.9's graph with one dimension too many (a trial refuses it)"
+        )
+        marks.append(pytest.mark.skip(reason=why))
     return pytest.param(id, options, name, marks=marks, id=f"{id}-{name}-{'-'.join(map(str, options.values()))}")
 
 

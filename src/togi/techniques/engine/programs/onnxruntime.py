@@ -15,6 +15,7 @@ from togi.graph.candidate import Candidate, FlatProgram
 from togi.graph.capture import export
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+from togi.torch_internals.archive import without_traces
 
 FILE = "model.onnx"
 
@@ -95,14 +96,15 @@ def write_model(candidate: Candidate, path: Path) -> None:
     is."""
     signature = candidate.signature
     program = torch.onnx.export(
-        export(candidate),
+        without_traces(export(candidate)),  # torch 2.9 cannot convert guards; the signature checks sizes
         (),
         dynamo=True,
         verbose=False,
-        input_names=[f"input_{i}" for i in range(len(signature.inputs_facts))],
         output_names=[f"output_{i}" for i in range(len(signature.outputs_facts))],
     )
     assert program is not None  # with dynamo=True
+    for i, value in enumerate(program.model.graph.inputs):
+        value.name = f"input_{i}"  # torch 2.9 takes the name of an output for an input that is returned as it is
     weights = sum(tensor.numel() * tensor.element_size() for tensor in candidate.module.state_dict().values())
     program.save(str(path), external_data=weights > _ONE_FILE_BYTES)
 
