@@ -1,4 +1,4 @@
-"""What code adds to something that it keeps: to sums, lists, tables and meters."""
+"""Finds what code adds to something that it keeps: sums, lists, tables and meters."""
 
 from __future__ import annotations
 

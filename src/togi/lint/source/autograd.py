@@ -1,4 +1,4 @@
-"""Where autograd records and where it does not."""
+"""Decides where autograd records: blocks, decorators, switches and callers."""
 
 from __future__ import annotations
 

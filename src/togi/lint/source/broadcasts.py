@@ -1,4 +1,4 @@
-"""How much memory a block of statements holds at once, counted in results of broadcasts over pairs.
+"""Estimates how much memory a block of statements holds at once, counted in results of broadcasts over pairs.
 
 A result that pairs N rows with M rows is counted as two units, one without its last axis (summed, or one coordinate of
 it) as one. Everything else is small beside them and counts nothing. Temporaries within an expression live until their

@@ -1,4 +1,4 @@
-"""Which branches run rarely: every so many steps, for debugging, at the first step, on the way to an exception."""
+"""Tells branches that run rarely: every so many steps, for debugging, at the first step, on the way to an exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a file compiles with ``torch.compile``, and where it calls it."""
+"""Finds what a file compiles with ``torch.compile``, and where it calls it."""
 
 from __future__ import annotations
 

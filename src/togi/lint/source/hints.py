@@ -1,4 +1,4 @@
-"""What names and type annotations tell about a value, before any code is read."""
+"""Reads names and type annotations as abstract values."""
 
 from __future__ import annotations
 

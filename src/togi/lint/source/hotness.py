@@ -1,4 +1,4 @@
-"""Which places run often: once per forward pass, batch or step.
+"""Finds the places that run often: once per forward pass, batch or step.
 
 Hot are ``forward`` of modules, steps of trainers (``training_step``), configured functions, loops over DataLoaders,
 loops that call a module, ``backward()`` or an optimizer's ``step()`` in every turn, and the functions of the file that

@@ -1,4 +1,4 @@
-"""Where a model is used without training it: calls of models, and what surrounds them."""
+"""Finds models that are used without training them, and what surrounds their calls."""
 
 from __future__ import annotations
 

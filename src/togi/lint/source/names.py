@@ -1,4 +1,4 @@
-"""What names stand for: imports, aliases, builtins."""
+"""Resolves names through imports, aliases and builtins."""
 
 from __future__ import annotations
 

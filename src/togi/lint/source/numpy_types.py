@@ -1,4 +1,4 @@
-"""The type of the elements of a NumPy expression, where the source shows it."""
+"""Tells the element type of a NumPy expression, where the source shows it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where tensors and models lie: what a file calls a CUDA device, and functions that compute on the CPU alone."""
+"""Tells where tensors and models lie: names of CUDA devices, and functions that compute on the CPU alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a file refers to names that it imported, and whether it asks first whether they exist."""
+"""Finds uses of imported names, what a name was given last, and code that tests whether a name exists."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Questions that the syntax of an expression answers alone: its arguments, names, literals and inserted axes."""
+"""Questions that the syntax of an expression answers alone: arguments, names, literals, inserted axes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stretches of code that a file times, what they ask of an accelerator, and whether they wait for it."""
+"""Finds stretches of code that a file times, the work they give an accelerator, and calls that may wait for it."""
 
 from __future__ import annotations
 

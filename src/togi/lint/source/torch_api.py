@@ -1,4 +1,4 @@
-"""What PyTorch's functions, methods and attributes return, as far as rules care.
+"""Tables of what PyTorch's functions, methods and attributes return, as far as rules care.
 
 Sources: https://docs.pytorch.org/docs/stable/tensors.html, .../torch.html and .../nn.functional.html. Names that
 are not listed return tensors (``returns_tensor``), because nearly all do.

@@ -1,4 +1,4 @@
-"""What calls return: functions of torch, of other libraries and of the file, classes, builtins, containers."""
+"""Evaluates calls: functions of torch, of other libraries and of the file, classes, builtins, containers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What expressions other than calls evaluate to: names, attributes, operators, displays, comprehensions."""
+"""Evaluates expressions other than calls: names, attributes, operators, displays, comprehensions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parameters of a function are: by annotation, default, calls within the file, and use."""
+"""Infers the parameters of a function from annotations, defaults, calls within the file, and use."""
 
 from __future__ import annotations
 

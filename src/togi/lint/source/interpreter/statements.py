@@ -1,4 +1,4 @@
-"""Interpretation of one scope, statement by statement, without running it."""
+"""Interprets one scope statement by statement, without running it."""
 
 from __future__ import annotations
 

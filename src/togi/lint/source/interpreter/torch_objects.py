@@ -1,4 +1,4 @@
-"""What operators, attributes, methods and calls of tensors and modules give."""
+"""Evaluates operators, attributes, methods and calls of tensors and modules."""
 
 from __future__ import annotations
 

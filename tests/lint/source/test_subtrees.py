@@ -1,0 +1,43 @@
+"""A subtree asked of the index is what the standard library finds by walking, in the order of the source."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from togi.lint.source.tree import Tree
+
+CORPUS = sorted((Path(__file__).parents[1] / "corpus").rglob("*.py"))[::9]
+LEFT_OUT = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, ast.type_ignore)
+
+
+@pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}-{path.stem}")
+def test_every_subtree_is_complete_and_in_order(path: Path) -> None:
+    module = ast.parse(path.read_text())
+    tree = Tree(module)
+    for node in ast.walk(module):
+        if isinstance(node, LEFT_OUT):
+            continue
+        expected = {one for one in ast.walk(node) if not isinstance(one, LEFT_OUT)}
+        found = tree.walk(node)
+        assert set(found) == expected
+        assert len(found) == len(expected)
+        assert found[-1] is node
+        for kind in (ast.Name, ast.Call, ast.Attribute):
+            assert tree.walk(node, kind) == [one for one in found if type(one) is kind]
+        assert len(tree.walk(node, ast.Name, ast.Call)) == len(tree.walk(node, ast.Name)) + len(
+            tree.walk(node, ast.Call)
+        )
+
+
+def test_scopes_and_functions_are_the_same_whatever_was_asked_before() -> None:
+    module = ast.parse("def f(a=x):\n    def g():\n        return [lambda: y for y in a]\n    return g\n")
+    nodes = [node for node in ast.walk(module) if not isinstance(node, LEFT_OUT)]
+    forward, backward = Tree(module), Tree(module)
+    down = {node: (forward.scope(node).node, forward.function(node)) for node in nodes}
+    up = {node: (backward.scope(node).node, backward.function(node)) for node in reversed(nodes)}
+    assert down == up
+    (default,) = (node for node in nodes if isinstance(node, ast.Name) and node.id == "x")
+    assert down[default] == (module, None)
