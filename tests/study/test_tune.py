@@ -162,7 +162,13 @@ def test_an_interrupt_keeps_what_was_learned_and_leaves_no_process(tmp_path: Pat
         "import torch\ndef subject():\n    return torch.nn.Linear(64, 64), torch.randn(8, 64)\n"
     )
     command = [sys.executable, "-m", "togi", "tune", f"{tmp_path}/tiny.py:subject", "--time-limit", "120s"]
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True)
+    process = subprocess.Popen(
+        command,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
+    )
     assert process.stderr is not None
     said = []
     for line in process.stderr:
