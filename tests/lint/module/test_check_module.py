@@ -244,9 +244,10 @@ def test_a_fix_that_is_not_faithful_is_not_measured(tmp_path: Path, monkeypatch:
             return merged.with_(module=Wrong(merged.module))
 
     monkeypatch.setattr(measured_fix, "technique", lambda _: Technique())
-    order = {"measure": True, "measure_s": 0.5, "select": ["mergeable-branches"], "rows": 1}
-    answer = check_module(Subject(Branches().eval(), IMAGE), order)
-    _, attempts = answer["report"]["tables"]
-    assert "times as far from the truth" in str(attempts["rows"][0])
-    (found,) = answer["findings"]
-    assert not found["cost"]["measured"]
+    request = ModuleRequest(measure=True, measure_s=0.5, select=("mergeable-branches",), rows=1)
+    answer = check_module(Subject(Branches().eval(), IMAGE), request)
+    _, attempts = answer.tables
+    assert "times as far from the truth" in str(attempts.rows[0])
+    (found,) = answer.findings
+    assert found.cost is not None
+    assert not found.cost.measured
