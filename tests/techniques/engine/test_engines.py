@@ -36,7 +36,7 @@ LONG: list[tuple[str, Options, str]] = [
 
 def _case(id: str, options: Options, name: str) -> Any:
     marks = [pytest.mark.thorough] if (id, options, name) in LONG else []
-    if (id, name) == ("openvino", "recurrent") and Version(torch.__version__) < Version("2.10"):
+    if (id, name) == ("openvino", "recurrent") and Version(torch.__version__) < Version("2.15"):
         why = (
             "OpenVINO reads the recurrent layers of torch 2.9's graph with one dimension too many (a trial refuses it)"
         )
