@@ -140,6 +140,9 @@ def test_explain_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkey
     shown = capsys.readouterr().out
     assert "no-such-distribution is not installed" in shown
     assert "pip install 'togi[onnx]'" in shown
+    assert run(["explain", "no_grad", "--json"]) == 0
+    page = json.loads(capsys.readouterr().out)["technique"]
+    assert page["fixes"] == page["mends"] == ["pip install 'togi[onnx]'"]
 
 
 @pytest.mark.parametrize(
@@ -148,9 +151,11 @@ def test_explain_says_what_is_missing(capsys: pytest.CaptureFixture[str], monkey
 def test_doctor_fails_only_when_something_needed_is_missing(
     level: Level, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    check = Check(topic="compiler", name="C++", level=level, found="none", why="needed", mend="apt-get install g++")
+    check = Check(topic="compiler", name="C++", level=level, found="none", why="needed", fix="apt-get install g++")
     monkeypatch.setattr(togi.doctor, "examine", lambda _device: (check,))
     assert run(["doctor"]) == code
     assert "apt-get install g++" in capsys.readouterr().out
     assert run(["doctor", "--json"]) == code
-    assert json.loads(capsys.readouterr().out)["checks"][0]["level"] == level.value
+    (found,) = json.loads(capsys.readouterr().out)["checks"]
+    assert found["level"] == level.value
+    assert found["fix"] == found["mend"] == "apt-get install g++"

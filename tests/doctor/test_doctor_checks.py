@@ -10,7 +10,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from togi.core.records import Machine
-from togi.doctor import Level, accelerator, allocators, compiler, neighbours, packages, processor
+from togi.doctor import Level, hardware, processes, software
 
 
 def machine(**changes: object) -> Machine:
@@ -36,7 +36,7 @@ def machine(**changes: object) -> Machine:
     ],
 )
 def test_instructions(flags: tuple[str, ...], level: Level, said: str) -> None:
-    check = processor.check(machine(cpu_flags=flags))[1]
+    check = hardware.check_processor(machine(cpu_flags=flags))[1]
     assert (check.level, said in check.found) == (level, True)
     assert ("bf16" in check.why) == (level is Level.OK and "amx_bf16" not in flags)
 
@@ -45,25 +45,25 @@ def test_instructions(flags: tuple[str, ...], level: Level, said: str) -> None:
 def test_a_working_compiler_works_and_a_broken_program_is_reported() -> None:
     gcc = shutil.which("g++")
     assert gcc is not None
-    assert compiler.compile_and_run(gcc, "#include <vector>\nint main() { return 0; }\n") == ""
-    assert "error" in compiler.compile_and_run(gcc, "#include <no_such_header>\n")
-    assert compiler.compile_and_run(gcc, "int main() { return 3; }\n") == "exit code 3"
+    assert software.compile_and_run(gcc, "#include <vector>\nint main() { return 0; }\n") == ""
+    assert "error" in software.compile_and_run(gcc, "#include <no_such_header>\n")
+    assert software.compile_and_run(gcc, "int main() { return 3; }\n") == "exit code 3"
 
 
-def test_no_compiler_is_missing_with_its_mend(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_compiler_is_missing_with_its_fix(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("CXX", raising=False)
-    (check,) = compiler.check()
+    (check,) = software.check_compiler()
     assert check.level is Level.MISSING
-    assert check.mend
+    assert check.fix
 
 
 def test_packages_are_compared_with_what_is_asked_for() -> None:
     pytest_version = pytest.__version__
-    there = packages.compare(Requirement("pytest>=1"), Level.MISSING, "mend")
-    old = packages.compare(Requirement("pytest>=9999"), Level.OPTIONAL, "mend")
-    needed = packages.compare(Requirement("pytest>=9999"), Level.MISSING, "mend")
-    absent = packages.compare(Requirement("no-such-distribution"), Level.OPTIONAL, "mend")
+    there = software.compare_package(Requirement("pytest>=1"), Level.MISSING, "fix")
+    old = software.compare_package(Requirement("pytest>=9999"), Level.OPTIONAL, "fix")
+    needed = software.compare_package(Requirement("pytest>=9999"), Level.MISSING, "fix")
+    absent = software.compare_package(Requirement("no-such-distribution"), Level.OPTIONAL, "fix")
     assert [check.level for check in (there, old, needed, absent)] == [
         Level.OK,
         Level.WARNING,
@@ -72,33 +72,36 @@ def test_packages_are_compared_with_what_is_asked_for() -> None:
     ]
     assert there.found == old.found == pytest_version
     assert "9999" in old.why
-    assert absent.mend == "mend"
+    assert absent.fix == "fix"
 
 
 def test_the_metadata_of_togi_is_what_is_checked() -> None:
-    names = {check.name for check in packages.check()}
+    names = {check.name for check in software.check_packages()}
     assert {"python", "torch", "pydantic", "onnxruntime", "openvino"} <= names
 
 
 def test_gpu_is_needed_only_when_asked_for() -> None:
-    assert accelerator.check(machine(), "cpu")[0].level is Level.OK
-    assert accelerator.check(machine(), "cuda:0")[0].level is Level.MISSING
-    found = accelerator.check(machine(gpu="Some GPU", gpu_driver="1.2", gpu_memory_bytes=2**30), "cuda")
+    assert hardware.check_gpu(machine(), "cpu")[0].level is Level.OK
+    assert hardware.check_gpu(machine(), "cuda:0")[0].level is Level.MISSING
+    found = hardware.check_gpu(machine(gpu="Some GPU", gpu_driver="1.2", gpu_memory_bytes=2**30), "cuda")
     assert found[0].found == "Some GPU, 1.00 GiB, driver 1.2"
 
 
 def test_allocators_tell_how_to_get_them() -> None:
-    found = {check.name: check for check in allocators.check(machine(allocators={"jemalloc": "/lib/libjemalloc.so.2"}))}
+    found = {
+        check.name: check
+        for check in software.check_allocators(machine(allocators={"jemalloc": "/lib/libjemalloc.so.2"}))
+    }
     assert found["jemalloc"].level is Level.OK
     assert found["tcmalloc"].level is Level.OPTIONAL
-    assert found["tcmalloc"].mend.startswith("sudo apt-get install")
+    assert found["tcmalloc"].fix.startswith("sudo apt-get install")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_busy_process_is_named() -> None:
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
-        found = neighbours.busy_processes(0.6)
+        found = processes.busy_processes(0.6)
     finally:
         busy.kill()
         busy.wait()

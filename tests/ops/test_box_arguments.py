@@ -1,4 +1,4 @@
-"""Bad input: every refusal names the argument, its shape and the mend."""
+"""Bad input: every refusal names the argument, its shape and the fix."""
 
 from __future__ import annotations
 

@@ -145,7 +145,7 @@ def made_up_study(subject: str = "examples/photos.py:subject") -> Study:
             recipe=recipe(ALLOCATOR, NO_GRAD),
             outcome=Outcome.MISSING,
             reason="libjemalloc is not installed",
-            mend="apt-get install libjemalloc2",
+            fix="apt-get install libjemalloc2",
         ),
         Trial(
             recipe=recipe(INT8, OPENVINO, NO_GRAD),
@@ -238,7 +238,7 @@ def hostile_study() -> Study:
         recipe=recipe(choice, NO_GRAD),
         outcome=Outcome.FAILED,
         reason=HOSTILE,
-        mend=HOSTILE,
+        fix=HOSTILE,
         stage=HOSTILE,
         traceback=HOSTILE,
         output=HOSTILE,

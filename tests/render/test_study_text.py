@@ -28,7 +28,7 @@ def test_fits_the_width_and_cuts_nothing(width: int) -> None:
         assert needed in joined
 
 
-def test_every_outcome_has_its_reason_and_mend() -> None:
+def test_every_outcome_has_its_reason_and_fix() -> None:
     shown = text(made_up_study(), 200)
     for row in rows(made_up_study()):
         if not row.trial.eligible:

@@ -62,7 +62,7 @@ def test_what_is_not_tried_is_explained() -> None:
     }
     assert explained["fold"].reason == "the model never calls batch_norm"
     assert "--allow bf16" in explained["bf16"].reason
-    assert explained["absent"].mend == "pip install 'togi[absent]'"
+    assert explained["absent"].fix == "pip install 'togi[absent]'"
     assert "cuda" in explained["cuda_only"].reason
     assert all(trial.recipe.find(id) and trial.recipe.find("no_grad") for id, trial in explained.items())
 
@@ -70,7 +70,7 @@ def test_what_is_not_tried_is_explained() -> None:
 def test_missing_package_of_a_needed_engine_is_passed_on() -> None:
     explained = {trial.stage: trial for trial in Space.of(CONVOLUTIONAL, EVERY, family()).excluded}
     assert explained["int4"].outcome is Outcome.MISSING
-    assert explained["int4"].mend == "pip install 'togi[absent]'"
+    assert explained["int4"].fix == "pip install 'togi[absent]'"
 
 
 def test_third_party_technique_that_raises_is_a_failure_with_traceback() -> None:

@@ -15,7 +15,8 @@ from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE
-from togi.worker.supervise import Ending, TrialEnded
+from togi.worker.protocol import Ending
+from togi.worker.supervise import TrialEnded
 
 
 def engine(name: str) -> Recipe:

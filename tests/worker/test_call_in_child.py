@@ -13,7 +13,8 @@ import pytest
 
 from togi.core.errors import BudgetError, SubjectError, TogiError, UnknownNameError
 from togi.core.records import Record
-from togi.worker.call import ChildCall, request_type
+from togi.worker.call import ChildCall
+from togi.worker.child import request_type
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
 

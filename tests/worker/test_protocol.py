@@ -24,7 +24,7 @@ def test_a_message_arrives_as_it_was_sent() -> None:
 
 def test_rubbish_before_between_and_inside_lines_is_skipped() -> None:
     here, there, raw = pair()
-    raw.sendall(b'{"standing": true}\nhalf a line')
+    raw.sendall(b'{"ready": true}\nhalf a line')
     there.send({"one": 1})
     raw.sendall(b"\x00\xff\n\n" + b"x" * 100_000)
     there.send({"two": 2})

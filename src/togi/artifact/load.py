@@ -73,7 +73,7 @@ def _load_link(folder: Path, manifest: Manifest, link: Link) -> Callable[..., An
         raise ArtifactError(f"the manifest names the folder {link.folder!r}, which is not in the artifact")
     missing = [problem for package in engine.packages if (problem := package.missing())]
     if missing:
-        raise ImportError(f"{missing[0]}: {engine.packages[0].mend}")
+        raise ImportError(f"{missing[0]}: {engine.packages[0].fix}")
     program = engine.load(inside, link.meta, manifest.signature, link.threads)
     return in_contexts(program, runtime_contexts(manifest, link))
 

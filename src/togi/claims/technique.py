@@ -115,7 +115,7 @@ def prove_technique(technique: Technique, *, device: str, seed: int, on_phase: O
                     on_phase("measure")
                     return _measure(technique, experiment, reference, running, seed)
         except TrialEnded as ended:
-            return _untested(technique, experiment, f"{ended.trial.name}: {ended.ending.reason}", ended.ending.mend)
+            return _untested(technique, experiment, f"{ended.trial.name}: {ended.ending.reason}", ended.ending.fix)
 
 
 def _needed(technique: Technique) -> list[Technique]:
@@ -134,7 +134,7 @@ def _obstacle(technique: Technique, experiment: Experiment, device: str) -> Proo
         return _untested(technique, experiment, decision.reason)
     for package in (package for one in (technique, *_needed(technique)) for package in one.packages):
         if problem := package.missing():
-            return _untested(technique, experiment, problem, package.mend)
+            return _untested(technique, experiment, problem, package.fix)
     return None
 
 

@@ -18,7 +18,8 @@ def doctor(json: Json = False, device: Device = "cpu", seed: Seed = 0) -> int:
     without_effect("doctor", seed=seed)
     checks = examine(device)
     if json:
-        found = [check.model_dump() for check in checks]
+        # "mend": the name of "fix" before November 2026, kept while the schema's version is 1
+        found = [{**check.model_dump(), "mend": check.fix} for check in checks]
         print_json({"schema_version": SCHEMA_VERSION, "kind": "examination", "checks": found})
     else:
         console = stdout()

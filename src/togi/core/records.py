@@ -13,7 +13,7 @@ import statistics
 from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field
 
 from togi.core.display import as_html, as_text
 
@@ -301,8 +301,8 @@ class Trial(Record):
     outcome: Outcome
     reason: str = ""
     """One line for people: why it was refused, what failed, by how much it is wrong. Empty for a faithful OK."""
-    mend: str = ""
-    """The command that would mend it (install a package, a compiler), if there is one."""
+    fix: str = Field(default="", validation_alias=AliasChoices("fix", "mend"))
+    """The command that would fix it (install a package, a compiler), if there is one."""
     stage: str = ""
     """Where it failed: build, verify, measure, save, or the technique's id."""
     traceback: str = ""

@@ -24,5 +24,5 @@ class Check(Record):
     """What is there, with values."""
     why: str = ""
     """Why it matters; empty where all is well."""
-    mend: str = ""
-    """The command that mends it."""
+    fix: str = ""
+    """The command that fixes it."""

@@ -73,7 +73,7 @@ def is_blank(connection: sqlite3.Connection) -> bool:
 def check_journal(connection: sqlite3.Connection, path: Path) -> None:
     """That the file is an undamaged journal of this schema version (a blank database is fine too).
 
-    Raises JournalError that names the mend. The file is only read.
+    Raises JournalError that names the fix. The file is only read.
     """
     if not is_journal(connection):
         if is_blank(connection):
@@ -143,7 +143,7 @@ class Database:
 
 @contextmanager
 def explained(path: Path) -> Iterator[None]:
-    """Turns errors of SQLite and of the file system into ``JournalError`` with the mend."""
+    """Turns errors of SQLite and of the file system into ``JournalError`` with the fix."""
     try:
         yield
     except sqlite3.Error as error:

@@ -1,4 +1,4 @@
-"""What the operators refuse, in words: every message names the argument, its shape and the mend."""
+"""What the operators refuse, in words: every message names the argument, its shape and the fix."""
 
 from __future__ import annotations
 

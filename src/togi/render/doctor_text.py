@@ -38,8 +38,8 @@ def _found(check: Check) -> Text:
     text = Text(clean(check.found), style="dim" if check.level is Level.OPTIONAL else "")
     if check.why:
         text.append(f"  {clean(check.why)}", style="yellow" if check.level in (Level.WARNING, Level.MISSING) else "dim")
-    if check.mend:
-        text.append(f"\n{clean(check.mend)}", style="cyan")
+    if check.fix:
+        text.append(f"\n{clean(check.fix)}", style="cyan")
     return text
 
 

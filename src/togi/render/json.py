@@ -69,7 +69,8 @@ def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:
         "chosen": bool(row and row.chosen),
         "finalist": bool(row and row.finalist),
         "pareto_front": bool(row and row.front),
-        "mend": trial.mend,
+        "fix": trial.fix,
+        "mend": trial.fix,  # its name before November 2026, kept while the schema's version is 1
         "stage": trial.stage,
         "first_call_ms": timing.first_call_ms if timing else None,
         "build_s": timing.build_s if timing else None,

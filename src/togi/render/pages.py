@@ -57,7 +57,7 @@ class TechniquePage(Record):
     packages: tuple[str, ...] = ()
     obstacles: tuple[str, ...] = ()
     """Why it cannot run on this machine; empty when it can."""
-    mends: tuple[str, ...] = ()
+    fixes: tuple[str, ...] = ()
 
 
 class ClaimPage(Record):
@@ -100,7 +100,7 @@ def technique_page(technique: Technique, machine: Machine, device: str) -> Techn
         options=_options(technique, machine, kind),
         packages=tuple(package.distribution for package in technique.packages),
         obstacles=tuple(obstacles),
-        mends=tuple(dict.fromkeys(package.mend for package, _ in missing)),
+        fixes=tuple(dict.fromkeys(package.fix for package, _ in missing)),
     )
 
 
@@ -199,7 +199,7 @@ def _here(page: TechniquePage) -> list[Text]:
     if not page.obstacles:
         return [Text("  it can run", style="green")]
     lines = [Text(f"  {obstacle}", style="yellow") for obstacle in page.obstacles]
-    return lines + [Text("  fix: ", style="dim").append(mend, style="cyan") for mend in page.mends]
+    return lines + [Text("  fix: ", style="dim").append(fix, style="cyan") for fix in page.fixes]
 
 
 def _measured(proof: Proof) -> Table:

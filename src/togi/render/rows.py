@@ -178,8 +178,8 @@ def fixes(study: Study) -> dict[str, tuple[str, ...]]:
     """Commands that would make more recipes possible -> the reasons why those were missing."""
     found: dict[str, dict[str, None]] = {}
     for trial in study.trials:
-        if trial.mend:
-            found.setdefault(trial.mend, {})[trial.reason or trial.recipe.label] = None
+        if trial.fix:
+            found.setdefault(trial.fix, {})[trial.reason or trial.recipe.label] = None
     return {fix: tuple(reasons) for fix, reasons in found.items()}
 
 

@@ -112,7 +112,7 @@ def not_used(rest: Sequence[Row]) -> Table:
 def _grouped(rest: Iterable[Row]) -> dict[tuple[Outcome, str, str], list[str]]:
     groups: dict[tuple[Outcome, str, str], list[str]] = {}
     for row in rest:
-        key = (row.trial.outcome, row.explanation, row.trial.mend)
+        key = (row.trial.outcome, row.explanation, row.trial.fix)
         groups.setdefault(key, []).append(row.trial.recipe.label)
     return groups
 

@@ -257,7 +257,7 @@ def _excluded(technique: Technique, facts: Facts, settings: Settings) -> Trial |
         return _trial(technique, Outcome.REFUSED, reason)
     for package in technique.packages:
         if problem := package.missing():
-            return _trial(technique, Outcome.MISSING, problem, package.mend)
+            return _trial(technique, Outcome.MISSING, problem, package.fix)
     return None
 
 
@@ -282,10 +282,10 @@ def _unmet(
     cause = next((excluded[t.id] for t in techniques.values() if capability in t.provides and t.id in excluded), None)
     if cause is None:
         return _trial(technique, Outcome.REFUSED, f"needs {capability}, which no technique provides")
-    return _trial(technique, cause.outcome, f"needs {capability}: {cause.reason}", cause.mend)
+    return _trial(technique, cause.outcome, f"needs {capability}: {cause.reason}", cause.fix)
 
 
-def _trial(technique: Technique, outcome: Outcome, reason: str, mend: str = "", trace: str = "") -> Trial:
+def _trial(technique: Technique, outcome: Outcome, reason: str, fix: str = "", trace: str = "") -> Trial:
     choices = [Choice(stage=technique.stage, technique=technique.id)]
     if GRAD_MODE not in technique.provides:
         choices.append(Choice(stage=Stage.RUNTIME, technique=REFERENCE))
@@ -293,7 +293,7 @@ def _trial(technique: Technique, outcome: Outcome, reason: str, mend: str = "", 
         recipe=Recipe(choices=tuple(choices)),
         outcome=outcome,
         reason=reason,
-        mend=mend,
+        fix=fix,
         stage=technique.id,
         traceback=trace,
     )

@@ -49,37 +49,35 @@ def run_bench(
 
 
 class _Bench:
-    """Starts contestants, each in the stable of the subject that gives it its inputs."""
+    """Starts contestants, each in the pool of the subject that gives it its inputs."""
 
     def __init__(self, stack: ExitStack, here: Machine, device: str, seed: int, progress: Progress) -> None:
         self.stack, self.here, self.device, self.seed, self.progress = stack, here, device, seed, progress
-        self.stables: dict[str, WorkerPool] = {}
+        self.pools: dict[str, WorkerPool] = {}
 
     def start(self, name: str, spec: str, specs: Sequence[str]) -> RunningTrial:
         host = spec if not _is_artifact(spec) else next((s for s in specs if not _is_artifact(s)), specs[0])
-        stable = self._stable(host)
+        pool = self._pool(host)
         if _is_artifact(spec):
             manifest = read_manifest(Path(spec))
             check = not _is_artifact(host)
-            running = stable.start_artifact(
-                Path(spec).absolute(), manifest.recipe, manifest.facts, _LIMITS, check=check
-            )
+            running = pool.start_artifact(Path(spec).absolute(), manifest.recipe, manifest.facts, _LIMITS, check=check)
         else:
-            running = stable.start_unchecked(REFERENCE_RECIPE, _LIMITS)
+            running = pool.start_unchecked(REFERENCE_RECIPE, _LIMITS)
         self.stack.callback(running.close)
         running.name = name
         running.warm()
         return running
 
-    def _stable(self, host: str) -> WorkerPool:
-        if host not in self.stables:
+    def _pool(self, host: str) -> WorkerPool:
+        if host not in self.pools:
             artifact = _is_artifact(host)
             ref = SubjectRef.here("artifact", host) if artifact else SubjectRef.here("locator", host)
-            stable = self.stack.enter_context(WorkerPool(ref, self.here, device=self.device, seed=self.seed))
+            pool = self.stack.enter_context(WorkerPool(ref, self.here, device=self.device, seed=self.seed))
             if not artifact:
-                stable.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
-            self.stables[host] = stable
-        return self.stables[host]
+                pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
+            self.pools[host] = pool
+        return self.pools[host]
 
 
 def _is_artifact(spec: str) -> bool:

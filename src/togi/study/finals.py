@@ -201,7 +201,7 @@ class Finals:
         """
         runner = self.runner
         limits = Limits(timeout_s=runner.settings.trial_timeout_s)
-        with runner.stable.start_artifact(folder, candidate, runner.facts, limits, check=True) as loaded:
+        with runner.pool.start_artifact(folder, candidate, runner.facts, limits, check=True) as loaded:
             outcome, reason = runner.accepted(loaded)
             if outcome is not Outcome.OK:
                 raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")

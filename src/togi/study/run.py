@@ -57,8 +57,8 @@ def run_study(
     """
     started = time.monotonic()
     progress.message(f"loading {name}")
-    with WorkerPool(subject, machine(settings.device), device=settings.device, seed=settings.seed) as stable:
-        facts, signature, fingerprint = _survey(stable, name, progress)
+    with WorkerPool(subject, machine(settings.device), device=settings.device, seed=settings.seed) as pool:
+        facts, signature, fingerprint = _survey(pool, name, progress)
         header = Study(id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
         lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
         log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
@@ -67,7 +67,7 @@ def run_study(
         progress.surveyed(facts, search.remaining(), settings.limit_s)
         progress.resumed(log.trials(), settings.max_memory_bytes)
         runner = StudyRunner(
-            stable, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
+            pool, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
         )
         runner.notes += log.notes
         try:
@@ -83,9 +83,9 @@ def run_study(
         return study, decision.folder
 
 
-def _survey(stable: WorkerPool, name: str, progress: Progress) -> tuple[Facts, Signature, str]:
+def _survey(pool: WorkerPool, name: str, progress: Progress) -> tuple[Facts, Signature, str]:
     try:
-        return stable.survey(Limits(timeout_s=_SURVEY_TIMEOUT_S), lambda phase: progress.message(f"{phase} of {name}"))
+        return pool.survey(Limits(timeout_s=_SURVEY_TIMEOUT_S), lambda phase: progress.message(f"{phase} of {name}"))
     except TrialEnded as ended:
         detail = f"\n{ended.ending.traceback}" if ended.ending.outcome is Outcome.CRASHED else ""
         raise SubjectError(

@@ -41,7 +41,7 @@ _RACE_BUDGET_S = (8.0, 45.0)
 class StudyRunner:
     """A study under way: what it works with, what it learned, and the processes that are kept warm."""
 
-    stable: WorkerPool
+    pool: WorkerPool
     subject: str
     facts: Facts
     signature: Signature
@@ -159,7 +159,7 @@ class StudyRunner:
     def _start(self, candidate: Recipe, timeout_s: float) -> RunningTrial:
         limits = Limits(timeout_s=timeout_s, memory_bytes=self.trial_memory_bytes)
         on_phase: Callable[[str], None] = lambda phase: self.progress.trial_phase(candidate, phase)  # noqa: E731
-        return self.stable.start(candidate, self.facts, limits, on_phase)
+        return self.pool.start(candidate, self.facts, limits, on_phase)
 
     def accepted(self, running: RunningTrial) -> tuple[Outcome, str]:
         if running.error is None:

@@ -116,7 +116,7 @@ class Signature(Record):
     def check(self, tensors: Sequence[Any]) -> None:
         """That flat inputs have the dtypes, devices and sizes that were proven.
 
-        Raises TypeError or ValueError naming the input, what it is, what is accepted, and the mend.
+        Raises TypeError or ValueError naming the input, what it is, what is accepted, and the fix.
         """
         import torch
 

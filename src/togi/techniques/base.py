@@ -63,7 +63,7 @@ class Package:
         return None
 
     @property
-    def mend(self) -> str:
+    def fix(self) -> str:
         """The command that installs it."""
         return f"pip install 'togi[{self.extra}]'"
 

@@ -96,7 +96,7 @@ class Failure:
     outcome: Outcome
     reason: str
     stage: str
-    mend: str = ""
+    fix: str = ""
     traceback: str = ""
 
 
@@ -112,8 +112,8 @@ def classify(error: BaseException, stage: str) -> Failure:
     if is_out_of_memory(cause):
         return Failure(Outcome.OUT_OF_MEMORY, f"{where} ran out of memory: {first_line(cause)}", where, traceback=trace)
     if isinstance(cause, ModuleNotFoundError) and cause.name and not cause.name.startswith("togi"):
-        mend = f"pip install {cause.name.split('.')[0]}"
-        return Failure(Outcome.MISSING, f"{where} needs the package {cause.name}", where, mend, trace)
+        fix = f"pip install {cause.name.split('.')[0]}"
+        return Failure(Outcome.MISSING, f"{where} needs the package {cause.name}", where, fix, trace)
     return Failure(
         Outcome.FAILED, f"{where} raised {type(cause).__name__}: {first_line(cause)}", where, traceback=trace
     )

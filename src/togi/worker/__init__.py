@@ -1,4 +1,5 @@
 """One recipe in one child process: start it, build, verify, measure, and survive whatever it does.
 
-``launch`` and ``supervise`` run in the parent and never import torch; ``server`` and ``worker`` run in children.
+``call``, ``pool``, ``supervise`` and ``launch`` run in the parent and never import torch; ``server``, ``child``,
+``locate`` and ``survey`` run in children. Both sides import ``protocol``; a server is started by its dotted name.
 """

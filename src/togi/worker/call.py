@@ -7,17 +7,14 @@ An error that togi raised on purpose in the child is raised here as what it is; 
 
 from __future__ import annotations
 
-import importlib
-import inspect
-import typing
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
 from togi.core.errors import SubjectError
 from togi.core.records import Record
 from togi.machine.describe import machine
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import Job, Message, Raised, SubjectRef
+from togi.worker.protocol import Raised, SubjectRef
 from togi.worker.supervise import Limits, OnPhase, TrialEnded
 
 Request = TypeVar("Request", bound=Record)
@@ -71,24 +68,3 @@ class ChildCall(Generic[Request, Answer]):
         if "raised" in returned:
             raise Raised.model_validate(returned["raised"]).error(self.purpose) from None
         return self.answer.model_validate(returned["answer"])
-
-
-def answer_call(job: Job, subject: Any) -> Message:
-    """In the child: call the job's function; what it answered or raised, as a message."""
-    try:
-        assert job.function is not None
-        module, _, name = job.function.partition(":")
-        function = getattr(importlib.import_module(module), name)
-        answer = function(subject, request_type(function).model_validate(job.request))
-        return {"answer": answer.model_dump(mode="json")}
-    except Exception as error:  # foreign code: the subject's
-        return {"raised": Raised.of(error).model_dump(mode="json")}
-
-
-def request_type(function: Any) -> type[Record]:
-    """The annotation of a function's second parameter."""
-    name = list(inspect.signature(function).parameters)[1]
-    found = typing.get_type_hints(function)[name]
-    if not (isinstance(found, type) and issubclass(found, Record)):
-        raise TypeError(f"{function.__module__}:{function.__name__} must take a record, and {name} is a {found}")
-    return found

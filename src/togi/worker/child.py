@@ -7,8 +7,11 @@ turn, footprint, save, quit.
 from __future__ import annotations
 
 import functools
+import importlib
+import inspect
 import json
 import time
+import typing
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -17,15 +20,14 @@ import torch
 
 from togi.artifact.links import write_links
 from togi.core.errors import NotSaveable, Refused
-from togi.core.records import Facts, Footprint
+from togi.core.records import Facts, Footprint, Record
 from togi.graph.candidate import Candidate
 from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.signature import Signature
 from togi.techniques.build import Failure, build, classify, fingerprint, first_candidate
 from togi.verify import Truth, make_truth, variants, verify
-from togi.worker.call import answer_call
-from togi.worker.protocol import Channel, Closed, Job, Message, ServerConfig
+from togi.worker.protocol import Channel, Closed, Ending, Job, Message, Raised, ServerConfig
 from togi.worker.survey import survey
 
 SURVEY_FILE = "survey.json"
@@ -101,14 +103,14 @@ class _Worker:
     def answer(self) -> None:
         """Call one function with the subject (``togi.worker.call``)."""
         self.enter("run")
-        self.channel.send({"returned": answer_call(self.job, self.subject)})
+        self.channel.send({"returned": _call(self.job, self.subject)})
 
     def trial(self) -> None:
         """Build and verify at once; then obey until told to quit."""
         self._build()
         if self.job.check:
             self._verify()
-        self.channel.send({"standing": True})
+        self.channel.send({"ready": True})
         while (message := self.channel.receive()) and "quit" not in message:
             self._obey(message)
 
@@ -206,6 +208,27 @@ class _Worker:
         return {"links": [link.model_dump(mode="json") for link in links], "notes": list(notes)}
 
 
+def _call(job: Job, subject: Any) -> Message:
+    """Call the job's function with the subject; what it answered or raised, as a message."""
+    try:
+        assert job.function is not None
+        module, _, name = job.function.partition(":")
+        function = getattr(importlib.import_module(module), name)
+        answer = function(subject, request_type(function).model_validate(job.request))
+        return {"answer": answer.model_dump(mode="json")}
+    except Exception as error:  # foreign code: the subject's
+        return {"raised": Raised.of(error).model_dump(mode="json")}
+
+
+def request_type(function: Any) -> type[Record]:
+    """The annotation of a function's second parameter."""
+    name = list(inspect.signature(function).parameters)[1]
+    found = typing.get_type_hints(function)[name]
+    if not (isinstance(found, type) and issubclass(found, Record)):
+        raise TypeError(f"{function.__module__}:{function.__name__} must take a record, and {name} is a {found}")
+    return found
+
+
 def read_survey(folder: Path) -> tuple[Facts, Signature]:
     """Facts and signature as the survey child wrote them."""
     found = json.loads((folder / SURVEY_FILE).read_text())
@@ -219,14 +242,11 @@ def storages(module: torch.nn.Module) -> dict[int, int]:
 
 
 def _send_failure(channel: Channel, failure: Failure) -> None:
-    channel.send(
-        {
-            "failed": {
-                "outcome": failure.outcome.value,
-                "reason": failure.reason,
-                "mend": failure.mend,
-                "stage": failure.stage,
-                "traceback": failure.traceback,
-            }
-        }
+    ending = Ending(
+        outcome=failure.outcome,
+        reason=failure.reason,
+        stage=failure.stage,
+        fix=failure.fix,
+        traceback=failure.traceback,
     )
+    channel.send({"failed": ending.model_dump(mode="json")})

@@ -16,8 +16,7 @@ from typing import Self
 
 from togi.core.errors import TrialServerError
 from togi.machine.memory import processes_bytes
-from togi.worker.protocol import Channel, Closed, Job, Message, Raised, ServerConfig, Timeout
-from togi.worker.server import CHANNEL_FD
+from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Message, Raised, ServerConfig, Timeout
 
 _START_TIMEOUT_S = 600.0
 _MEMORY_POLL_S = 0.25

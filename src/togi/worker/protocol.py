@@ -19,10 +19,12 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from togi.core.errors import SubjectError, TogiError, error_class
-from togi.core.records import Machine, Recipe, Record, Scalar
+from togi.core.records import Machine, Outcome, Recipe, Record, Scalar
 from togi.core.user_code import user_traceback
 
 Message = dict[str, Any]
+CHANNEL_FD = 3
+"""Where a server finds its socket."""
 
 
 class SubjectRef(Record):
@@ -67,6 +69,17 @@ class Job(Record):
     request: Message = Field(default_factory=dict)
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
+
+
+class Ending(Record):
+    """Why a trial cannot go on."""
+
+    outcome: Outcome
+    reason: str
+    stage: str
+    fix: str = ""
+    """The command that would fix it, if there is one."""
+    traceback: str = ""
 
 
 class Raised(Record):

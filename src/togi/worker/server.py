@@ -20,9 +20,8 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from togi.worker.protocol import Channel, Closed, Job, Raised, ServerConfig, SubjectRef
+from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Raised, ServerConfig, SubjectRef
 
-CHANNEL_FD = 3
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
 

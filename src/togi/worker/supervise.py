@@ -13,7 +13,7 @@ from typing import Self
 from togi.core.records import ErrorReport, Footprint, Outcome, Recipe, Trial
 from togi.measure.turn import Turn, Warmup, choose_passes
 from togi.worker.launch import Child, Died, TooMuchMemory, TrialServer
-from togi.worker.protocol import Job, Message, Timeout
+from togi.worker.protocol import Ending, Job, Message, Timeout
 
 OnPhase = Callable[[str], None]
 _TURN_TIMEOUT_S = 60.0
@@ -30,17 +30,6 @@ class Limits:
     """Anonymous resident memory of the child and its descendants."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Ending:
-    """Why a trial cannot go on."""
-
-    outcome: Outcome
-    reason: str
-    stage: str
-    mend: str = ""
-    traceback: str = ""
-
-
 class TrialEnded(Exception):
     """The trial is over, and its child is gone."""
 
@@ -55,7 +44,7 @@ class TrialEnded(Exception):
             recipe=self.trial.recipe,
             outcome=self.ending.outcome,
             reason=self.ending.reason,
-            mend=self.ending.mend,
+            fix=self.ending.fix,
             stage=self.ending.stage,
             traceback=self.ending.traceback,
             output=self.trial.child.log_tail(_OUTPUT_LIMIT),
@@ -68,7 +57,7 @@ class TrialEnded(Exception):
 
 @dataclass
 class RunningTrial:
-    """A child that stands: built and verified. Paused whenever it is not asked for something.
+    """A child whose recipe is built and verified. Paused whenever it is not asked for something.
 
     Every method raises TrialEnded when the child fails, dies, takes too long or too much memory.
     """
@@ -109,7 +98,7 @@ class RunningTrial:
     ) -> RunningTrial:
         """Start the child and let it build and verify."""
         trial = cls.begin(server, job, limits, name, on_phase)
-        trial.wait_for("standing")
+        trial.wait_for("ready")
         return trial
 
     def __enter__(self) -> Self:
@@ -191,8 +180,7 @@ class RunningTrial:
         elif "verified" in message:
             self.error = ErrorReport.model_validate(message["verified"])
         elif "failed" in message:
-            failed = message["failed"]
-            raise self._ended(Ending(**{**failed, "outcome": Outcome(failed["outcome"])}))
+            raise self._ended(Ending.model_validate(message["failed"]))
 
     def _leave_phase(self) -> None:
         now = time.monotonic()

@@ -136,7 +136,7 @@ def test_a_name_that_outlives_its_use_is_found_with_what_its_deletion_brings() -
     assert held["wide"].bytes == MIB
     assert held["wide"].saved_bytes == MIB
 
-    class Mended(nn.Module):
+    class Fixed(nn.Module):
         def forward(self, given: Tensor) -> Tensor:
             wide = given[:, None] + given[None]
             half = wide * 0.5
@@ -144,9 +144,9 @@ def test_a_name_that_outlives_its_use_is_found_with_what_its_deletion_brings() -
             shifted = half + 1.0
             return shifted.sum()
 
-    mended = account_of(make_step(Subject(Mended(), torch.randn(512)), train=False))
-    assert account.peak_bytes - mended.peak_bytes == MIB
-    assert not mended.held_names
+    fixed = account_of(make_step(Subject(Fixed(), torch.randn(512)), train=False))
+    assert account.peak_bytes - fixed.peak_bytes == MIB
+    assert not fixed.held_names
 
 
 def test_gradients_belong_to_the_module_whose_parameter_they_are_of() -> None:

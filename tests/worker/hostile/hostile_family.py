@@ -92,7 +92,7 @@ class HostileWrites(Hostile):
         print("rubbish " * 10_000)
         for fd in range(3, 64):
             try:
-                os.write(fd, b'{"verified": {}}\n{"standing": true}\ngarbage without an end')
+                os.write(fd, b'{"verified": {}}\n{"ready": true}\ngarbage without an end')
             except OSError:
                 continue
 

@@ -81,7 +81,7 @@ def load_module(folder: Path) -> Callable[..., Sequence[Tensor]]:
     Raises ArtifactError where the file is damaged or unsafe.
     """
     program = load_exported(folder / FILE)
-    # The graph's own guards say the same as ``Signature.check``, which also names the mend.
+    # The graph's own guards say the same as ``Signature.check``, which also names the fix.
     quiet = {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
     module = program.module(**quiet)
     for node in module.graph.nodes:

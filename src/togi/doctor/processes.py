@@ -1,13 +1,42 @@
-"""Who else is busy: load, and the processes that use the cores right now. Measurements suffer from them."""
+"""Whether trials can run in children here, and which other processes keep the cores busy."""
 
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
+
+_PROBE = """
+start = time.perf_counter()
+pid = os.fork()
+if pid == 0:
+    os.kill(os.getpid(), signal.SIGKILL)
+_, status = os.waitpid(pid, 0)
+assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, status
+print(f"{(time.perf_counter() - start) * 1000:.1f}")
+"""
+
+
+def check_children() -> list[Check]:
+    try:
+        done = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return [_no_children(str(error))]
+    if done.returncode != 0:
+        return [_no_children(done.stderr.strip().rpartition("\n")[2] or f"exit code {done.returncode}")]
+    found = f"fork, kill and wait work ({done.stdout.strip()} ms)"
+    return [Check(topic="trials", name="child processes", level=Level.OK, found=found)]
+
+
+def _no_children(problem: str) -> Check:
+    why = "every trial runs in a forked child of its own, so that a crash cannot take the study with it"
+    return Check(topic="trials", name="child processes", level=Level.MISSING, found=problem, why=why)
+
 
 WATCH_S = 0.5
 BUSY_CORES = 0.2
@@ -17,7 +46,7 @@ _USER_TIME, _SYSTEM_TIME = 11, 12
 """Positions in /proc/PID/stat after the name, see proc_pid_stat(5)."""
 
 
-def check(machine: Machine, watch_s: float = WATCH_S) -> list[Check]:
+def check_neighbours(machine: Machine, watch_s: float = WATCH_S) -> list[Check]:
     if not Path("/proc/self/stat").exists():
         return []
     busy = busy_processes(watch_s)
@@ -33,19 +62,19 @@ def check(machine: Machine, watch_s: float = WATCH_S) -> list[Check]:
 def busy_processes(watch_s: float, proc: Path = Path("/proc")) -> list[tuple[float, str]]:
     """``(cores used, name and pid)`` of other processes, the busiest first."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    before = _times(proc)
+    before = _processor_times(proc)
     start = time.monotonic()
     time.sleep(watch_s)
     elapsed_s = max(time.monotonic() - start, 1e-6)
     found = [
         ((ticks - before[pid][0]) / ticks_per_s / elapsed_s, f"{name} pid {pid}")
-        for pid, (ticks, name) in _times(proc).items()
+        for pid, (ticks, name) in _processor_times(proc).items()
         if pid in before
     ]
     return sorted(((cores, name) for cores, name in found if cores >= BUSY_CORES), reverse=True)
 
 
-def _times(proc: Path) -> dict[int, tuple[int, str]]:
+def _processor_times(proc: Path) -> dict[int, tuple[int, str]]:
     """Processor time so far, in ticks, and the name of every process but this one."""
     found = {}
     for entry in proc.iterdir():

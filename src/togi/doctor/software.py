@@ -1,0 +1,131 @@
+"""The packages that togi's own metadata asks for, the C++ compiler of torch's engines, allocators to preload."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from packaging.requirements import Requirement
+
+from togi.core.records import Machine
+from togi.doctor.check import Check, Level
+
+EXTRAS = ("onnx", "openvino", "nncf")
+"""Extras that make more techniques possible."""
+
+
+def check_packages() -> list[Check]:
+    python = Check(
+        topic="packages", name="python", level=Level.OK, found=f"{platform.python_version()} ({sys.executable})"
+    )
+    return [python, *_required(), *_optional()]
+
+
+def requirements(distribution: str = "togi") -> tuple[Requirement, ...]:
+    return tuple(Requirement(line) for line in importlib.metadata.requires(distribution) or ())
+
+
+def _required() -> Iterator[Check]:
+    for requirement in requirements():
+        if requirement.marker is None:
+            yield compare_package(requirement, Level.MISSING, f"pip install --upgrade '{requirement}'")
+
+
+def _optional() -> Iterator[Check]:
+    seen = set()
+    for extra in EXTRAS:
+        for requirement in requirements():
+            marker = requirement.marker
+            if marker and marker.evaluate({"extra": extra}) and not marker.evaluate({"extra": ""}):
+                if requirement.name not in seen and requirement.name != "togi":
+                    yield compare_package(requirement, Level.OPTIONAL, f"pip install --upgrade 'togi[{extra}]'")
+                seen.add(requirement.name)
+
+
+def compare_package(requirement: Requirement, level: Level, fix: str) -> Check:
+    """``level`` is what it is when the package is not there, or older than needed."""
+    common = {"topic": "packages", "name": requirement.name}
+    try:
+        version = importlib.metadata.version(requirement.name)
+    except importlib.metadata.PackageNotFoundError:
+        why = "needed" if level is Level.MISSING else "its techniques are left out"
+        return Check(**common, level=level, found="not installed", why=why, fix=fix)
+    if requirement.specifier.contains(version, prereleases=True):
+        return Check(**common, level=Level.OK, found=version)
+    worse = Level.MISSING if level is Level.MISSING else Level.WARNING
+    return Check(**common, level=worse, found=version, why=f"outdated: {requirement.specifier} is needed", fix=fix)
+
+
+PROBE = "#include <vector>\n#include <Python.h>\nint main() { return std::vector<int>(3, 14).size() == 3 ? 0 : 1; }\n"
+"""Uses the C++ library and Python's headers, because generated code does."""
+COMPILE_TIMEOUT_S = 60
+INSTALL = "sudo apt-get install g++ python3-dev"
+
+
+def check_compiler() -> list[Check]:
+    path = next((found for name in _compilers() if (found := shutil.which(name))), None)
+    if path is None:
+        why = "torch.compile and AOTInductor generate C++ and cannot work without one"
+        return [_compiler(Level.MISSING, "no C++ compiler", why)]
+    problem = compile_and_run(path)
+    if problem:
+        return [_compiler(Level.MISSING, f"{path} does not work: {problem}", "torch.compile and AOTInductor need it")]
+    return [Check(topic="compiler", name="C++", level=Level.OK, found=f"{path} compiles, links and runs")]
+
+
+def compile_and_run(compiler: str, program: str = PROBE) -> str:
+    """What goes wrong with a three-line program; empty when nothing does."""
+    import sysconfig
+
+    with tempfile.TemporaryDirectory(prefix="togi-doctor-") as folder:
+        source, binary = Path(folder) / "probe.cpp", Path(folder) / "probe"
+        source.write_text(program, encoding="ascii")
+        include = f"-I{sysconfig.get_paths()['include']}"
+        return _run(compiler, str(source), include, "-o", str(binary)) or _run(str(binary))
+
+
+def _run(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=COMPILE_TIMEOUT_S, errors="replace", check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode == 0:
+        return ""
+    lines = [line for line in done.stderr.splitlines() if "error" in line] or done.stderr.splitlines()
+    return lines[0] if lines else f"exit code {done.returncode}"
+
+
+def _compilers() -> tuple[str, ...]:
+    named = os.environ.get("CXX", "")
+    return tuple(name for name in (named, "g++", "clang++", "c++") if name)
+
+
+def _compiler(level: Level, found: str, why: str) -> Check:
+    fix = "xcode-select --install" if sys.platform == "darwin" else INSTALL
+    return Check(topic="compiler", name="C++", level=level, found=found, why=why, fix=fix)
+
+
+ALLOCATOR_PACKAGES = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "mimalloc": "libmimalloc2.0"}
+"""Debian's packages."""
+
+
+def check_allocators(machine: Machine) -> list[Check]:
+    return [_allocator(name, machine.allocators.get(name)) for name in ALLOCATOR_PACKAGES]
+
+
+def _allocator(name: str, path: str | None) -> Check:
+    if path is not None:
+        return Check(topic="allocators", name=name, level=Level.OK, found=path)
+    fix = f"sudo apt-get install {ALLOCATOR_PACKAGES[name]}"
+    return Check(
+        topic="allocators", name=name, level=Level.OPTIONAL, found="not installed", why="one more to try", fix=fix
+    )
