@@ -18,8 +18,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from togi.lint.rule import SourceRule, all_rules, snippet_file
+from togi.lint.rule import SourceRule, all_rules
 from togi.lint.source.model import Source
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "lint"))
+from rule_snippets import snippets
 
 
 @dataclass(frozen=True)
@@ -122,11 +125,12 @@ def beyond() -> list[dict[str, Any]]:
     return [
         {
             "rule": rule.id,
-            "snippets": len(rule.invalid),
-            "torchfix": sum(bool(torchfix_codes(snippet_file(text))) for text in rule.invalid),
-            "togi": sum(rule.id in togi_rules(snippet_file(text)) for text in rule.invalid),
+            "snippets": len(texts),
+            "torchfix": sum(bool(torchfix_codes(text)) for text in texts),
+            "togi": sum(rule.id in togi_rules(text) for text in texts),
         }
         for rule in rules
+        for texts in [snippets(rule.id, "invalid")]
     ]
 
 

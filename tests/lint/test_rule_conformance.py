@@ -7,12 +7,13 @@ import inspect
 from pathlib import Path
 
 import pytest
+from rule_snippets import snippets
 
 from togi.core.docstring import split_docstring
 from togi.lint import pages
 from togi.lint.finding import Finding
 from togi.lint.fix import apply_fixes
-from togi.lint.rule import HEADINGS, Rule, SourceRule, all_rules, rule_kinds, snippet_file
+from togi.lint.rule import HEADINGS, Rule, SourceRule, all_rules, rule_kinds
 from togi.lint.source.model import Source
 from togi.techniques import all_techniques
 
@@ -20,16 +21,14 @@ ROOT = Path(__file__).parents[2]
 HERE = "# here"
 RULES = tuple(all_rules().values())
 SOURCE_RULES = tuple(rule for rule in RULES if isinstance(rule, SourceRule))
-INVALID = [
-    pytest.param(rule, snippet_file(text), id=f"{rule.id}-{n}")
-    for rule in SOURCE_RULES
-    for n, text in enumerate(rule.invalid)
-]
-VALID = [
-    pytest.param(rule, snippet_file(text), id=f"{rule.id}-{n}")
-    for rule in SOURCE_RULES
-    for n, text in enumerate(rule.valid)
-]
+INVALID, VALID = (
+    [
+        pytest.param(rule, text, id=f"{rule.id}-{n}")
+        for rule in SOURCE_RULES
+        for n, text in enumerate(snippets(rule.id, sort))
+    ]
+    for sort in ("invalid", "valid")
+)
 
 
 def found(rule: SourceRule, text: str) -> list[Finding]:
@@ -58,9 +57,9 @@ def test_it_is_named_after_its_file(rule: Rule) -> None:
 
 @pytest.mark.parametrize("rule", SOURCE_RULES, ids=lambda rule: rule.id)
 def test_it_has_snippets_of_both_sorts(rule: SourceRule) -> None:
-    assert len(rule.valid) >= 2
-    assert len(rule.invalid) >= 2
-    assert all(HERE in text for text in rule.invalid)
+    assert len(snippets(rule.id, "valid")) >= 2
+    assert len(snippets(rule.id, "invalid")) >= 2
+    assert all(HERE in text for text in snippets(rule.id, "invalid"))
 
 
 @pytest.mark.parametrize(("rule", "text"), VALID)

@@ -11,8 +11,6 @@ from __future__ import annotations
 import abc
 import functools
 import pkgutil
-import re
-import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
@@ -45,20 +43,10 @@ class SourceRule(Rule):
     """Reads one source file. Imports no torch, executes nothing, and reports only what it can show."""
 
     kind = "source"
-    valid: ClassVar[tuple[str, ...]] = ()
-    """Snippets in which it finds nothing, also ones that look alike: whole modules, read by ``snippet_file``."""
-    invalid: ClassVar[tuple[str, ...]] = ()
-    """Snippets with ``# here`` at the end of every line on which a finding starts, and on no other line."""
 
     @abc.abstractmethod
     def check(self, source: Source) -> Iterable[Finding]:
         """The findings in ``source``; the order does not matter."""
-
-
-def snippet_file(snippet: str) -> str:
-    """The file that a snippet of a rule stands for: dedented, and under ``import torch`` unless it imports anything."""
-    text = textwrap.dedent(snippet).strip("\n") + "\n"
-    return text if re.search(r"^(import|from)\s", text, re.MULTILINE) else f"import torch\n\n{text}"
 
 
 class ModuleRule(Rule):

@@ -82,51 +82,6 @@ class DeprecatedQuantization(SourceRule):
     """
 
     id = "deprecated-quantization"
-    valid = (
-        """
-        from torchao.quantization import quantize_
-
-        quantize_(model, config)
-        """,
-        """
-        from torchao.quantization.pt2e.quantize_pt2e import prepare_pt2e
-
-        prepare_pt2e(model, quantizer)
-        """,
-        "y = torch.quantize_per_tensor(x, 0.1, 0, torch.qint8)",
-        """
-        from accelerate import prepare
-
-        model = prepare(model)
-        """,
-        """
-        try:
-            import torchao
-        except ImportError:
-            import torch
-
-            model = torch.ao.quantization.quantize_dynamic(model)
-        """,
-    )
-    invalid = (
-        "model = torch.quantization.quantize_dynamic(model, {torch.nn.Linear})  # here",
-        """
-        import torch.ao.quantization as tq
-
-        tq.prepare(model, inplace=True)  # here
-        tq.convert(model, inplace=True)  # here
-        """,
-        """
-        from torch.ao.quantization.quantize_fx import convert_fx, prepare_fx
-
-        model = convert_fx(prepare_fx(model, mapping, example))  # here
-        """,
-        """
-        from torch.quantization import quantize_dynamic as qd
-
-        model = qd(model)  # here
-        """,
-    )
 
     def check(self, source: Source) -> Iterable[Finding]:
         found = list(uses(source, _NAMES))

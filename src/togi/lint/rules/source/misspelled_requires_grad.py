@@ -40,32 +40,6 @@ class MisspelledRequiresGrad(SourceRule):
     """
 
     id = "misspelled-requires-grad"
-    valid = (
-        "p.requires_grad = False",
-        """
-        require_grad = False
-        f(require_grad=True)
-        if p.require_grad:
-            pass
-        """,
-        """
-        class A:
-            def __init__(self, require_grad):
-                self.require_grad = require_grad
-        """,
-        """
-        import shapes
-
-        p.require_grad = False
-        """,
-    )
-    invalid = (
-        """
-        for p in model.parameters():
-            p.require_grad = False  # here
-        """,
-        "model.fc.weight.require_grad, x = True, 1  # here",
-    )
 
     def check(self, source: Source) -> Iterable[Finding]:
         if not any(word in source.text for word in ("torch", "requires_grad", "parameters()")):

@@ -1,0 +1,54 @@
+"""Snippets of the rule ``blocking-transfer``."""
+
+valid = (
+    """
+    def train(model, loader, device):
+        for x, y in loader:
+            x = x.to(device, non_blocking=True)
+            y = y.cuda(non_blocking=True)
+            model(x)
+    """,
+    """
+    def train(model, loader):
+        for x, y in loader:
+            x = x.to(torch.float16).to('cpu')
+    """,
+    """
+    x = torch.zeros(3).to('cuda')
+    for i in range(3):
+        y = x.to('cuda')
+    """,
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(data, pin_memory=True)
+    for x in loader:
+        x = x.cuda(non_blocking=True)
+        y = x.to('cuda')
+    """,
+)
+invalid = (
+    """
+    device = torch.device('cuda' if torch.cuda.is_available() else 'cpu')
+
+    def train(model, train_loader):
+        for step, (x, y) in enumerate(train_loader):
+            x = x.to(device)  # here
+            y = y.cuda()  # here
+            model(x)
+    """,
+    """
+    import torch
+    from torch.utils.data import DataLoader
+
+    loader = DataLoader(data, batch_size=8)
+    for x in loader:
+        x = x.cuda(non_blocking=True)  # here
+    """,
+    """
+    for batch in dataloader:
+        batch = {k: v.to('cuda') for k, v in batch.items()}  # here
+        out = model(**batch)
+    """,
+)

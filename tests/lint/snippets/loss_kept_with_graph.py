@@ -1,0 +1,114 @@
+"""Snippets of the rule ``loss-kept-with-graph``."""
+
+valid = (
+    """
+    def train(model, loader, criterion):
+        total = 0
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            total += loss.detach()
+            total += loss.item() + float(loss)
+        return total
+    """,
+    """
+    def train(model, batches, criterion, optimizer):
+        for xs in batches:
+            total = 0
+            for x, y in xs:
+                total += criterion(model(x), y)
+            total.backward()
+            optimizer.step()
+    """,
+    """
+    @torch.no_grad()
+    def evaluate(model, loader, criterion):
+        total = 0
+        for x, y in loader:
+            total += criterion(model(x), y)
+        return total
+    """,
+    """
+    import torch
+    from torch import nn
+
+    class Loss(nn.Module):
+        def forward(self, outputs, y):
+            loss = 0
+            for x in outputs:
+                loss += nn.functional.mse_loss(x, y)
+            return loss
+    """,
+    """
+    def objective(model, loader, criterion):
+        total = 0
+        for x, y in loader:
+            total = total + criterion(model(x), y)
+        return total
+    """,
+    """
+    class Meter:
+        def update(self, value):
+            value = float(value)
+            self.sum += value
+
+    def train(model, loader, criterion):
+        meter = Meter()
+        last = {}
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            meter.update(loss)
+            last['loss'] = loss
+    """,
+)
+invalid = (
+    """
+    def train(model, loader, criterion, optimizer):
+        total, losses = 0, []
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total += loss  # here
+            losses.append(loss)  # here
+        return total / len(loader)
+    """,
+    """
+    def evaluate(model, loader, criterion):
+        total = 0
+        for x, y in loader:
+            total = total + criterion(model(x), y)  # here
+        return total
+    """,
+    """
+    import torch.nn.functional as F
+    import lightning as L
+
+    class Net(L.LightningModule):
+        def training_step(self, batch, batch_idx):
+            x, y = batch
+            loss = F.mse_loss(self.net(x), y)
+            self.losses.append(loss)  # here
+            return loss
+    """,
+    """
+    class Meter:
+        def __init__(self):
+            self.sum = 0
+
+        def update(self, value, n=1):
+            self.sum += value * n
+
+    def train(model, loader, criterion):
+        meter = Meter()
+        average, sums = None, {}
+        for step, (x, y) in enumerate(loader):
+            loss = criterion(model(x), y)
+            loss.backward()
+            meter.update(loss, len(x))  # here
+            average = loss if average is None else 0.9 * average + 0.1 * loss  # here
+            sums['loss'] = sums.get('loss', 0) + loss  # here
+            sums[step] = loss  # here
+    """,
+)

@@ -1,0 +1,89 @@
+"""Snippets of the rule ``nonexistent-function``."""
+
+valid = (
+    """
+    torch.compile(f)
+    torch.compiler.disable(f)
+    torch.backends.cudnn.benchmark = True
+    """,
+    """
+    if hasattr(torch, 'rfft'):
+        torch.rfft(x)
+    """,
+    """
+    HAS = hasattr(torch.compiler, 'optimize')
+
+    def f(m):
+        return torch.compiler.optimize(m) if HAS else m
+    """,
+    """
+    try:
+        from torch._six import inf
+    except ImportError:
+        from torch import inf
+    """,
+    """
+    import torch
+    import torch_npu
+
+    torch.npu.synchronize()
+    """,
+    """
+    torch.ops.mylib.scale(x)
+    torch.classes.mylib.Stack()
+    torch.Tensor.scale = f
+    """,
+    """
+    torch.scale_all = f
+    torch.scale_all(x)
+    """,
+    """
+    from .torch import compiler
+
+    compiler.optimize(m)
+    """,
+    """
+    import torch.nn.functional as F
+
+    F.relu(x)
+    F.scaled_dot_product_attention(q, k, v)
+    """,
+    """
+    x = torch.ones(3)
+    x.optimize()
+    torch.onnx.export(m, a)
+    torch.utils.data.DataLoader(d)
+    """,
+    """
+    from torch.utils.tensorboard import SummaryWriter
+    from torch.utils import tensorboard, data
+    """,
+)
+invalid = (
+    "model = torch.compiler.optimize(model)  # here",
+    """
+    from torch.compiler import optimize  # here
+
+    optimize(model)
+    """,
+    "torch.cuda.synchronise()  # here",
+    "torch.backends.cudnn.benchmrk = True  # here",
+    """
+    import torch.nn.functional as F
+
+    y = F.sofmax(x, dim=1)  # here
+    """,
+    "from torch._six import string_classes  # here",
+    "import torch.distributed.pipeline.sync  # here",
+    """
+    import torch as t
+
+    y = t.rfft(x, 1)  # here
+    """,
+    """
+    from torch.onnx import (
+        export,
+        dynamo_export,  # here
+    )
+    """,
+)

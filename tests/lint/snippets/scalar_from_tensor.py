@@ -1,0 +1,111 @@
+"""Snippets of the rule ``scalar-from-tensor``."""
+
+valid = (
+    """
+    import numpy as np
+    import torch
+
+    for x in np.zeros(3):
+        print(x.item())
+    """,
+    """
+    x = torch.ones(3).sum()
+    print(x.item())
+    """,
+    """
+    def train(model, loader, criterion, device):
+        for step, (x, y) in enumerate(loader):
+            loss = criterion(model(x.to(device)), y.to(device))
+            loss.backward()
+            if step % 100 == 0:
+                print(loss.item())
+    """,
+    """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def forward(self, x):
+            n = int(x.shape[0])
+            return x.view(n, float(x.size(1)), len(x))
+    """,
+    """
+    def count(loader):
+        seen = 0
+        for images, labels in loader:
+            seen += labels.sum().item()
+        return seen
+    """,
+    """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self, depth):
+            super().__init__()
+            self.rates = [r.item() for r in torch.linspace(0, 0.1, depth)]
+    """,
+    """
+    def train(model, loader):
+        total = torch.zeros((), device='cuda')
+        for x in loader:
+            loss = model(x.cuda(non_blocking=True)).sum()
+            loss.backward()
+            total += loss.detach()
+        return total.item()
+    """,
+)
+invalid = (
+    """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def forward(self, x):
+            return x * x.max().item()  # here
+    """,
+    """
+    def train(model, loader, criterion, optimizer):
+        total = 0.0
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+            total += loss.item()  # here
+        return total
+    """,
+    """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.fc = nn.Linear(3, 3)
+
+        def forward(self, x, lengths: torch.Tensor):
+            h = self.fc(x)
+            for i in range(lengths.max()):  # here
+                h = h + float(h.mean())  # here
+            return self.crop(h, lengths)
+
+        def crop(self, h, lengths):
+            return h[:, : lengths.min()], lengths.tolist()  # here
+    """,
+    """
+    import torch
+    from metrics import accuracy
+    from torch.distributions import Categorical
+
+    def train(policy, loader, optimizer):
+        for x, y in loader:
+            draw = Categorical(logits=policy(x))
+            action = draw.sample()
+            loss, acc = -draw.log_prob(action).mean(), accuracy(action, y)
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(policy.parameters(), 1.0)
+            optimizer.step()
+            print(norm.item())  # here
+            print(action[0].item(), acc.item())  # here
+    """,
+)

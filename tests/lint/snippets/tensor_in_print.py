@@ -1,0 +1,83 @@
+"""Snippets of the rule ``tensor-in-print``."""
+
+valid = (
+    """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def forward(self, x):
+            print(x.shape, x.dtype, f'{x.device} {x.size(0)} {len(x)}')
+            return torch.relu(x)
+    """,
+    """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def forward(self, x: torch.Tensor):
+            if x.dim() != 4:
+                raise ValueError(f'four dimensions expected, not {x}')
+            return x
+    """,
+    """
+    def train(model, loader):
+        for i, x in enumerate(loader):
+            loss = model(x).sum()
+            loss.backward()
+            if (i + 1) % 50 == 0:
+                print(f'loss {loss}')
+        print(loss)
+    """,
+    """
+    import torch
+    import logging
+
+    logger = logging.getLogger()
+
+    def train(model, loader):
+        for x in loader:
+            loss = model(x).sum()
+            loss.backward()
+            logger.debug('loss %s', loss)
+    """,
+)
+invalid = (
+    """
+    import torch
+    from torch import nn
+
+    class Net(nn.Module):
+        def forward(self, x):
+            y = torch.relu(x)
+            print('mean', y.mean())  # here
+            return y
+    """,
+    """
+    import torch
+    import logging
+
+    logger = logging.getLogger()
+
+    def train(model, loader, criterion):
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            logger.info('loss %s', loss)  # here
+            text = f'{loss:.3f}'  # here
+            print('loss: {}'.format(loss))  # here
+            print('%f' % loss)  # here
+    """,
+    """
+    import torch
+    from tqdm import tqdm
+
+    def train(model, loader, writer):
+        bar = tqdm(loader)
+        for step, x in enumerate(bar):
+            loss = model(x).mean()
+            loss.backward()
+            bar.set_postfix(loss=loss)  # here
+            writer.add_scalar('loss', loss, step)  # here
+    """,
+)

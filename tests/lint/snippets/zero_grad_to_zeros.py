@@ -1,0 +1,40 @@
+"""Snippets of the rule ``zero-grad-to-zeros``."""
+
+valid = (
+    "optimizer.zero_grad()",
+    "optimizer.zero_grad(set_to_none=True)",
+    "optimizer.zero_grad(set_to_none=flag)",
+    """
+    for buffer in buffers:
+        buffer.zero_()
+    """,
+    """
+    for p in model.parameters():
+        p.grad[mask].zero_()
+    """,
+    "x.grad.zero_()",
+    """
+    for p in model.parameters():
+        p.grad = None
+    """,
+)
+invalid = (
+    "optimizer.zero_grad(set_to_none=False)  # here",
+    "model.zero_grad(False)  # here",
+    """
+    for p in model.parameters():
+        if p.grad is not None:
+            p.grad.zero_()  # here
+    """,
+    """
+    for group in optimizer.param_groups:
+        for p in group['params']:
+            p.grad.data.zero_()  # here
+    """,
+    """
+    while True:
+        step()
+        with torch.no_grad():
+            w.grad.zero_()  # here
+    """,
+)
