@@ -1,8 +1,8 @@
 """Snippets of every source rule: ``snippets/RULE.py`` holds what it must find and what it must leave alone.
 
-``invalid``: every line on which a finding starts ends with ``# here``, and no other line does. ``valid``: nothing is found,
-also in what looks alike. Each stands for a whole file, with ``import torch`` above it unless it imports anything. Longer
-programs, some of them held out while rules were written, are in ``corpus`` and ``corpus_held_out``.
+``invalid``: every line on which a finding starts ends with ``# here``, and no other line does. ``valid``: nothing is
+found, also in what looks alike. Each stands for a whole file, with ``import torch`` above it unless it imports
+anything. Longer programs, some of them held out while rules were written, are in ``corpus`` and ``corpus_held_out``.
 """
 
 from __future__ import annotations
