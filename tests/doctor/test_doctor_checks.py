@@ -117,3 +117,10 @@ def test_the_examination_does_not_import_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.split() == ["True", "False"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="trials fork, and this system cannot")
+def test_children_can_be_forked_killed_and_waited_for_here():
+    (check,) = processes.check_children()
+    assert check.level is Level.OK, check.found
+    assert "fork, kill and wait work" in check.found

@@ -12,6 +12,7 @@ from togi.core.records import Machine
 from togi.doctor.check import Check, Level
 
 _PROBE = """
+import os, signal, time
 start = time.perf_counter()
 pid = os.fork()
 if pid == 0:
