@@ -1,4 +1,4 @@
-"""What stands in an artifact's ``manifest.json``, and the checks made before any other file of it is touched."""
+"""The contents of an artifact's ``manifest.json``, and the checks made before any other file of it is touched."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What loading an artifact gives: a module that is called like the original."""
+"""The module that loading an artifact gives: called like the original."""
 
 from __future__ import annotations
 

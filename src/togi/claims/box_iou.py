@@ -1,4 +1,4 @@
-"""Whether scripting the pairwise intersection of boxes avoids its intermediates."""
+"""The claim that scripting the pairwise intersection of boxes avoids its intermediates."""
 
 from __future__ import annotations
 

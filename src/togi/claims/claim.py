@@ -1,4 +1,4 @@
-"""What a claim is: a piece of advice in one file, with the measurement that bears it out or refutes it.
+"""A claim: a piece of advice in one file, with the measurement that supports or refutes it.
 
 ``claims/<id with underscores>.py`` holds one class whose docstring is its page, with these headings in this order:
 What is claimed, What is measured, What is known, Source.

@@ -1,4 +1,4 @@
-"""Whether deleting a name by hand frees memory."""
+"""The claim that deleting a name by hand frees memory."""
 
 from __future__ import annotations
 

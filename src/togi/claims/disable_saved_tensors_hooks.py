@@ -1,4 +1,4 @@
-"""Whether ``disable_saved_tensors_hooks`` saves memory."""
+"""The claim that ``disable_saved_tensors_hooks`` saves memory."""
 
 from __future__ import annotations
 

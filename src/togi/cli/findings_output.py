@@ -1,4 +1,4 @@
-"""Where the findings of ``togi check`` go: standard output or a file, in the form that was asked for."""
+"""Writes the findings of ``togi check`` to standard output or a file, in the form that was asked for."""
 
 from __future__ import annotations
 

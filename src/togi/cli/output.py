@@ -1,4 +1,4 @@
-"""Where commands write: results on standard output, progress and messages on standard error, reports in files."""
+"""Writes results to standard output, progress and messages to standard error, reports to files."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What every room uses: records, errors, quantities. No torch, and nothing of the other rooms."""
+"""The base of every room: records, errors, quantities. No torch, and nothing of the other rooms."""

@@ -1,4 +1,4 @@
-"""How a record is shown when it is printed, or is the last line of a notebook's cell.
+"""Shows a record when it is printed, or is the last line of a notebook's cell.
 
 Records say nothing of their looks. ``togi.render.display`` registers functions for those that people meet; any other is
 shown as its fields.

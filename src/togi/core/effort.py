@@ -1,4 +1,4 @@
-"""How much a study tries: ``--effort``. A file of its own, so that the command line need not import the settings."""
+"""The effort of a study: ``--effort``. A file of its own, so that the command line need not import the settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the parts of togi say to each other: frozen records, all of them JSON.
+"""Records that the parts of togi exchange: frozen, all of them JSON.
 
 A record crosses processes, rests in the journal and appears in ``--json`` output in the same form. There is no torch in
 here and nothing in here is ever a tensor, a module or a pickle. Units stand in the names; a ratio is ``speedup_x``.

@@ -1,4 +1,4 @@
-"""What this machine has, what is missing or outdated, and the command that fixes it. No torch is imported."""
+"""Examines this machine: what it has, what is missing or outdated, the command that fixes it. No torch is imported."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether trials can run in children here, and which other processes keep the cores busy."""
+"""Checks whether trials can run in children here, and names other processes that keep the cores busy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rule is, where rules are found, and the names by which people select them.
+"""The base classes of rules, where rules are found, and the names by which people select them.
 
 A rule is one file: ``lint/rules/<kind>/<name_with_underscores>.py`` holds one class whose docstring is its published
 page (``togi explain RULE``, docs/rules/), with these headings in this order: What it reports, Why it costs, When it

@@ -1,4 +1,4 @@
-"""What a Linux container allows: CPU quota and memory limit, from control groups of version 1 and 2.
+"""CPU quota and memory limit of a Linux container, from control groups of version 1 and 2.
 
 A limit may stand at any level between this process's group and the root, so all levels are read and the lowest counts.
 Source: https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/.

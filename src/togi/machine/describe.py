@@ -1,4 +1,4 @@
-"""What a measurement depends on: processor, memory, versions, compiler, GPU. No torch, so that the parent can ask.
+"""Describes the machine: processor, memory, versions, compiler, GPU. No torch, so that the parent can ask.
 
 Limits of the container count: a process that may use 2 of 64 cores, or 8 of 512 GiB, has 2 cores and 8 GiB. Where a
 fact cannot be read (macOS, a locked-down container) it is left empty; nothing in here raises.

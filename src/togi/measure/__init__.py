@@ -1,4 +1,4 @@
-"""How long it takes and how much memory it needs, found in turns, and how sure that is. No torch is imported here."""
+"""Measures time and memory in turns, with how sure the figures are. No torch is imported here."""
 
 from togi.measure.allocator import keep_freed_memory
 from togi.measure.interval import median_interval, ratio_interval, rounds_needed

@@ -1,4 +1,4 @@
-"""What the kernel says happened while a turn ran: waiting for a core, stolen time, neighbours, throttling.
+"""Reads what the kernel counted during a turn: waiting for a core, stolen time, neighbours, throttling.
 
 Runs in the child, without torch. Everything is read from ``/proc`` and ``/sys``; what a system does not offer counts
 as 0 or None, and no number is made up for it.

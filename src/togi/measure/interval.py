@@ -1,4 +1,4 @@
-"""How sure a median is, however often one looks: a distribution-free confidence sequence.
+"""A distribution-free confidence sequence for a median: valid however often one looks.
 
 A race looks at its ratios after every round and stops when it likes what it sees. An interval made for one look is too
 narrow for that. This one holds at all rounds at once: over a whole race, stopped by any rule, the median lies outside

@@ -1,4 +1,4 @@
-"""What a candidate keeps resident, and how much more a call needs, seen from inside its own child.
+"""Resident memory of a candidate, idle and at the peak of a call, measured inside its own child.
 
 On the CPU two things count as resident. Anonymous memory of the process: its growth since a mark, so that what the fork
 server lent copy-on-write does not count. Data files mapped into it (weights read in place): pages of files that lie

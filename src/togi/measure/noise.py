@@ -1,4 +1,4 @@
-"""What a measurement says of itself: spread, waiting, stolen time, neighbours, throttling, in numbers and in sentences.
+"""The noise of a measurement, in numbers and sentences: spread, waiting, stolen time, neighbours, throttling.
 
 It judges turns that have been taken. What to do about it (measure longer, call the trial unstable) is the caller's.
 """

@@ -1,4 +1,4 @@
-"""Which technique moved the outputs, and what it did to speed: recipes that differ in one technique only.
+"""The effect of each technique on error and speed, from recipes that differ in that technique alone.
 
 Effects are read from the trials of a study; nothing is fitted or assumed to add up.
 """

@@ -1,4 +1,4 @@
-"""What ``print`` and a notebook show of the results of ``togi.tune``, ``bench``, ``memory`` and ``fit``.
+"""The short forms that ``print`` and notebooks show of ``togi.tune``, ``bench``, ``memory`` and ``fit``.
 
 Importing it registers the functions; what draws (rich, Jinja2) is imported when something is shown.
 """

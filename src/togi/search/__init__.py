@@ -1,4 +1,4 @@
-"""Which recipe to try next, and when to stop. Pure Python over records: no torch, no process, no file.
+"""Decides which recipe to try next, and when to stop. Pure Python over records: no torch, no process, no file.
 
 Deliberately not here: running a trial (worker), the choice (decide), the finalists' race (measure) and keeping what was
 learned (journal).

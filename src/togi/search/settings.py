@@ -1,4 +1,4 @@
-"""What a user may set on a study, checked where it is made."""
+"""The settings of a study that a user may choose, checked where they are made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which recipe next: the one with the largest expected improvement per second, until none is worth a trial."""
+"""Picks the recipe with the largest expected improvement per second, until none is worth a trial."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What ``togi bench A B ...`` found: contestants that took turns on the same inputs, compared with the first."""
+"""The result of ``togi bench A B ...``: contestants that took turns on the same inputs, compared with the first."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a running study tells whoever watches. The library prints nothing; a progress object is passed in."""
+"""The progress of a running study, told to an object that is passed in. The library prints nothing."""
 
 from __future__ import annotations
 

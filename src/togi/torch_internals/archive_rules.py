@@ -1,4 +1,4 @@
-"""What may stand in a ``.pt2`` file before torch is let near it.
+"""Rules for the contents of a ``.pt2`` file, checked before torch is let near it.
 
 torch's reader of exported programs executes what a file asks for in several places: pickled weights and example
 inputs, ``sympy.sympify`` on symbolic sizes (an ``eval``), any callable below ``torch`` or ``operator`` as a node's

@@ -1,4 +1,4 @@
-"""What autograd knows: the node that runs, sequence numbers, tensor versions, saved-tensor hooks, function transforms.
+"""Autograd's state: the node that runs, sequence numbers, tensor versions, saved-tensor hooks, function transforms.
 
 Behind it: torch._C._autograd, torch._C's autograd queries, ``Node._sequence_nr``, ``Tensor._version``, torch._C's
 functorch queries, torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When they go: ``torch.autograd.graph``

@@ -1,4 +1,4 @@
-"""What a CUDA device can be simulated with where there is none.
+"""The pieces from which a CUDA device is simulated where there is none.
 
 Behind it: torch._C's device guard, ``_only_lift_cpu_tensors``, ``TensorBase``, ``Generator`` and
 ``_group_tensors_by_device_and_dtype`` (torch 2.9 to 2.15; FakeTensorMode takes the same two measures,

@@ -1,4 +1,4 @@
-"""Which tensors share memory, and the zip archives that torch writes storages to.
+"""Storage identity of tensors, and the zip archives that torch writes storages to.
 
 Behind it: ``UntypedStorage._cdata``, torch._C.PyTorchFileReader and PyTorchFileWriter (torch 2.9 to 2.15). When they
 go: ``data_ptr`` names memory that exists (not fake and not empty storages); ``zipfile`` reads the archives, with an

@@ -1,4 +1,4 @@
-"""What the parent, the trial server and the trial children say to each other: framed lines of JSON, no pickle.
+"""The messages between the parent, the trial server and the trial children: framed lines of JSON, no pickle.
 
 A child's channel may be written to by hostile or careless code in the same process. Every frame therefore starts on a
 line of its own with a token that only this study knows; whatever else arrives is counted as rubbish and skipped.

@@ -1,4 +1,4 @@
-"""What is known of a subject before any trial: runs it a few times in eager mode and writes down what it saw.
+"""Surveys a subject before any trial: runs it a few times in eager mode and writes down what it saw.
 
 ``survey`` runs in a child process of the study. It works on a copy of the module; the user's own stays as it was.
 """

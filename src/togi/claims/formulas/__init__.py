@@ -1,1 +1,1 @@
-"""What claims are about, as it is written by hand. Imported where a claim is measured, since it needs torch."""
+"""The code that claims are about, as it is written by hand. Needs torch: imported where a claim is measured."""

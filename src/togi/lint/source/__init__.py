@@ -1,1 +1,1 @@
-"""What source rules know of a file: its syntax tree, names, values and hot places, without executing it."""
+"""The model of a file that source rules ask: syntax tree, names, values, hot places; nothing is executed."""

@@ -1,4 +1,4 @@
-"""What ``torch.compile`` makes of the subject: where its graph breaks, and what makes it compile again.
+"""Runs the subject under ``torch.compile``: where its graph breaks, and what makes it compile again.
 
 Only the front end runs (the backend ``eager`` executes the captured graphs as they are), so no kernel is generated and
 nothing is measured. The samples are run twice: a second pass shows what changes from call to call, samples of several

@@ -1,4 +1,4 @@
-"""Which tensors lie on the simulated GPU, and which in pinned memory.
+"""Marks tensors as lying on the simulated GPU or in pinned memory.
 
 The mark is an attribute of the tensor's storage, so views, detached aliases, saved tensors and gradients that share
 memory share the mark, and it goes away with the memory. A tensor without a storage (sparse) bears it itself.

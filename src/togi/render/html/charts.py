@@ -1,4 +1,4 @@
-"""Where the marks of a study's figures stand, in percent of the figure's width and height; templates draw them."""
+"""Positions of the marks of a study's figures, in percent of the figure's width and height; templates draw them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where the areas of memory over time and the boxes of the peak by module stand; templates draw them."""
+"""Positions of the areas of memory over time and the boxes of the peak by module; templates draw them."""
 
 from __future__ import annotations
 
