@@ -32,7 +32,7 @@ BODIES = {
     "def make(): return NET.state_dict(), X": "as the module",
     "def make(): return NET, []": "list of samples is empty",
     "def make(): return NET, None": "a sample is a NoneType",
-    "def make(): return NET, [1, 2]": "a sample is a int",
+    "def make(): return NET, [1, 2]": "a sample is an int",
     "def make(): return NET, [[X]]": "a sample is a list",
     "def make(): return NET, {1: X}": "a sample is a dict",
     "def make(): return NET, 'x'": "a sample is a str",
