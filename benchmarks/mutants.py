@@ -22,13 +22,43 @@ import tempfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
+_VERDICT = "tests/verify/test_verdict.py"
+_TRUTH = "tests/verify/test_truth_of_original.py"
+_ERRORS = "tests/verify/test_error_measures.py"
+_STRATEGY = "tests/search/test_strategy.py"
 ROOMS = {
-    "decide": (["src/togi/decide"], ["tests/decide"]),
-    "search": (["src/togi/search"], ["tests/search"]),
-    "measure": (["src/togi/measure/interval.py", "src/togi/measure/race.py", "src/togi/measure/noise.py"], []),
-    "verify": (["src/togi/verify"], ["tests/verify"]),
+    "decide": {
+        "decide/choose": ["tests/decide/test_choose.py"],
+        "decide/faithful": ["tests/decide/test_faithful.py"],
+        "decide/faster": ["tests/decide/test_faster.py"],
+    },
+    "search": {
+        "search/failures": ["tests/search/test_failures.py", _STRATEGY],
+        "search/model": ["tests/search/test_model.py", _STRATEGY],
+        "search/settings": ["tests/search/test_space.py", "tests/decide/test_faithful.py", _STRATEGY],
+        "search/space": ["tests/search/test_space.py", _STRATEGY],
+        "search/strategy": [_STRATEGY, "tests/search/test_search_benchmark.py"],
+    },
+    "measure": {
+        "measure/interval": ["tests/measure/test_interval.py"],
+        "measure/noise": ["tests/measure/test_measure_noise.py"],
+        "measure/race": ["tests/measure/test_race.py"],
+    },
+    "verify": {
+        "verify/compare": [_ERRORS, _VERDICT],
+        "verify/derived_inputs": ["tests/verify/test_derived_inputs.py"],
+        "verify/float64": [_ERRORS, "tests/verify/test_own_error.py", _TRUTH],
+        "verify/leaves": ["tests/verify/test_leaves.py", "tests/verify/test_derived_inputs.py", _VERDICT],
+        "verify/observe": [_VERDICT, _TRUTH],
+        "verify/output_structure": [_VERDICT],
+        "verify/own_error": ["tests/verify/test_own_error.py"],
+        "verify/reference": [_TRUTH, _VERDICT],
+        "verify/truth": [_TRUTH, _VERDICT],
+        "verify/units": [_ERRORS, _VERDICT],
+        "verify/verdict": [_VERDICT],
+    },
 }
-"""Room: what is mutated, and the tests that should notice (for measure those of intervals, races and noise)."""
+"""Room: each module that is mutated, and the tests that should notice, those that concern it most first."""
 _CONFIG = """[cosmic-ray]
 module-path = {modules}
 timeout = {timeout_s}
@@ -67,25 +97,46 @@ def main() -> int:
 
 def mutate(room: str, given: argparse.Namespace) -> tuple[int, int, list[str]]:
     """How many mutants the room has, how many of the sample were noticed, and the others as differences."""
-    modules, tests = ROOMS[room]
-    tests = tests or [str(p.relative_to(ROOT)) for p in sorted((ROOT / "tests" / room).glob("test_*.py")) if _counts(p)]
     with tempfile.TemporaryDirectory(prefix="togi-mutants-") as folder:
         tree = Path(folder)
         archive = subprocess.run(["git", "archive", "HEAD"], cwd=ROOT, check=True, capture_output=True).stdout
         subprocess.run(["tar", "x"], cwd=tree, check=True, input=archive)
-        config = _CONFIG.format(modules=modules, timeout_s=given.timeout, python=sys.executable, tests=" ".join(tests))
-        (tree / "mutants.toml").write_text(config)
-        run = [given.cosmic_ray]
-        environment = {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
-        _call([*run, "baseline", "mutants.toml"], tree, environment)
-        _call([*run, "init", "mutants.toml", "mutants.sqlite"], tree, environment)
-        possible = _keep_a_sample(tree / "mutants.sqlite", given.sample, given.seed)
-        _call([*run, "exec", "mutants.toml", "mutants.sqlite"], tree, environment)
-        return possible, *_results(tree / "mutants.sqlite")
+        for module, tests in ROOMS[room].items():
+            _prepare(tree, module, tests, given)
+        possible = [(module, job) for module in ROOMS[room] for job in _jobs(_database(tree, module))]
+        sample = random.Random(given.seed).sample(possible, min(given.sample, len(possible)))
+        killed, lived = 0, list[str]()
+        for module in ROOMS[room]:
+            jobs = {job for of, job in sample if of == module}
+            if jobs:
+                _keep(_database(tree, module), jobs)
+                _cosmic_ray(tree, module, given, "baseline")  # the tests pass without a mutant
+                _cosmic_ray(tree, module, given, "exec", _database(tree, module).name)
+                noticed, others = _results(_database(tree, module))
+                killed, lived = killed + noticed, lived + others
+        return len(possible), killed, lived
 
 
-def _counts(path: Path) -> bool:
-    return any(word in path.name for word in ("interval", "race", "noise"))
+def _prepare(tree: Path, module: str, tests: list[str], given: argparse.Namespace) -> None:
+    tests = [name for name in tests if (tree / name).exists()]
+    config = _CONFIG.format(
+        modules=[f"src/togi/{module}.py"], timeout_s=given.timeout, python=sys.executable, tests=" ".join(tests)
+    )
+    (tree / _config(module)).write_text(config)
+    _cosmic_ray(tree, module, given, "init", _database(tree, module).name)
+
+
+def _config(module: str) -> str:
+    return f"{module.replace('/', '_')}.toml"
+
+
+def _database(tree: Path, module: str) -> Path:
+    return (tree / _config(module)).with_suffix(".sqlite")
+
+
+def _cosmic_ray(tree: Path, module: str, given: argparse.Namespace, command: str, *more: str) -> None:
+    environment = {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    _call([given.cosmic_ray, command, _config(module), *more], tree, environment)
 
 
 def _call(command: list[str], tree: Path, environment: dict[str, str]) -> None:
@@ -94,18 +145,22 @@ def _call(command: list[str], tree: Path, environment: dict[str, str]) -> None:
         raise SystemExit(f"{' '.join(command)} failed:\n{done.stdout}{done.stderr}")
 
 
-def _keep_a_sample(path: Path, count: int, seed: int) -> int:
-    with contextlib.closing(sqlite3.connect(path)) as database, database:
+def _jobs(path: Path) -> list[str]:
+    """Mutants of what is evaluated, in the order of the source."""
+    with contextlib.closing(sqlite3.connect(path)) as database:
         rows = database.execute(
-            "select job_id, operator_name, module_path, start_pos_row from mutation_specs"
+            "select job_id, operator_name from mutation_specs "
+            "order by start_pos_row, start_pos_col, operator_name, occurrence"
         ).fetchall()
-        real = [row[0] for row in rows if not re.search(r"BinaryOperator_BitOr", row[1])]
-        kept = set(random.Random(seed).sample(sorted(real), min(count, len(real))))
-        for job, _ in rows:
-            if job not in kept:
+    return [job for job, operator in rows if not re.search(r"BinaryOperator_BitOr", operator)]
+
+
+def _keep(path: Path, jobs: set[str]) -> None:
+    with contextlib.closing(sqlite3.connect(path)) as database, database:
+        for (job,) in database.execute("select job_id from work_items").fetchall():
+            if job not in jobs:
                 database.execute("delete from mutation_specs where job_id = ?", (job,))
                 database.execute("delete from work_items where job_id = ?", (job,))
-    return len(real)
 
 
 def _results(path: Path) -> tuple[int, list[str]]:
