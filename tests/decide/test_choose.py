@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import itertools
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
 from togi.decide.choose import acceptable, choose, fits, front, rank, why_not
-from togi.decide.faster import BETWEEN_PROCESSES
+from togi.decide.faster import BETWEEN_PROCESSES, Criterion
 
+TWICE = Criterion(margin=0.5, process_bias=0.5)
+"""Speed-ups up to exactly 2 are no difference."""
 NO_GRAD = Choice(stage=Stage.RUNTIME, technique="no_grad")
 REFERENCE = Recipe(choices=(NO_GRAD,))
 
@@ -161,6 +164,145 @@ def test_it_is_said_why_something_faster_was_not_chosen() -> None:
     unsaved = measured(recipe("unsaved"), 3.0).model_copy(update={"reason": "it has no file form here"})
     assert why_not(unsaved, chosen) == "it has no file form here"
     assert why_not(chosen, chosen) == ""
+
+
+def test_what_may_differ_is_said_in_percent() -> None:
+    chosen = measured(recipe("chosen"), 2.0)
+    assert why_not(measured(recipe("near"), 2.05), chosen) == (
+        "as fast as the chosen one within the 4% by which two processes of one recipe may differ"
+    )
+    said = "as fast as the chosen one within the 100% by which two processes of one recipe may differ"
+    assert why_not(measured(recipe("twice"), 4.0), chosen, criterion=TWICE) == said
+    assert why_not(measured(recipe("more"), 4.01), chosen, criterion=TWICE) == ""
+    assert why_not(measured(recipe("doubtful"), 2.03), chosen, criterion=TWICE) == "its speed-up is not beyond doubt"
+
+
+def test_nothing_needs_to_be_said_of_what_was_not_faster() -> None:
+    chosen = measured(recipe("chosen"), 2.0).model_copy(update={"reason": "set aside"})
+    other = chosen.model_copy(update={"cost_s": 1.0})
+    for trial in (
+        other,  # another trial of the chosen recipe
+        measured(recipe("equal"), 2.0).model_copy(update={"reason": "set aside"}),
+        measured(Recipe(), 3.0).model_copy(update={"reason": "set aside"}),
+        Trial(recipe=recipe("wrong"), outcome=Outcome.WRONG, reason="set aside"),
+    ):
+        assert why_not(trial, chosen) == ""
+    assert why_not(measured(recipe("a"), 3.0).model_copy(update={"reason": "set aside"}), None) == ""
+    unknown = measured(recipe("unknown"), 3.0, total_bytes=None)
+    assert why_not(unknown, chosen, 2048) == "it needs an unknown amount of memory, the limit is 2.00 KiB"
+    assert why_not(unknown, None, 2048) == "it needs an unknown amount of memory, the limit is 2.00 KiB"
+
+
+def test_a_limit_is_met_to_the_byte() -> None:
+    trial = measured(recipe("a"), 2.0, total_bytes=1000)
+    assert fits(trial, 1000)
+    assert not fits(trial, 999)
+    assert fits(measured(recipe("a"), 2.0, total_bytes=1000), None)
+    reference = measured(REFERENCE, 1.0, total_bytes=1000)
+    assert choose([reference], 1000).trial == reference
+    assert choose([reference], 999).trial is None
+
+
+def test_the_original_as_it_is_called_today_is_no_candidate() -> None:
+    reference, today = measured(REFERENCE, 1.0, total_bytes=2000), measured(Recipe(), 1.5, total_bytes=500)
+    assert choose([reference, today]).trial == reference
+    small = measured(recipe("small"), 0.5, total_bytes=900)
+    assert choose([reference, today, small], 1000).trial == small
+    chosen = choose([reference, today], 1000)  # but better than nothing
+    assert chosen.trial == today
+    assert chosen.reason.endswith("; plain eager itself does not fit")
+
+
+def test_a_reference_that_did_not_run_is_neither_chosen_nor_too_large() -> None:
+    broken = Trial(recipe=REFERENCE, outcome=Outcome.FAILED)
+    assert choose([broken]).trial is None
+    slow, fast = measured(recipe("slow"), 0.5), measured(recipe("fast"), 2.0)
+    assert choose([broken, slow], 10_000).trial is None
+    assert choose([broken, slow, fast], 10_000).trial == fast
+    unmeasured = measured(REFERENCE, 1.0).model_copy(update={"timing": None})
+    assert choose([unmeasured, slow], 10).trial is None
+    wrong = measured(REFERENCE, 1.0).model_copy(update={"outcome": Outcome.WRONG})
+    assert choose([wrong, slow]).trial is None
+
+
+def test_a_reference_that_cannot_be_had_still_says_what_does_not_fit() -> None:
+    reference, slow = measured(REFERENCE, 1.0, total_bytes=2000), measured(recipe("slow"), 0.5, total_bytes=500)
+    assert choose([reference, slow], 1000, unusable={REFERENCE}).trial == slow
+    assert choose([reference, slow], unusable={REFERENCE}).trial is None
+
+
+@pytest.mark.parametrize(("other", "stays"), [(3.0, True), (4.0, True), (4.01, False)])
+def test_how_much_faster_than_a_proven_one_another_must_be(other: float, stays: bool) -> None:
+    """A band of exactly 2: what is up to twice as fast leaves a proven one of speed-up 2 the choice."""
+    speed = Interval(median=2.0, low=2.001, high=2.1)  # beyond doubt
+    saved = measured(recipe("saved"), 2.0)
+    saved = saved.model_copy(update={"timing": Timing(latency_ms=speed, speedup_x=speed)})
+    fast = measured(recipe("fast"), other)
+    found = choose([measured(REFERENCE, 1.0), saved, fast], proven={saved.recipe}, criterion=TWICE).trial
+    assert found == (saved if stays else fast)
+
+
+def test_of_two_that_are_proven_the_faster_one() -> None:
+    trials = [measured(REFERENCE, 1.0), measured(recipe("one"), 2.0), measured(recipe("two"), 2.05)]
+    fast = measured(recipe("three"), 2.06)
+    assert choose([*trials, fast], proven={trials[1].recipe, trials[2].recipe}).trial == trials[2]
+
+
+@pytest.mark.parametrize(("speed", "plain"), [(1.98, True), (1.97, False)])
+def test_one_percent_is_given_for_fewer_choices(speed: float, plain: bool) -> None:
+    laden = measured(recipe("a", "b"), 2.0)
+    simple = measured(recipe("c"), speed)
+    assert choose([measured(REFERENCE, 1.0), laden, simple]).trial == (simple if plain else laden)
+
+
+def test_equal_choices_are_told_apart_by_error_count_memory_speed_and_name() -> None:
+    reference = measured(REFERENCE, 1.0)
+
+    def best(*trials: Trial) -> str:
+        (found,) = {choose([reference, *order]).trial.recipe for order in itertools.permutations(trials)}  # type: ignore[union-attr]
+        return found.choices[0].technique
+
+    rough = measured(recipe("rough"), 2.0, faithful=False, total_bytes=1)
+    laden, plain = measured(recipe("laden", "x"), 2.0, total_bytes=10), measured(recipe("plain"), 2.0, total_bytes=20)
+    assert best(rough, laden) == "laden"
+    assert best(laden, plain) == "plain"
+    assert best(plain, measured(recipe("small"), 1.99, total_bytes=19)) == "small"
+    assert best(plain, measured(recipe("unknown"), 2.01, total_bytes=None)) == "plain"
+    assert best(plain, measured(recipe("quick"), 2.01, total_bytes=20)) == "quick"
+    assert best(plain, measured(recipe("a"), 2.0, total_bytes=20)) == "a"
+
+
+def test_the_reason_holds_what_was_measured() -> None:
+    trials = [measured(REFERENCE, 1.0), measured(recipe("a"), 2.0)]
+    assert choose(trials).reason == "a + no_grad: 2.00x (1.96 to 2.04) the speed of plain eager, faithful"
+    rough = measured(recipe("r"), 2.0, faithful=False, rmse=3e-2)
+    assert choose([trials[0], rough]).reason.endswith("the speed of plain eager, approximate, relative error 3.0e-02")
+    unverified = trials[1].model_copy(update={"error": None})
+    assert choose([trials[0], unverified]).reason.endswith(") the speed of plain eager")
+    assert choose(trials[:1]).reason == "nothing is faster than plain eager beyond doubt, so it stays"
+
+
+def test_what_is_said_where_nothing_can_be_chosen() -> None:
+    nothing = "no recipe ran, was measured and gave the right output"
+    failed = Trial(recipe=recipe("failed"), outcome=Outcome.FAILED)
+    assert choose([]).reason == choose([failed], 1000).reason == nothing
+    unknown = measured(recipe("unknown"), 2.0, total_bytes=None)
+    assert choose([unknown], 1000).reason == nothing
+    assert choose([measured(recipe("slow"), 0.5)]).reason == nothing
+    large = [measured(recipe(name), 2.0, total_bytes=size) for name, size in (("c", 4096), ("b", 2048), ("a", 2048))]
+    assert choose([unknown, failed, *large], 1024).reason == (
+        "no recipe that was tried fits into 1.00 KiB (1,024 bytes); "
+        "the least is had with a + no_grad: 2.00 KiB (2,048 bytes)"
+    )
+
+
+def test_front_keeps_equals_in_the_order_of_their_names() -> None:
+    trials = [measured(recipe(name), 2.0) for name in "cab"]
+    assert labels(front(trials)) == ["a", "b", "c"]
+    unknown = measured(recipe("u"), 2.0).model_copy(update={"error": None})
+    assert labels(front([*trials, unknown])) == ["a", "b", "c"]
+    rough, rougher = (measured(recipe(f"r{e}"), 3.0, faithful=False, rmse=e) for e in (0.1, 0.2))
+    assert labels(front([rough, rougher])) == ["r0.1"]
 
 
 TRIALS = st.lists(

@@ -8,7 +8,7 @@ import pytest
 
 from togi.core.errors import TogiError
 from togi.core.records import ErrorReport, Outcome
-from togi.decide.faithful import MAX_UNITS, accept, unit_of_error, within
+from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, accept, in_units, unit_of_error, within
 from togi.search.settings import Settings
 
 
@@ -81,3 +81,64 @@ def test_an_error_that_is_no_number_is_not_faithful() -> None:
     assert within(MAX_UNITS)
     assert not within(MAX_UNITS * 1.001)
     assert not within(math.nan)
+
+
+@pytest.mark.parametrize(
+    ("error", "unit", "units"),
+    [
+        (3.0, 2.0, 1.5),
+        (1.0, 4.0, 0.25),
+        (0.0, 2.0, 0.0),
+        (0.0, 0.0, 0.0),
+        (0.0, math.nan, 0.0),
+        (1.0, 0.0, math.inf),
+        (1.0, math.nan, math.inf),
+        (math.nan, 1.0, math.inf),
+        (math.inf, 1.0, math.inf),
+        (math.inf, math.inf, math.inf),
+    ],
+)
+def test_an_error_in_units(error: float, unit: float, units: float) -> None:
+    assert in_units(error, unit) == units
+
+
+def test_how_many_units_are_faithful() -> None:
+    assert within(8.0)
+    assert not within(8.01)
+    assert within(16.0, MAX_UNITS_COMPILED)
+    assert not within(16.01, MAX_UNITS_COMPILED)
+
+
+def test_a_bound_is_met_by_what_equals_it() -> None:
+    at, above = (
+        report(rmse=0.25, metric=0.5, metric_original=0.75),
+        report(rmse=0.26, metric=0.49, metric_original=0.75),
+    )
+    how_far = "its error is 5,000 x eager's own (relative RMS error 2.5e-01)"
+    assert accept(at, exact=False, max_error=0.25) == (
+        Outcome.OK,
+        f"approximate: {how_far}, within the allowed 2.5e-01",
+    )
+    drop = "the metric goes from 0.75 to 0.5"
+    said = f"approximate: {drop}, within the allowed drop of 0.25"
+    assert accept(at, exact=False, max_drop=0.25) == (Outcome.OK, said)
+    assert accept(at, exact=False, max_drop=0.25, max_error=0.25) == (Outcome.OK, said)
+    outcome, reason = accept(above, exact=False, max_error=0.25)
+    assert (outcome, reason[-27:]) == (Outcome.WRONG, ", above the allowed 2.5e-01")
+    assert accept(above, exact=False, max_drop=0.25) == (
+        Outcome.WRONG,
+        "the metric goes from 0.75 to 0.49, a drop above the allowed 0.25",
+    )
+    assert accept(at, exact=True) == (Outcome.WRONG, f"{how_far}, beyond what rounding explains")
+    assert accept(at, exact=False) == (Outcome.WRONG, f"{how_far}, and no --max-error or --max-drop allows it")
+
+
+def test_a_better_metric_is_no_drop() -> None:
+    assert accept(report(metric=0.9, metric_original=0.5), exact=False, max_drop=0.0)[0] is Outcome.OK
+
+
+@pytest.mark.parametrize("half", [{"metric": 0.5}, {"metric_original": 0.5}])
+def test_half_a_metric_is_none(half: dict[str, float]) -> None:
+    outcome, reason = accept(report(**half), exact=False, max_drop=1.0)
+    assert outcome is Outcome.WRONG
+    assert "without a metric" in reason

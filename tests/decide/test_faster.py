@@ -7,9 +7,10 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from togi.core.records import Interval
-from togi.decide.faster import BETWEEN_PROCESSES, WITHIN_PROCESS, Speed, conclusive
+from togi.decide.faster import BETWEEN_PROCESSES, WITHIN_PROCESS, Criterion, Speed, conclusive
 
 
 def interval(low: float, high: float) -> Interval:
@@ -25,6 +26,7 @@ def interval(low: float, high: float) -> Interval:
         (0.995, 1.005, Speed.SAME, Speed.SAME),
         (0.97, 0.98, Speed.SAME, Speed.SLOWER),
         (0.90, 0.95, Speed.SLOWER, Speed.SLOWER),
+        (0.95, 0.98, Speed.UNCLEAR, Speed.SLOWER),
         (0.90, 1.10, Speed.UNCLEAR, Speed.UNCLEAR),
         (1.10, 1.70, Speed.UNCLEAR, Speed.UNCLEAR),
         (0.0, math.inf, Speed.UNCLEAR, Speed.UNCLEAR),
@@ -47,3 +49,41 @@ def test_what_one_is_the_other_is_not(a: float, b: float) -> None:
     assert BETWEEN_PROCESSES.faster(found) == BETWEEN_PROCESSES.slower(inverse)
     assert not (BETWEEN_PROCESSES.faster(found) and BETWEEN_PROCESSES.at_most_same(found))
     assert conclusive(found) or not BETWEEN_PROCESSES.faster(found)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "said"),
+    [
+        (0.5, 2.0, Speed.SAME),
+        (0.499, 0.6, Speed.UNCLEAR),
+        (1.9, 2.001, Speed.UNCLEAR),
+        (2.0, 2.5, Speed.UNCLEAR),
+        (2.001, 2.5, Speed.FASTER),
+        (0.4, 0.5, Speed.UNCLEAR),
+        (0.4, 0.499, Speed.SLOWER),
+        (3.0, 4.5, Speed.FASTER),
+        (3.0, 4.6, Speed.UNCLEAR),
+        (0.2, 0.31, Speed.UNCLEAR),
+    ],
+)
+def test_the_ends_of_the_band_are_no_difference(low: float, high: float, said: Speed) -> None:
+    """A band of exactly a half to 2."""
+    criterion = Criterion(margin=0.75, process_bias=0.25)
+    found = interval(low, high)
+    assert criterion.speed(found) is said
+    assert criterion.faster(found) == (said is Speed.FASTER)
+    assert criterion.slower(found) == (said is Speed.SLOWER)
+    assert criterion.at_most_same(found) == (high <= 2.0)
+
+
+def test_an_interval_of_half_as_much_again_is_the_widest_that_concludes() -> None:
+    assert conclusive(interval(2.0, 3.0))
+    assert not conclusive(interval(2.0, 3.001))
+
+
+@pytest.mark.parametrize("wrong", [{"margin": -0.01}, {"process_bias": -0.01}, {"confidence": 0}, {"confidence": 1}])
+def test_a_criterion_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(ValidationError):
+        Criterion.model_validate(wrong)
+    assert Criterion(margin=0, process_bias=0).band_x == 1.0
+    assert (BETWEEN_PROCESSES.confidence, WITHIN_PROCESS.band_x) == (0.95, 1.01)
