@@ -74,7 +74,7 @@ def main() -> int:
     parser.add_argument("--sample", type=int, default=40, help="mutants of each room")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--rooms", default=",".join(ROOMS))
-    parser.add_argument("--timeout", type=float, default=120.0, help="seconds for the tests of one mutant")
+    parser.add_argument("--timeout", type=float, default=300.0, help="seconds for the tests of one mutant")
     parser.add_argument("--cosmic-ray", default=shutil.which("cosmic-ray") or "cosmic-ray", help="the program")
     given = parser.parse_args()
     print("| room | mutants | sampled | killed | survived | share |")
@@ -135,7 +135,7 @@ def _database(tree: Path, module: str) -> Path:
 
 
 def _cosmic_ray(tree: Path, module: str, given: argparse.Namespace, command: str, *more: str) -> None:
-    environment = {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1"}
+    environment = {"PYTHONPATH": str(tree / "src"), "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
     _call([given.cosmic_ray, command, _config(module), *more], tree, environment)
 
 

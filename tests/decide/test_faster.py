@@ -86,4 +86,5 @@ def test_a_criterion_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> 
     with pytest.raises(ValidationError):
         Criterion.model_validate(wrong)
     assert Criterion(margin=0, process_bias=0).band_x == 1.0
+    assert Criterion(confidence=0.99).confidence == 0.99
     assert (BETWEEN_PROCESSES.confidence, WITHIN_PROCESS.band_x) == (0.95, 1.01)

@@ -120,7 +120,7 @@ def test_wrong_numbers(change):
     assert report.units > 8
 
 
-def test_one_wrong_element_in_a_million():
+def test_one_wrong_element_in_a_quarter_of_a_million():
     wide = nn.Conv2d(1, 16, 1).eval()
 
     def call(x):
@@ -128,7 +128,7 @@ def test_one_wrong_element_in_a_million():
         y.view(-1)[123_456] *= 1.001
         return y
 
-    x = torch.randn(1, 1, 256, 256, generator=torch.Generator().manual_seed(2))
+    x = torch.randn(1, 1, 128, 128, generator=torch.Generator().manual_seed(2))
     assert verdict(wide, wide, x).faithful
     report = verdict(wide, call, x)
     assert not report.faithful
