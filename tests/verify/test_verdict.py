@@ -11,9 +11,10 @@ import pytest
 import torch
 from torch import nn
 
+from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify import State, make_truth, variants, verify
+from togi.verify import make_truth, variants, verify
 
 Pair = collections.namedtuple("Pair", ["a", "b"])
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -335,7 +336,7 @@ def test_a_state_must_follow_the_same_sequence():
     assert verdict(module, copy.deepcopy(module)).faithful
     assert not verdict(module, lambda x: x * 1.0).faithful
     used = copy.deepcopy(module)
-    state = State(used)
+    state = SavedBuffers(used)
     used(X)
     assert not verdict(module, copy.deepcopy(used)).faithful
     assert verdict(module, used, reset=state.restore).faithful

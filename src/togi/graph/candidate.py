@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -40,8 +40,9 @@ class Program(abc.ABC):
         """
 
 
+@final
 class ModuleProgram(Program):
-    """Runs a module as it is: ``module(*args, **kwargs)``. Saving is left to subclasses that know how."""
+    """Runs a module, or a function made of it, as it is. For engines without a file form."""
 
     def __init__(self, module: Callable[..., Any]) -> None:
         self.module = module
@@ -56,21 +57,24 @@ class ModuleProgram(Program):
 class FlatProgram(Program):
     """Runs on a flat list of tensors in the signature's order and returns a flat list of output tensors.
 
-    The base of all engines with a file form; binding arguments and rebuilding the output structure happens here.
+    The base of all engines with a file form: binds and checks arguments, and rebuilds the output structure.
     """
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.signature.build_outputs(self.run(self.signature.flatten_inputs(args, kwargs)))
+        inputs = self.signature.flatten_inputs(args, kwargs)
+        self.signature.check(inputs)
+        return self.signature.build_outputs(self.run(inputs))
 
     @abc.abstractmethod
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        """Inputs: tensors in signature order, any strides. Outputs: fresh tensors (never overwritten by a later call),
-        in signature order, with the original's dtypes and device."""
+        """Inputs: checked tensors in signature order, any strides. Outputs: fresh tensors (never overwritten by a later
+        call), in signature order, with the original's dtypes and device."""
 
 
+@final
 class FlatModule(nn.Module):
     """The module with flat tensors in and a flat tuple of tensors out: the one form that is exported and traced."""
 
@@ -85,6 +89,7 @@ class FlatModule(nn.Module):
         return tuple(self.signature.flatten_outputs(self.module(*args, **kwargs)))
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
     """What the pipeline hands from technique to technique. Immutable: ``with_`` makes the next one."""

@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
+from togi.subject.behaviour import SavedBuffers
 from togi.subject.signature import Signature
 
 if TYPE_CHECKING:
@@ -63,14 +64,11 @@ def _check_buffers(candidate: Candidate, program: ExportedProgram) -> None:
     from togi.graph.aliasing import MemorySharing
 
     module, sample = candidate.copy(), candidate.samples[0].clone()
-    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
+    buffers = SavedBuffers(module)
     with torch.no_grad(), torch.random.fork_rng([candidate.device] if candidate.device.type == "cuda" else []):
         module(*sample.args, **sample.kwargs)
-    changed = {
-        name for name, buffer in module.named_buffers() if not buffer.equal(before.get(name, buffer.new_empty(0)))
-    }
     written = {str(node.target) for node in MemorySharing(_unlifted(program).graph).written_attributes()}
-    if lost := sorted(name for name in changed if f"module.{name}" not in written):
+    if lost := sorted(name for name in buffers.changed() if f"module.{name}" not in written):
         raise Refused(
             f"torch.export loses the update of the buffer {lost[0]}, which the forward pass assigns: "
             f"write it in place (self.{lost[0]}.copy_(...)) to have it captured"
@@ -157,12 +155,7 @@ def _shared(value: Any, written: bool) -> Any:
 
 def _distinct_sizes(candidate: Candidate) -> list[Tensor]:
     """The flat sample whose dynamic dimensions are largest: sizes 0 and 1 would be specialised."""
-    dynamic = [
-        (i, dim)
-        for i, facts in enumerate(candidate.signature.inputs_facts)
-        for dim, size in enumerate(facts.shape)
-        if size is None
-    ]
+    dynamic = candidate.signature.dynamic_dims
     return max(candidate.flat_samples(), key=lambda tensors: [tensors[i].shape[dim] for i, dim in dynamic])
 
 

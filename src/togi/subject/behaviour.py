@@ -10,7 +10,7 @@ import random
 import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Behaviour:
     random: bool
@@ -35,19 +36,19 @@ class Behaviour:
 
 def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: int) -> Behaviour:
     """Call ``module`` four times on ``sample``. ``outputs``: what it gave before on every sample."""
-    buffers = {name: tensor.clone() for name, tensor in module.named_buffers()}
+    buffers = SavedBuffers(module)
     first = _call(module, sample, seed)
-    changed = _changed_buffers(module, buffers)
-    kept = _bits(first.output)
+    changed = buffers.changed()
+    kept = [tensor.detach().clone() for tensor in tensors(first.output)]
     second = _call(module, sample, seed)
     repeatable = same(kept, tensors(second.output))
     overwritten = not same(kept, tensors(first.output))
-    _restore(module, buffers)
+    buffers.restore()
     third = _call(module, sample, seed)
     seeded = same(kept, tensors(third.output))
-    _restore(module, buffers)
+    buffers.restore()
     differs = not same(kept, tensors(_call(module, sample, seed + 1).output))
-    _restore(module, buffers)
+    buffers.restore()
     return Behaviour(
         random=seeded and differs,
         repeatable=repeatable,
@@ -63,6 +64,38 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
     )
 
 
+@final
+class SavedBuffers:
+    """The buffers of a module as they are now, to be put back: so a call does not depend on the calls before it."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self._module = module
+        self._buffers = dict(module.named_buffers())
+        self._values = {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
+
+    def changed(self) -> list[str]:
+        """Names of buffers that differ in some bit, or are new."""
+        now = dict(self._module.named_buffers())
+        return [
+            name for name, value in now.items() if name not in self._values or not same([self._values[name]], [value])
+        ]
+
+    def restore(self) -> None:
+        """In place where the buffer is still the same tensor; one that was replaced or resized is put back."""
+        now = dict(self._module.named_buffers())
+        with torch.no_grad():
+            for name, buffer in self._buffers.items():
+                value = self._values[name]
+                if (buffer.shape, buffer.dtype) == (value.shape, value.dtype):
+                    buffer.copy_(value)
+                else:
+                    buffer = value.clone()
+                if now.get(name) is not buffer:
+                    owner, _, attribute = name.rpartition(".")
+                    setattr(self._module.get_submodule(owner), attribute, buffer)
+
+
+@final
 @dataclass(frozen=True)
 class _Observed:
     output: Any
@@ -94,8 +127,8 @@ def tensors(value: Any) -> list[Tensor]:
     return [item for _, leaf, item in structure.walk(value) if leaf.kind == "tensor"]
 
 
-def _bits(value: Any) -> list[Tensor]:
-    return [tensor.detach().clone() for tensor in tensors(value)]
+def _given(inputs: Inputs) -> list[Tensor]:
+    return [tensor for value in (*inputs.args, *inputs.kwargs.values()) for tensor in tensors(value)]
 
 
 def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
@@ -129,37 +162,17 @@ def _is_numeric(tensor: Tensor) -> bool:
     return _is_dense(tensor) and (tensor.is_floating_point() or tensor.is_complex())
 
 
-def _changed_buffers(module: nn.Module, before: dict[str, Tensor]) -> list[str]:
-    after = dict(module.named_buffers())
-    return [name for name, tensor in after.items() if name not in before or not same([before[name]], [tensor])]
-
-
-def _restore(module: nn.Module, before: dict[str, Tensor]) -> None:
-    """Buffers as they were, also those that the forward pass replaced by a tensor of another size."""
-    for name, tensor in list(module.named_buffers()):
-        owner_name, _, attribute = name.rpartition(".")
-        if name not in before or same([before[name]], [tensor]):
-            continue
-        if tensor.shape == before[name].shape and tensor.dtype == before[name].dtype:
-            with torch.no_grad():
-                tensor.copy_(before[name])
-        else:
-            setattr(module.get_submodule(owner_name), attribute, before[name].clone())
-
-
 def _input_notes(observed: _Observed) -> Iterator[str]:
-    given = [t for value in (*observed.before.args, *observed.before.kwargs.values()) for t in tensors(value)]
-    after = [t for value in (*observed.after.args, *observed.after.kwargs.values()) for t in tensors(value)]
-    if not same(given, after):
+    given = _given(observed.before)
+    if not same(given, _given(observed.after)):
         yield "The forward pass changes its inputs in place: callers that use them afterwards see the change."
     if any(tensor.requires_grad for tensor in given):
         yield "An input requires gradients; trials run without them."
 
 
 def _alias_notes(module: nn.Module, first: _Observed, second: _Observed) -> Iterator[str]:
-    given = [t for value in (*first.after.args, *first.after.kwargs.values()) for t in tensors(value)]
     outputs = _storages(tensors(first.output))
-    if outputs & _storages(given):
+    if outputs & _storages(_given(first.after)):
         yield "An output shares memory with an input."
     if outputs & _storages([*module.parameters(), *module.buffers()]):
         yield "An output shares memory with a parameter or a buffer of the module."

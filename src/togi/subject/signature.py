@@ -84,7 +84,17 @@ class Signature(Record):
 
     @property
     def dynamic(self) -> bool:
-        return any(None in facts.shape for facts in self.inputs_facts)
+        return bool(self.dynamic_dims)
+
+    @property
+    def dynamic_dims(self) -> list[tuple[int, int]]:
+        """``(flat input, dimension)`` of every dynamic dimension."""
+        return [
+            (i, dim)
+            for i, facts in enumerate(self.inputs_facts)
+            for dim, size in enumerate(facts.shape)
+            if size is None
+        ]
 
     @staticmethod
     def named_inputs(module: nn.Module, sample: Inputs) -> list[tuple[str, Tensor]]:

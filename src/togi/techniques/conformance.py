@@ -24,9 +24,9 @@ from togi.core.errors import Refused
 from togi.core.records import STAGES, Facts, Machine, TensorFacts
 from togi.decide.faithful import MAX_UNITS, within
 from togi.graph.candidate import Candidate
-from togi.subject.anatomy import count_modules, parameter_facts
-from togi.subject.functions import count_functions
+from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Dynamic, Subject
+from togi.subject.inventory import count_functions, count_modules, parameter_facts
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.techniques.base import Applies, Options, Refuses, Technique
@@ -150,12 +150,12 @@ def candidate_of(module: nn.Module, samples: Sequence[Any], dynamic: Dynamic | N
     """
     ready = prepare(Subject(module, list(samples), dynamic=dynamic))
     trial = copy.deepcopy(ready.module)  # a call may change buffers
+    buffers = SavedBuffers(trial)
     with torch.no_grad():
         outputs = [trial(*s.args, **s.kwargs) for s in (sample.clone() for sample in ready.samples)]
         signature = Signature.of(ready.module, ready.samples, outputs, dynamic)
         first = ready.samples[0].clone()
         functions = count_functions(lambda: trial(*first.args, **first.kwargs))
-    changed = any(not _same(a, b) for a, b in zip(ready.module.buffers(), trial.buffers(), strict=True))
     facts = Facts(
         machine=_machine(cores=2),
         module_class=type(module).__name__,
@@ -164,7 +164,7 @@ def candidate_of(module: nn.Module, samples: Sequence[Any], dynamic: Dynamic | N
         inputs=signature.inputs_facts,
         outputs=signature.outputs_facts,
         samples=len(ready.samples),
-        buffers_change=changed,
+        buffers_change=bool(buffers.changed()),
         **parameter_facts(ready.module),
     )
     return Candidate(module=ready.module, samples=ready.samples, signature=signature, facts=facts)

@@ -11,14 +11,13 @@ import importlib
 from typing import Any
 
 _PUBLIC = {
-    "State": "togi.verify.observe",
     "Truth": "togi.verify.truth",
     "make_truth": "togi.verify.reference",
     "variants": "togi.verify.derived_inputs",
     "verify": "togi.verify.verdict",
 }
 
-__all__ = ["State", "Truth", "make_truth", "variants", "verify"]
+__all__ = ["Truth", "make_truth", "variants", "verify"]
 
 
 def __getattr__(name: str) -> Any:

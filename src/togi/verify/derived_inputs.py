@@ -88,7 +88,7 @@ def other_sizes(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
     if not signature.dynamic or any(leaf.kind == "opaque" for a in signature.arguments for leaf in a.leaves()):
         return []
     flat = [signature.flatten_inputs(s.args, s.kwargs) for s in samples]
-    groups = {tuple(tensors[i].shape[dim] for tensors in flat) for i, dim in _dynamic(signature)}
+    groups = {tuple(tensors[i].shape[dim] for tensors in flat) for i, dim in signature.dynamic_dims}
     totals = [sum(group[k] for group in groups) for k in range(len(samples))]
     low, high = totals.index(min(totals)), totals.index(max(totals))
     chosen = [
@@ -121,21 +121,12 @@ def _above(high: int, low: int) -> int:
     return more
 
 
-def _dynamic(signature: Signature) -> list[tuple[int, int]]:
-    return [
-        (i, dim)
-        for i, facts in enumerate(signature.inputs_facts)
-        for dim, size in enumerate(facts.shape)
-        if size is None
-    ]
-
-
 def _resized(samples: Sequence[Inputs], signature: Signature, sizes: Sizes, seed: int) -> Inputs:
     """The largest sample cut or repeated to the sizes, then moved."""
     flat = [signature.flatten_inputs(s.args, s.kwargs) for s in samples]
     source = max(flat, key=lambda tensors: sum(t.numel() for t in tensors))
     tensors = list(source)
-    for i, dim in _dynamic(signature):
+    for i, dim in signature.dynamic_dims:
         size = sizes[tuple(one[i].shape[dim] for one in flat)]
         old = tensors[i].shape[dim]
         if old:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
-import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure
@@ -20,6 +19,7 @@ from togi.verify.leaves import fresh, input_tensors, tensors_in
 Named = list[tuple[str, Tensor]]
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Observation:
     """What one call did. ``leaves`` are the live output tensors, not copies; then the inputs that the call changed."""
@@ -37,6 +37,7 @@ class Observation:
     """Pairs of outputs of this call that overlap in memory."""
 
 
+@final
 @dataclass
 class Run:
     """One sequence of calls. ``leaves[c]`` are dense CPU copies, taken before the next call could change them."""
@@ -80,13 +81,6 @@ def as_stored(structure: Structure) -> Structure:
     return Structure.from_json(structure.to_json())
 
 
-def seed_all(seed: int) -> None:
-    """Every generator a forward pass may draw from: torch (all devices), numpy, random."""
-    torch.manual_seed(seed)
-    np.random.seed(seed % 2**32)
-    random.seed(seed)
-
-
 def overlaps(one: Named, other: Named) -> frozenset[tuple[str, str]]:
     return frozenset((a, b) for a, x in one for b, y in other if overlap(x, y))
 
@@ -108,33 +102,6 @@ def _extent(tensor: Tensor) -> tuple[int, int] | None:
         return None
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + span * tensor.element_size()
-
-
-class State:
-    """The buffers of a module, to be put back: makes the result of a call independent of the calls before it.
-
-    Give ``State(module).restore`` to ``verify`` for a module whose forward pass updates its buffers.
-    """
-
-    def __init__(self, module: nn.Module) -> None:
-        self._buffers = dict(module.named_buffers(remove_duplicate=True))
-        self._values = {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
-        self._module = module
-
-    @property
-    def changed(self) -> bool:
-        now = dict(self._module.named_buffers(remove_duplicate=True))
-        return now.keys() != self._values.keys() or any(not identical(now[n], v) for n, v in self._values.items())
-
-    def restore(self) -> None:
-        """In place where the buffer is still the same tensor; a buffer that was replaced is put back."""
-        now = dict(self._module.named_buffers(remove_duplicate=True))
-        with torch.no_grad():
-            for name, buffer in self._buffers.items():
-                buffer.copy_(self._values[name])
-                if now.get(name) is not buffer:
-                    path, _, last = name.rpartition(".")
-                    setattr(self._module.get_submodule(path), last, buffer)
 
 
 def run_all(

@@ -9,18 +9,20 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
+from togi.core.quantities import first_line
+from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.compare import Difference, continuous, difference, identical, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import input_tensors
-from togi.verify.observe import Observation, Run, State, observe, overlaps, run_all
+from togi.verify.observe import Observation, Run, observe, overlaps, run_all
 from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
 from togi.verify.units import FEW, Measured, epsilon_of, share, units_of
 
@@ -55,6 +57,7 @@ def make_truth(
     return _Making(module, list(inputs), signature, seed, device or signature.device, samples).truth(metric)
 
 
+@final
 class _Making:
     def __init__(
         self, module: nn.Module, inputs: list[Inputs], signature: Signature, seed: int, device: str, samples: int
@@ -108,10 +111,10 @@ class _Making:
             except Exception as error:  # foreign code: a model's forward may raise anything
                 if i < self.samples:
                     raise SubjectError(
-                        f"the module raises on sample {i + 1} of its own inputs: {_line(error)}. "
+                        f"the module raises on sample {i + 1} of its own inputs: {first_line(error)}. "
                         "togi needs inputs on which the original runs."
                     ) from error
-                self.notes.append(f"derived input {i + 1} is left out: the original raises on it ({_line(error)})")
+                self.notes.append(f"derived input {i + 1} is left out: the original raises on it ({first_line(error)})")
                 continue
             if i < self.samples:
                 finite = finite and found
@@ -132,10 +135,15 @@ class _Making:
         try:
             return copy.deepcopy(self.module)
         except Exception as error:  # foreign code: modules define how they are copied
-            note = f"the module cannot be copied ({_line(error)}): the original itself is run, its buffers are put back"
-            if note not in self.notes:
-                self.notes.append(note)
+            self._note(
+                f"the module cannot be copied ({first_line(error)}): the original itself is run, "
+                "its buffers are put back"
+            )
             return self.module
+
+    def _note(self, note: str) -> None:
+        if note not in self.notes:
+            self.notes.append(note)
 
     def _eager(
         self, calls: Sequence[int], *, seed: int | None = None, keep_outputs: bool = False
@@ -166,7 +174,7 @@ class _Making:
                 with torch.no_grad(), float64_arithmetic():
                     run, _ = self._sequence(module, inputs)
             except Exception as error:  # foreign code: a forward may insist on its own dtype or device
-                failed = failed or f"it does not run in float64 ({_line(error)})"
+                failed = failed or f"it does not run in float64 ({first_line(error)})"
                 continue
             different = different_form(eager, run)
             return (None, different) if different else self._trusted(calls, eager, run)
@@ -204,9 +212,7 @@ class _Making:
             with torch.no_grad():
                 return self._sequence(module, inputs)[0].leaves
         except Exception as error:  # foreign code: a forward may insist on exact values
-            note = f"eager's own error could not be sampled with inputs moved by a rounding ({_line(error)})"
-            if note not in self.notes:
-                self.notes.append(note)
+            self._note(f"eager's own error could not be sampled with inputs moved by a rounding ({first_line(error)})")
             return None
 
     def _answers(
@@ -244,11 +250,7 @@ class _Making:
     def _narrowest(self) -> float:
         """Machine epsilon of the most precise type below float64 that the original computes in."""
         found = [torch.finfo(d).eps for d in self._floats() if d not in (torch.float64, torch.complex128)]
-        return (
-            min(found)
-            if found
-            else (torch.finfo(torch.float64).eps if self._floats() else torch.finfo(torch.float32).eps)
-        )
+        return min(found, default=torch.finfo(torch.float64 if self._floats() else torch.float32).eps)
 
     def _requires_grad(self, first: int) -> dict[str, bool]:
         module = self._copy()
@@ -256,7 +258,7 @@ class _Making:
             with torch.enable_grad(), _unchanged(module):
                 seen = observe(module, self.inputs[first], self.signature, seed=self.seed)
         except Exception as error:  # foreign code: some modules only run without autograd
-            self.notes.append(f"the original does not run with autograd on ({_line(error)})")
+            self.notes.append(f"the original does not run with autograd on ({first_line(error)})")
             return {}
         return {name: tensor.requires_grad for name, tensor in seen.leaves}
 
@@ -279,14 +281,10 @@ def _suspicious(tensor: Tensor) -> float:
     return SUSPICIOUS_ROUNDINGS * epsilon_of(tensor)
 
 
-def _line(error: BaseException) -> str:
-    return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-
-
 @contextmanager
 def _unchanged(module: nn.Module) -> Iterator[None]:
     """Buffers are put back after; matters where the module could not be copied."""
-    state = State(module)
+    state = SavedBuffers(module)
     try:
         yield
     finally:

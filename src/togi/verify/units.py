@@ -10,15 +10,19 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from togi.core.records import Record
+from togi.core.quantities import first_line
+from togi.core.records import LeafError, Record
 from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_of_error
-from togi.verify.compare import Difference, continuous, difference, mismatches, sentinel_threshold
+from togi.subject.inputs import Inputs
+from togi.torch_internals.pytree import tree_flatten
+from togi.verify.compare import Difference, continuous, difference, mismatches, plain, sentinel_threshold
+from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.observe import Run
 
 FEW = 256
@@ -27,6 +31,7 @@ normal errors is below a quarter of its expectation with probability 2e-4 at n =
 extreme of few numbers scatters far more than their mean square."""
 
 
+@final
 class Unit(Record):
     """One unit of error for one output on one input, absolute. For integers and bools ``rms`` is a share of
     elements."""
@@ -63,24 +68,6 @@ def discrete_units(shares: Sequence[float], nudged: Sequence[Sequence[float]]) -
     return [Unit(rms=share, peak=share) for share in found]
 
 
-def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence[Tensor] = ()) -> float:
-    """How far one output is from the truth, in units of plain eager's own error.
-
-    All tensors have one shape. ``truth`` is in float64 (where there is none, eager itself); ``nudged`` are eager's
-    outputs with weights and inputs moved by a rounding, which support the unit where an output has few numbers.
-    Infinite where NaN, infinity or a sentinel stands where it must not, or is missing.
-    """
-    if not continuous(eager):
-        own, more = share(mismatches(eager, truth, truth), eager), [mismatches(n, truth, eager) for n in nudged]
-        unit = discrete_units([own], [[share(count, eager) for count in more]])[0]
-        return in_units(share(mismatches(found, truth, eager), eager), unit.rms)
-    threshold = sentinel_threshold(eager)
-    one = difference(eager, truth, eager, threshold)
-    unit = units([one], [[difference(n, truth, eager, threshold) for n in nudged]], epsilon_of(eager))[0]
-    error = difference(found, truth, eager, threshold)
-    return max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
-
-
 def _support(own: float, nudged: Sequence[float]) -> float:
     finite = [value for value in (own, *nudged) if math.isfinite(value)]
     return max(finite, default=0.0)
@@ -113,36 +100,122 @@ def units_of(
             places.setdefault(name, []).append((c, i))
     result: list[list[Any]] = [[None] * len(leaves) for leaves in run.leaves]
     for where in places.values():
-        for (c, i), found in zip(where, _leaf_units(where, run, truths, nudges, epsilon, known), strict=True):
+        eager = [run.leaves[c][i] for c, i in where]
+        moved = [
+            [n[c][i] for n in nudges if i < len(n[c]) and n[c][i].shape == e.shape]
+            for (c, i), e in zip(where, eager, strict=True)
+        ]
+        if known and continuous(eager[0]) and sum(e.numel() for e in eager) >= FEW:
+            moved = [[] for _ in eager]
+        measured = measure_own_error(eager, [truths[c][i] for c, i in where], moved, epsilon)
+        for (c, i), found in zip(where, measured, strict=True):
             result[c][i] = found
     return result
 
 
-def _leaf_units(
-    where: list[tuple[int, int]],
-    run: Run,
-    truths: list[list[Tensor]],
-    nudges: list[list[list[Tensor]]],
-    epsilon: float,
-    known: bool,
-) -> Iterator[Measured]:
-    eager = [run.leaves[c][i] for c, i in where]
-    truth = [truths[c][i] for c, i in where]
-    moved = [
-        [n[c][i] for n in nudges if i < len(n[c]) and n[c][i].shape == e.shape]
-        for (c, i), e in zip(where, eager, strict=True)
-    ]
+def measure_own_error(
+    eager: Sequence[Tensor], truth: Sequence[Tensor], nudged: Sequence[Sequence[Tensor]], epsilon: float = 0.0
+) -> list[Measured]:
+    """Of one output on several inputs: ``nudged`` are runs with weights and inputs moved by a rounding, ``epsilon`` the
+    least machine epsilon to assume."""
     if not continuous(eager[0]):
         shares = [share(int((e != t).sum()), e) for e, t in zip(eager, truth, strict=True)]
-        more = [[share(mismatches(m, t, e), e) for m in ms] for ms, t, e in zip(moved, truth, eager, strict=True)]
-        yield from zip(discrete_units(shares, more), shares, [float("inf")] * len(where), strict=True)
-        return
+        more = [[share(mismatches(m, t, e), e) for m in ms] for ms, t, e in zip(nudged, truth, eager, strict=True)]
+        return list(zip(discrete_units(shares, more), shares, [math.inf] * len(eager), strict=True))
     thresholds = [sentinel_threshold(e) for e in eager]
     own = [difference(e, t, e, th) for e, t, th in zip(eager, truth, thresholds, strict=True)]
-    if known and sum(d.count for d in own) >= FEW:
-        moved = [[] for _ in eager]
     others = [
-        [difference(m, t, e, th) for m in ms] for ms, t, e, th in zip(moved, truth, eager, thresholds, strict=True)
+        [difference(m, t, e, th) for m in ms] for ms, t, e, th in zip(nudged, truth, eager, thresholds, strict=True)
     ]
-    found = units(own, others, max(epsilon, epsilon_of(eager[0])))
-    yield from zip(found, own, thresholds, strict=True)
+    return list(zip(units(own, others, max(epsilon, epsilon_of(eager[0]))), own, thresholds, strict=True))
+
+
+def leaf_error(
+    name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit, threshold: float
+) -> tuple[LeafError, bool]:
+    """The error of one output tensor, and whether NaN, inf or a sentinel is where it must not be (or is not where it
+    must)."""
+    found = plain(found)
+    if not continuous(found):
+        wrong = share(mismatches(found, truth, eager), found)
+        return LeafError(name=name, rmse=wrong, max_abs=wrong, units=in_units(wrong, unit.rms)), False
+    error = difference(found, truth, eager, threshold)
+    worst = max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
+    return LeafError(name=name, rmse=error.rmse, max_abs=error.max_abs, units=worst), error.misplaced > 0
+
+
+def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence[Tensor] = ()) -> float:
+    """How far one output is from the truth, in units of plain eager's own error.
+
+    All tensors have one shape. ``truth`` is in float64 (where there is none, eager itself); ``nudged`` are eager's
+    outputs with weights and inputs moved by a rounding, which support the unit where an output has few numbers.
+    Infinite where NaN, infinity or a sentinel stands where it must not, or is missing.
+    """
+    ((unit, _, threshold),) = measure_own_error([eager], [truth], [nudged])
+    return leaf_error("", found, truth, eager, unit, threshold)[0].units
+
+
+_NUDGES = 8
+
+
+@final
+class OwnError:
+    """A module's own error on one sample, and how far other outputs for that sample are off, in units of it.
+
+    For what runs beside the module in one process (a plan, a technique tried alone). Trials are verified by
+    ``verdict``, on many inputs and for more than numbers. The truth, in float64, is made when it is first asked for;
+    where there is none, the outputs themselves serve, with nudged runs beside them.
+    """
+
+    def __init__(self, module: nn.Module, sample: Inputs, outputs: Sequence[Tensor], seed: int) -> None:
+        """``outputs``: what ``seeded_outputs(module, sample, seed)`` returned, on any device."""
+        self._module, self._sample, self._outputs, self._seed = module, sample, outputs, seed
+        self.note = ""
+        """Why there is no float64 to compare with."""
+        self._truth: list[Tensor] | None = None
+        self._nudges: list[list[Tensor]] = []
+
+    def units(self, at: int, found: Tensor) -> float:
+        """How far ``found``, another output ``at`` (of the same shape), is from the truth."""
+        if self._truth is None:
+            self._truth = self._make_truth()
+        return error_in_units(found, self._truth[at], self._outputs[at], [nudge[at] for nudge in self._nudges])
+
+    def _make_truth(self) -> list[Tensor]:
+        device = str(self._outputs[0].device)
+        try:
+            with float64_arithmetic():
+                module, sample = widened(self._module, device), widened_inputs(self._sample, device)
+                truth, _ = seeded_outputs(module, sample, self._seed)
+            if [t.shape for t in truth] != [t.shape for t in self._outputs]:
+                raise ValueError("its outputs have other shapes in float64")
+        except Exception as error:  # foreign code: a forward may insist on its own dtype
+            self.note = f"It does not run in float64 ({first_line(error)}): outputs are compared with its own, nudged."
+            truth = [wide(plain(t)) for t in self._outputs]
+        if self.note or any(t.numel() < FEW for t in self._outputs):
+            self._nudges = [found for number in range(_NUDGES) if (found := self._nudged(number))]
+        return truth
+
+    def _nudged(self, number: int) -> list[Tensor]:
+        """Outputs with weights and inputs moved by a rounding: what any order of evaluation may give."""
+        try:
+            module, sample = nudged(self._module, self._seed + number), nudged_inputs(self._sample, self._seed + number)
+            found, _ = seeded_outputs(module, sample, self._seed)
+        except Exception as error:  # foreign code: a module may insist on exact values
+            self.note = self.note or f"The module's own error could not be sampled ({first_line(error)})."
+            return []
+        return found if [t.shape for t in found] == [t.shape for t in self._outputs] else []
+
+
+def seeded_outputs(module: nn.Module, sample: Inputs, seed: int) -> tuple[list[Tensor], Any]:
+    """Tensors that one pass without autograd returns, and the structure around them (comparable with ``==``)."""
+    with torch.no_grad(), torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return _split(module(*sample.args, **sample.kwargs))
+
+
+def _split(output: Any) -> tuple[list[Tensor], Any]:
+    """Tensors, and what else there is as text, in which objects count by their class."""
+    leaves, form = tree_flatten(output)
+    others = [repr(leaf) if isinstance(leaf, bool | int | float | str | None) else type(leaf) for leaf in leaves]
+    return [leaf for leaf in leaves if isinstance(leaf, Tensor)], (str(form), str(others))

@@ -11,20 +11,21 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from togi.core.records import ErrorReport, LeafError
-from togi.decide.faithful import MAX_UNITS, in_units, within
+from togi.decide.faithful import MAX_UNITS, within
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify.compare import continuous, difference, identical, mismatches, plain
+from togi.verify.compare import identical, plain
 from togi.verify.leaves import fresh, input_tensors
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form
-from togi.verify.truth import LeafTruth, Truth
+from togi.verify.truth import Truth
+from togi.verify.units import leaf_error
 
 _CALLS_KEPT = 3
 """Outputs kept alive across calls: an engine with a ring of that many output buffers is found out."""
@@ -53,8 +54,8 @@ def verify(
         call: the candidate, called like the original.
         max_units: largest error of a faithful candidate, in units of plain eager's own.
         metric: the user's metric; computed from the candidate's outputs on the user's own samples.
-        reset: puts the candidate's buffers back to their first values (``State(module).restore``); called before the
-            first call. Needed where the original is stateful and the candidate has been called before.
+        reset: puts the candidate's buffers back to their first values (``SavedBuffers(module).restore``); called
+            before the first call. Needed where the original is stateful and the candidate has been called before.
 
     Returns:
         ``faithful``: within ``max_units`` everywhere, and no problems. Not faithful, with no problems: approximate,
@@ -71,6 +72,7 @@ def verify(
     return _Verification(call, truth, truth.inputs(inputs), signature, seed).report(max_units, metric)
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
     """One call's outputs, alive, and copies of what they held when the call returned."""
@@ -80,6 +82,7 @@ class _Kept:
     values: list[Tensor]
 
 
+@final
 class _Verification:
     def __init__(self, call: Call, truth: Truth, inputs: list[Inputs], signature: Signature, seed: int) -> None:
         self.call, self.truth, self.signature, self.seed = call, truth, signature, seed
@@ -135,22 +138,26 @@ class _Verification:
         """Errors of one answer; True when any leaf is badly wrong."""
         wrong = False
         for i, leaf in enumerate(self.truth.facts.answers[a].leaves):
-            error, misplaced = leaf_error(found[i], self.truth.truth[a][i], self.truth.eager[a][i], leaf)
+            error, misplaced = self._error(found[i], a, i)
             if misplaced:
                 self.problems[f"{leaf.name} is not finite, or finite, where the original's is not so"] = None
             wrong |= error.units > _BADLY_WRONG_UNITS
             self.errors[leaf.name] = _worse(self.errors.get(leaf.name), error)
         return wrong
 
+    def _error(self, found: Tensor, a: int, i: int) -> tuple[LeafError, bool]:
+        """Of leaf ``i`` of answer ``a``: see ``leaf_error``."""
+        leaf = self.truth.facts.answers[a].leaves[i]
+        return leaf_error(leaf.name, found, self.truth.truth[a][i], self.truth.eager[a][i], leaf.unit, leaf.threshold)
+
     def _stale(self, a: int, seen: Observation) -> None:
         """A wrong answer that is the one of the call before, although the original's two answers differ."""
         facts, before = self.truth.facts, self.kept[-1].answer
-        leaves, answers = facts.answers[a].leaves, self.truth.eager
+        leaves = facts.answers[a].leaves
         if [leaf.shape for leaf in leaves] != [leaf.shape for leaf in facts.answers[before].leaves]:
             return
         differ = any(
-            leaf_error(answers[before][i], self.truth.truth[a][i], answers[a][i], leaf)[0].units > _BADLY_WRONG_UNITS
-            for i, leaf in enumerate(leaves)
+            self._error(self.truth.eager[before][i], a, i)[0].units > _BADLY_WRONG_UNITS for i in range(len(leaves))
         )
         if differ and all(identical(plain(t), p) for (_, t), p in zip(seen.leaves, self.kept[-1].values, strict=True)):
             self.problems["returns the result of the call before, whatever the input (stale)"] = None
@@ -169,7 +176,7 @@ class _Verification:
         """The last call was the first again. A faithful one agrees within its limit, an approximate one nearly does."""
         answer = self.truth.facts.answers[0]
         for leaf, one, two in zip(answer.leaves, self.first, self.kept[-1].values, strict=True):
-            error, misplaced = leaf_error(two, one, one, leaf)
+            error, misplaced = leaf_error(leaf.name, two, one, one, leaf.unit, leaf.threshold)
             allowed = max(max_units, _RERUN_SHARE * self.errors[leaf.name].units)
             if misplaced or not within(error.units, allowed):
                 self.problems[
@@ -195,7 +202,7 @@ class _Verification:
             self.problems["the output has another form when an input's values are replaced in place"] = None
             return
         for i, leaf in enumerate(facts.answers[b].leaves):
-            error, misplaced = leaf_error(seen.leaves[i][1], self.truth.truth[b][i], self.truth.eager[b][i], leaf)
+            error, misplaced = self._error(seen.leaves[i][1], b, i)
             if misplaced or not within(error.units, max(max_units, 2 * known[leaf.name])):
                 self.problems[
                     f"{leaf.name} does not follow when an input's values are replaced in place (cached by identity)"
@@ -203,19 +210,6 @@ class _Verification:
 
     def _shapes(self, index: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
         return [(tuple(t.shape), t.dtype) for _, t in input_tensors(self.inputs[index], self.signature)]
-
-
-def leaf_error(found: Tensor, truth: Tensor, eager: Tensor, leaf: LeafTruth) -> tuple[LeafError, bool]:
-    """The error of one output tensor, and whether NaN, inf or a sentinel is where it must not be (or is not where it
-    must)."""
-    found = plain(found)
-    if not continuous(found):
-        share = mismatches(found, truth, eager) / max(found.numel(), 1)
-        return LeafError(name=leaf.name, rmse=share, max_abs=share, units=in_units(share, leaf.unit.rms)), False
-    measured = difference(found, truth, eager, leaf.threshold)
-    units = max(in_units(measured.rms, leaf.unit.rms), in_units(measured.peak, leaf.unit.peak))
-    error = LeafError(name=leaf.name, rmse=measured.rmse, max_abs=measured.max_abs, units=units)
-    return error, measured.misplaced > 0
 
 
 def _worse(one: LeafError | None, other: LeafError) -> LeafError:

@@ -16,10 +16,9 @@ from togi.core.errors import SubjectError
 from togi.core.records import Facts, Machine, Record
 from togi.core.user_code import user_place
 from togi.machine.describe import machine as this_machine
-from togi.subject.anatomy import class_name, count_modules, parameter_facts, shared_parameters
 from togi.subject.behaviour import observe, seed_all
-from togi.subject.functions import count_functions
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.inventory import class_name, count_functions, count_modules, parameter_facts, shared_parameters
 from togi.subject.prepare import Prepared, prepare
 from togi.subject.signature import Signature
 from togi.torch_internals.modules import forward_hook_counts

@@ -13,15 +13,15 @@ from torch import Tensor, nn
 from togi.core.errors import FitError
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
+from togi.subject.behaviour import SavedBuffers
 from togi.torch_internals.pytree import tensors_of
 from togi.torch_internals.storage import storage_key
-from togi.verify.observe import State
 
 
 @contextmanager
 def same_start(module: nn.Module, seed: int) -> Iterator[None]:
     """Seeds torch; afterwards buffers, gradients that were not there and the random state are what they were."""
-    state, without = State(module), [p for p in module.parameters() if p.grad is None]
+    state, without = SavedBuffers(module), [p for p in module.parameters() if p.grad is None]
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         try:

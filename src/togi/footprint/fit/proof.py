@@ -20,7 +20,7 @@ from togi.decide.faithful import within
 from togi.footprint.fit.result import Proof
 from togi.footprint.step import Step
 from togi.verify.compare import identical
-from togi.verify.own_error import OwnError, seeded_outputs
+from togi.verify.units import OwnError, seeded_outputs
 
 _NAMED = 10
 """Differences that a proof lists."""

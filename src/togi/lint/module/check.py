@@ -22,8 +22,8 @@ from togi.lint.roofline.devices import check_dtype, gpu
 from togi.lint.roofline.this_machine import figures_here
 from togi.lint.rule import ModuleRule, all_rules
 from togi.machine.describe import machine
-from togi.subject.anatomy import class_name, count_modules
 from togi.subject.inputs import Subject
+from togi.subject.inventory import class_name, count_modules
 from togi.subject.prepare import is_exported, prepare
 from togi.subject.signature import Signature
 from togi.torch_internals.autograd import version_of

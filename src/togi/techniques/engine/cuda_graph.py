@@ -53,19 +53,20 @@ class CudaGraph(Engine):
         return 1.5
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.techniques.engine.programs.cuda_graph import CudaGraphProgram
+        from togi.techniques.engine.programs.cuda_graph import CudaGraphs
+        from togi.techniques.engine.programs.exported import FlatExportableProgram
 
         if candidate.signature.opaque:
             raise Refused(f"outputs of CUDA graphs must be copied, and {candidate.signature.opaque}")
-        program = CudaGraphProgram(candidate.flat(), candidate.signature, int(str(options["limit"])), candidate)
-        return candidate.with_(program=program)
+        graphs = CudaGraphs(candidate.flat(), int(str(options["limit"])))
+        return candidate.with_(program=FlatExportableProgram(graphs, candidate.signature, candidate, options))
 
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         import torch
 
-        from togi.techniques.engine.programs.cuda_graph import CudaGraphProgram
-        from togi.techniques.engine.programs.exported import load_module
+        from togi.techniques.engine.programs.cuda_graph import CudaGraphs
+        from togi.techniques.engine.programs.exported import FlatExportableProgram, load_module
 
         if not torch.cuda.is_available():
             raise RuntimeError("CUDA graphs need a CUDA device, and there is none")
-        return CudaGraphProgram(load_module(folder), signature, int(meta["options"]["limit"]))
+        return FlatExportableProgram(CudaGraphs(load_module(folder), int(meta["options"]["limit"])), signature)

@@ -48,6 +48,6 @@ class Eager(Engine):
         return "run = program.module()"
 
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
-        from togi.techniques.engine.programs.exported import LoadedModule, load_module
+        from togi.techniques.engine.programs.exported import FlatExportableProgram, load_module
 
-        return LoadedModule(load_module(folder), signature)
+        return FlatExportableProgram(load_module(folder), signature)

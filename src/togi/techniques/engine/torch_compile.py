@@ -84,11 +84,12 @@ class TorchCompile(Engine):
         )
 
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
-        from togi.techniques.engine.programs.compiled import FreshTuple, compile_call, compiler_missing
-        from togi.techniques.engine.programs.exported import LoadedModule, load_module
+        from togi.techniques.engine.programs.compiled import FreshOutputs, compile_call
+        from togi.techniques.engine.programs.exported import FlatExportableProgram, load_module
+        from togi.torch_internals.compiler import cpp_compiler_missing
 
-        if compiler_missing(signature.device):
+        if signature.device == "cpu" and cpp_compiler_missing():
             raise RuntimeError("torch.compile needs a C++ compiler on a CPU, and none was found: apt-get install g++")
         options: Options = meta["options"]
         call: Any = compile_call(load_module(folder), signature, options)
-        return LoadedModule(FreshTuple(call) if options["mode"] in _CUDA_GRAPH_MODES else call, signature)
+        return FlatExportableProgram(FreshOutputs(call) if options["mode"] in _CUDA_GRAPH_MODES else call, signature)

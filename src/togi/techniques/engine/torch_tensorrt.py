@@ -56,12 +56,12 @@ class TorchTensorRt(Engine):
         from togi.techniques.engine.programs.exported import FlatExportableProgram
 
         call = _compiled(export(candidate), candidate.flat_samples()[0])
-        return candidate.with_(program=FlatExportableProgram(candidate, call))
+        return candidate.with_(program=FlatExportableProgram(call, candidate.signature, candidate))
 
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         import torch
 
-        from togi.techniques.engine.programs.exported import LoadedModule
+        from togi.techniques.engine.programs.exported import FlatExportableProgram
         from togi.torch_internals.archive import load_exported
 
         if not torch.cuda.is_available():
@@ -70,7 +70,8 @@ class TorchTensorRt(Engine):
             torch.zeros([size or 1 for size in facts.shape], dtype=getattr(torch, facts.dtype), device="cuda")
             for facts in signature.inputs_facts
         ]
-        return LoadedModule(_compiled(load_exported(folder / meta["file"]), inputs), signature)
+        call = _compiled(load_exported(folder / meta["file"]), inputs)
+        return FlatExportableProgram(call, signature)
 
 
 def _compiled(program: Any, inputs: list[Any]) -> Any:

@@ -23,10 +23,10 @@ from torch import Tensor, nn
 from togi.core.errors import FitError
 from togi.footprint.fit.measure import same_start
 from togi.footprint.step import Step
+from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modules import BatchNorm
 from togi.torch_internals.pytree import tensors_of
-from togi.verify.observe import State
 
 _COPIED_BYTES = 1 << 28
 _ORDER_MATTERS = 1e-2
@@ -207,7 +207,7 @@ def _compared(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof:
 def _judged(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof | None:
     """None where nothing could be compared: a copy that the loss does not use."""
     parameters = {name: p for name, p in step.module.named_parameters() if p.requires_grad}
-    state = State(step.module)
+    state = SavedBuffers(step.module)
     whole = _gradients(step, parameters)
     moved = _buffers(step.module)
     if whole is None:

@@ -4,43 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from togi.core.errors import NotSaveable
 from togi.core.records import Scalar
-from togi.graph.candidate import Candidate, FlatProgram
+from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.machine.describe import machine
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.compiled import compile_settings
-from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.compiler import aoti_load, aoti_package, inductor_settings
 
 FILE = "model.pt2"
 
 
-class AotInductorProgram(FlatProgram):
+@final
+class AotInductorProgram(StoredProgram):
     """Runs a loaded package. Several threads may call it: each call waits for a free runner."""
 
     holds_module = False
 
     def __init__(self, package: Any, signature: Signature, stored: HiddenFiles | None = None) -> None:
-        super().__init__(signature)
+        super().__init__(signature, stored)
         self.runner = package.loader
-        self.stored = stored
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        self.signature.check(inputs)
         outputs: Sequence[Tensor] = self.runner.boxed_run([_as_compiled(tensor) for tensor in inputs])
         return outputs
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        if self.stored is None:
-            raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
-        self.stored.write(folder)
+    def meta(self) -> dict[str, Any]:
         return {"file": FILE, "built_on": built_on(self.signature.device)}
 
 

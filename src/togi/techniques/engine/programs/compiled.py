@@ -1,20 +1,21 @@
-"""What ``torch.compile`` makes: compiled lazily, so the settings of the compiler must hold whenever it compiles."""
+"""Calls through ``torch.compile``, which compiles at the first call: its settings must hold whenever it does."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from togi.core.records import Scalar
 from togi.subject.signature import Signature
-from togi.torch_internals.compiler import cpp_compiler_missing, inductor_options, inductor_settings
+from togi.torch_internals.compiler import inductor_options, inductor_settings
 
 _REMEMBERED_SHAPES = 4096
 
 
+@final
 class CompiledCall:
     """Calls a compiled function; while it may compile, and only then, Inductor's settings are patched.
 
@@ -48,28 +49,21 @@ class CompiledCall:
         return (mode, *((tensor.shape, tensor.stride(), tensor.dtype) for tensor in tensors))
 
 
+@final
 class FreshOutputs:
-    """CUDA graphs write every call's outputs to the same memory: hand out copies."""
+    """CUDA graphs write every call's outputs to the same memory: hand out copies. Without a signature the function is
+    flat: it returns a tuple of tensors."""
 
-    def __init__(self, function: Callable[..., Any], signature: Signature) -> None:
+    def __init__(self, function: Callable[..., Any], signature: Signature | None = None) -> None:
         self.function = function
         self.signature = signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        outputs = self.signature.flatten_outputs(self.function(*args, **kwargs))
-        return self.signature.build_outputs([tensor.clone() for tensor in outputs])
-
-
-class FreshTuple:
-    """The same for a flat module."""
-
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self.function = function
-
-    def __call__(self, *tensors: Tensor) -> tuple[Tensor, ...]:
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        return tuple(tensor.clone() for tensor in self.function(*tensors))
+        outputs = self.function(*args, **kwargs)
+        if self.signature is None:
+            return tuple(tensor.clone() for tensor in outputs)
+        return self.signature.build_outputs([tensor.clone() for tensor in self.signature.flatten_outputs(outputs)])
 
 
 def compile_call(function: Callable[..., Any], signature: Signature, options: dict[str, Scalar]) -> CompiledCall:
@@ -89,8 +83,3 @@ def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
         # A pool of compiler processes would outlive the compilation, and does not pay for one model on a CPU.
         settings["compile_threads"] = 1
     return settings
-
-
-def compiler_missing(device: str) -> bool:
-    """Whether Inductor would find no C++ compiler for this device's kernels."""
-    return device == "cpu" and cpp_compiler_missing()

@@ -4,16 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor
-
-from togi.core.errors import NotSaveable
-from togi.graph.candidate import Candidate, FlatProgram
-from togi.subject.signature import Signature
-from togi.techniques.engine.programs.exported import FILE, store_module
 
 _WARM_UPS = 3
 """Runs before the capture: libraries allocate and choose algorithms in their first ones, which a capture forbids."""
@@ -29,26 +23,18 @@ class Recording:
     outputs: tuple[Tensor, ...]
 
 
-class CudaGraphProgram(FlatProgram):
+@final
+class CudaGraphs:
     """Replays the recording for the sizes at hand; beyond ``limit`` sizes it runs in eager. For one thread at a
     time."""
 
-    def __init__(
-        self,
-        flat: Callable[..., Sequence[Tensor]],
-        signature: Signature,
-        limit: int,
-        candidate: Candidate | None = None,
-    ) -> None:
-        super().__init__(signature)
+    def __init__(self, flat: Callable[..., Sequence[Tensor]], limit: int) -> None:
         self.flat = flat
         self.limit = limit
-        self.candidate = candidate
         self.recordings: dict[Any, Recording] = {}
         self.pool = torch.cuda.graph_pool_handle()
 
-    def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        self.signature.check(inputs)
+    def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         key = tuple((tensor.shape, tensor.stride()) for tensor in inputs)
         recording = self.recordings.get(key)
         if recording is None:
@@ -60,13 +46,7 @@ class CudaGraphProgram(FlatProgram):
         recording.graph.replay()
         return [tensor.clone() for tensor in recording.outputs]
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        if self.candidate is None:
-            raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
-        store_module(self.candidate, folder)
-        return {"file": FILE, "options": {"limit": self.limit}}
-
-    def _record(self, inputs: list[Tensor]) -> Recording:
+    def _record(self, inputs: Sequence[Tensor]) -> Recording:
         with torch.no_grad():
             mine = tuple(torch.empty_like(tensor).copy_(tensor) for tensor in inputs)
             stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]

@@ -5,74 +5,76 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
 from togi.core.errors import ArtifactError, NotSaveable, Refused
-from togi.graph.candidate import Candidate, FlatProgram, ModuleProgram
+from togi.graph.candidate import Candidate, FlatProgram, Program
 from togi.graph.capture import export
 from togi.subject.signature import Signature
 from togi.techniques.base import Options
+from togi.techniques.engine.programs.stored import LOADED
 from togi.torch_internals.archive import load_exported, save_exported
 
 FILE = "model.pt2"
 
 
-class ExportableProgram(ModuleProgram):
+@final
+class ExportableProgram(Program):
     """Runs the candidate's live module, or ``call`` made of it; stores the module as an exported program."""
 
     def __init__(
         self, candidate: Candidate, call: Callable[..., Any] | None = None, options: Options | None = None
     ) -> None:
-        super().__init__(call or candidate.module)
+        self.call = call or candidate.module
         self.candidate = candidate
         self.options = options or {}
 
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self.call(*args, **kwargs)
+
     def save(self, folder: Path) -> dict[str, Any]:
-        store_module(self.candidate, folder)
-        return {"file": FILE, "options": self.options}
+        return store_module(self.candidate, folder, self.options)
 
 
+@final
 class FlatExportableProgram(FlatProgram):
-    """Runs a flat callable that was made of the candidate; stores the candidate's module as an exported program."""
+    """Runs a flat callable. One made of a candidate stores the candidate's module as an exported program; one made of a
+    stored module cannot be saved again."""
 
-    def __init__(self, candidate: Candidate, call: Callable[..., Sequence[Tensor]]) -> None:
-        super().__init__(candidate.signature)
-        self.candidate = candidate
-        self.call = call
-
-    def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        self.signature.check(inputs)
-        return self.call(*inputs)
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        store_module(self.candidate, folder)
-        return {"file": FILE}
-
-
-class LoadedModule(FlatProgram):
-    """Runs the flat graph of a stored exported program, or ``call`` made of it."""
-
-    def __init__(self, call: Callable[..., Sequence[Tensor]], signature: Signature) -> None:
+    def __init__(
+        self,
+        call: Callable[..., Sequence[Tensor]],
+        signature: Signature,
+        candidate: Candidate | None = None,
+        options: Options | None = None,
+    ) -> None:
         super().__init__(signature)
         self.call = call
+        self.candidate = candidate
+        self.options = options or {}
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        self.signature.check(inputs)
         return self.call(*inputs)
 
     def save(self, folder: Path) -> dict[str, Any]:
-        raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
+        if self.candidate is None:
+            raise NotSaveable(LOADED)
+        return store_module(self.candidate, folder, self.options)
 
 
-def store_module(candidate: Candidate, folder: Path) -> None:
-    """Export the candidate's module into ``folder``. Raises NotSaveable where it cannot be captured."""
+def store_module(candidate: Candidate, folder: Path, options: Options) -> dict[str, Any]:
+    """Export the candidate's module into ``folder``; returns what the manifest says of it.
+
+    Raises NotSaveable where it cannot be captured.
+    """
     try:
         save_exported(export(candidate), folder / FILE)
     except (Refused, ArtifactError) as error:
         raise NotSaveable(str(error)) from error
+    return {"file": FILE, "options": options}
 
 
 def load_module(folder: Path) -> Callable[..., Sequence[Tensor]]:

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from togi.core.errors import NotSaveable, Refused
+from togi.core.errors import Refused
 from togi.core.records import Scalar
-from togi.graph.candidate import Candidate, FlatProgram
+from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.subject.signature import Signature
-from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.archive import without_traces
 
 FILE = "model.onnx"
@@ -23,7 +23,8 @@ _ONE_FILE_BYTES = 1_900_000_000
 """A protobuf message ends at 2 GiB; larger weights go to a file beside it."""
 
 
-class OnnxRuntimeProgram(FlatProgram):
+@final
+class OnnxRuntimeProgram(StoredProgram):
     """Runs an inference session. Several threads may call it."""
 
     holds_module = False
@@ -32,17 +33,15 @@ class OnnxRuntimeProgram(FlatProgram):
     def __init__(
         self, session: Any, signature: Signature, options: dict[str, Scalar], stored: HiddenFiles | None = None
     ) -> None:
-        super().__init__(signature)
+        super().__init__(signature, stored)
         self.session = session
         self.options = options
-        self.stored = stored
         self.names = [f"input_{i}" for i in range(len(signature.inputs_facts))]
         used = {node.name for node in session.get_inputs()}
         self.used = [(i, name) for i, name in enumerate(self.names) if name in used]
         self.outputs = [node.name for node in session.get_outputs()]
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        self.signature.check(inputs)
         if self.signature.device == "cuda":
             return self._run_bound(inputs)
         feeds = {name: inputs[i].detach().contiguous().numpy() for i, name in self.used}
@@ -61,10 +60,7 @@ class OnnxRuntimeProgram(FlatProgram):
         self.session.run_with_iobinding(binding)
         return [torch.utils.dlpack.from_dlpack(value).clone() for value in binding.get_outputs()]
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        if self.stored is None:
-            raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
-        self.stored.write(folder)
+    def meta(self) -> dict[str, Any]:
         return {"file": FILE, "options": self.options}
 
 

@@ -10,16 +10,16 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor
 
-from togi.core.errors import ArtifactError, NotSaveable, Refused
-from togi.graph.candidate import Candidate, FlatProgram
+from togi.core.errors import ArtifactError, Refused
+from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.subject.signature import Signature
-from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.techniques.engine.programs.torchscript import quiet
 from togi.torch_internals.archive import without_traces
 from togi.torch_internals.pytree import tree_structure
@@ -36,7 +36,8 @@ _BOUND = {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "u
 """Types that OpenVINO and numpy share."""
 
 
-class OpenVinoProgram(FlatProgram):
+@final
+class OpenVinoProgram(StoredProgram):
     """Runs a compiled model; one inference request for each calling thread."""
 
     holds_module = False
@@ -45,17 +46,15 @@ class OpenVinoProgram(FlatProgram):
     def __init__(
         self, compiled: Any, signature: Signature, order: Sequence[int], stored: HiddenFiles | None = None
     ) -> None:
-        super().__init__(signature)
+        super().__init__(signature, stored)
         self.compiled = compiled
         self.order = tuple(order)
-        self.stored = stored
         self._local = threading.local()
         names = {name: port for port in compiled.inputs for name in port.names}
         self.ports = [(i, names[f"input_{i}"]) for i in range(len(signature.inputs_facts)) if f"input_{i}" in names]
         self.dtypes = [getattr(torch, facts.dtype) for facts in signature.outputs_facts]
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        self.signature.check(inputs)
         request = getattr(self._local, "request", None)
         if request is None:
             request = self._local.request = self.compiled.create_infer_request()
@@ -70,10 +69,7 @@ class OpenVinoProgram(FlatProgram):
             taken.add(position)
         return outputs
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        if self.stored is None:
-            raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
-        self.stored.write(folder)
+    def meta(self) -> dict[str, Any]:
         return {"file": FILE, "order": list(self.order)}
 
 

@@ -7,43 +7,39 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from togi.core.errors import NotSaveable, Refused
+from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.records import Scalar
-from togi.graph.candidate import Candidate, FlatProgram
+from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
-from togi.techniques.engine.programs.hidden_files import HiddenFiles, hidden_folder
+from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.compiler import TracerWarning
 
 FILE = "model.ts"
 
 
-class TorchScriptProgram(FlatProgram):
+@final
+class TorchScriptProgram(StoredProgram):
     """Runs a ScriptModule. ``stored`` keeps the graph before ``optimize_for_inference``, whose result has no file
     form."""
 
     def __init__(
         self, graph: Any, signature: Signature, options: dict[str, Scalar], stored: HiddenFiles | None = None
     ) -> None:
-        super().__init__(signature)
+        super().__init__(signature, stored)
         self.graph = graph
         self.options = options
-        self.stored = stored
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        self.signature.check(inputs)
         outputs = self.graph(*inputs)
         return (outputs,) if isinstance(outputs, Tensor) else outputs
 
-    def save(self, folder: Path) -> dict[str, Any]:
-        if self.stored is None:
-            raise NotSaveable("it was loaded from an artifact: copy that artifact instead")
-        self.stored.write(folder)
+    def meta(self) -> dict[str, Any]:
         return {"file": FILE, "options": self.options}
 
 

@@ -1,19 +1,61 @@
-"""Which torch functions one forward pass calls, and how often.
-
-Two observers, because each is blind somewhere (``torch_internals.modes``): functions are not seen inside TorchScript or
-a composite such as multi-head attention, operators only under their decomposed name (``aten.convolution``,
-``aten.addmm``), which is mapped back. A name's count is the larger of the two.
-"""
+"""An inventory of a module: layers by class, parameters, and the torch functions that one forward pass calls."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, final
 
-from torch import Tensor
+from torch import Tensor, nn
 
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver
+
+_LAYERS = ("torch.nn.modules.", "torch.ao.nn.", "torch.nn.quant")
+
+
+def class_name(module: nn.Module) -> str:
+    """The class as its author wrote it: TorchScript modules remember it."""
+    return str(getattr(module, "original_name", "") or type(module).__name__)
+
+
+def count_modules(module: nn.Module) -> dict[str, int]:
+    """Modules by class, most frequent first. A subclass of a torch.nn layer counts as that layer too."""
+    counts: Counter[str] = Counter()
+    for part in module.modules():
+        name = class_name(part)
+        counts[name] += 1
+        layer = _layer(type(part))
+        if layer is not None and layer != name:
+            counts[layer] += 1
+    return dict(counts.most_common())
+
+
+def _layer(cls: type) -> str | None:
+    """The nearest public torch.nn class among the class and its ancestors; Module itself says nothing."""
+    for base in cls.__mro__:
+        if base.__module__.startswith(_LAYERS) and not base.__name__.startswith("_") and base is not nn.Module:
+            return base.__name__
+    return None
+
+
+def parameter_facts(module: nn.Module) -> dict[str, Any]:
+    """``parameters``, ``parameter_bytes``, ``parameter_dtypes`` of Facts. Each once, however many layers share it."""
+    parameters = list(module.parameters())
+    return {
+        "parameters": sum(p.numel() for p in parameters),
+        "parameter_bytes": sum(p.numel() * p.element_size() for p in parameters),
+        "parameter_dtypes": tuple(sorted({str(p.dtype).removeprefix("torch.") for p in parameters})),
+    }
+
+
+def shared_parameters(module: nn.Module) -> list[str]:
+    """``"encoder.weight = decoder.weight"`` for every parameter that stands in several places."""
+    places: defaultdict[int, list[str]] = defaultdict(list)
+    for owner_name, owner in module.named_modules():
+        for name, parameter in owner.named_parameters(recurse=False):
+            places[id(parameter)].append(f"{owner_name}.{name}".removeprefix("."))
+    return [" = ".join(names) for names in places.values() if len(names) > 1]
+
 
 _MAPPED = {
     "addmm": "linear",
@@ -44,27 +86,21 @@ _MAPPED = {
 """Operator -> the function that Python code calls for it. Those not listed keep their name."""
 
 _SILENT = frozenset(
-    {
-        "size",
-        "dim",
-        "stride",
-        "numel",
-        "is_contiguous",
-        "is_floating_point",
-        "detach",
-        "data_ptr",
-        "empty",
-        "_set_grad_enabled",
-        "device",
-        "_assert_tensor_metadata",
-        "storage_offset",
-    }
+    (
+        "size dim stride numel is_contiguous is_floating_point detach data_ptr empty "
+        "_set_grad_enabled device _assert_tensor_metadata storage_offset"
+    ).split()
 )
 """Questions about a tensor, not work."""
 
 
 def count_functions(call: Callable[[], Any]) -> dict[str, int]:
-    """Run ``call`` once and count by name, most frequent first. Operators in place count under their plain name."""
+    """Run ``call`` once and count by name, most frequent first. Operators in place count under their plain name.
+
+    Two observers, because each is blind somewhere (``torch_internals.modes``): functions are not seen inside
+    TorchScript or a composite such as multi-head attention, operators only under their decomposed name
+    (``aten.convolution``, ``aten.addmm``), which is mapped back. A name's count is the larger of the two.
+    """
     called, dispatched = _Called(), _Dispatched()
     with dispatched, called:
         call()
@@ -72,6 +108,7 @@ def count_functions(call: Callable[[], Any]) -> dict[str, int]:
     return dict(names.most_common())
 
 
+@final
 class _Called(FunctionObserver):
     def __init__(self) -> None:
         super().__init__()
@@ -83,6 +120,7 @@ class _Called(FunctionObserver):
         return function(*args, **kwargs)
 
 
+@final
 class _Dispatched(DispatchObserver):
     def __init__(self) -> None:
         super().__init__()
