@@ -61,6 +61,14 @@ test-folder:
 	to="$$(mktemp -d)/süß und leer/togi" && mkdir -p "$$to" && git ls-files -z | xargs -0 cp --parents -t "$$to" && \
 	  venv="$(CURDIR)/$(VENV)" && cd "$$to" && PYTHONPATH="$$to/src" "$$venv/bin/python" -m pytest -n 2 --dist loadfile
 
+# The suite on another torch, in an environment of its own: make test-torch TORCH=2.9 PYTHON=python3.13
+TORCH ?= 2.11
+.PHONY: test-torch
+test-torch:
+	$(PYTHON) -m venv .venv-torch-$(TORCH)
+	.venv-torch-$(TORCH)/bin/python -m pip install --quiet 'torch==$(TORCH).*' -e '.[all,examples,test]'
+	.venv-torch-$(TORCH)/bin/python -m pytest -n 2 --dist loadfile
+
 # The report's tests open it in Chromium; without one, and without the right to install it, they skip and say so.
 browser:
 	@command -v chromium >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 && \
