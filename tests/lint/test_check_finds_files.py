@@ -61,6 +61,13 @@ def test_exclude_of_the_call_and_of_the_project(folder: Path) -> None:
     assert sorted(names(folder, exclude=("/old", "z"))) == ["a.py", "x/old/c.py"]
 
 
+@pytest.mark.parametrize("place", ["tests", "tests/togi"])
+def test_the_name_of_the_project_and_of_what_it_lies_in_say_nothing(folder: Path, place: str) -> None:
+    project = tree(folder / place, "a.py", "tests/b.py")
+    (project / "pyproject.toml").write_text('[tool.togi.check]\nexclude = ["tests/"]\n')
+    assert names(project) == ["a.py"]
+
+
 def test_exclude_takes_back_and_leaves_named_folders_alone(folder: Path) -> None:
     tree(folder, "a.py", "gen_a.py", "gen_keep.py", "old/b.py", "old/gen_b.py")
     assert sorted(names(folder, exclude=("gen_*", "!gen_keep.py", "old/"))) == ["a.py", "gen_keep.py"]

@@ -66,6 +66,8 @@ class Patterns:
 
     def without_those_for(self, path: str) -> Patterns:
         """Without the lines that match the folder ``path`` or one above it: the user named it, so it is checked."""
+        if not slashes(path).startswith(self.folder):
+            return self  # the folder of the lines itself, or one above it: what it is called says nothing
         parts = self._relative(path).split("/")
         folders = ["/".join(parts[:count]) for count in range(1, len(parts) + 1)]
         kept = (line for line in self.lines if not any(line.matches(folder, True) for folder in folders))
