@@ -22,7 +22,10 @@ reveal_type(togi.BudgetError("x").exit_code)
 
 def test_type_checkers_see_the_types(tmp_path: Path) -> None:
     (tmp_path / "use.py").write_text(SEEN)
-    command = [sys.executable, "-m", "mypy", "--config-file=", "--follow-imports=silent", "--ignore-missing-imports"]
+    (tmp_path / "mypy.ini").write_text(
+        "[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n"
+    )  # reading torch takes a minute
+    command = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--ignore-missing-imports"]
     done = subprocess.run(
         [*command, f"--cache-dir={tmp_path / 'cache'}", "use.py"],
         cwd=tmp_path,
@@ -75,6 +78,21 @@ def tune(**options: Any) -> Callable[[], Any]:
         (lambda: togi.predict_memory("timm:resnet18", memory="8 parsecs"), "memory='8 parsecs'"),
         (lambda: togi.memory("timm:resnet18", optimizer="adan", train=True), r"did you mean 'adam'\?"),
         (lambda: togi.bench("one"), "at least two"),
+        *(
+            (lambda call=call, given=given: call(device="toaster", **given), "there is no device 'toaster'")
+            for call, given in (
+                (lambda **given: togi.tune("timm:resnet18", **given), {}),
+                (lambda **given: togi.fit("timm:resnet18", **given), {"memory": "8GiB"}),
+                (lambda **given: togi.memory("timm:resnet18", **given), {}),
+                (lambda **given: togi.memory(**given), {}),
+                (lambda **given: togi.predict_memory("timm:resnet18", **given), {}),
+                (lambda **given: togi.bench("timm:resnet18", "timm:resnet34", **given), {}),
+            )
+        ),
+        (tune(device="cuda:x"), "there is no device 'cuda:x'"),
+        (tune(seed="many"), "seed='many' cannot be used: input should be a valid integer"),
+        (lambda: togi.memory("timm:resnet18", batch="many"), "batch='many' cannot be used"),
+        (lambda: togi.bench("timm:resnet18", "timm:resnet34", seed="many"), "seed='many' cannot be used"),
         (lambda: togi.bench(object(), object()), "a subject is an object"),
     ],
 )

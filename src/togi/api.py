@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import togi.render.display  # noqa: F401 (results show themselves when they are printed)
 from togi.artifact.save import check_writable, publish
+from togi.core.device import parse_device
 from togi.core.effort import Effort
 from togi.core.errors import SubjectError, TogiError
 from togi.core.quantities import a_type, parse_duration, parse_size
@@ -225,7 +226,11 @@ def bench(
         check_spec(str(subject))
     specs = [str(subject) for subject in subjects]
     return run_bench(
-        specs, device=device, seed=seed, time_limit_s=limit_s, progress=_progress(progress, " / ".join(specs))
+        specs,
+        device=parse_device(device),
+        seed=seed,
+        time_limit_s=limit_s,
+        progress=_progress(progress, " / ".join(specs)),
     )
 
 
@@ -283,7 +288,7 @@ def memory(
     if subject is None:
         from togi.footprint.account.make import Watched
 
-        return Watched(module, device=device)
+        return Watched(module, device=parse_device(device))
     if isinstance(subject, str | Path) and _is_snapshot(subject):
         from togi.footprint.snapshot import snapshot_account
 

@@ -45,6 +45,14 @@ def test_every_command_takes_the_common_options(command: str, capsys: pytest.Cap
         assert option in shown
 
 
+@pytest.mark.parametrize("command", ["tune", "check", "memory", "fit", "bench", "explain", "doctor", "report"])
+def test_help_shows_flags_without_a_value(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run([command, "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "--json" in shown
+    assert "bool" not in shown.lower()
+
+
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     import togi
 

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
 import togi
 from togi.cli.bench import bench
@@ -31,8 +32,28 @@ DEFECT = 3
 INTERRUPTED = 130
 DEBUG = "--debug"
 
+
+def _without_type(parameters: list[Any]) -> list[Any]:
+    """Flags take no value, so help must not show ``<bool>`` beside them."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
+
+
+class _Command(TyperCommand):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_type(super().get_params(ctx))
+
+
+class _Group(TyperGroup):
+    def get_params(self, ctx: Any) -> list[Any]:
+        return _without_type(super().get_params(ctx))
+
+
 app = typer.Typer(
     name="togi",
+    cls=_Group,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
@@ -40,7 +61,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
 for command in (tune, check, memory, fit, bench, explain, doctor, report):
-    app.command()(command)
+    app.command(cls=_Command)(command)
 
 
 def _version(wanted: bool) -> None:

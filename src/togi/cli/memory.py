@@ -1,18 +1,21 @@
-"""``togi memory``: where the memory of a run goes."""
+"""``togi memory``: where the memory of a run goes, what a run would need (``--predict``), and what a snapshot holds."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from togi.cli.options import SIZE, Device, Json, Seed
+from togi.core.errors import TogiError
 
 if TYPE_CHECKING:
     from togi.footprint.account.record import Account
 
-KIND = "account"
+ACCOUNT, PREDICTION, SNAPSHOT = "account", "prediction", "snapshot"
+"""Kinds of documents."""
 
 
 def memory(
@@ -55,8 +58,6 @@ def memory(
     Exit code 1 when the peak is above --fail-over.
     """
     from togi import api
-    from togi.cli.memory_prediction import memory_of_prediction, must_predict
-    from togi.cli.memory_snapshot import memory_of_snapshot
     from togi.cli.output import check_report_path, write_html
     from togi.footprint.snapshot import is_snapshot
 
@@ -64,11 +65,9 @@ def memory(
         run_only = {"--train": train, "--optimizer": optimizer != "none", "--batch": batch is not None}
         run_only |= {"--dtype": dtype is not None, "--against": against is not None, "--device": device != "cpu"}
         run_only |= {"--predict": predict, "--compile": compile, "--memory": limit is not None}
-        return memory_of_snapshot(
-            subject, report=report, force=force, fail_over=fail_over, json=json, meaningless=run_only
-        )
-    if must_predict(predict or compile, limit, device):
-        return memory_of_prediction(
+        return _read_snapshot(subject, report=report, force=force, fail_over=fail_over, json=json, meaningless=run_only)
+    if _must_predict(predict or compile, limit, device):
+        return _predict(
             subject,
             options={"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype, "compile": compile},
             device=device,
@@ -78,7 +77,7 @@ def memory(
             json=json,
             meaningless={"--report": report is not None, "--against": against is not None},
         )
-    before = _read(against) if against is not None else None
+    before = _read_account(against) if against is not None else None
     if report is not None:
         check_report_path(report, force)
     found = api.memory(subject, train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device, seed=seed)
@@ -88,7 +87,7 @@ def memory(
         write_html(account_html(found), report)
         typer.echo(f"report: {report}", err=True)
     _show(found, before, json)
-    return _gate(found, fail_over)
+    return _gate(found.peak_bytes, fail_over)
 
 
 def _show(found: Account, before: Account | None, json: bool) -> None:
@@ -101,34 +100,34 @@ def _show(found: Account, before: Account | None, json: bool) -> None:
     change = account_change(before, found) if before is not None else None
     if json:
         changed = {"change": change.model_dump(mode="json")} if change else {}
-        print_json({"kind": KIND, **found.model_dump(mode="json"), **changed})
+        print_json({"kind": ACCOUNT, **found.model_dump(mode="json"), **changed})
     else:
         text = account_text(found)
         print_text(stdout(), Group(text, Text(), change_text(change)) if change else text)
 
 
-def _gate(found: Account, fail_over: int | None) -> int:
+def _gate(peak_bytes: int, fail_over: int | None, said: str = "the peak of {size}") -> int:
+    """The exit code: 1 when the peak is above ``fail_over``."""
     from togi.core.quantities import size
 
-    if fail_over is None or found.peak_bytes <= fail_over:
+    if fail_over is None or peak_bytes <= fail_over:
         return 0
-    typer.echo(f"togi memory: the peak of {size(found.peak_bytes)} is above --fail-over {size(fail_over)}", err=True)
+    typer.echo(f"togi memory: {said.format(size=size(peak_bytes))} is above --fail-over {size(fail_over)}", err=True)
     return 1
 
 
-def _read(path: Path) -> Account:
+def _read_account(path: Path) -> Account:
     """What an earlier ``--json`` wrote. Raises TogiError for anything else."""
     import json
 
     from pydantic import ValidationError
 
-    from togi.core.errors import TogiError
     from togi.footprint.account.record import Account
 
     try:
         document = json.loads(path.read_text())
         document.pop("change", None)
-        if document.pop("kind") != KIND:
+        if document.pop("kind") != ACCOUNT:
             raise KeyError("kind")
         return Account.model_validate(document)
     except OSError as error:
@@ -137,3 +136,73 @@ def _read(path: Path) -> Account:
         raise TogiError(
             f"--against {path} is no account of this version: 'togi memory SUBJECT --json > FILE' writes one"
         ) from None
+
+
+def _must_predict(predict: bool, limit: int | None, device: str) -> bool:
+    """It was asked for, or the device is not here."""
+    from togi.machine.describe import machine
+
+    return predict or limit is not None or (device != "cpu" and machine(device).gpu is None)
+
+
+def _predict(
+    subject: str,
+    *,
+    options: Mapping[str, Any],
+    device: str,
+    limit: int | None,
+    seed: int,
+    fail_over: int | None,
+    json: bool,
+    meaningless: Mapping[str, bool],
+) -> int:
+    """Exit code 1 when the peak, at its most, is above ``fail_over``."""
+    from togi import api
+    from togi.cli.output import print_json, print_text, stdout
+    from togi.render.memory_text import prediction_text
+
+    if given := [option for option, is_given in meaningless.items() if is_given]:
+        raise TogiError(
+            f"{', '.join(given)}: not for a prediction, which has no timeline and no lines to compare. Leave it out, "
+            "or run the model (without --predict and --memory, on a device that is here)"
+        )
+    found = api.predict_memory(subject, device=device, memory=limit, seed=seed, **options)
+    if json:
+        print_json({"kind": PREDICTION, **found.model_dump(mode="json"), "device_high_bytes": found.device_high_bytes})
+    else:
+        print_text(stdout(), prediction_text(found))
+    return _gate(found.device_high_bytes, fail_over, "{size}, the most it may need,")
+
+
+def _read_snapshot(
+    path: str,
+    *,
+    report: Path | None,
+    force: bool,
+    fail_over: int | None,
+    json: bool,
+    meaningless: Mapping[str, bool],
+) -> int:
+    """``meaningless`` are options for a run, with whether they were given: a snapshot is read, not run."""
+    from togi.cli.output import check_report_path, print_json, print_text, stdout, write_html
+    from togi.footprint.snapshot import snapshot_account
+    from togi.render.snapshot_text import snapshot_text
+
+    if given := [option for option, is_given in meaningless.items() if is_given]:
+        raise TogiError(
+            f"{path} is a CUDA memory snapshot, which is read and not run: {', '.join(given)} would have no effect. "
+            "Leave it out; --report, --json and --fail-over work"
+        )
+    if report is not None:
+        check_report_path(report, force)
+    found = snapshot_account(path)
+    if report is not None:
+        from togi.render.html import snapshot_html
+
+        write_html(snapshot_html(found), report)
+        typer.echo(f"report: {report}", err=True)
+    if json:
+        print_json({"kind": SNAPSHOT, **found.model_dump(mode="json")})
+    else:
+        print_text(stdout(), snapshot_text(found))
+    return _gate(found.peak_bytes, fail_over)

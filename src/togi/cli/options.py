@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import functools
-import re
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 import typer
 
-from togi.core.errors import QuantityError, nearest
+from togi.core.device import parse_device
+from togi.core.errors import QuantityError, UnknownNameError
 from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size
 
 Parsed = TypeVar("Parsed")
@@ -34,15 +34,12 @@ DURATION = argument(parse_duration)
 SHARE = argument(parse_share)
 DROP = argument(parse_drop)
 
-_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
-
 
 def _device(name: str) -> str:
-    if not _DEVICE.fullmatch(name):
-        raise typer.BadParameter(
-            f"there is no device '{name}'{nearest(name, ['cpu', 'cuda', 'cuda:0'])}: cpu, cuda or cuda:N"
-        )
-    return name
+    try:
+        return parse_device(name)
+    except UnknownNameError as error:
+        raise typer.BadParameter(str(error)) from None
 
 
 def complete_technique(incomplete: str) -> list[str]:

@@ -13,9 +13,10 @@ import statistics
 from enum import StrEnum
 from typing import Any, Self
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
 
 from togi.core.display import as_html, as_text
+from togi.core.errors import TogiError
 
 SCHEMA_VERSION = 1
 """Version of every JSON document and journal that togi writes. Raised when a field changes its meaning or goes away."""
@@ -46,6 +47,26 @@ class Record(BaseModel):
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
         return cls.model_validate_json(text)
+
+
+class Request(Record):
+    """A record that is made of what people give: what is no such value is said in one line, with its name.
+
+    Raises:
+        TogiError: of what a validator says, or that a value is of another type.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            cause = first.get("ctx", {}).get("error")
+            if isinstance(cause, TogiError):
+                raise cause from None
+            name = ".".join(map(str, first["loc"]))
+            said = first["msg"].partition(",")[0]
+            raise TogiError(f"{name}={first['input']!r} cannot be used: {said[:1].lower()}{said[1:]}") from None
 
 
 class Stage(StrEnum):

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from togi.core.device import parse_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
-from togi.core.records import Record
+from togi.core.records import Request
 from togi.footprint.account.record import Account
 from togi.footprint.fit.result import FitResult
 from togi.footprint.prediction.record import Prediction
@@ -15,7 +16,7 @@ OPTIMIZERS = ("none", "sgd", "momentum", "adam", "adamw")
 DTYPES = ("fp32", "bf16", "fp16")
 
 
-class StepRequest(Record):
+class StepRequest(Request):
     """One inference pass, or one training step with its optimizer. Raises TogiError for what does not go together."""
 
     train: bool = False
@@ -27,6 +28,7 @@ class StepRequest(Record):
     device: str = "cpu"
 
     def model_post_init(self, context: Any) -> None:
+        parse_device(self.device)
         _check_name("optimizer", self.optimizer, OPTIMIZERS)
         if self.dtype is not None:
             _check_name("dtype", self.dtype, DTYPES)

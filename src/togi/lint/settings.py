@@ -6,7 +6,6 @@ the call replaces that of the file, ``ignore`` and ``exclude`` of the call are a
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,14 +14,13 @@ from typing import Annotated, Any, final
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from togi.core.device import is_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.lint.patterns import check_pattern
 from togi.lint.rule import check_names
 
 MAX_FILE_BYTES = 2_000_000
 """Generated files beyond this are refused with a message: a person does not write 50,000 lines in one file."""
-
-_RUN_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
 
 
 @final
@@ -209,7 +207,7 @@ class SubjectOptions:
 
     @property
     def _runs_there(self) -> bool:
-        return _RUN_DEVICE.fullmatch(self.device) is not None
+        return is_device(self.device)
 
     @property
     def runs_on(self) -> str:

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import final
+from collections.abc import Iterable
+from typing import Any, final
 
-from pydantic import Field, model_validator
+from pydantic import AliasChoices, Field, ValidationInfo, field_validator, model_validator
 
+from togi.core.device import parse_device
 from togi.core.effort import Effort
 from togi.core.errors import TogiError, UnknownNameError, nearest
 from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size
-from togi.core.records import Record
+from togi.core.records import Request
 from togi.techniques.base import Technique
 
 ALL = "approximate"
 
 
 @final
-class Settings(Record):
-    """All settings of ``tune``. Times in seconds, memory in bytes.
+class Settings(Request):
+    """All settings of ``tune`` as people give them: sizes and durations as numbers or text, names as one text or more.
 
-    Raises TogiError when an approximate technique is allowed without a bound on what it may cost.
+    ``togi.tune`` and ``togi tune`` have an option for each field, without its unit; defaults and checks stand here.
+
+    Raises:
+        TogiError: a value that is none, with the nearest name; an approximate technique that is allowed without a bound
+            on what it may cost.
     """
 
     effort: Effort = Effort.NORMAL
@@ -30,62 +35,65 @@ class Settings(Record):
     only: tuple[str, ...] = ()
     """Where given, no other technique is tried (``no_grad`` always is: it is the reference)."""
     without: tuple[str, ...] = ()
-    time_limit_s: float | None = Field(default=None, ge=0)
+    time_limit_s: float | None = None
     """Of the whole study; None takes the effort's own (``limit_s``)."""
-    max_memory_bytes: int | None = Field(default=None, ge=0)
+    max_memory_bytes: int | None = Field(default=None, validation_alias=AliasChoices("max_memory_bytes", "max_memory"))
     """Recipes whose footprint is larger are tried but never chosen."""
-    max_error: float | None = Field(default=None, ge=0)
+    max_error: float | None = None
     """Largest relative root-mean-square error of an approximate recipe."""
-    max_drop: float | None = Field(default=None, ge=0)
+    max_drop: float | None = None
     """Largest drop of the subject's metric of an approximate recipe."""
     seed: int = 0
     """Breaks ties."""
     device: str = "cpu"
-    trial_timeout_s: float = Field(default=300.0, gt=0)
+    trial_timeout_s: float = 300.0
     """After this long in build, verification and warm-up a trial is ended."""
-    trial_memory_bytes: int | None = Field(default=None, gt=0)
+    trial_memory_bytes: int | None = Field(
+        default=None, validation_alias=AliasChoices("trial_memory_bytes", "trial_memory")
+    )
     """A trial that holds more is ended; None: 80 % of what the machine has free when the study starts."""
 
     @classmethod
-    def of(
-        cls,
-        *,
-        effort: Effort | str = Effort.NORMAL,
-        time_limit_s: float | str | None = None,
-        trial_timeout_s: float | str = 300.0,
-        trial_memory: int | str | None = None,
-        max_memory: int | str | None = None,
-        max_error: float | str | None = None,
-        max_drop: float | str | None = None,
-        allow: str | Sequence[str] = (),
-        only: str | Sequence[str] = (),
-        without: str | Sequence[str] = (),
-        seed: int = 0,
-        device: str = "cpu",
-        techniques: Iterable[str],
-    ) -> Settings:
-        """From what people give: sizes and durations as numbers or text, names as one text or several.
-
-        Raises:
-            TogiError: a value or a name that does not exist, with the nearest; an approximate technique without a
-                bound on what it may cost.
-        """
-        settings = cls(
-            effort=Effort.of(effort),
-            time_limit_s=None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s"),
-            trial_timeout_s=parse_duration(trial_timeout_s, "trial_timeout_s"),
-            trial_memory_bytes=None if trial_memory is None else parse_size(trial_memory, "trial_memory"),
-            max_memory_bytes=None if max_memory is None else parse_size(max_memory, "max_memory"),
-            max_error=None if max_error is None else parse_share(max_error, "max_error"),
-            max_drop=None if max_drop is None else parse_drop(max_drop, "max_drop"),
-            allow=names(allow, "allow"),
-            only=names(only, "only"),
-            without=names(without, "without"),
-            seed=seed,
-            device=device,
-        )
+    def of(cls, *, techniques: Iterable[str], **given: Any) -> Settings:
+        """Settings whose names of techniques are among ``techniques``. Raises TogiError as the class does."""
+        settings = cls(**given)
         settings.check(techniques)
         return settings
+
+    @field_validator("effort", mode="before")
+    @classmethod
+    def _effort(cls, given: Any) -> Effort:
+        return Effort.of(given)
+
+    @field_validator("time_limit_s", "trial_timeout_s", mode="before")
+    @classmethod
+    def _duration(cls, given: Any, field: ValidationInfo) -> float | None:
+        return None if given is None else parse_duration(given, field.field_name or "")
+
+    @field_validator("max_memory_bytes", "trial_memory_bytes", mode="before")
+    @classmethod
+    def _size(cls, given: Any, field: ValidationInfo) -> int | None:
+        return None if given is None else parse_size(given, (field.field_name or "").removesuffix("_bytes"))
+
+    @field_validator("max_error", mode="before")
+    @classmethod
+    def _share(cls, given: Any) -> float | None:
+        return None if given is None else parse_share(given, "max_error")
+
+    @field_validator("max_drop", mode="before")
+    @classmethod
+    def _drop(cls, given: Any) -> float | None:
+        return None if given is None else parse_drop(given, "max_drop")
+
+    @field_validator("allow", "only", "without", mode="before")
+    @classmethod
+    def _ids(cls, given: Any, field: ValidationInfo) -> tuple[str, ...]:
+        return names(given, field.field_name or "")
+
+    @field_validator("device", mode="before")
+    @classmethod
+    def _device(cls, given: Any) -> str:
+        return parse_device(given)
 
     @model_validator(mode="after")
     def _bounded(self) -> Settings:
@@ -131,6 +139,8 @@ class Settings(Record):
 
 def names(given: str | Iterable[str], option: str) -> tuple[str, ...]:
     """``["a", "b,c"]`` or ``"a,b,c"`` as one tuple without repeats. Raises TogiError for what is no text."""
+    if not isinstance(given, Iterable):
+        raise TogiError(f"{option}={given!r} is no name: give ids of techniques as text")
     parts: list[str] = []
     for item in (given,) if isinstance(given, str) else given:
         if not isinstance(item, str):

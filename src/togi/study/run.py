@@ -25,18 +25,8 @@ from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
 
 _SURVEY_TIMEOUT_S = 900.0
-_FLAGS = {
-    "device": "--device",
-    "effort": "--effort",
-    "time_limit_s": "--time-limit",
-    "max_memory_bytes": "--max-memory",
-    "max_error": "--max-error",
-    "max_drop": "--max-drop",
-    "allow": "--allow",
-    "only": "--only",
-    "without": "--without",
-    "seed": "--seed",
-}
+_LIBRARY_ONLY = {"trial_timeout_s", "trial_memory_bytes"}
+"""Settings that the command line does not have."""
 FLEETING_SETTINGS = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without"}
 """Settings that say how much to try, not what a trial shows: a study goes on under others."""
 
@@ -130,11 +120,21 @@ def _verdict(decision: Decision) -> str:
 def _command(subject: str, settings: Settings) -> str:
     """The command line with every setting that is not the default."""
     flags = []
-    for name, flag in _FLAGS.items():
-        value, default = getattr(settings, name), Settings.model_fields[name].get_default(call_default_factory=True)
-        values = value if isinstance(value, tuple) else () if value == default else (value,)
-        flags += [f"{flag} {shlex.quote(str(each))}" for each in values]
+    for name, field in Settings.model_fields.items():
+        if name not in _LIBRARY_ONLY:
+            value, default = getattr(settings, name), field.get_default(call_default_factory=True)
+            values = value if isinstance(value, tuple) else () if value == default else (value,)
+            flags += [f"{flag(name)} {shlex.quote(_said(each))}" for each in values]
     return " ".join(["togi tune", shlex.quote(subject), *flags])
+
+
+def flag(setting: str) -> str:
+    """``--time-limit`` of ``time_limit_s``: the option of the command line without the unit."""
+    return "--" + setting.removesuffix("_s").removesuffix("_bytes").replace("_", "-")
+
+
+def _said(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _trial_memory_bytes(settings: Settings) -> int:

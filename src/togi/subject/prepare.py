@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from togi.core.device import parse_device
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.subject.inputs import Inputs, Subject
@@ -58,10 +59,7 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
 
 
 def _check_device(device: str) -> None:
-    try:
-        kind = torch.device(device)
-    except RuntimeError as error:
-        raise SubjectError(f"'{device}' is no device. Give cpu, cuda or cuda:N.") from error
+    kind = torch.device(parse_device(device))
     if kind.type == "cuda" and not torch.cuda.is_available():
         raise SubjectError(
             f"device {device} was asked for, but torch {torch.__version__} sees no CUDA device here. "

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from togi.core.errors import Refused
+from togi.core.errors import Refused, TogiError
 from togi.core.quantities import first_line
 from togi.core.records import Facts, Outcome, Recipe
 from togi.graph.candidate import Candidate
@@ -109,6 +109,8 @@ def classify(error: BaseException, stage: str) -> Failure:
     if isinstance(cause, Refused):
         return Failure(Outcome.REFUSED, str(cause), where)
     trace = "".join(traceback.format_exception(cause))
+    if isinstance(cause, TogiError):  # written for people already
+        return Failure(Outcome.FAILED, str(cause).rstrip("."), where, traceback=trace)
     if is_out_of_memory(cause):
         return Failure(Outcome.OUT_OF_MEMORY, f"{where} ran out of memory: {first_line(cause)}", where, traceback=trace)
     if isinstance(cause, ModuleNotFoundError) and cause.name and not cause.name.startswith("togi"):

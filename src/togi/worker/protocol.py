@@ -19,7 +19,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from togi.core.errors import SubjectError, TogiError, error_class
-from togi.core.records import Machine, Outcome, Recipe, Record, Scalar
+from togi.core.records import Machine, Outcome, Recipe, Record, Request, Scalar
 from togi.core.user_code import user_traceback
 
 Message = dict[str, Any]
@@ -43,7 +43,7 @@ class SubjectRef(Record):
         return cls(kind=kind, spec=spec, path=tuple(sys.path), cwd=os.getcwd())
 
 
-class ServerConfig(Record):
+class ServerConfig(Request):
     """What a trial server is started with."""
 
     token: str
