@@ -1,4 +1,4 @@
-"""The devices that a subject may run on, by name."""
+"""The names of the devices that a subject may run on."""
 
 from __future__ import annotations
 
