@@ -1,6 +1,7 @@
 import math
 import random
 import statistics
+from fractions import Fraction
 
 import pytest
 from hypothesis import given
@@ -98,3 +99,20 @@ def test_interval_narrows_as_values_come():
     widths = [(lambda i: i.high - i.low)(median_interval(values[:count])) for count in (10, 40, 400)]
     assert widths == sorted(widths, reverse=True)
     assert widths[-1] < 0.05
+
+
+@pytest.mark.parametrize("confidence", [0.5, 0.9, 0.99])
+def test_the_ends_are_the_values_that_the_likelihood_ratio_does_not_reject(confidence):
+    """Against the mixture in exact fractions: s of n below has ratio ``2^n s! (n - s)! / (n + 1)!``."""
+    for count in range(1, 60):
+        values = [float(k) for k in range(1, count + 1)]
+
+        def rejects(below, count=count):
+            ratio = Fraction(
+                2**count * math.factorial(below) * math.factorial(count - below), math.factorial(count + 1)
+            )
+            return ratio >= 1 / (1 - confidence)
+
+        low = next(k for k in range(count + 1) if not rejects(k) or 2 * k >= count)
+        found = median_interval(values, confidence)
+        assert (found.low, found.high) == ((low, count + 1 - low) if low else (-math.inf, math.inf))
