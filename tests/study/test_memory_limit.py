@@ -64,7 +64,9 @@ def workplace(tmp_path: Path) -> Path:
 
 def tune(workplace: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, the study as JSON, standard error."""
-    return togi(workplace, "tune", "wide.py:subject", "--only", "slices", "--time-limit", "90s", *options)
+    return togi(
+        workplace, "tune", "wide.py:subject", "--only", "slices", "--effort", "quick", "--time-limit", "90s", *options
+    )
 
 
 def togi(workplace: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
