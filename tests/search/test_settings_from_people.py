@@ -10,9 +10,10 @@ import torch
 import togi
 from togi.cli.tune import tune as tune_command
 from togi.core.effort import Effort
-from togi.core.errors import TogiError
+from togi.core.errors import SubjectError, TogiError
 from togi.search.settings import Settings
-from togi.study.run import flag
+from togi.study.run import _command, flag
+from togi.techniques.build import classify
 
 NOT_A_SETTING = {
     "subject", "inputs", "out", "force", "report", "json", "journal", "resume", "progress", "metric", "calibration",
@@ -81,3 +82,16 @@ def test_what_is_no_setting_is_refused_in_one_line(given: dict[str, object], sai
     assert said in str(caught.value)
     assert "\n" not in str(caught.value)
     assert "pydantic" not in str(caught.value)
+
+
+def test_a_study_names_the_command_that_repeats_it() -> None:
+    given = Settings(time_limit_s=40.0, max_memory=2**30, allow=("bf16", "int8"), max_error=0.01, trial_timeout_s=9.0)
+    assert _command("a b.py:f", given) == (
+        "togi tune 'a b.py:f' --allow bf16 --allow int8 --time-limit 40 --max-memory 1073741824 --max-error 0.01"
+    )
+    assert _command("timm:resnet18", Settings()) == "togi tune timm:resnet18"
+
+
+def test_an_error_written_for_people_is_the_reason_itself() -> None:
+    assert classify(SubjectError("it does not run on sample 1."), "survey").reason == "it does not run on sample 1"
+    assert classify(RuntimeError("no"), "survey").reason == "survey raised RuntimeError: no"

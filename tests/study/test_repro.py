@@ -57,7 +57,7 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Write]:
     [
         recipe(no_grad={}),
         recipe(fold_batch_norm={}, channels_last={}, openvino={}, no_grad={}, threads={"count": 1}),
-        recipe(onnxruntime={"spinning": False}, inference_mode={}),
+        pytest.param(recipe(onnxruntime={"spinning": False}, inference_mode={}), marks=pytest.mark.thorough),
         recipe(torchscript={"how": "trace", "freeze": True, "optimize": True}, no_grad={}),
     ],
     ids=lambda chosen: chosen.label,
