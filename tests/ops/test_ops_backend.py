@@ -61,7 +61,7 @@ def test_without_a_working_compiler_torch_answers_and_says_why(tmp_path, monkeyp
     assert reason in ops.backend().reason
     assert same(ops.match_boxes(anchors, boxes).box, expected.box)
     monkeypatch.setenv("TOGI_OPS_BACKEND", "native")
-    with pytest.raises(ops.BackendError, match=f"TOGI_OPS_BACKEND=native cannot be had: .*{re.escape(reason)}"):
+    with pytest.raises(ops.BackendError, match=f"TOGI_OPS_BACKEND=native is not available: .*{re.escape(reason)}"):
         ops.match_boxes(anchors, boxes)
 
 

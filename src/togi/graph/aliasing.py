@@ -1,4 +1,4 @@
-"""Which values of a captured graph share memory, and who writes it in place.
+"""Memory sharing and in-place writes among the values of a captured graph.
 
 The graph keeps PyTorch's in-place operations and views, so an edit is safe only where no write comes between. Answers
 are conservative: sharing is assumed where it cannot be excluded.
@@ -7,7 +7,7 @@ are conservative: sharing is assumed where it cannot be excluded.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Any
+from typing import Any, final
 
 from torch import fx
 from torch.fx import Node
@@ -15,47 +15,18 @@ from torch.fx import Node
 from togi.torch_internals.operators import HigherOrderOperator, OpOverload, is_composite, schema_of
 
 FRESH = frozenset(
-    [
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "convolution",
-        "linear",
-        "batch_norm",
-        "layer_norm",
-        "group_norm",
-        "instance_norm",
-        "matmul",
-        "relu6",
-        "selu",
-        "softmax",
-        "log_softmax",
-        "max_pool1d",
-        "max_pool2d",
-        "max_pool3d",
-        "avg_pool1d",
-        "adaptive_avg_pool1d",
-        "adaptive_avg_pool2d",
-        "adaptive_avg_pool3d",
-        "scaled_dot_product_attention",
-        "embedding",
-        "silu",
-        "mish",
-        "cat",
-        "stack",
-        "lstm",
-        "gru",
-        "upsample_nearest2d",
-        "upsample_bilinear2d",
-        "interpolate",
-    ]
+    (
+        "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution linear batch_norm "
+        "layer_norm group_norm instance_norm matmul relu6 selu softmax log_softmax max_pool1d max_pool2d "
+        "max_pool3d avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
+        "scaled_dot_product_attention embedding silu mish cat stack lstm gru upsample_nearest2d "
+        "upsample_bilinear2d interpolate"
+    ).split()
 )
 """Composite operations whose result never shares memory with an input. Their schemas do not say so."""
 
 
+@final
 class MemorySharing:
     """Built once per graph state; an edit makes it stale.
 

@@ -12,19 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.fx import Node
 
 from togi.graph.edit import EditableGraph, arguments, call_name, is_call, same_form, shape
-from togi.graph.linear import Linear, absorbed, affine, linear
+from togi.graph.linear import Linear, absorbed, affine, each, linear
 
 DENSER_AT_MOST = 1.5
 """How many times the branches' multiplications the merged kernel may cost: a 1x3 beside a 3x1 is 1.5."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Branch:
     """``kernel``: ``[out, in / groups, *k]``, or ``[channels, *k]`` where it is ``diagonal`` (one tap set per
@@ -149,8 +150,8 @@ def _average_pool(term: Node) -> Branch | None:
         return None
     given = arguments(term)
     spatial = int(call_name(term).removeprefix("avg_pool")[0])
-    size = _each(given["kernel_size"], spatial)
-    stride, padding = _each(given["stride"] or size, spatial), _each(given["padding"], spatial)
+    size = each(given["kernel_size"], spatial)
+    stride, padding = each(given["stride"] or size, spatial), each(given["padding"], spatial)
     padded = any(padding) and not given["count_include_pad"]
     plain = not given["ceil_mode"] and not given.get("divisor_override") and len(shape(term)) == spatial + 2
     if padded or not plain or not all(type(number) is int for number in (*size, *stride, *padding, shape(term)[1])):
@@ -169,11 +170,6 @@ def _average_pool(term: Node) -> Branch | None:
         diagonal=True,
         cost=kernel.numel(),
     )
-
-
-def _each(value: Any, count: int) -> tuple[Any, ...]:
-    values = tuple(value) if isinstance(value, list | tuple) else (value,)
-    return values * count if len(values) == 1 else values
 
 
 def merged(anchor: Branch, others: Iterable[Branch]) -> Branch | None:

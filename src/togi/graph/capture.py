@@ -10,7 +10,7 @@ on the samples, which is why every captured candidate is verified on inputs of o
 from __future__ import annotations
 
 import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, fx, nn
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
+@final
 class GraphModule(nn.Module):
     """A flat graph (tensors in, tuple of tensors out) that is called like the original. In eval mode."""
 

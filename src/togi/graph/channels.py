@@ -1,5 +1,5 @@
-"""Where the channels of a captured graph go, so that a layer's channels can be padded with zeros without anybody
-noticing.
+"""Follows channels through a captured graph, so that a layer's channels can be padded with zeros without changing any
+output.
 
 A layer's new output channels are zero; pointwise calls, batch norms, pools and depthwise convolutions carry them along
 (as finite numbers), sums and products take both operands with them, concatenations move them; the next dense layer has
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ GROWTH_AT_MOST = 1.5
 """A layer of 3 channels is not padded to 16: the zeros would cost more than the layer."""
 
 
+@final
 @dataclass(frozen=True)
 class Layer:
     """A convolution or linear layer whose weights are constant, as they are stored."""
@@ -65,6 +66,7 @@ def layer(graph: EditableGraph, node: Any) -> Layer | None:
     return Layer(node, given["input"], weight, given.get("groups", 1), name in TRANSPOSED)
 
 
+@final
 @dataclass(frozen=True)
 class Layout:
     """Where the original channels are among ``size`` channels; the others are padding."""
@@ -102,6 +104,7 @@ class Layout:
         return padded
 
 
+@final
 @dataclass
 class Group:
     """Values that are padded together."""

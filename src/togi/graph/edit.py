@@ -1,14 +1,13 @@
 """A captured graph under edit: arguments by name, constants by value, insertion and removal of calls.
 
-The rewrites' shared ground. What the calls mean (convolutions, per-channel arithmetic) is in ``graph_linear``; what
-shares memory is in ``memory_sharing``.
+Used by all rewrites. The meaning of calls as linear algebra is in ``linear``, memory that they share in ``aliasing``.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, fx, nn
@@ -76,6 +75,7 @@ DROPOUTS = tuple(
 )
 
 
+@final
 class EditableGraph:
     """A graph that is being edited. Its calls may be changed freely, its tensors never.
 

@@ -1,4 +1,4 @@
-"""What calls of a captured graph mean as linear algebra: convolutions, linear layers, per-channel scale and shift.
+"""Calls of a captured graph read as linear algebra: convolutions, linear layers, per-channel scale and shift.
 
 All tensors that leave here are float64: folding and merging compute in it and round once, back to the model's dtype.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -96,7 +96,7 @@ def _convolution(graph: EditableGraph, node: Node) -> Linear | None:
     if weights is None or len(shape(node)) != weights[0].dim():  # an unbatched input has no batch dimension
         return None
     spatial = weights[0].dim() - 2
-    stride, dilation = (_each(given[key], spatial) for key in ("stride", "dilation"))
+    stride, dilation = (each(given[key], spatial) for key in ("stride", "dilation"))
     padding = _padding(given["padding"], weights[0].shape[2:], dilation)
     numbers = (*stride, *dilation, *(padding or ()), given["groups"])
     if padding is None or not all(type(number) is int for number in numbers):
@@ -109,7 +109,7 @@ def _convolution(graph: EditableGraph, node: Node) -> Linear | None:
         stride=stride,
         padding=padding,
         dilation=dilation,
-        output_padding=_each(given.get("output_padding", 0), spatial),
+        output_padding=each(given.get("output_padding", 0), spatial),
         groups=given["groups"],
         transposed=transposed,
     )
@@ -126,7 +126,7 @@ def _weights(
     return weight.double(), zeros if bias is None else bias.double()
 
 
-def _each(value: Any, count: int) -> tuple[Any, ...]:
+def each(value: Any, count: int) -> tuple[Any, ...]:
     """One value per spatial dimension: schemas allow one number for all."""
     values = tuple(value) if isinstance(value, Sequence) else (value,)
     return values * count if len(values) == 1 else values
@@ -136,7 +136,7 @@ def _padding(padding: Any, kernel: Sequence[int], dilation: Sequence[int]) -> tu
     if padding == "valid":
         return (0,) * len(kernel)
     if padding != "same":
-        return _each(padding, len(kernel))
+        return each(padding, len(kernel))
     totals = [d * (k - 1) for k, d in zip(kernel, dilation, strict=True)]
     return None if any(total % 2 for total in totals) else tuple(total // 2 for total in totals)
 
@@ -161,6 +161,7 @@ def set_weights(graph: EditableGraph, old: Linear, new: Linear, key: Any = None)
     return True
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Affine:
     """``source * scale + shift`` per channel (float64 ``[channels]``, or ``[1]`` for all) along ``dim``."""

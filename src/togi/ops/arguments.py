@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import final
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ UNDEFINED = ("nan", "zero")
 _ROWS_AT_A_TIME = 1 << 15
 
 
+@final
 class BoxError(TogiError, ValueError):
     """Boxes or options that an operator cannot work with."""
 

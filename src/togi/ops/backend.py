@@ -1,4 +1,4 @@
-"""Which implementation answers on a device, and why.
+"""The choice of the implementation that computes on a device, with its reason.
 
 ``TOGI_OPS_BACKEND`` forces one (``native``, ``triton``, ``tiled``); where the forced one is not available, the call
 fails and says why. Without it: the compiled kernel on the CPU where it can be built, Triton kernels on CUDA devices of
@@ -11,7 +11,7 @@ import importlib
 import importlib.util
 import os
 from dataclasses import dataclass
-from typing import Protocol, cast
+from typing import Protocol, cast, final
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ NAMES = ("auto", "native", "triton", "tiled")
 _LEAST_CAPABILITY = (8, 0)
 
 
+@final
 class BackendError(TogiError):
     """A backend that was asked for and is unknown or cannot run here."""
 
@@ -48,6 +49,7 @@ class Kernels(Protocol):
     def nms(self, planes: Tensor, ends: Tensor, threshold: float, kept: Tensor, /) -> None: ...
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Backend:
     """The implementation that answers, and why it is this one."""
@@ -73,7 +75,7 @@ def backend(device: str | torch.device = "cpu") -> Backend:
         return Backend(name=name, reason=reason)
     if asked == name:
         raise BackendError(
-            f"{VARIABLE}={name} cannot be had: {why_not}. Unset it to compute in tiles of torch instead."
+            f"{VARIABLE}={name} is not available: {why_not}. Unset it to compute in tiles of torch instead."
         )
     return Backend(name="tiled", reason=why_not)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import final
+
 import torch
 from torch import Tensor
 
@@ -16,6 +18,7 @@ class CrossEntropyError(TogiError, ValueError):
     """Shapes, types or options that the loss cannot work with."""
 
 
+@final
 class TargetError(CrossEntropyError, IndexError):
     """A target outside of the vocabulary."""
 

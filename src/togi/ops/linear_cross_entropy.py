@@ -17,7 +17,7 @@ arXiv:2202.08906 (z-loss).
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -285,6 +285,7 @@ _NARROWEST = 512
 """Columns at least, where memory allows: narrower blocks leave a matrix multiplication idle."""
 
 
+@final
 class LogitBlocks:
     """All logits of hidden [N, D] with weight [V, D], a block at a time: every block overwrites the one before."""
 

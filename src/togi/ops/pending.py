@@ -14,7 +14,7 @@ import functools
 import importlib
 from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -28,6 +28,7 @@ _DETECTION = "torchvision.models.detection"
 _MODULES = ("rpn", "roi_heads", "retinanet", "ssd")
 
 
+@final
 class PendingIoU(Tensor):
     """The IoU matrix [N, M] of ``boxes1`` and ``boxes2``, computed by ``iou`` when somebody looks."""
 
@@ -86,6 +87,7 @@ def holders() -> Iterator[Any]:
     yield matchers.SSDMatcher
 
 
+@final
 class _BoxOps(ModuleType):
     """torchvision.ops.boxes as the detection modules see it: with another ``box_iou``. A module, for TorchScript."""
 

@@ -1,4 +1,4 @@
-"""How a module behaves when it is called: random, repeatable, changing its buffers or its inputs, reusing its outputs.
+"""Observes a module in use: random or repeatable, changing its buffers or its inputs, reusing memory of its outputs.
 
 Each is found by calling it a few times on the first sample and comparing bits. Nothing is assumed from class names: a
 dropout whose probability is zero is not random, and a noise layer that nobody knows is.

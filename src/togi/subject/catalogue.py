@@ -1,4 +1,4 @@
-"""Which models timm, torchvision and transformers offer, read from their sources: no import, so no torch.
+"""Names of the models in timm, torchvision and transformers, read from their sources: no import, so no torch.
 
 The lists serve to find a misspelt name at once. Where a package changed its layout and nothing is found, every name
 passes here and the package itself has the last word.

@@ -1,4 +1,4 @@
-"""What a user hands over: a module with example inputs, and how one example is called.
+"""A subject: the user's module with its example inputs, and how it is called with one of them.
 
 A *sample* is a tensor, a tuple of positional arguments, a dict of keyword arguments, or ``Inputs``.
 """
@@ -9,7 +9,7 @@ import copy
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
@@ -22,6 +22,7 @@ Dynamic = Mapping[str, Mapping[int, str] | Sequence[int]]
 """Input name -> dimensions that vary: ``{"input_ids": {0: "batch", 1: "sequence"}}`` or ``{"x": [0]}``."""
 
 
+@final
 @dataclass(frozen=True)
 class Inputs:
     """The arguments of one call: ``module(*args, **kwargs)``."""
@@ -82,6 +83,7 @@ def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
     return value
 
 
+@final
 @dataclass(frozen=True)
 class Subject:
     """What is optimized.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from togi.subject.inputs import Inputs, Subject
 from togi.torch_internals.modules import compiled_original
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Prepared:
     """A subject ready to run."""

@@ -1,4 +1,4 @@
-"""How a call is flattened to tensors and how outputs are rebuilt, as JSON.
+"""Flattens calls to tensors and rebuilds outputs from tensors, by a description that is JSON.
 
 Engines with a file form (ONNX, OpenVINO, exported programs) know flat tensors only. A ``Signature`` records the
 structure around them, so that what togi hands back is called like the original and returns what the original returns.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import SubjectError, nearest
 from togi.core.quantities import a_type
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 
+@final
 class Signature(Record):
     """Inputs and outputs of a module, for all its samples."""
 

@@ -1,4 +1,4 @@
-"""How a subject is named: the forms, their options, and what can be checked without importing torch.
+"""Names of subjects: their forms, their options, and the checks that need no torch.
 
 A name is one of ::
 
@@ -20,7 +20,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, final
 from urllib.parse import parse_qsl
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
@@ -55,6 +55,7 @@ _EXPECTED = (
 )
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Spec:
     """A parsed name. ``target`` is a path, a module or a model's name; ``factory`` is empty except for factories."""

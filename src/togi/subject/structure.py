@@ -1,4 +1,4 @@
-"""Nested values of tensors as JSON: what an argument or an output is made of, and how to build it again from tensors.
+"""The structure of nested values of tensors, as JSON, and nested values built again from tensors.
 
 Structures known: tensors, None, bool, int, float, str, tuple, namedtuple, list, dict, mappings with a class of their
 own (transformers' ModelOutput) and dataclasses. Anything else is ``opaque``: it can be run live but not stored.

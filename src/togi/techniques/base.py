@@ -1,4 +1,4 @@
-"""What a technique is, and what an engine is.
+"""The base classes of techniques and engines.
 
 A technique is one remedy in one file: ``techniques/<stage>/<id>.py`` holds one class, and the class's docstring is its
 published page (``togi explain ID``), with these headings in this order: What it does, When it applies, When it refuses,

@@ -1,10 +1,11 @@
-"""From a recipe to something that can be called: the techniques applied in order to a candidate."""
+"""Applies the techniques of a recipe to a candidate, in order, and classifies what goes wrong."""
 
 from __future__ import annotations
 
 import hashlib
 import traceback
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,7 @@ from togi.techniques import technique
 from togi.torch_internals.modules import forward_hook_counts
 
 
+@final
 class StepFailed(Exception):
     """A technique raised while it was applied: an error, or Refused. ``__cause__`` is what it raised."""
 
@@ -61,6 +63,7 @@ def build(recipe: Recipe, candidate: Candidate) -> Candidate:
     return candidate
 
 
+@final
 class UserModuleChanged(Exception):
     """A technique changed the module it was given instead of a copy."""
 
@@ -89,6 +92,7 @@ def _checksum(tensor: Tensor) -> str:
     return f"{int(words.sum(dtype=torch.int64))},{int(words[::3].sum(dtype=torch.int64))}"
 
 
+@final
 @dataclass(frozen=True)
 class Failure:
     """An exception of a phase, as an outcome."""

@@ -1,11 +1,11 @@
-"""What every technique must fulfil, as checks that raise AssertionError. Ships with togi, for third parties' tests:
+"""Checks that every technique must pass; each raises AssertionError. Ships with togi, for third parties' tests:
 
     from togi.techniques import conformance
 
     def test_my_technique() -> None:
         conformance.check(MyTechnique(), [lambda: conformance.candidate_of(MyModel(), [torch.randn(1, 3, 8, 8)])])
 
-``check`` runs all of them. It judges form and faithfulness on small candidates; speed is never asserted.
+``check`` runs all of them. They look at form and faithfulness on small candidates; speed is never asserted.
 """
 
 from __future__ import annotations

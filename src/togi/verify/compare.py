@@ -13,6 +13,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import final
 
 import torch
 from torch import Tensor
@@ -29,6 +30,7 @@ SPECIAL_TOLERANCE = 1e-3
 """Relative difference allowed at a sentinel: it stands for "minus infinity", its digits mean nothing."""
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Difference:
     """An output against the truth. ``rms`` and ``peak`` are absolute, over ordinary elements; infinite when an element

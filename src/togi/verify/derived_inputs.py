@@ -1,4 +1,4 @@
-"""What a candidate is verified on: the user's samples, and inputs derived from them.
+"""The inputs that a candidate is verified on: the user's samples, and inputs derived from them.
 
 Derived inputs differ in values (so that a result that was traced in, cached, or left over is found out) and in size
 where a dimension is dynamic. They stay within what the samples show: floats within the observed range, integers and

@@ -1,4 +1,4 @@
-"""What callers can see of an output beyond its numbers: structure, dtype, device, shape, strides, shared memory.
+"""Compares outputs in all but their numbers: structure, dtype, device, shape, strides, shared memory.
 
 Each function returns problems (sentences; any makes a candidate wrong) and notes (worth knowing, not wrong).
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ _TENSORS = "truth.safetensors"
 _JSON_LIMIT_BYTES = 256 << 20
 
 
+@final
 class LeafTruth(Record):
     """One output tensor (or input changed in place) of one call of the original."""
 
@@ -47,6 +48,7 @@ class LeafTruth(Record):
     """Eager and the truth agree to the bit: stored once."""
 
 
+@final
 class Answer(Record):
     """What the original does with one input."""
 
@@ -61,6 +63,7 @@ class Answer(Record):
     shares_outputs: tuple[tuple[str, str], ...] = ()
 
 
+@final
 class TruthFacts(Record):
     """All of the truth but the tensors."""
 
@@ -88,6 +91,7 @@ class TruthFacts(Record):
     notes: tuple[str, ...] = ()
 
 
+@final
 @dataclass(frozen=True, kw_only=True)
 class Truth:
     """``truth[a][l]`` and ``eager[a][l]``: dense CPU tensors of answer ``a``, leaf ``l``; the truth in float64 where

@@ -20,6 +20,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import final
 
 SOURCE = Path(__file__).with_name("boxes.cpp")
 NMS_SOURCE = Path(__file__).with_name("nms.cpp")
@@ -38,6 +39,7 @@ FLAGS = (
 _TIMEOUT_S = 180
 
 
+@final
 class KernelUnavailableError(Exception):
     """There is no native kernel here; the message says why. Callers fall back to torch and keep the reason."""
 

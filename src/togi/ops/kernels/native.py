@@ -10,6 +10,7 @@ import ctypes
 import os
 import threading
 from pathlib import Path
+from typing import final
 
 import torch
 from torch import Tensor
@@ -39,6 +40,7 @@ class _View(ctypes.Structure):
     ]
 
 
+@final
 class _Loaded:
     """The library made of ``source``, loaded by the first thread that needs it, or why it cannot be."""
 

@@ -1,1 +1,1 @@
-"""Where subjects come from: files, packages, model zoos, exported programs."""
+"""The sources of subjects: files, packages, model zoos, exported programs."""

@@ -27,7 +27,7 @@ _RETURNS = (
 
 
 def from_factory(spec: Spec) -> Subject:
-    """Import the file or module, call the factory, judge what it returns.
+    """Import the file or module, call the factory, check what it returns.
 
     Raises SubjectError with the user's own file, line and message when their code raises.
     """

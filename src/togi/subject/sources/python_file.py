@@ -1,4 +1,4 @@
-"""What a Python file defines, read from its syntax: names can be checked before anything of the user's code runs."""
+"""The names that a Python file defines, read from its syntax: checked before any of the user's code runs."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ import io
 import pickle
 import warnings
 import zipfile
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import nn
@@ -101,6 +101,7 @@ def _traced(spec: Spec, generator: torch.Generator) -> Inputs | None:
     return Inputs(tuple(inputs)) if isinstance(inputs, list | tuple) and inputs else None
 
 
+@final
 class _TensorForms(pickle.Unpickler):
     """Reads tensors' forms and plain containers. Every name in the file stands for one of the few functions below, so
     that nothing can be called that is not written here."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import json
 import os
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -115,6 +115,7 @@ def example_inputs(spec: Spec, module: Any, seed: int) -> dict[str, Tensor]:
     return maker.inputs()
 
 
+@final
 class _Maker:
     def __init__(self, spec: Spec, module: Any, generator: torch.Generator) -> None:
         self.spec = spec

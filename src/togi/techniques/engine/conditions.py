@@ -1,5 +1,4 @@
-"""What several engines ask of a subject, as refusals with one wording. Each answers None when nothing stands against
-it."""
+"""Conditions that several engines have, each with one wording of its refusal; None where the condition is met."""
 
 from __future__ import annotations
 

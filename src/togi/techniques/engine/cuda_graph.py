@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
+@final
 class CudaGraph(Engine):
     """Record the kernels of one call as a CUDA graph, and replay it.
 

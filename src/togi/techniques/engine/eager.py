@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
+@final
 class Eager(Engine):
     """Run the module as it is, one PyTorch operator after the other.
 

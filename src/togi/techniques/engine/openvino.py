@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
+@final
 class OpenVino(Engine):
     """Run the module in OpenVINO, on the CPU.
 

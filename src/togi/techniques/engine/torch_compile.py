@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
 from togi.core.proven import Proven
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
 
 
+@final
 class TorchCompile(Engine):
     """Compile the module with TorchDynamo and TorchInductor.
 

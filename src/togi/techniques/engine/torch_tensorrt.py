@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.records import Facts
 from togi.techniques.base import Applies, Engine, Options, Package, Refuses
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
+@final
 class TorchTensorRt(Engine):
     """Run the module in TensorRT, through Torch-TensorRT.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
+@final
 class TorchScript(Engine):
     """Run a TorchScript graph of the module.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from togi.core.proven import Proven
 from togi.techniques.layout.innermost_channels import InnermostChannels
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@final
 class ChannelsLast3d(InnermostChannels):
     """Keep three-dimensional activations and weights with the channels innermost in memory.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     import torch
 
 
+@final
 class Bf16(HalfPrecision):
     """Compute in bfloat16: float32's range with 8 bits of precision.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
+@final
 class Bf16OpenVino(Technique):
     """Let OpenVINO compute in bfloat16 where it gains.
 

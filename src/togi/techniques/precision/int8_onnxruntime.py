@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
+@final
 class Int8OnnxRuntime(Technique):
     """Quantize weights and activations to 8 bits for ONNX Runtime.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_forward", "softmax"})
 
 
+@final
 class Int8OpenVino(Technique):
     """Quantize weights and activations to 8 bits for OpenVINO, from calibration inputs (NNCF).
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
 from togi.core.proven import Proven
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
+@final
 class FoldBatchNorm(Technique):
     """Fold batch norms into the convolutions and linear layers beside them.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
 from togi.core.proven import Proven
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
 
 
+@final
 class MergeBranches(Technique):
     """Merge parallel linear branches whose results are only added into one convolution or linear layer.
 
@@ -79,6 +80,7 @@ def merge_sums(graph: EditableGraph) -> dict[Node, int]:
     return {root: merged for root in roots if (merged := _merge_sum(graph, root))}
 
 
+@final
 @dataclass(frozen=True)
 class _Term:
     node: Node

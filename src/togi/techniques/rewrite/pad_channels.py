@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
 from togi.core.proven import Proven
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
+@final
 class PadChannels(Technique):
     """Pad inner channel counts to a multiple of 8 or 16 with zeros.
 

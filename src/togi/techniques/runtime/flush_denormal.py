@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
 from togi.core.proven import Proven
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _DENORMAL = 5e-324
 
 
+@final
 class FlushDenormal(Technique):
     """Treat denormal numbers as zero during a call.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
+@final
 class NoGrad(Technique):
     """Call the module under ``torch.no_grad``.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
 from togi.core.proven import Proven
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
+@final
 class Threads(Technique):
     """Run each call with another number of threads.
 

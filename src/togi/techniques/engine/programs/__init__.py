@@ -1,1 +1,1 @@
-"""What engines make of a candidate. These files import torch and backends; the techniques beside this folder do not."""
+"""The programs that engines make of a candidate. They import torch and backends; the techniques themselves do not."""

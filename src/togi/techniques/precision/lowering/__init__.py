@@ -1,1 +1,1 @@
-"""How precision is lowered, in torch and in engines' own forms. These files import torch and backends."""
+"""Lower precision, in torch and in engines' own forms. These files import torch and backends."""

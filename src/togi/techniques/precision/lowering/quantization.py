@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from torch import Tensor
 
@@ -79,6 +79,7 @@ def _forget_shapes(path: Path) -> None:
     onnx.save(model, path)
 
 
+@final
 class _Reader:
     """Hands out one calibration input after the other (``CalibrationDataReader``)."""
 
