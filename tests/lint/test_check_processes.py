@@ -22,9 +22,10 @@ def tasks(tmp_path: Path) -> list[Task]:
     return made
 
 
-@pytest.fixture
-def two_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture(params=[True, False], ids=["forked", "started"])
+def two_processes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pool, "processes", lambda *_: 2)
+    monkeypatch.setattr(pool, "may_fork", lambda: request.param)
 
 
 def test_few_files_start_no_process() -> None:
@@ -57,7 +58,7 @@ def test_a_process_that_dies_costs_one_file(tasks: list[Task], monkeypatch: pyte
     real = pool.json.dumps
 
     def dumps(request: dict[str, object]) -> str:
-        return "{}" if request["shown"] == "f3.py" else real(request)
+        return "{}" if request.get("shown") == "f3.py" else real(request)
 
     monkeypatch.setattr(pool.json, "dumps", dumps)
     answers = check_all(tasks)
@@ -74,5 +75,21 @@ def test_a_file_that_went_away(tasks: list[Task]) -> None:
 
 @pytest.mark.usefixtures("two_processes")
 def test_without_any_process_the_caller_does_the_work(tasks: list[Task], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse() -> int:
+        raise BlockingIOError("too many processes")
+
+    monkeypatch.setattr(pool.os, "fork", refuse)
     monkeypatch.setattr(pool.sys, "executable", "/nowhere/python")
     assert [len(done.report.findings) for done in check_all(tasks)] == [0, 1] * 6
+
+
+def test_processes_with_threads_or_torch_are_not_forked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pool.sys, "platform", "linux")
+    monkeypatch.setattr(pool.threading, "active_count", lambda: 1)
+    monkeypatch.delitem(pool.sys.modules, "torch", raising=False)
+    assert pool.may_fork()
+    monkeypatch.setattr(pool.threading, "active_count", lambda: 2)
+    assert not pool.may_fork()
+    monkeypatch.setattr(pool.threading, "active_count", lambda: 1)
+    monkeypatch.setitem(pool.sys.modules, "torch", pool)
+    assert not pool.may_fork()

@@ -11,62 +11,19 @@ import html
 import json
 import statistics
 from enum import StrEnum
-from typing import Any, Self
+from typing import Any
 
-from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AliasChoices, Field
 
-from togi.core.display import as_html, as_text
-from togi.core.errors import TogiError
+from togi.core.record import Record as Record  # the base stands apart so that ``togi check`` loads no study
+from togi.core.record import Request as Request
+from togi.core.record import Scalar as Scalar
 
 SCHEMA_VERSION = 1
 """Version of every JSON document and journal that togi writes. Raised when a field changes its meaning or goes away."""
 
-Scalar = bool | int | float | str | None
-
 REFERENCE = "no_grad"
 """The technique that is, alone, the reference of every speed-up: plain eager without autograd."""
-
-
-class Record(BaseModel):
-    """Base of all records: immutable, no unknown fields, compared by value."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=True, ser_json_inf_nan="strings")
-
-    def __str__(self) -> str:
-        return as_text(self) or super().__str__()
-
-    def _repr_html_(self) -> str | None:
-        """For notebooks; None makes them show the fields."""
-        text = as_text(self)
-        return as_html(self) or (f"<pre>{html.escape(text)}</pre>" if text else None)
-
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return self.model_dump_json()
-
-    @classmethod
-    def from_json(cls, text: str | bytes) -> Self:
-        return cls.model_validate_json(text)
-
-
-class Request(Record):
-    """A record that is made of what people give: what is no such value is said in one line, with its name.
-
-    Raises:
-        TogiError: of what a validator says, or that a value is of another type.
-    """
-
-    def __init__(self, **given: Any) -> None:
-        try:
-            super().__init__(**given)
-        except ValidationError as error:
-            first = error.errors()[0]
-            cause = first.get("ctx", {}).get("error")
-            if isinstance(cause, TogiError):
-                raise cause from None
-            name = ".".join(map(str, first["loc"]))
-            said = first["msg"].partition(",")[0]
-            raise TogiError(f"{name}={first['input']!r} cannot be used: {said[:1].lower()}{said[1:]}") from None
 
 
 class Stage(StrEnum):

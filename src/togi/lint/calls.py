@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-from togi.core.records import Record
+from togi.core.record import Record
 from togi.lint.finding import Finding, Table
 from togi.worker.call import ChildCall
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import final
 
-from togi.core.records import Record, Scalar
+from togi.core.record import Record, Scalar
 
 
 @final

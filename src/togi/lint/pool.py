@@ -1,7 +1,8 @@
 """Many files over a few processes. A process that dies takes one file with it, which is reported; the rest goes on.
 
-A process gets one path at a time as a line of JSON, and answers with one line. It is not ``multiprocessing``: it starts
-without torch, without a copy of the caller's threads, and without running the caller's main module again.
+A process gets one path at a time as a line of JSON, and answers with one line. The first ones are forked where that is
+safe, and so start with the rules loaded. Others start anew; it is not ``multiprocessing``, which would run the caller's
+main module again.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Sequence
+import traceback
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, BinaryIO, final
+from typing import IO, Any, NoReturn, final
 
 from togi.lint.cache import cache_key
 from togi.lint.check_file import check_bytes, source_rules
@@ -79,7 +81,9 @@ class _Pool:
             self._waiting.put(number)
 
     def run(self, count: int) -> list[Done]:
-        threads = [threading.Thread(target=self._serve, daemon=True) for _ in range(count)]
+        forked = _forked(count) if may_fork() else []
+        first = [*forked, *[None] * (count - len(forked))]
+        threads = [threading.Thread(target=self._serve, args=(process,), daemon=True) for process in first]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -87,9 +91,8 @@ class _Pool:
         # What is left when no process could be started at all is done here.
         return [done or _here(task) for done, task in zip(self._done, self._tasks, strict=True)]
 
-    def _serve(self) -> None:
+    def _serve(self, process: _Process | None) -> None:
         """One thread per process: hand over a file, wait for its answer, take the next."""
-        process: subprocess.Popen[bytes] | None = None
         try:
             while True:
                 number = self._waiting.get_nowait()
@@ -104,31 +107,85 @@ class _Pool:
                 _stop(process)
 
 
-def _start() -> subprocess.Popen[bytes]:
+@final
+@dataclass(frozen=True)
+class _Process:
+    requests: IO[bytes]
+    answers: IO[bytes]
+    wait: Callable[[], int]
+    """Until it has ended; its exit code, negative where a signal ended it."""
+
+
+def may_fork() -> bool:
+    """A copy of a process with threads (also those of torch) could wait forever for a lock that one of them held."""
+    return sys.platform == "linux" and threading.active_count() == 1 and "torch" not in sys.modules
+
+
+def _forked(count: int) -> list[_Process]:
+    source_rules()  # loaded once, for all of them
+    started: list[_Process] = []
+    with suppress(OSError):  # as many as the machine allows
+        while len(started) < count:
+            started.append(_fork(started))
+    return started
+
+
+def _fork(others: Sequence[_Process]) -> _Process:
+    """Raises OSError where no process can be started."""
+    (asked, ask), (told, tell) = os.pipe(), os.pipe()
+    try:
+        pid = os.fork()
+    except OSError:
+        for end in (asked, ask, told, tell):
+            os.close(end)
+        raise
+    if pid == 0:
+        _be_child(asked, tell, [ask, told, *(end.fileno() for one in others for end in (one.requests, one.answers))])
+    os.close(asked)
+    os.close(tell)
+    requests, answers = open(ask, "wb"), open(told, "rb")  # noqa: SIM115 (``_stop`` closes them)
+    return _Process(requests, answers, lambda: os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+
+
+def _be_child(asked: int, tell: int, of_caller: Sequence[int]) -> NoReturn:
+    """Never returns into the caller's code, whose buffers and exit handlers are not the child's."""
+    code = 1
+    try:
+        for end in of_caller:
+            os.close(end)  # else another process would never see the end of its input
+        with open(asked, "rb") as requests, open(tell, "wb") as answers:
+            answer_requests(requests, answers)
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _start() -> _Process:
     # The caller's import path behind the interpreter's own: the same togi is found, and a json.py of the user's, in a
     # folder that the caller has put first, is not. For the same reason -P: not the working directory.
-    code = f"import sys; sys.path += {sys.path!r}; from togi.lint.pool import answer_requests; answer_requests()"
-    return subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-
-
-def _stop(process: subprocess.Popen[bytes]) -> None:
+    code = f"import sys; sys.path += {sys.path!r}; from togi.lint.pool import answer_on_standard_streams as a; a()"
+    process = subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
+    return _Process(process.stdin, process.stdout, process.wait)
+
+
+def _stop(process: _Process) -> int:
     with suppress(OSError):  # of a dead process; what it did not read does not matter
-        process.stdin.close()
-    process.stdout.close()
-    process.wait()
+        process.requests.close()
+    process.answers.close()
+    return process.wait()
 
 
-def _ask(process: subprocess.Popen[bytes], task: Task) -> Done | None:
+def _ask(process: _Process, task: Task) -> Done | None:
     """None when the process is gone."""
-    assert process.stdin is not None
-    assert process.stdout is not None
     request = {"path": task.path, "shown": task.shown, "hot": task.hot}
     try:
-        process.stdin.write(json.dumps(request).encode() + b"\n")
-        process.stdin.flush()
-        answer = process.stdout.readline()
+        process.requests.write(json.dumps(request).encode() + b"\n")
+        process.requests.flush()
+        answer = process.answers.readline()
     except OSError:
         return None
     return _read(json.loads(answer), task) if answer.endswith(b"\n") else None
@@ -140,26 +197,31 @@ def _read(answer: dict[str, Any], task: Task) -> Done:
     return Done(bytes.fromhex(answer["key"]), FileReport.model_validate_json(answer["report"]))
 
 
-def _died(process: subprocess.Popen[bytes], task: Task) -> Done:
-    _stop(process)
-    message = f"the process that checked it died (exit code {process.returncode}): exclude it if it was generated"
+def _died(process: _Process, task: Task) -> Done:
+    message = f"the process that checked it died (exit code {_stop(process)}): exclude it if it was generated"
     return Done(None, FileReport(problems=(Problem(path=task.shown, message=message),)))
 
 
-def answer_requests() -> None:
-    """The child: check what standard input names until it closes."""
+def answer_on_standard_streams() -> None:
+    """A child that was started anew."""
+    answers = sys.stdout.buffer
+    sys.stdout = sys.stderr  # what anything prints does not disturb the answers
+    answer_requests(sys.stdin.buffer, answers)
+
+
+def answer_requests(requests: IO[bytes], answers: IO[bytes]) -> None:
+    """The child: check what each line of ``requests`` names until it ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller was interrupted too, and closes our input
     gc.disable()  # trees are full of cycles and short-lived: scanning them repeatedly costs a third of the time
     source_rules()
-    answers = sys.stdout.buffer
-    sys.stdout = sys.stderr  # what anything prints does not disturb the answers
-    for number, line in enumerate(sys.stdin.buffer, start=1):
+    gc.freeze()  # what is loaded stays, and need not be looked at again
+    for number, line in enumerate(requests, start=1):
         _answer(json.loads(line), answers)
         if number % _COLLECT_EVERY == 0:
             gc.collect()
 
 
-def _answer(request: dict[str, Any], answers: BinaryIO) -> None:
+def _answer(request: dict[str, Any], answers: IO[bytes]) -> None:
     try:
         with open(request["path"], "rb") as file:
             data = file.read()

@@ -11,8 +11,8 @@ import ast
 from collections.abc import Callable
 
 from togi.lint.source.definitions import Callers, Classes
-from togi.lint.source.hints import guessed
-from togi.lint.source.names import Names
+from togi.lint.source.hints import guessed, named
+from togi.lint.source.names import BUILTINS, Names
 from togi.lint.source.tree import FUNCTIONS, Function, Scope, Tree
 from togi.lint.source.value import UNKNOWN, Kind, Value, join
 
@@ -44,9 +44,39 @@ class Flow:
 
     def value(self, node: ast.AST) -> Value:
         """The value of the expression ``node``."""
-        if node not in self.values:
-            self.ensure(self.tree.scope(node))
+        found = self.values.get(node)
+        if found is not None:
+            return found
+        scope = self.tree.scope(node)
+        if isinstance(node, ast.Name) and (node.id in scope.bindings or node.id in scope.foreign):
+            settled = None
+        else:
+            settled = self.settled(node, scope)
+        if settled is not None:
+            return settled
+        self.ensure(scope)
         return self.values.get(node, UNKNOWN)
+
+    def settled(self, node: ast.AST, scope: Scope) -> Value | None:
+        """The value of a name that ``scope`` leaves as it is, where nothing need be interpreted to know it: of an
+        import, a builtin, or a function or class that the file defines outside ``scope``."""
+        name = self.names.qualified(node, scope)
+        if not isinstance(node, ast.Name):
+            return named(name) if name is not None else None
+        holder = self.names.holder(node.id, scope)
+        if holder is None:
+            return Value(Kind.FUNCTION, qualified=node.id) if node.id in BUILTINS else guessed(node.id)
+        if name is not None:
+            return named(name)
+        return self._defined(holder, node.id) if holder is not scope else None
+
+    def _defined(self, holder: Scope, name: str) -> Value | None:
+        for node in holder.bindings[name]:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                return Value(Kind.FUNCTION, definition=node)
+            if isinstance(node, ast.ClassDef):
+                return Value(Kind.CLASS, definition=node)
+        return None
 
     def ensure(self, scope: Scope) -> None:
         """Interpret ``scope``, its callers first (they know what it is passed)."""
@@ -84,11 +114,9 @@ class Flow:
 
     def outer(self, holder: Scope, name: str) -> Value:
         """The value of ``name`` as seen from inside a function below ``holder``."""
-        for node in holder.bindings[name]:
-            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-                return Value(Kind.FUNCTION, definition=node)
-            if isinstance(node, ast.ClassDef):
-                return Value(Kind.CLASS, definition=node)
+        defined = self._defined(holder, name)
+        if defined is not None:
+            return defined
         self.ensure(holder)
         found = self.bound.get((holder, name), UNKNOWN)
         return found if found.kind is not Kind.UNKNOWN else guessed(name)

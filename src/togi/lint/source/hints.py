@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 
 from togi.lint.source import torch_api
-from togi.lint.source.value import UNKNOWN, Kind, Value
+from togi.lint.source.value import NONE, NUMBER, UNKNOWN, Kind, Value
 
 _MODELS = re.compile(
     r"^_?((\w+_)?(model|net|network|backbone|encoder|decoder|discriminator|generator|classifier|unet|vae|teacher|student|policy|actor|critic)"
@@ -42,6 +42,18 @@ def guessed(name: str) -> Value:
     if _NUMBERS.match(name):
         return Value(Kind.NUMBER, certain=False)
     return UNKNOWN
+
+
+def named(name: str) -> Value:
+    """What the imported ``name`` is."""
+    package, _, last = name.rpartition(".")
+    if package == "torch" and last in torch_api.DTYPES:
+        return Value(Kind.DTYPE, dtype=torch_api.DTYPE_NAMES.get(last, last))
+    if package == "numpy" and last in ("pi", "e", "inf", "nan", "newaxis", "euler_gamma"):
+        return NUMBER if last != "newaxis" else NONE
+    if package == "math" and last in ("pi", "e", "inf", "nan", "tau"):
+        return NUMBER
+    return Value(Kind.CLASS if last[:1].isupper() else Kind.FUNCTION, qualified=name)
 
 
 def guessed_result(name: str) -> Value:

@@ -53,7 +53,7 @@ class BranchOnTensor(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         reported: set[int] = set()
         for node, tested, what in _tests(source):
-            if isinstance(tested, ast.Constant | ast.JoinedStr) or id(tested) in reported:
+            if id(tested) in reported or _is_of_python(tested):
                 continue
             hot = source.hot(node)
             if hot is None:
@@ -65,6 +65,15 @@ class BranchOnTensor(SourceRule):
                 if what == "for over":
                     message = f"going through {excerpt(tested, 40)} in Python launches kernels for every element"
                 yield source.finding(self.id, tested, message, _remedy(what), evidence=evidence_of(value, hot))
+
+
+def _is_of_python(node: ast.expr) -> bool:
+    """A truth value that Python has without asking a tensor: most tests are such ones, and need no interpretation."""
+    if isinstance(node, ast.Compare):
+        return any(isinstance(op, ast.Is | ast.IsNot | ast.In | ast.NotIn) for op in node.ops)
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
+        return node.func.id in ("isinstance", "hasattr", "len", "callable", "issubclass")
+    return isinstance(node, ast.Constant | ast.JoinedStr)
 
 
 def _device_tensor(value: Value) -> Value | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from togi.lint.source import torch_api
-from togi.lint.source.hints import guessed
+from togi.lint.source.hints import guessed, named
 from togi.lint.source.interpreter.state import State, key, narrow
 from togi.lint.source.interpreter.torch_objects import (
     module_attribute,
@@ -16,7 +16,6 @@ from togi.lint.source.interpreter.torch_objects import (
     tensor_comparison,
     tensor_operation,
 )
-from togi.lint.source.names import BUILTINS
 from togi.lint.source.tree import FUNCTIONS
 from togi.lint.source.value import (
     ARRAY,
@@ -66,30 +65,13 @@ def _literal(value: str | int | float | complex) -> Value:
 
 
 def _name(state: State, node: ast.Name) -> Value:
-    found = state.env.get(node.id)
+    found = state.env.get(node.id) or state.flow.settled(node, state.scope)
     if found is not None:
         return found
     holder = state.flow.names.holder(node.id, state.scope)
-    if holder is None:
-        return Value(Kind.FUNCTION, qualified=node.id) if node.id in BUILTINS else guessed(node.id)
-    imported = state.flow.names.imported(node.id, state.scope)
-    if imported is not None:
-        return named(imported)
-    if holder is state.scope and isinstance(holder.node, FUNCTIONS):
+    if holder is None or (holder is state.scope and isinstance(holder.node, FUNCTIONS)):
         return UNKNOWN
     return state.flow.outer(holder, node.id)
-
-
-def named(name: str) -> Value:
-    """What the imported ``name`` is."""
-    package, _, last = name.rpartition(".")
-    if package == "torch" and last in torch_api.DTYPES:
-        return Value(Kind.DTYPE, dtype=torch_api.DTYPE_NAMES.get(last, last))
-    if package == "numpy" and last in ("pi", "e", "inf", "nan", "newaxis", "euler_gamma"):
-        return NUMBER if last != "newaxis" else NONE
-    if package == "math" and last in ("pi", "e", "inf", "nan", "tau"):
-        return NUMBER
-    return Value(Kind.CLASS if last[:1].isupper() else Kind.FUNCTION, qualified=name)
 
 
 def _attribute(state: State, node: ast.Attribute) -> Value:

@@ -1,0 +1,61 @@
+"""The base of all records: frozen, and JSON between processes, in journals and in ``--json`` output."""
+
+from __future__ import annotations
+
+import html
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from togi.core.display import as_html, as_text
+from togi.core.errors import TogiError
+
+Scalar = bool | int | float | str | None
+
+
+class Record(BaseModel):
+    """Base of all records: immutable, no unknown fields, compared by value."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=True,
+        ser_json_inf_nan="strings",
+        defer_build=True,  # on first use: a command uses few of the records that it imports
+    )
+
+    def __str__(self) -> str:
+        return as_text(self) or super().__str__()
+
+    def _repr_html_(self) -> str | None:
+        """For notebooks; None makes them show the fields."""
+        text = as_text(self)
+        return as_html(self) or (f"<pre>{html.escape(text)}</pre>" if text else None)
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return self.model_dump_json()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        return cls.model_validate_json(text)
+
+
+class Request(Record):
+    """A record that is made of what people give: what is no such value is said in one line, with its name.
+
+    Raises:
+        TogiError: of what a validator says, or that a value is of another type.
+    """
+
+    def __init__(self, **given: Any) -> None:
+        try:
+            super().__init__(**given)
+        except ValidationError as error:
+            first = error.errors()[0]
+            cause = first.get("ctx", {}).get("error")
+            if isinstance(cause, TogiError):
+                raise cause from None
+            name = ".".join(map(str, first["loc"]))
+            said = first["msg"].partition(",")[0]
+            raise TogiError(f"{name}={first['input']!r} cannot be used: {said[:1].lower()}{said[1:]}") from None
