@@ -7,7 +7,6 @@ here and nothing in here is ever a tensor, a module or a pickle. Units stand in 
 from __future__ import annotations
 
 import hashlib
-import html
 import json
 import statistics
 from enum import StrEnum
