@@ -123,6 +123,28 @@ def test_neighbours_differ_in_one_factor_and_bring_what_is_needed() -> None:
     assert all(len(r.techniques & {"no_grad", "inference_mode"}) == 1 for r in space.neighbours(Recipe()))
 
 
+def test_what_a_needed_engine_brings_leaves_the_rest_as_it_was() -> None:
+    space = Space.of(CONVOLUTIONAL, EVERY, family())
+    every = set(space.recipes())
+    start = next(r for r in every if r.techniques == {"fold", "channels_last", "onnx", "threads", "no_grad"})
+    neighbours = list(space.neighbours(start))
+    assert set(neighbours) <= every
+    assert all(len({*r.choices} - {*start.choices}) <= 2 for r in neighbours)
+    assert all(len({*start.choices} - {*r.choices}) <= 1 for r in neighbours)
+    quantized = {r for r in neighbours if r.find("int8")}
+    assert {r.techniques for r in quantized} == {
+        frozenset({"fold", "channels_last", "int8", "vino", "threads", "no_grad"})
+    }
+
+
+def test_features_hold_how_much_each_usually_matters() -> None:
+    space = Space.of(CONVOLUTIONAL, EVERY, family())
+    recipe = next(r for r in space.recipes() if r.techniques == {"channels_last", "onnx", "no_grad"})
+    spreads = [0.6, 0.25, 0.25 * 0.8, 0.25 * 0.3, 0.04, 0.04 * 0.8, 0.04 * 0.3]
+    assert list(space.features(recipe).spreads) == pytest.approx(spreads)
+    assert space.features(recipe).variance == pytest.approx(sum(spread**2 for spread in spreads))
+
+
 def test_no_reference_no_search() -> None:
     with pytest.raises(TogiError, match="no_grad"):
         Space([])
