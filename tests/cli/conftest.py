@@ -1,6 +1,42 @@
+"""Commands in this process, for tests to which the child is not the point: a child takes seconds to import torch."""
+
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any, Self
+
+import pytest
+
+from togi.worker import call
+from togi.worker.protocol import SubjectRef
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "render"))
+
+
+class PoolOfThisProcess:
+    """Answers as a child would, with the functions that the child has for it."""
+
+    def __init__(self, subject: SubjectRef, _machine: object, **_options: object) -> None:
+        from togi.worker.server import load_subject
+
+        self.subject = load_subject(subject)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def call(self, function: str, request: dict[str, Any], _limits: object, _on_phase: Callable[..., None]) -> Any:
+        from togi.worker.child import _call
+        from togi.worker.protocol import Job
+
+        return _call(Job(kind="call", log="", function=function, request=request), self.subject)
+
+
+@pytest.fixture
+def in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Calls of ``togi.worker.call`` run here; what a child is for (crashes, limits) is not tested then."""
+    monkeypatch.setattr(call, "WorkerPool", PoolOfThisProcess)

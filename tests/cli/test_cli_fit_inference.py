@@ -29,6 +29,7 @@ def file(tmp_path: Path) -> str:
     return f"{tmp_path / 'wide_net.py'}:wide"
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_plan_is_written_and_applies(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plan.json"
     assert run(["fit", file, "--inference", "--memory", "3MiB", "--out", str(out)]) == 0
@@ -46,8 +47,9 @@ def test_plan_is_written_and_applies(file: str, tmp_path: Path, capsys: pytest.C
     assert "forward" not in vars(module)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_json_and_exit_code_when_nothing_fits(file: str, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["fit", file, "--inference", "--memory", "1KiB", "--json"]) == 1
+    assert run(["fit", file, "--inference", "--memory", "1KiB", "--json", "--time-limit", "4s"]) == 1
     found = json.loads(capsys.readouterr().out)
     assert found["fits"] is False
     assert found["train"] is False

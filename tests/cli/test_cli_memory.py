@@ -39,6 +39,7 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "memory_subject.py")
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_text_json_and_report(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     page = tmp_path / "memory.html"
     assert run(["memory", f"{file}:subject", "--train", "--optimizer", "adam", "--report", str(page)]) == 0
@@ -53,6 +54,7 @@ def test_text_json_and_report(file: str, tmp_path: Path, capsys: pytest.CaptureF
     assert sum(holding["bytes"] for holding in document["holdings"]) == document["peak_bytes"]
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_difference_of_two_runs_and_the_gate(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["memory", f"{file}:subject", "--json"]) == 0
     earlier = tmp_path / "earlier.json"
@@ -68,6 +70,7 @@ def test_difference_of_two_runs_and_the_gate(file: str, tmp_path: Path, capsys: 
     assert module["0"]["after_bytes"] - module["0"]["before_bytes"] >= weights
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("factory", "options", "said"),
     [
@@ -75,17 +78,21 @@ def test_difference_of_two_runs_and_the_gate(file: str, tmp_path: Path, capsys: 
         ("subject", ["--optimizer", "adam"], "add --train"),
         ("subject", ["--train", "--optimizer", "adan"], "did you mean 'adam'"),
         ("subject", ["--dtype", "bf61"], "did you mean 'bf16'"),
-        ("breaks", [], "no forward today"),
         ("subject", ["--against", "nowhere.json"], "togi memory SUBJECT --json > FILE"),
         ("subject", ["--against", __file__], "is no account of this version"),
     ],
-    ids=["frozen", "no-train", "optimizer", "dtype", "breaks", "no-file", "no-account"],
+    ids=["frozen", "no-train", "optimizer", "dtype", "no-file", "no-account"],
 )
 def test_bad_input_is_explained(
     file: str, factory: str, options: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["memory", f"{file}:{factory}", *options]) == 2
     assert said in " ".join(capsys.readouterr().err.split())
+
+
+def test_what_the_subject_raises_in_the_child_is_shown(file: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["memory", f"{file}:breaks"]) == 2
+    assert "no forward today" in " ".join(capsys.readouterr().err.split())
 
 
 def test_parent_imports_no_torch(file: str) -> None:

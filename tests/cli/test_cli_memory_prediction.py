@@ -9,6 +9,8 @@ import pytest
 
 from togi.cli.app import run
 
+pytestmark = pytest.mark.usefixtures("in_this_process")
+
 SUBJECT = """
 import torch
 from torch import nn

@@ -62,8 +62,7 @@ ENDS = {
 }
 
 
-@settings(max_examples=40, deadline=None, derandomize=True)
-@given(
+COMPOSED = given(
     pair=st.sampled_from(sorted(PAIRS)),
     steps=st.lists(st.sampled_from(sorted(STEPS)), max_size=3),
     end=st.sampled_from(sorted(ENDS)),
@@ -71,7 +70,22 @@ ENDS = {
     sizes=st.tuples(st.integers(150, 260), st.integers(150, 260)),
     seed=st.integers(0, 1000),
 )
+
+
+@settings(max_examples=15, deadline=None, derandomize=True)
+@COMPOSED
 def test_a_composed_function_is_the_plain_one_within_its_budget(pair, steps, end, dim, sizes, seed):
+    _check_composed(pair, steps, end, dim, sizes, seed)
+
+
+@pytest.mark.thorough
+@settings(max_examples=100, deadline=None)
+@COMPOSED
+def test_many_composed_functions_are_the_plain_ones_within_their_budgets(pair, steps, end, dim, sizes, seed):
+    _check_composed(pair, steps, end, dim, sizes, seed)
+
+
+def _check_composed(pair, steps, end, dim, sizes, seed):
     def function(x, y):
         matrix = PAIRS[pair](x, y)
         for step in steps:
@@ -96,8 +110,17 @@ def test_a_composed_function_is_the_plain_one_within_its_budget(pair, steps, end
         assert (torch_allocator_peak_bytes(lambda: call(x, y)) or 0) <= budget
 
 
-@pytest.mark.parametrize("end", ["sum", "mean", "max", "logsumexp", "topk", "norm", "both", "all"])
-@pytest.mark.parametrize("dim", [0, 1])
+DIFFERENTIATED = ("sum", "mean", "max", "logsumexp", "topk", "norm", "both", "all")
+
+
+@pytest.mark.parametrize(
+    ("end", "dim"),
+    [
+        pytest.param(end, dim, marks=() if (at + dim) % 2 else pytest.mark.thorough)
+        for at, end in enumerate(DIFFERENTIATED)
+        for dim in (0, 1)
+    ],
+)
 def test_gradients_against_finite_differences(end, dim):
     def function(x, y):
         return ENDS[end](torch.exp(-((x[:, None] - y[None]) ** 2).sum(-1)) * y[:, 0], dim)

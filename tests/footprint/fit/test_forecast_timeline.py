@@ -63,9 +63,25 @@ def _booked(name: str, choice: Choice) -> int:
     return ledger.peak_bytes
 
 
-@settings(max_examples=60, deadline=None)
-@given(st.sampled_from([*LARGE, "attention", "twice", "embedding", "blocks"]), st.integers(0, 10**6), st.floats(0, 1))
+CHOICES = given(
+    st.sampled_from([*LARGE, "attention", "twice", "embedding", "blocks"]), st.integers(0, 10**6), st.floats(0, 1)
+)
+
+
+@settings(max_examples=20, deadline=None)
+@CHOICES
 def test_a_forecast_is_what_is_booked(name: str, seed: int, share: float) -> None:
+    _check_forecast(name, seed, share)
+
+
+@pytest.mark.thorough
+@settings(max_examples=150, deadline=None)
+@CHOICES
+def test_many_forecasts_are_what_is_booked(name: str, seed: int, share: float) -> None:
+    _check_forecast(name, seed, share)
+
+
+def _check_forecast(name: str, seed: int, share: float) -> None:
     line, dice = _timeline(name), random.Random(seed)
     results = [result for result in line.results if not result.overwritten]
     dropped = frozenset(r.key for r in results if r.saved and dice.random() < share)

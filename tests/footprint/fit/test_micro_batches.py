@@ -49,7 +49,7 @@ def test_parts_make_the_whole(rows: int, share: float) -> None:
     assert all(piece.kwargs["scale"].dim() == 0 for piece in pieces)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(rows=st.integers(2, 9), parts=st.integers(1, 9), seed=st.integers(0, 50))
 def test_gradients_are_those_of_the_whole_batch(rows: int, parts: int, seed: int) -> None:
     torch.manual_seed(seed)
@@ -252,17 +252,17 @@ def test_a_step_in_parts_stands_in_for_the_step() -> None:
 
 def test_the_peak_falls_in_proportion() -> None:
     torch.manual_seed(0)
-    layers = [layer for _ in range(8) for layer in (nn.Linear(32, 32), nn.GELU())]
+    layers = [layer for _ in range(4) for layer in (nn.Linear(32, 32), nn.GELU())]
     module = nn.Sequential(*layers)
-    step = _step(module, torch.randn(4096, 32))
+    step = _step(module, torch.randn(2048, 32))
     peaks = {}
-    for parts in (1, 2, 4, 8):
+    for parts in (1, 2, 8):
         run = accumulated(step, parts)
         run.run()
         peaks[parts] = torch_allocator_peak_bytes(run.run)
     assert peaks[1] is not None
     gradients = sum(p.nbytes for p in module.parameters())
-    for parts in (2, 4, 8):
+    for parts in (2, 8):
         peak = peaks[parts]
         assert peak is not None
         assert peak - gradients <= 1.1 * (peaks[1] - gradients) / parts + gradients  # two gradients for a moment

@@ -41,7 +41,7 @@ def _temporaries(optimizer: torch.optim.Optimizer) -> int:
     return torch_allocator_peak_bytes(again) or 0
 
 
-@pytest.mark.parametrize("kind", [torch.optim.Adam, torch.optim.AdamW])
+@pytest.mark.parametrize("kind", [torch.optim.Adam, pytest.param(torch.optim.AdamW, marks=pytest.mark.thorough)])
 def test_foreach_is_told_what_it_costs(kind: Any) -> None:
     step = _step(lambda parameters: kind(parameters, foreach=True))
     fused, adafactor = advise(step)

@@ -54,9 +54,20 @@ def test_everything_at_once(name: str, action: Action) -> None:
     assert proof.gradients == len(reference.gradients) > 0
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.sampled_from(sorted(STEPS)), st.data())
 def test_any_combination(name: str, data: st.DataObject) -> None:
+    _check_combination(name, data)
+
+
+@pytest.mark.thorough
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(sorted(STEPS)), st.data())
+def test_any_of_many_combinations(name: str, data: st.DataObject) -> None:
+    _check_combination(name, data)
+
+
+def _check_combination(name: str, data: st.DataObject) -> None:
     step, reference, keys = _known(name)
     actions = {key: data.draw(st.sampled_from((None, *EXACT)), key) for key in keys}
     proof = compare(reference, _under(step, {key: action for key, action in actions.items() if action}))

@@ -29,16 +29,16 @@ def _step(module: nn.Module, *args: Any, optimizer: Any = "none") -> Step:
     return make_step(Subject(module.train(), args), train=True, optimizer=optimizer)
 
 
-@pytest.mark.parametrize("optimizer", ["none", "adam"])
+@pytest.mark.parametrize("optimizer", [pytest.param("none", marks=pytest.mark.thorough), "adam"])
 def test_budgets_are_kept_and_proven(optimizer: str) -> None:
-    step = _step(nn.Sequential(*[_block() for _ in range(6)]), torch.randn(4, 16, 32, 32), optimizer=optimizer)
+    step = _step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(4, 16, 16, 16), optimizer=optimizer)
     weights = {name: value.clone() for name, value in step.module.state_dict().items()}
     planner = TrainingPlanner(step)
     plain = planner.plan(1 << 40, timed=False)
     assert plain.fits
     assert not plain.plan.policies
     last_ms = 0.0
-    for share in (0.8, 0.6):
+    for share in (0.9, 0.75):
         found = planner.plan(int(share * plain.chosen.peak_bytes), timed=False)
         assert found.fits
         assert found.chosen.peak_bytes <= found.budget_bytes
@@ -59,20 +59,16 @@ def _run(step: Step) -> None:
     outcome_of(step)
 
 
-def test_a_budget_that_cannot_be_met_says_the_least_that_can() -> None:
+def test_a_budget_that_cannot_be_met_says_the_least_that_can_and_what_no_plan_lowers() -> None:
     found = fit_training(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
     assert not found.fits
     assert found.plan.policies
     assert found.chosen.peak_bytes < found.plain.peak_bytes
     assert found.static_bytes > 1000
     assert found.proof.exact
-
-
-def test_simulated_peaks_are_the_allocators() -> None:
-    step = _step(nn.Sequential(*[_block() for _ in range(4)]), torch.randn(4, 16, 32, 32))
-    found = fit_training(step, 1)
-    lowest = min(point.peak_bytes for point in found.front)
-    assert found.chosen.peak_bytes == pytest.approx(lowest, rel=0.01)
+    assert any(note.startswith("At that floor") and "aten." in note for note in found.notes)
+    simulated = min(point.peak_bytes for point in found.front)
+    assert found.chosen.peak_bytes == pytest.approx(simulated, rel=0.01)
 
 
 class PythonsDice(nn.Module):
@@ -132,15 +128,10 @@ def test_code_that_forbids_hooks_is_named() -> None:
 
 
 def test_inputs_that_are_written_into() -> None:
-    layers = [part for _ in range(6) for part in (nn.Linear(32, 32), WritesIntoInput())]
+    layers = [part for _ in range(3) for part in (nn.Linear(32, 32), WritesIntoInput())]
     found = fit_training(_step(nn.Sequential(*layers), torch.randn(256, 32)), 1000)
     assert found.plan.policies
     assert found.proof.exact, found.proof.differences
-
-
-def test_what_no_plan_lowers_is_named() -> None:
-    found = fit_training(_step(nn.Sequential(*[_block() for _ in range(3)]), torch.randn(2, 16, 16, 16)), 1000)
-    assert any(note.startswith("At that floor") and "aten." in note for note in found.notes)
 
 
 def test_a_step_that_does_not_fit_a_frozen_part_or_a_model_of_one_operation() -> None:
@@ -171,7 +162,7 @@ def test_shared_modules_lstm_and_values_that_decide() -> None:
         train=True,
         loss=mean_of_outputs,
     )
-    found = fit_training(step, 1)
+    found = fit_training(step, 1, time_limit_s=8)
     assert any("fake tensors" in note for note in found.notes)
     assert found.plan.policies
     assert found.proof.exact, found.proof.differences
@@ -179,8 +170,8 @@ def test_shared_modules_lstm_and_values_that_decide() -> None:
 
 def test_approximate_only_when_allowed() -> None:
     torch.manual_seed(0)
-    layers = [nn.Sequential(nn.Linear(64, 64), nn.GELU()) for _ in range(8)]
-    step = _step(nn.Sequential(*layers), torch.randn(512, 64))
+    layers = [nn.Sequential(nn.Linear(32, 32), nn.GELU()) for _ in range(3)]
+    step = _step(nn.Sequential(*layers), torch.randn(512, 32))
     exact = fit_training(step, 1)
     assert all(one.action is not Action.NARROW for one in exact.plan.policies)
     found = TrainingPlanner(step, allow_approximate=True).plan(int(exact.plain.peak_bytes * 0.8), timed=False)
@@ -204,5 +195,5 @@ def test_micro_batches_come_last_and_are_refused_for_batch_norm() -> None:
     loss = found.plan.apply(step.module) and found.plan.backward(step.module, step.sample, step.loss)
     assert torch.isfinite(loss)
     found.plan.remove()
-    found = fit_training(_step(nn.Sequential(_block(), _block()), torch.randn(4, 16, 8, 8)), 1, allow_approximate=True)
+    found = fit_training(_step(_block(), torch.randn(4, 16, 8, 8)), 1, allow_approximate=True)
     assert any("Not in micro-batches" in note and "statistics of the batch" in note for note in found.notes)

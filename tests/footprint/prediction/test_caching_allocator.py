@@ -52,13 +52,13 @@ def check(allocator: CachingAllocator) -> None:
 
 
 @given(histories())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=60, deadline=None)
 def test_blocks_never_overlap_and_free_neighbours_are_joined(steps: list[tuple[str, int, int]]) -> None:
     play(steps)
 
 
 @given(histories())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_freeing_everything_restores_whole_segments(steps: list[tuple[str, int, int]]) -> None:
     allocator = play(steps)
     for key in range(60):
@@ -69,7 +69,7 @@ def test_freeing_everything_restores_whole_segments(steps: list[tuple[str, int, 
 
 
 @given(histories())
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_a_second_time_needs_no_more(steps: list[tuple[str, int, int]]) -> None:
     """What was freed serves again: repeating a run of one size from an empty state reserves at most as much again."""
     allocator = play(steps)

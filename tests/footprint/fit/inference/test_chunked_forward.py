@@ -45,7 +45,7 @@ def _entry(size: int = 3, **changes: Any) -> Chunk:
 
 
 @given(batch=st.integers(1, 3), length=st.integers(0, 20), size=st.integers(1, 9))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_length_and_any_size(batch: int, length: int, size: int) -> None:
     module, data = _feed_forward(), torch.randn(batch, length, 8)
     with torch.no_grad():
