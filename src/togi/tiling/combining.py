@@ -1,4 +1,4 @@
-"""How a reduction over a streamed dimension is put together from the parts of its tiles, and differentiated.
+"""Puts a reduction over a streamed dimension together from the parts of its tiles, and differentiates it.
 
 A ``Combiner`` is made for one reduction node. ``add(part, offset, count)`` takes what the very same operation gave on
 one tile, ``finish`` gives what it gives on the whole. Sums are kept in float64 where torch has it, so thousands of

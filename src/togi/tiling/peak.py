@@ -1,4 +1,4 @@
-"""What running nodes of a graph allocates at its highest: modelled from their sizes, and measured.
+"""The peak of what running nodes of a graph allocates: modelled from their sizes, and measured.
 
 The model: every operation that is no view allocates its result and nothing else, and a value is freed after its last
 use. What an operation needs for itself is seen only by the allocator's own account (``peak_bytes``).
@@ -93,7 +93,7 @@ def peak_of(
 
 
 def plain_peak_bytes(graph: fx.Graph, outputs: Sequence[fx.Node], weights: Weights) -> int:
-    """What running the graph as it stands allocates at its highest, its results included.
+    """The peak of running the graph unchanged, its results included.
 
     The function itself may need more: Python names keep tensors alive past their last use.
     """

@@ -1,4 +1,4 @@
-"""Which slices of its operands does a slice of an operation's result need? The proof that a dimension is safe.
+"""Finds the slices of its operands that a slice of an operation's result needs: the proof that a dimension is safe.
 
 For a call and a dimension of its result, a rule answers with the same call on sliced operands: each operand is either
 sliced along one dimension, at the same positions, or taken whole. Where no rule is known, or the dimension is one along

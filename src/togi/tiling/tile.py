@@ -1,4 +1,4 @@
-"""How large a tile is, and whether its work is compiled: the byte budget, a model, and measuring on the first call.
+"""Chooses the size of tiles and whether their work is compiled: by the byte budget, a model, and measuring.
 
 The byte budget gives the largest tile. Within it, tiles whose intermediates stay in the processor's caches are several
 times faster than large ones, and how small is best depends on the operations, so sizes are timed on the tensors of the

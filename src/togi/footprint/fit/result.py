@@ -1,4 +1,4 @@
-"""What ``togi fit`` found: the plan with its figures, the proof, and the plans beside it."""
+"""The result of ``togi fit``: the plan with its figures, the proof, and the plans beside it."""
 
 from __future__ import annotations
 

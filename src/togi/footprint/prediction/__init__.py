@@ -1,1 +1,1 @@
-"""How much memory a run would need, without running it: on fake tensors, for the CPU here or for a GPU elsewhere."""
+"""Predicts the memory of a run without running it: on fake tensors, for the CPU here or for a GPU elsewhere."""

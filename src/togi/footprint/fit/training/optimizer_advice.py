@@ -1,4 +1,4 @@
-"""What another way to run the optimizer would bring, in measured bytes.
+"""Advises other ways to run the optimizer, with the bytes that each was measured to save.
 
 The optimizer is made again on copies of its parameters, runs twice with each way that torch offers, and the allocator
 says what it kept (its state) and what it took for a moment in the second step (temporaries). Nothing is assumed: the
