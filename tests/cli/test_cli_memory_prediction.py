@@ -9,8 +9,6 @@ import pytest
 
 from togi.cli.app import run
 
-pytestmark = pytest.mark.usefixtures("in_this_process")
-
 SUBJECT = """
 import torch
 from torch import nn
@@ -33,6 +31,7 @@ def file(tmp_path: Path) -> str:
     return str(tmp_path / "prediction_subject.py")
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_prediction_equals_the_account(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     options = [f"{file}:subject", "--train", "--optimizer", "adam", "--json"]
     assert run(["memory", *options, "--predict"]) == 0
@@ -42,6 +41,7 @@ def test_prediction_equals_the_account(file: str, capsys: pytest.CaptureFixture[
     assert predicted["peak_bytes"] == pytest.approx(json.loads(capsys.readouterr().out)["peak_bytes"], rel=0.01)
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_device_that_is_not_here_and_a_limit(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     command = ["memory", f"{file}:subject", "--train", "--device", "cuda", "--memory", "1GiB", "--fail-over", "1MiB"]
     assert run(command) == 1
@@ -52,6 +52,7 @@ def test_a_device_that_is_not_here_and_a_limit(file: str, capsys: pytest.Capture
     assert "is above --fail-over 1.00 MiB" in said.err
 
 
+@pytest.mark.usefixtures("in_this_process")
 @pytest.mark.parametrize(
     ("factory", "options", "said"),
     [
