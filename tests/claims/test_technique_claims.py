@@ -91,7 +91,9 @@ def test_a_claim_is_measured_beside_the_same_without_the_technique(id: str) -> N
     assert without.median_ms is not None
     assert with_.median_ms is not None
     assert with_.speedup_x is not None
-    assert (proof.verdict is Verdict.UNTESTED) == ("cannot be told" in proof.sentence)
+    unclear = "cannot be told" in proof.sentence.lower()
+    assert unclear or proof.verdict is not Verdict.UNTESTED
+    assert not unclear or proof.verdict in (Verdict.UNTESTED, Verdict.HOLDS_IN_PART), "speed alone is unclear"
     assert "wrong" not in proof.sentence
     if id == "no_grad":
         assert without.peak_bytes is not None

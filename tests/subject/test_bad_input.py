@@ -167,11 +167,13 @@ def test_the_users_own_line_is_named_when_forward_fails(tmp_path):
         survey(locate(f"{write(tmp_path, body)}:make"))
 
 
-@pytest.mark.parametrize("device", ["cuda", "cuda:9", "nonsense"])
-def test_devices_that_are_not_here(device):
+@pytest.mark.parametrize(
+    ("device", "error"), [("cuda", SubjectError), ("cuda:9", SubjectError), ("nonsense", UnknownNameError)]
+)
+def test_devices_that_are_not_here(device, error):
     if device == "cuda" and torch.cuda.is_available():
         pytest.skip("there is a CUDA device")
-    with pytest.raises(SubjectError, match=r"device"):
+    with pytest.raises(error, match=r"device"):
         survey(Subject(nn.ReLU(), torch.rand(1)), device=device)
 
 
