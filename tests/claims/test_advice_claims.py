@@ -28,6 +28,7 @@ def test_id_is_the_name_of_its_file(id: str) -> None:
     assert type(all_claims()[id]).__module__ == f"togi.claims.{id.replace('-', '_')}"
 
 
+@pytest.mark.thorough
 def test_hooks_claim_is_refuted_by_what_is_measured_here() -> None:
     proof = prove("disable-saved-tensors-hooks")
     assert proof.verdict is Verdict.REFUTED

@@ -80,7 +80,9 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     assert (proof.sentence, proof.fix) == ("onnxruntime is not installed.", "pip install 'togi[onnx]'")
 
 
-@pytest.mark.parametrize("id", ["no_grad", "flush_denormal", "fold-batch-norm"])
+@pytest.mark.parametrize(
+    "id", ["flush_denormal", *(pytest.param(id, marks=pytest.mark.thorough) for id in ("no_grad", "fold-batch-norm"))]
+)
 def test_a_claim_is_measured_beside_the_same_without_the_technique(id: str) -> None:
     """The figures are the machine's; that both took turns, and that the verdict follows from the interval, is ours."""
     proof = prove(id)

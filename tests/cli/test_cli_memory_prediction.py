@@ -66,6 +66,7 @@ def test_refusals(file: str, factory: str, options: list[str], said: str, capsys
     assert said in " ".join(capsys.readouterr().err.split())
 
 
+@pytest.mark.thorough
 def test_compiled(file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["memory", f"{file}:subject", "--train", "--compile", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)

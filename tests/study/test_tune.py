@@ -92,6 +92,7 @@ def test_the_same_call_goes_on_where_it_stopped() -> None:
     assert not {t.recipe for t in second.ended} & {t.recipe for t in first.ended}
 
 
+@pytest.mark.thorough
 def test_a_subject_that_starts_threads_is_tuned_in_fresh_processes(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading, time, torch\n"

@@ -15,7 +15,12 @@ HERE = Path(__file__).parent
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="trials fork, and this system cannot")
 @pytest.mark.parametrize(
-    "ids", [("eager", "torchscript", "onnxruntime", "openvino"), ("torch_compile",), ("aot_inductor",)]
+    "ids",
+    [
+        ("eager", "torchscript", "onnxruntime", "openvino"),
+        ("torch_compile",),
+        pytest.param(("aot_inductor",), marks=pytest.mark.thorough),
+    ],
 )
 def test_engines_run_in_a_forked_child(ids: tuple[str, ...], tmp_path: Path) -> None:
     assert set(ids) <= set(ENGINES)
