@@ -78,13 +78,6 @@ def test_a_composed_function_is_the_plain_one_within_its_budget(pair, steps, end
     _check_composed(pair, steps, end, dim, sizes, seed)
 
 
-@pytest.mark.thorough
-@settings(max_examples=40, deadline=None)
-@COMPOSED
-def test_many_composed_functions_are_the_plain_ones_within_their_budgets(pair, steps, end, dim, sizes, seed):
-    _check_composed(pair, steps, end, dim, sizes, seed)
-
-
 def _check_composed(pair, steps, end, dim, sizes, seed):
     def function(x, y):
         matrix = PAIRS[pair](x, y)
