@@ -9,7 +9,7 @@ import warnings
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch.utils import _pytree as pytree
 
@@ -78,6 +78,14 @@ def test_a_composed_function_is_the_plain_one_within_its_budget(pair, steps, end
     _check_composed(pair, steps, end, dim, sizes, seed)
 
 
+@pytest.mark.thorough
+@pytest.mark.xfail(reason="cdist takes a workspace that no plan counts; an einsum exceeded its budget by 192 bytes")
+@settings(max_examples=100, deadline=None, phases=[Phase.generate])
+@COMPOSED
+def test_any_composed_function_is_the_plain_one_within_its_budget(pair, steps, end, dim, sizes, seed):
+    _check_composed(pair, steps, end, dim, sizes, seed)
+
+
 def _check_composed(pair, steps, end, dim, sizes, seed):
     def function(x, y):
         matrix = PAIRS[pair](x, y)
@@ -99,7 +107,7 @@ def _check_composed(pair, steps, end, dim, sizes, seed):
                 torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4)
     del result, one, other
     assert call.plan().strategy in ("streamed", "whole", "as it is")
-    if call.plan().strategy == "streamed" and pair != "cdist":  # it takes a workspace beside its plan: docs/lean.md
+    if call.plan().strategy == "streamed":
         assert (torch_allocator_peak_bytes(lambda: call(x, y)) or 0) <= budget
 
 
