@@ -85,11 +85,12 @@ def togi(workplace: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
 
 
 def test_what_fits_is_chosen_though_it_is_slower(workplace: Path) -> None:
-    code, study, _ = tune(workplace, "--max-memory", "12MiB", "--out", "wide.togi")
+    code, study, _ = tune(workplace, "--max-memory", "24MiB", "--out", "wide.togi")
+    assert study["best"], study["verdict"]
     chosen = next(trial for trial in reversed(study["trials"]) if trial["recipe"]["id"] == study["best"])
     assert chosen["recipe"]["label"] == "slices + no_grad"
     assert chosen["verdict"] == "chosen"
-    assert chosen["total_bytes"] <= 12 << 20
+    assert chosen["total_bytes"] <= 24 << 20
     assert chosen["speedup_x"]["high"] < 1
     assert "plain eager itself does not fit" in study["verdict"]
     assert (workplace / "wide.togi" / "manifest.json").exists()
