@@ -6,6 +6,7 @@ import importlib
 import os
 import time
 import typing
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,10 @@ import pytest
 
 from togi.core.errors import BudgetError, SubjectError, TogiError, UnknownNameError
 from togi.core.records import Record
+from togi.machine.describe import machine
 from togi.worker.call import ChildCall
 from togi.worker.child import request_type
+from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
 
@@ -32,12 +35,20 @@ class Model(torch.nn.Module):
 """
 
 
-@pytest.fixture
-def ref(tmp_path: Path) -> SubjectRef:
-    (tmp_path / "called_subject.py").write_text(SUBJECT)
+@pytest.fixture(scope="module")
+def ref(tmp_path_factory: pytest.TempPathFactory) -> SubjectRef:
+    file = tmp_path_factory.mktemp("subject") / "called_subject.py"
+    file.write_text(SUBJECT)
     here = str(Path(__file__).parent)
-    found = SubjectRef.here("locator", f"{tmp_path / 'called_subject.py'}:subject")
+    found = SubjectRef.here("locator", f"{file}:subject")
     return found.model_copy(update={"path": (here, *found.path)})
+
+
+@pytest.fixture(scope="module")
+def pool(ref: SubjectRef) -> Iterator[WorkerPool]:
+    """One server that has loaded the subject: every call of these tests is a child that it forks."""
+    with WorkerPool(ref, machine("cpu"), device="cpu", seed=0) as opened:
+        yield opened
 
 
 class Asked(Record):
@@ -120,16 +131,16 @@ def test_answers_from_another_process(ref: SubjectRef) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "said"), [("breaks", "no such thing"), ("dies", "SIGABRT"), ("hangs", "after 5 s")], ids=str
+    ("name", "said"), [("breaks", "no such thing"), ("dies", "SIGABRT"), ("hangs", "after 2 s")], ids=str
 )
-def test_says_what_happened(ref: SubjectRef, name: str, said: str) -> None:
+def test_says_what_happened(pool: WorkerPool, name: str, said: str) -> None:
     with pytest.raises(SubjectError, match=rf"could not be examined(.|\n)*{said}"):
-        call(name)(ref, Asked(), limits=Limits(timeout_s=5.0))
+        call(name).run(pool, Asked(), Limits(timeout_s=2.0))
 
 
-def test_what_the_subject_raises_comes_with_the_users_lines_alone(ref: SubjectRef) -> None:
+def test_what_the_subject_raises_comes_with_the_users_lines_alone(pool: WorkerPool) -> None:
     with pytest.raises(SubjectError) as caught:
-        call("runs")(ref, Asked())
+        call("runs").run(pool, Asked(), Limits())
     said = str(caught.value)
     assert "return self.inner(x) @ x" in said
     assert "in forward" in said
@@ -148,18 +159,18 @@ def test_what_the_subject_raises_comes_with_the_users_lines_alone(ref: SubjectRe
     ids=str,
 )
 def test_errors_of_togi_arrive_as_what_they_are(
-    ref: SubjectRef, name: str, kind: type[TogiError], message: str
+    pool: WorkerPool, name: str, kind: type[TogiError], message: str
 ) -> None:
     with pytest.raises(TogiError) as caught:
-        call(name)(ref, Asked())
+        call(name).run(pool, Asked(), Limits())
     assert type(caught.value) is kind
     assert str(caught.value) == message
     assert caught.value.exit_code == kind.exit_code
 
 
-def test_fields_of_an_error_arrive(ref: SubjectRef) -> None:
+def test_fields_of_an_error_arrive(pool: WorkerPool) -> None:
     with pytest.raises(FieldsError) as caught:
-        call("has_fields")(ref, Asked())
+        call("has_fields").run(pool, Asked(), Limits())
     assert (caught.value.path, caught.value.line, str(caught.value)) == ("a.txt", 3, "a.txt is damaged in line 3")
 
 
