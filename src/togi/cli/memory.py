@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from togi.core.errors import TogiError
 
 if TYPE_CHECKING:
     from togi.footprint.account.record import Account
+    from togi.footprint.prediction.record import Prediction
 
 ACCOUNT, PREDICTION, SNAPSHOT = "account", "prediction", "snapshot"
 """Kinds of documents."""
@@ -65,18 +66,31 @@ def memory(
         run_only = {"--train": train, "--optimizer": optimizer != "none", "--batch": batch is not None}
         run_only |= {"--dtype": dtype is not None, "--against": against is not None, "--device": device != "cpu"}
         run_only |= {"--predict": predict, "--compile": compile, "--memory": limit is not None}
-        return _read_snapshot(subject, report=report, force=force, fail_over=fail_over, json=json, meaningless=run_only)
+        if given := _given(run_only):
+            raise TogiError(
+                f"{subject} is a CUDA memory snapshot, which is read and not run: {given} would have no effect. "
+                "Leave it out; --report, --json and --fail-over work"
+            )
+        return _gate(_read_snapshot(subject, report=report, force=force, json=json), fail_over)
     if _must_predict(predict or compile, limit, device):
-        return _predict(
+        if given := _given({"--report": report is not None, "--against": against is not None}):
+            raise TogiError(
+                f"{given}: not for a prediction, which has no timeline and no lines to compare. Leave it out, "
+                "or run the model (without --predict and --memory, on a device that is here)"
+            )
+        prediction = api.predict_memory(
             subject,
-            options={"train": train, "optimizer": optimizer, "batch": batch, "dtype": dtype, "compile": compile},
+            train=train,
+            optimizer=optimizer,
+            batch=batch,
+            dtype=dtype,
             device=device,
-            limit=limit,
+            memory=limit,
+            compile=compile,
             seed=seed,
-            fail_over=fail_over,
-            json=json,
-            meaningless={"--report": report is not None, "--against": against is not None},
         )
+        _show_prediction(prediction, json)
+        return _gate(prediction.device_high_bytes, fail_over, "{size}, the most it may need,")
     before = _read_account(against) if against is not None else None
     if report is not None:
         check_report_path(report, force)
@@ -88,6 +102,11 @@ def memory(
         typer.echo(f"report: {report}", err=True)
     _show(found, before, json)
     return _gate(found.peak_bytes, fail_over)
+
+
+def _given(options: Mapping[str, bool]) -> str:
+    """The options that were given, with commas; empty where none was."""
+    return ", ".join(option for option, is_given in options.items() if is_given)
 
 
 def _show(found: Account, before: Account | None, json: bool) -> None:
@@ -145,54 +164,22 @@ def _must_predict(predict: bool, limit: int | None, device: str) -> bool:
     return predict or limit is not None or (device != "cpu" and machine(device).gpu is None)
 
 
-def _predict(
-    subject: str,
-    *,
-    options: Mapping[str, Any],
-    device: str,
-    limit: int | None,
-    seed: int,
-    fail_over: int | None,
-    json: bool,
-    meaningless: Mapping[str, bool],
-) -> int:
-    """Exit code 1 when the peak, at its most, is above ``fail_over``."""
-    from togi import api
+def _show_prediction(found: Prediction, json: bool) -> None:
     from togi.cli.output import print_json, print_text, stdout
     from togi.render.memory_text import prediction_text
 
-    if given := [option for option, is_given in meaningless.items() if is_given]:
-        raise TogiError(
-            f"{', '.join(given)}: not for a prediction, which has no timeline and no lines to compare. Leave it out, "
-            "or run the model (without --predict and --memory, on a device that is here)"
-        )
-    found = api.predict_memory(subject, device=device, memory=limit, seed=seed, **options)
     if json:
         print_json({"kind": PREDICTION, **found.model_dump(mode="json"), "device_high_bytes": found.device_high_bytes})
     else:
         print_text(stdout(), prediction_text(found))
-    return _gate(found.device_high_bytes, fail_over, "{size}, the most it may need,")
 
 
-def _read_snapshot(
-    path: str,
-    *,
-    report: Path | None,
-    force: bool,
-    fail_over: int | None,
-    json: bool,
-    meaningless: Mapping[str, bool],
-) -> int:
-    """``meaningless`` are options for a run, with whether they were given: a snapshot is read, not run."""
+def _read_snapshot(path: str, *, report: Path | None, force: bool, json: bool) -> int:
+    """Show what it holds. Returns the peak in bytes."""
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_html
     from togi.footprint.snapshot import snapshot_account
     from togi.render.snapshot_text import snapshot_text
 
-    if given := [option for option, is_given in meaningless.items() if is_given]:
-        raise TogiError(
-            f"{path} is a CUDA memory snapshot, which is read and not run: {', '.join(given)} would have no effect. "
-            "Leave it out; --report, --json and --fail-over work"
-        )
     if report is not None:
         check_report_path(report, force)
     found = snapshot_account(path)
@@ -205,4 +192,4 @@ def _read_snapshot(
         print_json({"kind": SNAPSHOT, **found.model_dump(mode="json")})
     else:
         print_text(stdout(), snapshot_text(found))
-    return _gate(found.peak_bytes, fail_over)
+    return found.peak_bytes

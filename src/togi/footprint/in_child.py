@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from togi.footprint.account.make import account_of
 from togi.footprint.account.record import Account
 from togi.footprint.calls import FitRequest, PredictRequest, StepRequest
@@ -10,29 +12,21 @@ from togi.footprint.fit.result import FitResult
 from togi.footprint.fit.training.planner import fit_training
 from togi.footprint.prediction.predict import prediction_of
 from togi.footprint.prediction.record import Prediction
-from togi.footprint.step import Step, make_step
+from togi.footprint.step import make_step
 from togi.subject.inputs import Subject
 
 
 def account(subject: Subject, request: StepRequest) -> Account:
-    return account_of(_step(subject, request), device=request.device)
+    return account_of(make_step(subject, **_step_options(request)), device=request.device)
 
 
 def predict(subject: Subject, request: PredictRequest) -> Prediction:
-    return prediction_of(
-        subject,
-        train=request.train,
-        optimizer=request.optimizer,
-        batch=request.batch,
-        dtype=request.dtype,
-        device=request.device.partition(":")[0],
-        memory=request.memory_bytes,
-        compile=request.compile,
-    )
+    options = _step_options(request) | {"device": request.device.partition(":")[0]}
+    return prediction_of(subject, memory=request.memory_bytes, compile=request.compile, **options)
 
 
 def fit(subject: Subject, request: FitRequest) -> FitResult:
-    step = _step(subject, request)
+    step = make_step(subject, **_step_options(request))
     if not request.train:
         return fit_inference(
             step, request.memory_bytes, device=request.device, seed=request.seed, time_limit_s=request.time_limit_s
@@ -47,12 +41,6 @@ def fit(subject: Subject, request: FitRequest) -> FitResult:
     )
 
 
-def _step(subject: Subject, request: StepRequest) -> Step:
-    return make_step(
-        subject,
-        train=request.train,
-        optimizer=request.optimizer,
-        batch=request.batch,
-        dtype=request.dtype,
-        device=request.device,
-    )
+def _step_options(request: StepRequest) -> dict[str, Any]:
+    """The arguments of ``make_step``, which a request names alike."""
+    return {name: getattr(request, name) for name in StepRequest.model_fields}

@@ -22,6 +22,7 @@ from togi.core.records import Facts, Scalar, Stage
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
+    from togi.graph.edit import EditableGraph
     from togi.subject.signature import Signature
 
 Options = dict[str, Scalar]
@@ -118,6 +119,39 @@ class Technique(abc.ABC):
 
         Raises:
             Refused: when only building could show that it does not apply.
+        """
+
+
+class LowerPrecision(Technique):
+    """A technique that computes floating-point operators in a smaller type: one of them in a recipe."""
+
+    stage = Stage.PRECISION
+    exact = False
+    provides = frozenset({"precision"})
+    conflicts = frozenset({"precision"})
+
+
+class GraphRewrite(Technique):
+    """A technique of the rewrite stage: edits the captured graph of the module."""
+
+    stage = Stage.REWRITE
+
+    def cost_s(self, facts: Facts, options: Options) -> float:
+        return 1.0 + 0.02 * sum(facts.functions.values())
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.graph.edit import EditableGraph
+
+        graph = EditableGraph.of(candidate)
+        done = self.edit(graph, options)
+        return graph.candidate(candidate).noting(done)
+
+    @abc.abstractmethod
+    def edit(self, graph: EditableGraph, options: Options) -> str:
+        """Edit the graph in place and say what was done, for the candidate's notes.
+
+        Raises:
+            Refused: there is nothing of the kind in the graph, or the options make no sense.
         """
 
 

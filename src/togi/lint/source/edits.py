@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Edit
 from togi.lint.source.references import import_of
+from togi.lint.source.syntax import argument
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -52,6 +53,12 @@ def add_argument(source: Source, call: ast.Call, text: str) -> Edit | None:
         line = last.end[0]
         return insert(line, len(_lines(source)[line - 1]) + 1, f"{separator}{text},")
     return insert(*_place(last.end), f",{separator}{text}")
+
+
+def set_argument(source: Source, call: ast.Call, name: str, position: int, text: str) -> Edit | None:
+    """``text`` for the parameter: in place of what is given for it, else added by name as ``add_argument`` does."""
+    given = argument(call, name, position)
+    return replace(source, given, text) if given is not None else add_argument(source, call, f"{name}={text}")
 
 
 def add_import(source: Source, module: str) -> Edit | None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
-from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.core.records import Facts
+from togi.techniques.base import Applies, LowerPrecision, Options, Refuses
 from togi.techniques.precision.half import BFLOAT16_FLAGS
 
 if TYPE_CHECKING:
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 @final
-class Bf16OpenVino(Technique):
+class Bf16OpenVino(LowerPrecision):
     """Let OpenVINO compute in bfloat16 where it gains.
 
     What it does: sets OpenVINO's inference precision to bfloat16, its own default on CPUs with such instructions, which
@@ -34,12 +34,8 @@ class Bf16OpenVino(Technique):
 
     id = "bf16_openvino"
     proven = Proven(cpu="2026-11-21")
-    stage = Stage.PRECISION
-    exact = False
     devices = frozenset({"cpu"})
     needs = frozenset({"engine:openvino"})
-    provides = frozenset({"precision"})
-    conflicts = frozenset({"precision"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not BFLOAT16_FLAGS & set(facts.machine.cpu_flags):

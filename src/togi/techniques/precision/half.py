@@ -6,8 +6,8 @@ import abc
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, ClassVar
 
-from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.core.records import Facts
+from togi.techniques.base import Applies, LowerPrecision, Options, Refuses
 
 if TYPE_CHECKING:
     import torch
@@ -20,13 +20,9 @@ FLOAT16_FLAGS = frozenset({"avx512_fp16", "amx_fp16", "fphp", "asimdhp"})
 """The same for float16 (x86, x86, ARM, ARM)."""
 
 
-class HalfPrecision(Technique):
+class HalfPrecision(LowerPrecision):
     """Computes in a 16-bit floating-point type, with the caller's own types outside."""
 
-    stage = Stage.PRECISION
-    exact = False
-    provides = frozenset({"precision"})
-    conflicts = frozenset({"precision"})
     type_name: ClassVar[str]
     """``bfloat16`` or ``float16``."""
     cpu_flags: ClassVar[frozenset[str]]

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from functools import partial
+from typing import TYPE_CHECKING, final
 
 from togi.core.proven import Proven
-from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Package, Refuses, Technique
+from togi.core.records import Facts
+from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 
 @final
-class Int8OnnxRuntime(Technique):
+class Int8OnnxRuntime(LowerPrecision):
     """Quantize weights and activations to 8 bits for ONNX Runtime.
 
     What it does: ``how=static`` inserts quantize and dequantize operators (QDQ) with scales from calibration inputs,
@@ -36,14 +37,10 @@ class Int8OnnxRuntime(Technique):
 
     id = "int8_onnxruntime"
     proven = Proven(cpu="2026-11-21")
-    stage = Stage.PRECISION
-    exact = False
     rank = 10
     devices = frozenset({"cpu"})
     packages = (Package("onnxruntime", "onnx", "1.20"), Package("onnx", "onnx"))
     needs = frozenset({"engine:onnxruntime"})
-    provides = frozenset({"precision"})
-    conflicts = frozenset({"precision"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not self.options(facts):
@@ -65,11 +62,6 @@ class Int8OnnxRuntime(Technique):
         return 5.0 + 0.1 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        how = str(options["how"])
+        from togi.techniques.precision.lowering.quantization import quantize_onnx
 
-        def quantize(path: Any, candidate: Candidate) -> Any:
-            from togi.techniques.precision.lowering.quantization import quantize_onnx
-
-            return quantize_onnx(path, candidate, how=how)
-
-        return candidate.with_pass("onnxruntime", quantize)
+        return candidate.with_pass("onnxruntime", partial(quantize_onnx, how=str(options["how"])))

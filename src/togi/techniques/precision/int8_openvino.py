@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, final
+from functools import partial
+from typing import TYPE_CHECKING, final
 
 from togi.core.proven import Proven
-from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Package, Refuses, Technique
+from togi.core.records import Facts
+from togi.techniques.base import Applies, LowerPrecision, Options, Package, Refuses
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -16,7 +17,7 @@ _ATTENTION = frozenset({"scaled_dot_product_attention", "multi_head_attention_fo
 
 
 @final
-class Int8OpenVino(Technique):
+class Int8OpenVino(LowerPrecision):
     """Quantize weights and activations to 8 bits for OpenVINO, from calibration inputs (NNCF).
 
     What it does: post-training quantization of the converted model. ``preset=mixed`` lets activations be asymmetric,
@@ -38,14 +39,10 @@ class Int8OpenVino(Technique):
 
     id = "int8_openvino"
     proven = Proven(cpu="2026-11-21")
-    stage = Stage.PRECISION
-    exact = False
     rank = 10
     devices = frozenset({"cpu"})
     packages = (Package("nncf", "nncf", "2.15"), Package("openvino", "nncf", "2025.0"))
     needs = frozenset({"engine:openvino"})
-    provides = frozenset({"precision"})
-    conflicts = frozenset({"precision"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.modules and not any(name.startswith(("Conv", "Linear", "LSTM", "GRU")) for name in facts.modules):
@@ -64,12 +61,8 @@ class Int8OpenVino(Technique):
         return 10.0 + 0.1 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        preset = str(options["preset"])
+        from togi.techniques.precision.lowering.quantization import quantize_openvino
+
         transformer = bool(_ATTENTION & set(candidate.facts.functions))
-
-        def quantize(model: Any, candidate: Candidate) -> Any:
-            from togi.techniques.precision.lowering.quantization import quantize_openvino
-
-            return quantize_openvino(model, candidate, preset=preset, transformer=transformer)
-
+        quantize = partial(quantize_openvino, preset=str(options["preset"]), transformer=transformer)
         return candidate.with_pass("openvino", quantize)

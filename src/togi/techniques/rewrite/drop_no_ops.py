@@ -6,18 +6,17 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
 from togi.core.proven import Proven
-from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.core.records import Facts
+from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
 
 if TYPE_CHECKING:
     from torch.fx import Node
 
-    from togi.graph.candidate import Candidate
     from togi.graph.edit import EditableGraph
 
 
 @final
-class DropNoOps(Technique):
+class DropNoOps(GraphRewrite):
     """Remove calls that do nothing at inference.
 
     What it does: in the captured graph it removes dropout (it was captured in eval mode), casts to the dtype a tensor
@@ -41,7 +40,6 @@ class DropNoOps(Technique):
 
     id = "drop_no_ops"
     proven = Proven(cpu="2026-11-21")
-    stage = Stage.REWRITE
     rank = 0
 
     def applies(self, facts: Facts) -> Applies | Refuses:
@@ -52,17 +50,11 @@ class DropNoOps(Technique):
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.01
 
-    def cost_s(self, facts: Facts, options: Options) -> float:
-        return 1.0 + 0.02 * sum(facts.functions.values())
-
-    def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.graph.edit import EditableGraph
-
-        graph = EditableGraph.of(candidate)
+    def edit(self, graph: EditableGraph, options: Options) -> str:
         dropped = graph.dropouts_removed + sum(_drop(graph, node) for node in graph.nodes) + graph.remove_unused()
         if not dropped:
             raise Refused("every call in the graph does something")
-        return graph.candidate(candidate).noting(f"dropped {dropped} calls without effect")
+        return f"dropped {dropped} calls without effect"
 
 
 def _drop(graph: EditableGraph, node: Node) -> bool:

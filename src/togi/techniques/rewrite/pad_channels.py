@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
 from togi.core.proven import Proven
-from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.core.records import Facts
+from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
 
 if TYPE_CHECKING:
-    from togi.graph.candidate import Candidate
+    from togi.graph.edit import EditableGraph
 
 
 @final
-class PadChannels(Technique):
+class PadChannels(GraphRewrite):
     """Pad inner channel counts to a multiple of 8 or 16 with zeros.
 
     What it does: gives convolutions and linear layers whose output channels are no multiple additional ones that are
@@ -40,7 +40,6 @@ class PadChannels(Technique):
 
     id = "pad_channels"
     proven = Proven(cpu="2026-11-21")
-    stage = Stage.REWRITE
     rank = 30
 
     def applies(self, facts: Facts) -> Applies | Refuses:
@@ -56,17 +55,12 @@ class PadChannels(Technique):
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.0
 
-    def cost_s(self, facts: Facts, options: Options) -> float:
-        return 1.0 + 0.02 * sum(facts.functions.values())
-
-    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+    def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.channels import group_of, layer, pad_group
-        from togi.graph.edit import EditableGraph
 
         multiple = options.get("multiple", 16)
         if type(multiple) is not int or multiple < 2:
             raise Refused(f"multiple must be a whole number from 2 on, not {multiple!r}")
-        graph = EditableGraph.of(candidate)
         padded = 0
         for node in graph.nodes:
             group = group_of(graph, node, multiple)
@@ -75,4 +69,4 @@ class PadChannels(Technique):
                 padded += sum(layer(graph, member) is not None for member in group.layouts)
         if not padded:
             raise Refused(f"no layer inside has a number of channels that can be padded to a multiple of {multiple}")
-        return graph.candidate(candidate).noting(f"padded {padded} layers to a multiple of {multiple} channels")
+        return f"padded {padded} layers to a multiple of {multiple} channels"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.edits import add_argument, replace
+from togi.lint.source.edits import set_argument
 from togi.lint.source.loaders import loader_calls, made_by, passes
 from togi.lint.source.syntax import argument, is_constant
 
@@ -90,7 +90,5 @@ def _passes_in_loops(source: Source, calls: list[ast.Call]) -> dict[ast.Call, as
 
 
 def _fix(source: Source, call: ast.Call) -> Fix | None:
-    persistent = argument(call, "persistent_workers", _POSITION)
-    added = None if persistent else add_argument(source, call, "persistent_workers=True")
-    edit = replace(source, persistent, "True") if persistent else added
+    edit = set_argument(source, call, "persistent_workers", _POSITION, "True")
     return Fix(title="Keep the workers", edits=(edit,), safe=False) if edit else None

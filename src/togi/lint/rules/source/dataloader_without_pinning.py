@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.edits import add_argument, replace
+from togi.lint.source.edits import set_argument
 from togi.lint.source.loaders import batch_to_cuda, loader_calls
 from togi.lint.source.syntax import argument, is_constant
 
@@ -70,6 +70,6 @@ def _unpinned(call: ast.Call) -> bool:
 
 def _fix(source: Source, call: ast.Call, *, alone: bool) -> Fix | None:
     """Safe where the batch that is moved can only be of this loader: what is on the GPU already cannot be pinned."""
-    pinned = argument(call, "pin_memory", _POSITION)
-    edit = replace(source, pinned, "True") if pinned else add_argument(source, call, "pin_memory=True")
-    return Fix(title="Pin the batches", edits=(edit,), safe=pinned is None and alone) if edit else None
+    edit = set_argument(source, call, "pin_memory", _POSITION, "True")
+    safe = alone and argument(call, "pin_memory", _POSITION) is None
+    return Fix(title="Pin the batches", edits=(edit,), safe=safe) if edit else None

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.edits import add_argument, replace
+from togi.lint.source.edits import set_argument
 from togi.lint.source.loaders import in_memory, loader_calls
 from togi.lint.source.syntax import argument, is_constant
 
@@ -57,10 +57,10 @@ class DataloaderWithoutWorkers(SourceRule):
                     "this DataLoader loads each batch in the training process, between two steps",
                     f"{'add' if workers is None else 'write'} {_ADVICE}",
                     evidence=how,
-                    fix=_fix(source, call, workers),
+                    fix=_fix(source, call),
                 )
 
 
-def _fix(source: Source, call: ast.Call, workers: ast.expr | None) -> Fix | None:
-    edit = replace(source, workers, "4") if workers else add_argument(source, call, "num_workers=4")
+def _fix(source: Source, call: ast.Call) -> Fix | None:
+    edit = set_argument(source, call, "num_workers", _POSITION, "4")
     return Fix(title="Load with four workers", edits=(edit,), safe=False) if edit else None
