@@ -15,6 +15,8 @@ from torchvision.ops import box_iou as torchvision_iou
 
 from togi import ops
 
+pytestmark = pytest.mark.threads
+
 TILE = 512
 
 

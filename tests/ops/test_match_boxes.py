@@ -15,6 +15,8 @@ from torchvision.ops import box_iou as torchvision_iou
 
 from togi import ops
 
+pytestmark = pytest.mark.threads
+
 many = settings(max_examples=150, deadline=None)
 mixed = box_tensors(neat_boxes | any_boxes | plain_boxes)
 

@@ -16,6 +16,8 @@ from torchvision.ops.boxes import _batched_nms_vanilla
 from togi import ops
 from togi.ops.nms import nms_kept
 
+pytestmark = pytest.mark.threads
+
 BACKENDS = ("native", "tiled")
 
 
