@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -20,9 +19,8 @@ def own_import_path(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(autouse=True)
-def one_thread_side_by_side(request: pytest.FixtureRequest) -> Iterator[None]:
+def one_thread_side_by_side(request: pytest.FixtureRequest) -> None:
     """Tests that run side by side compute on one thread each, except where threads are tested (``threads`` marks them):
     two pools on the same cores wait for each other and take twice as long. Processes that a test starts have all."""
     if _SIDE_BY_SIDE:
         torch.set_num_threads(_ALL_THREADS if request.node.get_closest_marker("threads") else 1)
-    yield
