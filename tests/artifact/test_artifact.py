@@ -18,7 +18,7 @@ from togi.artifact.links import write_links
 from togi.artifact.load import FallbackWarning, load
 from togi.artifact.manifest import MANIFEST, Manifest, read_manifest
 from togi.artifact.save import check_writable, publish, write_manifest
-from togi.core.errors import ArtifactError, OutputExistsError
+from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError
 from togi.core.records import Outcome, Recipe, Trial
 from togi.subject.inputs import Subject
 from togi.techniques import recipe
@@ -117,6 +117,18 @@ def test_an_empty_chain_is_an_error_that_lists_why(artifact: Path, monkeypatch: 
     monkeypatch.setattr(loading, "_load_link", broken)
     with pytest.raises(ArtifactError, match=r"onnxruntime cannot run here.*eager cannot run here"):
         load(artifact)
+
+
+@pytest.mark.parametrize("name", ["toaster", "gpu", "CPU", "cuda:", "cuda:x", "", "mps"])
+def test_a_device_that_there_is_not_is_refused_by_name(artifact: Path, name: str) -> None:
+    with pytest.raises(UnknownNameError, match=f"no device '{name}'.*cpu, cuda or cuda:N"):
+        load(artifact, device=name)
+
+
+def test_a_device_that_it_was_not_tuned_for(artifact: Path) -> None:
+    with pytest.raises(ArtifactError, match="tuned for cpu, not for cuda: tune again with --device cuda"):
+        load(artifact, device="cuda")
+    assert load(artifact, device="cpu").engine == load(artifact).engine
 
 
 def test_inference_only(artifact: Path) -> None:

@@ -64,6 +64,55 @@ def test_a_compiled_tile_is_sized_by_its_own_peak_and_serves_other_lengths():
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] == compilations
 
 
+@pytest.mark.parametrize("pair", [torch.cdist, lambda x, y: x @ y.T], ids=["cdist", "product"])
+def test_a_tile_is_freed_before_the_next_one_is_made(pair):
+    """A part kept alive beside the next tile took the budget exceeded by up to a tile."""
+    x, y = torch.randn(245, 4), torch.randn(170, 4)
+    budget = (192 << 10) + 245 * 170 * 4
+    call = togi.lean(lambda x, y: pair(x, y).flip(1), memory=budget, compile=False)
+    call(x, y)
+    assert call.plan().strategy == "streamed"
+    assert (torch_allocator_peak_bytes(lambda: call(x, y)) or 0) <= budget
+
+
+def test_memory_that_an_operation_takes_for_itself_is_kept_within_the_budget_at_every_size():
+    """``logsumexp`` over columns in tiles of columns copies its operand, which no model of results knows of."""
+    x, y = torch.randn(221, 4), torch.randn(259, 4)
+    budget = 64 << 10
+    call = togi.lean(lambda x, y: (x @ y.T).logsumexp(0), memory=budget, compile=False)
+    for rows, columns in ((221, 259), (150, 259), (221, 140), (90, 201)):
+        given = x[:rows], y[:columns]
+        found = call(*given)
+        torch.testing.assert_close(found, (given[0] @ given[1].T).logsumexp(0), rtol=1e-5, atol=1e-5)
+        del found
+        assert call.plan().strategy == "streamed"
+        peak = torch_allocator_peak_bytes(lambda given=given: call(*given)) or 0
+        assert peak <= budget
+        assert peak == call.plan().peak_after_bytes, "the plan gives what was measured"
+
+
+def test_tiles_that_could_not_be_measured_are_measured_at_the_next_call():
+    x, y = torch.randn(221, 4), torch.randn(259, 4)
+    call = togi.lean(lambda x, y: (x @ y.T).logsumexp(0), memory=64 << 10, compile=False)
+    call(x, y)
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]):
+        call(x[:200], y)
+    call(x[:200], y)
+    assert (torch_allocator_peak_bytes(lambda: call(x[:200], y)) or 0) <= 64 << 10
+
+
+@given(st.integers(1, 400), st.integers(1, 60), st.integers(0, 60), st.integers(1, 60), st.integers(1, 90))
+def test_a_rehearsal_sees_every_kind_of_tile_before_and_after_the_accumulators_have_their_size(
+    length, plain, compiled, least, settled
+):
+    body = compiled_body if compiled else None
+    tiles = Tiles(plain=plain, compiled=compiled, least=least, body=body)
+    cut, seen = list(tiles.cut(length, plain_body)), list(tiles.samples(length, plain_body, settled))
+    assert set(seen) <= set(cut)
+    assert [one for one in cut if one[0] < settled] == [one for one in seen if one[0] < settled]
+    assert {one[1:] for one in cut if one[0] >= settled} == {one[1:] for one in seen if one[0] >= settled}
+
+
 def test_a_loop_is_compiled_only_once_it_has_run_for_as_long_as_compiling_takes(monkeypatch):
     pytest.importorskip("torch._inductor")
     x, y = torch.randn(2_000, 3), torch.randn(800, 3)

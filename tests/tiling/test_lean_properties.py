@@ -79,7 +79,6 @@ def test_a_composed_function_is_the_plain_one_within_its_budget(pair, steps, end
 
 
 @pytest.mark.thorough
-@pytest.mark.xfail(reason="cdist takes a workspace that no plan counts; an einsum exceeded its budget by 192 bytes")
 @settings(max_examples=100, deadline=None, phases=[Phase.generate])
 @COMPOSED
 def test_any_composed_function_is_the_plain_one_within_its_budget(pair, steps, end, dim, sizes, seed):

@@ -12,6 +12,7 @@ from torch import nn
 
 from togi.artifact.manifest import Link, Manifest, check_files, read_manifest
 from togi.artifact.optimized import OptimizedModule
+from togi.core.device import parse_device
 from togi.core.errors import ArtifactError
 from togi.graph.candidate import Candidate, in_contexts
 from togi.machine.describe import machine
@@ -28,13 +29,19 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> OptimizedMo
     Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled. If the
     chosen engine cannot run here, the next of the recorded chain is taken, with a ``FallbackWarning``.
 
+    Args:
+        device: what it is to run on, which has to be the device that it was tuned for. None: that one.
+
     Raises:
-        ArtifactError: it is damaged, changed, unsafe, of another schema, or no engine of its chain runs here.
+        UnknownNameError: ``device`` is no device that togi can use.
+        ArtifactError: it is damaged, changed, unsafe, of another schema, tuned for another device, or no engine of its
+            chain runs here.
     """
+    wanted = None if device is None else parse_device(device)
     folder = Path(path)
     manifest = read_manifest(folder)
     check_files(folder, manifest)
-    _check_device(manifest, device)
+    _check_device(manifest, wanted)
     notes: list[str] = []
     for link in manifest.chain:
         try:
@@ -58,10 +65,10 @@ def _finish(call: Callable[..., Any], manifest: Manifest, link: Link, notes: lis
     return OptimizedModule(call, manifest, link, tuple(notes))
 
 
-def _check_device(manifest: Manifest, device: str | None) -> None:
-    wanted = manifest.facts.device
-    if device is not None and device != wanted:
-        raise ArtifactError(f"it was tuned for {wanted}, not for {device}: tune again with --device {device}")
+def _check_device(manifest: Manifest, wanted: str | None) -> None:
+    tuned_for = manifest.facts.device
+    if wanted is not None and wanted != tuned_for:
+        raise ArtifactError(f"it was tuned for {tuned_for}, not for {wanted}: tune again with --device {wanted}")
 
 
 def _load_link(folder: Path, manifest: Manifest, link: Link) -> Callable[..., Any]:

@@ -26,6 +26,8 @@ class Combiner(ABC):
     """The running state of one reduction in one pass over the tiles."""
 
     differentiable = True
+    settled_positions = 1
+    """After so many positions its state has the size that it keeps."""
 
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
         """``dim``: the streamed dimension of the operand, which has ``length`` positions in all."""
@@ -131,6 +133,7 @@ class TopK(Combiner):
         super().__init__(node, dim, length)
         given = arguments(node)
         self.count, self.largest = given["k"], given["largest"]
+        self.settled_positions = self.count
         self.values: Tensor | None = None
         self.index: Tensor | None = None
 

@@ -125,6 +125,7 @@ class LeanFunction(Generic[P, R]):
         try:
             planned = self._planned(key, plain, tensors)
             gradient = _wants_gradient(planned, tensors)
+            result: R
             fitted = planned.fit(tensors, gradient)
             latest = functools.partial(planned.described, tuple(tuple(t.shape) for t in tensors), fitted)
             if fitted.program is None:
@@ -132,17 +133,18 @@ class LeanFunction(Generic[P, R]):
                 return self._function(*args, **kwargs)
             with self._lock if not planned.ready(fitted) else nullcontext():
                 if id(fitted.program) not in planned.proofs:
-                    result: R = planned.decide(tensors, fitted)
+                    result = planned.decide(tensors, fitted)
                     if not gradient:
                         self._latest = latest
                         return result
                 elif planned.due(fitted):
                     planned.compile_what_pays(tensors, fitted)
+            result = planned.run(tensors, fitted)
             self._latest = latest
+            return result
         except NotLean as reason:
             self._remember_refusal(key, str(reason))
             return self._as_it_is(str(reason), args, kwargs)
-        return planned.run(tensors, fitted)  # type: ignore[no-any-return]
 
     def _key(self, form: Any, leaves: Sequence[Any]) -> Any:
         """What a plan depends on besides sizes."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, final
 
 import torch
@@ -19,7 +19,7 @@ from togi.tiling.peak import Weights, plain_peak_bytes
 from togi.tiling.program import Program, TileLoop, Tiles, result_bytes
 from togi.tiling.proof import Proof, prove, same_tiles
 from togi.tiling.schedule import make_schedule
-from togi.tiling.tile import Choice, Tiling, choose, largest_tile, with_compiled
+from togi.tiling.tile import Choice, Kept, Tiling, choose, kept_within, largest_tile, needed_bytes, with_compiled
 
 
 @final
@@ -83,6 +83,8 @@ class Fitted:
     room_bytes: int
     result_bytes: int
     plain_bytes: int
+    kept: dict[int, Kept] = field(default_factory=dict)
+    """By loop, the tiles that keep to the room at these sizes."""
 
 
 @final
@@ -174,11 +176,23 @@ class PlannedFunction:
 
     def _timed(self, loop: TileLoop, reads: Sequence[Any], length: int, fitted: Fitted) -> list[Any]:
         """Run it, and add its seconds to those that decide when it is compiled."""
+        tiles = self._tiles(loop, reads, length, fitted)
         began = time.thread_time()
-        choice = self.choices[id(loop)]
-        made = loop.run(reads, length, choice.tiles(loop, fitted.weights, fitted.room_bytes))
+        made = loop.run(reads, length, tiles)
         self._spend(loop, time.thread_time() - began)
         return made
+
+    def _tiles(self, loop: TileLoop, reads: Sequence[Any], length: int, fitted: Fitted) -> Tiles:
+        """The tiles chosen, as far as they keep to the room at the sizes of this call.
+
+        Raises:
+            NotLean: not even one position does.
+        """
+        choice, kept = self.choices[id(loop)], fitted.kept.get(id(loop))
+        if kept is None or kept.choice is not choice or not kept.certain:
+            kept = kept_within(loop, reads, length, choice, fitted.weights, fitted.room_bytes)
+            fitted.kept[id(loop)] = kept
+        return kept.tiles
 
     def _spend(self, loop: TileLoop, seconds: float) -> None:
         self.spent_s[id(loop)] = self.spent_s.get(id(loop), 0.0) + seconds
@@ -240,9 +254,9 @@ class PlannedFunction:
         assert fitted.program is not None
 
         def in_tiles(loop: TileLoop, reads: Sequence[Any], length: int) -> list[Any]:
-            choice = self.choices[id(loop)]
-            tiles = choice.tiles(loop, fitted.weights, fitted.room_bytes)
-            back = largest_tile(loop, fitted.weights, self.budget_bytes, choice.plain, backward=True)
+            tiles = self._tiles(loop, reads, length, fitted)
+            plain = self.choices[id(loop)].plain
+            back = largest_tile(loop, fitted.weights, self.budget_bytes, plain, backward=True)
             began = time.thread_time()
             made = Run(loop, length, tiles, max(1, min(tiles.plain, back)))(reads)
             self._spend(loop, time.thread_time() - began)
@@ -262,12 +276,11 @@ class PlannedFunction:
         after = fitted.program.base_bytes(fitted.weights)
         lines, tiles = [], [0.0]
         for loop in fitted.program.tile_loops:
-            choice = self.choices[id(loop)]
-            cut = choice.tiles(loop, fitted.weights, fitted.room_bytes)
+            choice, kept = self.choices[id(loop)], fitted.kept.get(id(loop))
+            cut = kept.tiles if kept else choice.tiles(loop, fitted.weights, fitted.room_bytes)
+            needed = kept.tile_bytes if kept else needed_bytes(loop, choice, cut, fitted.weights)
             tile = cut.compiled or cut.plain
-            per_position, besides = loop.tile_bytes(fitted.weights)
-            needed = (tile * choice.used.excess + choice.used.fixed_positions) * per_position
-            tiles.append(needed + besides)
+            tiles.append(needed)
             told = choice.compiling
             if not told and self.compiling is None:
                 told = f"compiled once it has run for {COMPILING_COSTS_S:g} s"

@@ -5,7 +5,7 @@ A loop's body is a graph of its own; its parts are put into results of their ful
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -44,6 +44,16 @@ class Tiles:
             yield offset, count, body
             offset += count
 
+    def samples(self, length: int, plain: Body, settled: int) -> Iterator[tuple[int, int, Body]]:
+        """Of ``cut``, as few tiles as allocate like all of them: one of each length and body, at first and again once
+        ``settled`` positions have been combined."""
+        seen: set[tuple[int, int, bool]] = set()
+        for offset, count, body in self.cut(length, plain):
+            kind = (count, id(body), offset >= settled)
+            if offset < settled or kind not in seen:
+                seen.add(kind)
+                yield offset, count, body
+
 
 class TileLoop:
     """A loop, ready to run. Holds no tensor and no state of a call, so threads may share it."""
@@ -77,12 +87,27 @@ class TileLoop:
             length: positions of the loop's dimension, at least 1.
         """
         sinks = [_sink(product, length) for product in self.products]
-        for offset, count, body in tiles.cut(length, self.body):
+        return self._run(sinks, reads, tiles.cut(length, self.body))
+
+    def rehearse(self, reads: Sequence[Any], length: int, tiles: Tiles) -> None:
+        """Allocate as ``run`` does, on as few tiles as show all that happens; what it makes is dropped."""
+        sinks = [_sink(product, length) for product in self.products]
+        settled = max((sink.settled_positions for sink in sinks), default=1)
+        self._run(sinks, reads, tiles.samples(length, self.body, settled))
+
+    def _run(
+        self, sinks: Sequence[_Assembled | Combiner], reads: Sequence[Any], cut: Iterable[tuple[int, int, Body]]
+    ) -> list[Any]:
+        for offset, count, body in cut:
             parts = body(*self.arguments(reads, offset, count))
             for sink, part in zip(sinks, parts, strict=True):
                 sink.add(part, offset, count)
-            del parts
+            del parts, part  # or the tile would be kept beside the next one
         return [sink.finish() for sink in sinks]
+
+    def product_bytes(self, weights: Weights) -> int:
+        """Bytes of what ``run`` makes."""
+        return sum(weights.spread_bytes(product.node) for product in self.products)
 
     def tile_bytes(self, weights: Weights, backward: bool = False) -> tuple[float, float]:
         """Modelled bytes of one tile: (per position, besides). ``backward``: recomputed with gradients."""
@@ -99,6 +124,8 @@ class TileLoop:
 
 class _Assembled:
     """Slices put side by side. The result lies in memory as the plain function's does."""
+
+    settled_positions = 1
 
     def __init__(self, product: Product, length: int) -> None:
         self.product, self.length = product, length
@@ -210,7 +237,7 @@ class Program:
 
         def allocated(task: Task) -> float:
             if isinstance(task, Loop):
-                return sum(weights.spread_bytes(product.node) for product in task.products)
+                return self.loops[id(task)].product_bytes(weights)
             return weights.own_bytes(task)
 
         made = {p.node: task for task in self.schedule.tasks if isinstance(task, Loop) for p in task.products}

@@ -3,7 +3,8 @@
 The byte budget gives the largest tile. Within it, tiles whose intermediates stay in the processor's caches are several
 times faster than large ones, and how small is best depends on the operations, so sizes are timed on the tensors of the
 call itself (``fastest``), in seconds of the calling thread, which neighbours on the machine do not stretch. The
-allocator's own peak corrects the model of ``peak`` where operations need memory for themselves.
+allocator's own peak corrects the model of ``peak`` where operations need memory for themselves. That is a guess still,
+for other sizes above all, so tiles that come near the budget are rehearsed before they are used (``kept_within``).
 
 A compiled body writes little of what the plain one does, so its tiles can be many times larger, and have to be: a call
 of compiled code costs some 50 microseconds. They are sized by their own peaks. It is compiled once for tiles of any
@@ -12,14 +13,16 @@ length; that it computes the same is for ``proof``.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from togi.tiling.capture import NotLean
 from togi.tiling.peak import Weights, peak_bytes
 from togi.tiling.program import Body, TileLoop, Tiles
 from togi.torch_internals.compiler import inductor_compile, mark_varying
@@ -153,6 +156,74 @@ def tile_of(loop: TileLoop, tiling: Tiling, weights: Weights, room_bytes: float)
     return rounded(max(1, min(wanted, most, weights.number(loop.loop.length))))
 
 
+_FAR_BELOW = 4
+"""Tiles whose modelled bytes are so many times below the room are not rehearsed: no model was ever that far off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Kept:
+    """Tiles that keep to the room at the sizes of one call."""
+
+    choice: Choice
+    tiles: Tiles
+    tile_bytes: float
+    """What the loop needs beside its products."""
+    certain: bool
+    """Measured, or far below the room; otherwise a profiler was on, and the model is believed for this call."""
+
+
+def needed_bytes(loop: TileLoop, choice: Choice, tiles: Tiles, weights: Weights) -> float:
+    """Modelled bytes that the loop needs beside its products, by what was measured at the sizes of the first call."""
+    per_position, besides = loop.tile_bytes(weights)
+    sizes = [(tiles.plain, choice.plain)] + ([(tiles.compiled, choice.compiled)] if choice.compiled else [])
+    return besides + max(per_position * (tile * kind.excess + kind.fixed_positions) for tile, kind in sizes)
+
+
+def kept_within(
+    loop: TileLoop, reads: Sequence[Any], length: int, choice: Choice, weights: Weights, room_bytes: float
+) -> Kept:
+    """The chosen tiles, made smaller until a rehearsal's peak keeps to the room.
+
+    Raises:
+        NotLean: not even a tile of one position keeps to it.
+    """
+    tiles = choice.tiles(loop, weights, room_bytes)
+    modelled = needed_bytes(loop, choice, tiles, weights)
+    if _FAR_BELOW * modelled <= room_bytes:
+        return Kept(choice=choice, tiles=tiles, tile_bytes=modelled, certain=True)
+    reads = [read.detach() if isinstance(read, Tensor) else read for read in reads]
+    while True:
+        peak = peak_of_loop(loop, reads, length, tiles)
+        if peak is None:
+            return Kept(choice=choice, tiles=tiles, tile_bytes=modelled, certain=False)
+        needed = peak - loop.product_bytes(weights)
+        if needed <= room_bytes:
+            return Kept(choice=choice, tiles=tiles, tile_bytes=needed, certain=True)
+        if max(tiles.plain, tiles.compiled) == 1:
+            raise NotLean(f"one position of a tile, beside what is kept, needs {needed - int(room_bytes)} B too many")
+        tiles = _smaller(tiles, room_bytes / needed)
+
+
+def _smaller(tiles: Tiles, share: float) -> Tiles:
+    """At least one size of ``rounded`` below."""
+
+    def cut(tile: int) -> int:
+        return rounded(max(1, min(tile * share, tile - 1))) if tile else 0
+
+    compiled = cut(tiles.compiled)
+    return replace(tiles, plain=cut(tiles.plain), compiled=compiled, least=min(tiles.least, compiled))
+
+
+def peak_of_loop(loop: TileLoop, reads: Sequence[Any], length: int, tiles: Tiles) -> int | None:
+    """The allocator's peak of the whole loop, its products included; None where it cannot be measured."""
+    with torch.no_grad(), _MEASURING:
+        return peak_bytes(lambda: loop.rehearse(reads, length, tiles), device_of(reads))
+
+
+_MEASURING = threading.Lock()
+"""One profiler at a time."""
+
+
 def choose(loop: TileLoop, reads: Sequence[Any], weights: Weights, room_bytes: float) -> Tiling:
     """Time some sizes on ``reads``, and measure what a tile really needs."""
     per_position, _ = loop.tile_bytes(weights)
@@ -199,7 +270,7 @@ def excess_of(
 
 def peak_of_tile(loop: TileLoop, reads: Sequence[Any], body: Callable[..., Any], tile: int) -> int | None:
     """The allocator's peak of a warm call of ``body`` on the first tile; None where it cannot be measured."""
-    with torch.no_grad():
+    with torch.no_grad(), _MEASURING:
         arguments = loop.arguments(reads, 0, tile)
         body(*arguments)
         return peak_bytes(lambda: body(*arguments), device_of(reads))
