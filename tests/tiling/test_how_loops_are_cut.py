@@ -119,12 +119,19 @@ def test_a_loop_is_compiled_only_once_it_has_run_for_as_long_as_compiling_takes(
     call = togi.lean(nearest, memory=256 << 10)
     for _ in range(2):
         assert torch.equal(call(x, y).indices, nearest(x, y).indices)
-    assert "compiled once it has run for 4 s" in call.plan().loops[0]
-    monkeypatch.setattr(plan, "COMPILING_COSTS_S", 0.0)
+    assert f"compiled once it has run for {plan.compiling_costs_s():g} s" in call.plan().loops[0]
+    monkeypatch.setattr(plan, "compiling_costs_s", lambda: 0.0)
     found = call(x, y)
     assert "compiled" in call.plan().loops[0]
     assert "once it has run" not in call.plan().loops[0]
     torch.testing.assert_close(found.values, nearest(x, y).values)
+
+
+def test_compiling_is_taken_to_cost_less_once_a_process_has_compiled(monkeypatch):
+    monkeypatch.setattr(plan, "inductor_is_loaded", lambda: False)
+    first = plan.compiling_costs_s()
+    monkeypatch.setattr(plan, "inductor_is_loaded", lambda: True)
+    assert 0 < plan.compiling_costs_s() < first
 
 
 def test_a_machine_that_became_slower_meanwhile_does_not_speak_against_compiled_code(monkeypatch):

@@ -60,7 +60,7 @@ def lean(function: Any = None, *, memory: str | int = _DEFAULT_MEMORY, compile: 
         memory: what a call may allocate at its highest, the result included: ``"64MiB"`` or bytes. In a backward
             pass: what is allocated beyond the gradients. Bare ``@togi.lean`` gives 64 MiB.
         compile: compile the work of a tile with torch.compile. True: on the first call. None: once its loop has run for
-            as long as compiling takes, about 4 seconds.
+            as long as compiling takes, 2 to 3 seconds.
 
     Returns:
         A callable like ``function``. Where the function cannot be streamed it runs as it is, with one warning; its

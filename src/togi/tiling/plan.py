@@ -20,6 +20,7 @@ from togi.tiling.program import Program, TileLoop, Tiles, result_bytes
 from togi.tiling.proof import Proof, prove, same_tiles
 from togi.tiling.schedule import make_schedule
 from togi.tiling.tile import Choice, Kept, Tiling, choose, kept_within, largest_tile, needed_bytes, with_compiled
+from togi.torch_internals.compiler import inductor_is_loaded
 
 
 @final
@@ -64,14 +65,23 @@ LARGE_BYTES = 4 << 20
 """Above this an intermediate is streamed even where it fits: written to memory and read again, it costs more time."""
 _SHARES = (4, 16, 64, 256)
 """A node is large from this part of the budget on; smaller parts are tried when the rest does not fit beside tiles."""
-COMPILING_COSTS_S = 4.0
-"""About what compiling a loop's body, sizing its tiles and proving it takes. Measured on 2026-11-21: the first loop of
-a process 2.0 to 2.7 s in the calling thread, later ones 0.3 to 0.6 s; beside it the C++ compiler 1 s, or nothing where
-Inductor has the code in its cache (and once after installation some 15 s, for torch's headers, which serve all later
-code). A loop is compiled once it has run for as long: whatever number of calls is still
-to come, no more than twice the time of the best choice is spent (the ski rental problem; Karlin, Manasse, Rudolph,
-Sleator 1988). A function that is called a few times is never compiled. Seconds are those that the calling thread
-computes: neighbours on the machine stretch loops and compiling alike."""
+FIRST_COMPILING_COSTS_S = 3.0
+COMPILING_COSTS_S = 2.0
+"""About what compiling a loop's body, sizing its tiles and proving it takes: first in a process, and later.
+
+Measured on 2026-11-21, seconds of processor time, the C++ compiler's included: 2.9 s for the first and 1.3 to 2.9 s for
+later ones where Inductor's cache is empty; 1.6 s and 0.3 to 1.3 s where it has the code (and once after installation
+some 13 s, for torch's headers, which serve all later code). A loop is compiled once it has run for as long (the ski
+rental problem; Karlin, Manasse, Rudolph, Sleator 1988): computed from these costs and speedups of 2.5 to 9, the worst
+number of calls takes 2.0 to 2.5 times the best choice's time where the cache is empty, and up to 4.6 times where it has
+the code, which is not known before (4 s for all: 3.0 and 6.0). A function that is called a few times is never compiled.
+The loop's seconds are those that the calling thread computes: neighbours on the machine stretch loops and compiling
+alike."""
+
+
+def compiling_costs_s() -> float:
+    """What compiling a loop is taken to cost from here on."""
+    return COMPILING_COSTS_S if inductor_is_loaded() else FIRST_COMPILING_COSTS_S
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -225,7 +235,7 @@ class PlannedFunction:
     def _is_due(self, loop: TileLoop) -> bool:
         choice = self.choices.get(id(loop))
         untried = choice is not None and choice.compiled is None and not choice.compiling
-        return self.compiling is None and untried and self.spent_s.get(id(loop), 0.0) > COMPILING_COSTS_S
+        return self.compiling is None and untried and self.spent_s.get(id(loop), 0.0) > compiling_costs_s()
 
     def _compiled(self, loop: TileLoop, reads: Sequence[Any], plain: Tiling, fitted: Fitted) -> Choice:
         """With a compiled body where that is faster and proven."""
@@ -283,7 +293,7 @@ class PlannedFunction:
             tiles.append(needed)
             told = choice.compiling
             if not told and self.compiling is None:
-                told = f"compiled once it has run for {COMPILING_COSTS_S:g} s"
+                told = f"compiled once it has run for {compiling_costs_s():g} s"
             lines.append(described(loop, tile, needed, fitted.weights.number(loop.loop.length), told))
         return LeanPlan(
             strategy="streamed",

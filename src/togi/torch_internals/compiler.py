@@ -9,6 +9,7 @@ Dynamo and Inductor are imported when a function here is called first: they take
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ __all__ = [
     "cpp_compiler_missing",
     "import_dynamo",
     "inductor_compile",
+    "inductor_is_loaded",
     "inductor_options",
     "inductor_settings",
     "mark_script_original",
@@ -192,6 +194,11 @@ def inductor_compile(module: Any, inputs: Any) -> Any:
 
     compiled: Any = compile_fx(module, inputs)
     return compiled
+
+
+def inductor_is_loaded() -> bool:
+    """Whether this process has compiled with Inductor before, or has at least loaded what takes longest to load."""
+    return "torch._inductor.compile_fx" in sys.modules
 
 
 def aoti_package(program: ExportedProgram, path: str, configs: Mapping[str, Any]) -> str:
