@@ -38,8 +38,7 @@ from torch._subclasses.fake_tensor import DataDependentOutputException, FakeTens
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from togi.lint.trace.check import trace_subject
-from togi.lint.trace.debug_mode import debug_mode_events
+from togi.lint.trace.check import debug_mode_events, trace_subject
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import mark_subject, watching
 from togi.subject.prepare import Prepared, prepare

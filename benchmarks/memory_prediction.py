@@ -41,9 +41,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 import memory_models
 
 from togi.footprint.account.make import account_of
-from togi.footprint.fake_step import fake_step
 from togi.footprint.prediction.cpu import predict_cpu
-from togi.footprint.step import OptimizerName, make_step
+from togi.footprint.step import OptimizerName, fake_step, make_step
 from togi.machine.describe import machine
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject

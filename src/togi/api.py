@@ -27,7 +27,7 @@ from togi.worker.protocol import SubjectRef
 if TYPE_CHECKING:
     from torch import nn
 
-    from togi.artifact.optimized import OptimizedModule
+    from togi.artifact.load import OptimizedModule
     from togi.footprint.account.make import Watched
     from togi.footprint.account.record import Account
     from togi.footprint.fit.result import FitResult

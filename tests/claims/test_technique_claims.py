@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from togi.claims import Verdict
-from togi.claims.prove import prove
-from togi.claims.technique import EXPERIMENTS, Experiment, judge
+from togi.claims.prove import EXPERIMENTS, Experiment, judge, prove
 from togi.cli.app import run
 from togi.core.records import ErrorReport, Footprint, Interval, Timing
 from togi.machine.describe import machine
@@ -48,8 +47,8 @@ def test_the_model_holds_what_the_technique_works_on(id: str) -> None:
 
 def test_a_processor_without_the_instructions_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     here = machine("cpu").model_copy(update={"cpu_flags": (), "allocators": {}})
-    monkeypatch.setattr("togi.claims.technique.machine", lambda _: here)
-    monkeypatch.setattr("togi.claims.technique.WorkerPool", None)
+    monkeypatch.setattr("togi.claims.prove.machine", lambda _: here)
+    monkeypatch.setattr("togi.claims.prove.WorkerPool", None)
     for id, reason in {"bf16": "no bfloat16 instructions", "allocator": "no faster allocator"}.items():
         proof = prove(id)
         assert proof.verdict is Verdict.UNTESTED

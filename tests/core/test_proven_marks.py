@@ -17,7 +17,7 @@ from togi.render.pages import page_text, technique_page
 from togi.render.proven_table import with_table
 from togi.techniques import all_techniques, technique
 from togi.techniques.base import Technique
-from togi.techniques.proven import all_marks, technique_mark
+from togi.techniques.registry import all_marks, technique_mark
 
 DOCS = Path(__file__).parents[2] / "docs" / "gpu.md"
 
@@ -55,7 +55,7 @@ def test_marks_are_found_without_importing_the_module(tmp_path: Path) -> None:
 
 
 def test_reading_the_marks_imports_no_torch() -> None:
-    code = "import sys, togi.techniques.proven as p; assert len(p.all_marks()) > 30; print('torch' in sys.modules)"
+    code = "import sys, togi.techniques.registry as p; assert len(p.all_marks()) > 30; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "False\n"
 
 

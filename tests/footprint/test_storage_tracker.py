@@ -8,7 +8,7 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from togi.footprint.storage_tracker import StorageTracker
-from togi.torch_internals.module_tracker import ModuleTracker
+from togi.torch_internals.modules import ModuleTracker
 
 KIB = 1024
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from togi.lint.deduplicate import SAME, deduplicate
 from togi.lint.finding import CheckResult, Cost, Finding, Note, Place, Problem
 from togi.lint.rule import all_rules
+from togi.lint.selection import SAME, deduplicate
 
 
 def at(rule: str, line: int = 4, column: int = 5, **more: object) -> Finding:

@@ -17,14 +17,14 @@ from made_up_findings import made_up_result
 from togi.lint.check_paths import check_paths
 from togi.lint.finding import CheckResult
 from togi.lint.rule import all_rules
-from togi.render.findings import excerpt as excerpts
+from togi.render.findings import lines
 from togi.render.findings.sarif import FINGERPRINT, sarif
 
 SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json").read_text())
 
 
 def valid(result: CheckResult) -> dict[str, Any]:
-    excerpts.forget()
+    lines.forget()
     document = json.loads(json.dumps(sarif(result)))
     jsonschema.Draft4Validator(SCHEMA, format_checker=jsonschema.FormatChecker()).validate(document)
     (run,) = document["runs"]

@@ -10,23 +10,22 @@ import pytest
 from made_up_findings import made_up_result
 
 from togi.lint.finding import CheckResult, Finding, Fix, Place
-from togi.render.findings import excerpt as excerpts
-from togi.render.findings.excerpt import excerpt
+from togi.render.findings import lines
 from togi.render.findings.github import workflow_commands
 from togi.render.findings.json import findings_json
-from togi.render.findings.lines import plain, plain_text, print_lines
+from togi.render.findings.lines import excerpt, plain, plain_text, print_lines
 from togi.render.findings.text import concise, counts, full, statistics, summary, tables
 
 
 @pytest.fixture
 def result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CheckResult:
     monkeypatch.chdir(tmp_path)
-    excerpts.forget()
+    lines.forget()
     return made_up_result(tmp_path)
 
 
 def shown(code: str, place: Place, width: int, folder: Path) -> str:
-    excerpts.forget()
+    lines.forget()
     (folder / place.path).write_text(code, encoding="utf-8")
     return plain_text(excerpt(place, width))
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from togi.machine.memory import available_bytes, processes_bytes, usable_bytes
+from togi.machine.limits import available_bytes, processes_bytes, usable_bytes
 
 
 def test_available_memory_is_read(tmp_path: Path) -> None:

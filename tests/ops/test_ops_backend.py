@@ -16,7 +16,7 @@ from box_makers import random_boxes, same
 
 from togi import ops
 from togi.ops import operators
-from togi.ops.kernels import build, native
+from togi.ops.kernels import native
 
 MATCH = (
     "import torch; from togi import ops; b = torch.tensor([[0., 0., 2., 2.], [1., 1., 3., 3.]]); "
@@ -70,22 +70,22 @@ def test_a_cache_that_others_can_write_is_not_trusted(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(build, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in build.FLAGS))
-    assert build.load_library() is not None
+    monkeypatch.setattr(native, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in native.FLAGS))
+    assert native.load_library() is not None
     assert list(folder.iterdir()) == []
 
 
 def test_what_decides_the_library_is_in_its_name(monkeypatch, tmp_path):
-    compiler = build.find_compiler()
-    names = {build._key(compiler)}
-    monkeypatch.setattr(build, "FLAGS", (*build.FLAGS, "-DX"))
-    names.add(build._key(compiler))
+    compiler = native.find_compiler()
+    names = {native._key(compiler)}
+    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DX"))
+    names.add(native._key(compiler))
     changed = tmp_path / "boxes.cpp"
-    changed.write_text(build.SOURCE.read_text() + "\n")
-    monkeypatch.setattr(build, "SOURCE", changed)
-    names.add(build._key(compiler))
-    monkeypatch.setattr(build, "_processor", lambda: "another")
-    names.add(build._key(compiler))
+    changed.write_text(native.SOURCE.read_text() + "\n")
+    monkeypatch.setattr(native, "SOURCE", changed)
+    names.add(native._key(compiler))
+    monkeypatch.setattr(native, "_processor", lambda: "another")
+    names.add(native._key(compiler))
     assert len(names) == 4
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from togi.footprint.account.record import Account, Category, CategoryTimeline, HeldName, Holding, Kept, PeakMoment
 from togi.render.html import account_html
-from togi.render.html.memory_charts import tree
+from togi.render.html.memory_pages import tree
 
 HOSTILE = "<script>alert(1)</script>"
 MIB = 2**20

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-from togi.machine import allocators, cgroup
+from togi.machine import allocators, limits
 from togi.machine import describe as machine_file
 from togi.machine.describe import machine
 
@@ -77,7 +77,7 @@ def test_hyperthreads_of_one_core_count_once(monkeypatch):
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(machine_file, "_read", lambda path: blocks if path == "/proc/cpuinfo" else "")
     monkeypatch.setattr(machine_file, "_affinity", lambda: frozenset(range(4)))
-    monkeypatch.setattr(cgroup, "cpu_quota", lambda: None)
+    monkeypatch.setattr(limits, "cpu_quota", lambda: None)
     found = machine()
     assert (found.cpu_cores, found.threads) == (4, 2)
 
@@ -100,8 +100,8 @@ def groups(tmp_path, monkeypatch):
             path = tmp_path / "root" / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(content)
-        monkeypatch.setattr(cgroup, "ROOT", tmp_path / "root")
-        monkeypatch.setattr(cgroup, "MEMBERSHIP", tmp_path / "self")
+        monkeypatch.setattr(limits, "ROOT", tmp_path / "root")
+        monkeypatch.setattr(limits, "MEMBERSHIP", tmp_path / "self")
 
     return lay_out
 
@@ -116,8 +116,8 @@ def test_version_2_takes_the_lowest_limit_of_all_levels(groups):
             "a/memory.max": "2000\n",
         },
     )
-    assert cgroup.cpu_quota() == 1.5
-    assert cgroup.memory_limit_bytes() == 2000
+    assert limits.cpu_quota() == 1.5
+    assert limits.memory_limit_bytes() == 2000
 
 
 def test_version_1(groups):
@@ -130,24 +130,24 @@ def test_version_1(groups):
         "memory/memory.limit_in_bytes": f"{2**63 - 4096}\n",
     }
     groups("4:memory:/x\n1:cpu,cpuacct:/x\n0::/\n", files)
-    assert cgroup.cpu_quota() == 0.5
-    assert cgroup.memory_limit_bytes() == 1000
+    assert limits.cpu_quota() == 0.5
+    assert limits.memory_limit_bytes() == 1000
 
 
 def test_membership_of_the_host_falls_back_to_the_mounts_root(groups):
     groups("4:memory:/docker/abc\n", {"memory/memory.limit_in_bytes": "3000\n"})
-    assert cgroup.memory_limit_bytes() == 3000
+    assert limits.memory_limit_bytes() == 3000
 
 
 def test_no_limit(groups):
     groups("0::/\n", {"cpu.max": "max 100000\n", "memory.max": "max\n"})
-    assert cgroup.cpu_quota() is None
-    assert cgroup.memory_limit_bytes() is None
+    assert limits.cpu_quota() is None
+    assert limits.memory_limit_bytes() is None
 
 
 def test_a_quota_and_a_memory_limit_cut_what_is_reported(monkeypatch):
-    monkeypatch.setattr(cgroup, "cpu_quota", lambda: 0.5)
-    monkeypatch.setattr(cgroup, "memory_limit_bytes", lambda: 2**20)
+    monkeypatch.setattr(limits, "cpu_quota", lambda: 0.5)
+    monkeypatch.setattr(limits, "memory_limit_bytes", lambda: 2**20)
     found = machine()
     assert (found.cpu_cores, found.memory_bytes) == (1, 2**20)
 

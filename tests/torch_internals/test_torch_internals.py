@@ -16,10 +16,11 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from togi.torch_internals import autograd, compiler, cuda_simulation, modules, profiler, pytree, storage
-from togi.torch_internals.fake import FakeTensorMode
+from togi.torch_internals import autograd, compiler, cuda_simulation, modules, profiler
+from togi.torch_internals import tensors as pytree
+from togi.torch_internals import tensors as storage
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver, without_modes, without_torch_function
-from togi.torch_internals.module_tracker import BACKWARD, FORWARD, OPTIMIZER, ModuleTracker
+from togi.torch_internals.modules import BACKWARD, FORWARD, OPTIMIZER, ModuleTracker
 from togi.torch_internals.operators import (
     bound_arguments,
     can_decompose,
@@ -31,6 +32,7 @@ from togi.torch_internals.operators import (
     schema_of,
     written_arguments,
 )
+from togi.torch_internals.tensors import FakeTensorMode
 
 aten = torch.ops.aten
 Pair = namedtuple("Pair", "first second")

@@ -188,14 +188,14 @@ def _change(
             "--fix and --add-ignores cannot run at once: run --fix first, then --add-ignores for what is left. "
             "Nothing was changed"
         )
-    from togi.lint.add_ignores import add_ignores as add
+    from togi.lint.fix import add_ignores as add
 
     return add(paths, given, dry=dry, cache=cache)
 
 
 def _check_stdin(name: str, given: Overrides) -> CheckResult:
     from togi.lint.check_paths import check_stdin
-    from togi.render.findings.excerpt import show_as
+    from togi.render.findings.lines import show_as
 
     data = sys.stdin.buffer.read()
     show_as(name or STDIN, data)

@@ -178,7 +178,7 @@ def _read_snapshot(path: str, *, report: Path | None, force: bool, json: bool) -
     """Show what it holds. Returns the peak in bytes."""
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_html
     from togi.footprint.snapshot import snapshot_account
-    from togi.render.snapshot_text import snapshot_text
+    from togi.render.memory_text import snapshot_text
 
     if report is not None:
         check_report_path(report, force)

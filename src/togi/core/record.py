@@ -1,13 +1,17 @@
-"""The base of all records: frozen, and JSON between processes, in journals and in ``--json`` output."""
+"""The base of all records: frozen, and JSON between processes, in journals and in ``--json`` output.
+
+Records say nothing of their looks when they are printed, or are the last line of a notebook's cell:
+``togi.render.display`` registers functions for those that people meet; any other is shown as its fields.
+"""
 
 from __future__ import annotations
 
+import functools
 import html
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from togi.core.display import as_html, as_text
 from togi.core.errors import TogiError
 
 Scalar = bool | int | float | str | None
@@ -59,3 +63,15 @@ class Request(Record):
             name = ".".join(map(str, first["loc"]))
             said = first["msg"].partition(",")[0]
             raise TogiError(f"{name}={first['input']!r} cannot be used: {said[:1].lower()}{said[1:]}") from None
+
+
+@functools.singledispatch
+def as_text(_record: Any) -> str | None:
+    """Text for a terminal, or None where nothing is registered."""
+    return None
+
+
+@functools.singledispatch
+def as_html(_record: Any) -> str | None:
+    """HTML for a notebook, or None where nothing is registered."""
+    return None

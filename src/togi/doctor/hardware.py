@@ -10,9 +10,9 @@ from pathlib import Path
 from togi.core.quantities import size
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.machine import cgroup
-from togi.machine.memory import available_bytes
-from togi.techniques.proven import all_marks
+from togi.machine import limits
+from togi.machine.limits import available_bytes
+from togi.techniques.registry import all_marks
 
 MATTER = {
     "avx2": "wide float instructions",
@@ -85,7 +85,7 @@ def _usable_memory(machine: Machine) -> Check:
 
 
 def _container_limits() -> list[Check]:
-    memory, cores = cgroup.memory_limit_bytes(), cgroup.cpu_quota()
+    memory, cores = limits.memory_limit_bytes(), limits.cpu_quota()
     parts = [f"memory {size(memory)}"] if memory else []
     parts += [f"{cores:g} of {os.cpu_count()} cores"] if cores else []
     found = ", ".join(parts)

@@ -20,9 +20,8 @@ from torch import Tensor
 
 from togi.footprint.account.record import Category
 from togi.torch_internals.modes import DispatchObserver
-from togi.torch_internals.module_tracker import FORWARD, Where
-from togi.torch_internals.pytree import operands
-from togi.torch_internals.storage import storage_key
+from togi.torch_internals.modules import FORWARD, Where
+from togi.torch_internals.tensors import operands, storage_key
 
 _NOWHERE = Where()
 

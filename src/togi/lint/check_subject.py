@@ -14,10 +14,9 @@ from pathlib import Path
 from togi.core.errors import TogiError
 from togi.lint.calls import EXAMINE, WATCH, ModuleRequest, SubjectReport, TraceRequest
 from togi.lint.check_paths import check_paths
-from togi.lint.deduplicate import deduplicate
 from togi.lint.finding import CheckResult, FileReport, Finding, Ignore, Note, Problem, in_order
 from togi.lint.rule import Kind
-from togi.lint.selection import Selected, ignore_comments, select, selected_rules
+from togi.lint.selection import Selected, deduplicate, ignore_comments, select, selected_rules
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder, SubjectOptions
 from togi.lint.source_text import UndecodableError, decode
 from togi.subject.spec import Spec, check_spec, parse

@@ -3,6 +3,8 @@
 Fixes are applied round after round until nothing is left to do. A file is replaced as a whole or not at all. It stays
 untouched, with a problem that says why, when the result could not be parsed, could not be written in the file's own
 encoding, or did not settle.
+
+``--add-ignores`` writes an ignore comment for every finding there is, so that only new ones are reported from now on.
 """
 
 from __future__ import annotations
@@ -11,7 +13,7 @@ import os
 import re
 import shutil
 import tempfile
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,8 +23,8 @@ from togi.lint.check_file import check_bytes
 from togi.lint.check_paths import check_paths
 from togi.lint.files import CheckedFile, discover
 from togi.lint.finding import CheckResult, Edit, Finding, Fix, Problem
-from togi.lint.notebooks import SUFFIX, read_notebook, write_cells
-from togi.lint.selection import select
+from togi.lint.notebooks import SUFFIX, read_notebook, without_magics, write_cells
+from togi.lint.selection import Mark, Statement, select, statements
 from togi.lint.settings import Overrides
 from togi.lint.source_text import decode_exactly, syntax_error, unify_line_ends
 
@@ -249,3 +251,45 @@ def _clash(one: Span, other: Span) -> bool:
     if one[0] == one[1] or other[0] == other[1]:
         return one[0] <= other[1] and other[0] <= one[1]
     return one[0] < other[1] and other[0] < one[1]
+
+
+_TITLE = "Add an ignore comment"
+
+
+def add_ignores(
+    paths: Sequence[str | Path], settings: Overrides | None = None, *, dry: bool = False, cache: bool = True
+) -> FixResult:
+    """Add one comment per statement, or its rules to the comment that is there (``dry``: write nothing)."""
+    return rewrite_paths(paths, settings, _comments, "ignores_added", dry=dry, cache=cache)
+
+
+def _comments(text: str, findings: Sequence[Finding]) -> Iterable[Fix]:
+    """One fix per statement of ``text``, a file or the code of a notebook's cell, in which something was found."""
+    lines = unify_line_ends(text)
+    python = lines if syntax_error(lines) is None else without_magics(lines)
+    places = [(finding.place.line, finding.rule) for finding in findings if finding.place is not None]
+    for statement in statements(python):
+        rules = sorted({rule for line, rule in places if statement.first <= line <= statement.last})
+        if rules:
+            yield Fix(title=_TITLE, edits=tuple(_edits(statement, rules, lines.split("\n"))))
+
+
+def _edits(statement: Statement, rules: Sequence[str], lines: Sequence[str]) -> Iterator[Edit]:
+    marks = [mark for mark in statement.marks if mark.rules and not mark.whole_file]
+    if marks:
+        yield _extended(marks[-1], rules)
+        return
+    line = lines[statement.last - 1]
+    yield Edit(
+        line=statement.last,
+        column=len(line.rstrip()) + 1,
+        end_line=statement.last,
+        end_column=len(line) + 1,
+        text=f"  # togi: ignore[{', '.join(rules)}]",
+    )
+
+
+def _extended(mark: Mark, rules: Sequence[str]) -> Edit:
+    """The names that are there stay as they are written."""
+    names = ", ".join(dict.fromkeys([*mark.rules, *rules]))
+    return Edit(line=mark.line, column=mark.column, end_line=mark.line, end_column=mark.end_column, text=names)

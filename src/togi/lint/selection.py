@@ -3,6 +3,9 @@
 ``# togi: ignore[rule, rule]`` covers the statement (or the head of a compound statement) it stands in, over all its
 lines; alone on a line it covers the statement below. ``# togi: ignore-file[rule]`` covers the file, and without names
 it silences all of it. Comments are found by Python's tokenizer: a string that looks like one is none.
+
+What source and a run both say of one line is reported once: the source finding stays, with remedy and fix; how often it
+happened, and what was seen, comes from the run.
 """
 
 from __future__ import annotations
@@ -11,14 +14,13 @@ import functools
 import io
 import re
 import tokenize
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
 from togi.core.errors import nearest
-from togi.lint.deduplicate import SAME
-from togi.lint.finding import FileReport, Finding, Ignore, Note
+from togi.lint.finding import CheckResult, Cost, FileReport, Finding, Ignore, Note, Place, in_order
 from togi.lint.patterns import matches
 from togi.lint.rule import ALL, Kind, canonical, rule_kinds, rules_named, rules_of
 from togi.lint.settings import CheckSettings
@@ -178,3 +180,80 @@ def _mark(match: re.Match[str], line: int, column: int) -> Mark:
     names = (name.strip() for name in (match["rules"] or "").split(","))
     start, end = (column + position + 1 for position in match.span("rules"))
     return Mark(tuple(name for name in names if name), match["file"] is not None, line, start, end)
+
+
+_WAITS = (
+    "blocking-transfer",
+    "branch-on-tensor",
+    "copy-to-device-in-forward",
+    "copy-to-host",
+    "data-dependent-shape",
+    "scalar-from-tensor",
+    "tensor-in-print",
+    "tensor-made-in-forward",
+)
+SAME = {"synchronization": _WAITS, "data-dependent-op": ("data-dependent-shape",)}
+"""Source rules by the trace rule that sees the same in a run."""
+
+
+def deduplicate(result: CheckResult) -> CheckResult:
+    """Trace findings go into source findings at the same place, also into silenced ones; equal texts appear once."""
+    runs = [finding for finding in result.findings if finding.rule in SAME]
+    merged = {id(run) for run in runs if any(_same(one, run) for one in _of_source(result))}
+    kept = [_with_runs(one, runs) for one in result.findings if id(one) not in merged]
+    return result.model_copy(
+        update={
+            "findings": in_order(kept),
+            "suppressed": in_order([_with_runs(one, runs) for one in result.suppressed]),
+            "problems": tuple(dict.fromkeys(result.problems)),
+            "notes": tuple(dict.fromkeys(result.notes)),
+        }
+    )
+
+
+def _of_source(result: CheckResult) -> Iterable[Finding]:
+    return (*result.findings, *result.suppressed)
+
+
+def _same(source: Finding, run: Finding) -> bool:
+    return (
+        source.rule in SAME[run.rule]
+        and source.place is not None
+        and run.place is not None
+        and Path(source.place.path).resolve() == Path(run.place.path).resolve()
+        and _overlap(source.place, run.place)
+    )
+
+
+def _overlap(one: Place, other: Place) -> bool:
+    return _begin(one) < _end(other) and _begin(other) < _end(one)
+
+
+def _begin(place: Place) -> tuple[int, int]:
+    return place.line, place.column
+
+
+def _end(place: Place) -> tuple[float, float]:
+    """Without an end: the end of the line."""
+    line = place.end_line or place.line
+    return line, place.end_column or float("inf")
+
+
+def _with_runs(source: Finding, runs: Sequence[Finding]) -> Finding:
+    for run in runs:
+        if _same(source, run):
+            source = source.model_copy(
+                update={
+                    "evidence": "\n".join(text for text in (source.evidence, f"{run.rule}: {run.evidence}") if text),
+                    "count": max(source.count, run.count),
+                    "layer": source.layer or run.layer,
+                    "cost": _both(source.cost, run.cost),
+                }
+            )
+    return source
+
+
+def _both(one: Cost | None, other: Cost | None) -> Cost | None:
+    if one is None or other is None:
+        return one or other
+    return one.model_copy(update={"text": f"{one.text}; {other.text}", "bytes": one.bytes or other.bytes})

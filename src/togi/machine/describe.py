@@ -19,8 +19,8 @@ import sys
 from pathlib import Path
 
 from togi.core.records import Machine
-from togi.machine import allocators, cgroup
-from togi.machine.memory import usable_bytes
+from togi.machine import allocators, limits
+from togi.machine.limits import usable_bytes
 
 BACKENDS = (
     "torch",
@@ -62,7 +62,7 @@ def machine(device: str = "cpu") -> Machine:
 def _cores() -> int:
     """Cores this process may keep busy: its affinity, cut to the container's quota."""
     allowed = len(_affinity()) or os.cpu_count() or 1
-    quota = cgroup.cpu_quota()
+    quota = limits.cpu_quota()
     return max(1, min(allowed, math.ceil(quota)) if quota else allowed)
 
 

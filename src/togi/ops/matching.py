@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 
 from togi.ops.arguments import BoxError, check_options, check_pair, check_thresholds
-from togi.ops.boxes import expanded
-from togi.ops.images import per_image
+from togi.ops.boxes import expanded, per_image
 from togi.ops.operators import match, topk
 
 _NAMES = ("anchors", "boxes")

@@ -22,7 +22,7 @@ from torch import Tensor
 from togi.ops.drop_in import answers, stand_in
 from togi.ops.matching import BoxMatches, match_boxes
 from togi.torch_internals.modes import no_torch_function, wrapper_subclass
-from togi.torch_internals.pytree import tree_map_only
+from togi.torch_internals.tensors import tree_map_only
 
 _DETECTION = "torchvision.models.detection"
 _MODULES = ("rpn", "roi_heads", "retinanet", "ssd")

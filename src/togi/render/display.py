@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from togi.core.display import as_html, as_text
+from togi.core.record import as_html, as_text
 from togi.core.records import Study
 from togi.footprint.account.record import Account
 from togi.footprint.fit.result import FitResult
@@ -51,7 +51,7 @@ def _prediction(prediction: Prediction) -> str:
 
 @as_text.register
 def _snapshot(account: SnapshotAccount) -> str:
-    from togi.render.snapshot_text import snapshot_text
+    from togi.render.memory_text import snapshot_text
 
     return _plain(snapshot_text(account))
 

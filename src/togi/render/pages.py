@@ -21,7 +21,7 @@ from togi.core.records import Facts, Machine, Record, Scalar, Stage
 from togi.lint.pages import KIND_MEANING, RulePage
 from togi.render.terminal import clean, listing, stack, table
 from togi.techniques import Technique, all_techniques
-from togi.techniques.proven import technique_mark
+from togi.techniques.registry import technique_mark
 
 HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
 _STAGE_MEANING = {

@@ -1,4 +1,4 @@
-"""One row per recipe, with what every report says of it: its verdict in a word, and why in a sentence.
+"""One row per recipe, with what every report says of it: its verdict in a word, why in a sentence, and what to do next.
 
 The terminal, the JSON and the HTML report show these rows; what they look like is left to each of them.
 """
@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
@@ -212,3 +212,43 @@ def _meaning(outcome: Outcome) -> str:
             return "the machine was too noisy to judge it"
         case _:
             assert_never(outcome)
+
+
+def how_to_load(artifact: str) -> str:
+    """Three lines of Python."""
+    return f"import togi\nfast = togi.load({artifact!r})\noutput = fast(...)  # called like the original"
+
+
+def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
+    """Commands with what each would bring, the most useful first."""
+    if study.best is not None and artifact is None and study.command:
+        yield f"keep it: {study.command} --out NAME.togi  (resumes: nothing is tried twice)"
+    yield from _missing(study)
+    yield from _approximate(study)
+    if any(row.trial.outcome is Outcome.UNSTABLE for row in rows(study)):
+        yield "some recipes could not be judged on this busy machine: run the same command again when it is quiet"
+    crashed = next((row for row in rows(study) if row.trial.traceback), None)
+    if crashed is not None:
+        yield f"tracebacks and the children's output: togi report {study.id} --html report.html"
+    elif study.trials:
+        yield f"every trial with its details: togi report {study.id} --html report.html"
+
+
+def _missing(study: Study) -> Iterator[str]:
+    for fix, reasons in fixes(study).items():
+        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
+        yield f"{fix}  makes possible what was missing: {reasons[0]}{more}"
+
+
+def _approximate(study: Study) -> Iterator[str]:
+    """Recipes that were only held back because their error was not allowed."""
+    if study.settings.get("allow"):
+        return
+    found = rows(study)
+    wrong = [row for row in found if row.trial.outcome is Outcome.WRONG and row.trial.error]
+    errors = [row.trial.error.rmse for row in wrong if row.trial.error and not row.trial.error.problems]
+    if errors:
+        least = min(errors)
+        yield f"if a relative error of {least:.0e} is acceptable: --allow approximate --max-error {least * 2:.0e}"
+    elif any("--allow" in row.trial.reason for row in found):
+        yield "approximate techniques were left out: --allow approximate --max-error 1e-2 tries them within that error"

@@ -13,8 +13,7 @@ from togi.core.quantities import bounds, milliseconds, plural, relative, signifi
 from togi.core.records import Interval, Outcome, Study, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.store import StudyEntry
-from togi.render.next_steps import how_to_load, next_steps
-from togi.render.rows import Row, counts, looks_faster, rows, warnings
+from togi.render.rows import Row, counts, how_to_load, looks_faster, next_steps, rows, warnings
 from togi.render.terminal import STYLES, bullets, clean, listing, stack, table
 from togi.study.comparison import Comparison, Contestant
 

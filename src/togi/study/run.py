@@ -12,7 +12,7 @@ from togi.core.records import Facts, Outcome, Study
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal import Journal, study_key
 from togi.machine.describe import machine
-from togi.machine.memory import available_bytes
+from togi.machine.limits import available_bytes
 from togi.search import Search
 from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals, race_budget_s

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
     from togi.subject.signature import Signature
 
+
 Options = dict[str, Scalar]
 
 
@@ -177,3 +178,35 @@ class Engine(Technique):
         Unpickles nothing. Raises ImportError where the package is missing and RuntimeError where this machine cannot
         run it: the loader then goes on along the fallback chain.
         """
+
+
+def not_exportable(facts: Facts) -> Refuses | None:
+    """For engines that start from ``torch.export``."""
+    if facts.exportable:
+        return None
+    return Refuses(f"torch.export cannot capture this module: {facts.export_error or 'no reason was given'}")
+
+
+def changes_buffers(facts: Facts, engine: str) -> Refuses | None:
+    """For engines whose graph is a pure function: an updated buffer would stay at its first value, silently."""
+    if not facts.buffers_change:
+        return None
+    return Refuses(
+        f"the forward pass updates a buffer, and {engine} runs a graph without state: the update would be lost. "
+        "Engines that keep buffers: eager, torch_compile without freezing."
+    )
+
+
+def no_compiler(facts: Facts) -> Refuses | None:
+    """For engines that generate C++ on a CPU."""
+    if facts.device != "cpu" or facts.machine.compiler is not None:
+        return None
+    return Refuses(
+        "no C++ compiler was found, and the generated kernels must be compiled. Install one (apt-get install g++) "
+        "or name it in the environment variable CXX."
+    )
+
+
+def first_refusal(*found: Refuses | None) -> Refuses | None:
+    """The first condition that stands against it."""
+    return next((refusal for refusal in found if refusal is not None), None)

@@ -1,4 +1,4 @@
-"""Finds techniques and puts choices in the order in which they are applied."""
+"""Finds techniques and puts choices in the order in which they are applied; marks on what devices they were proven."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from togi.core.errors import UnknownNameError, nearest
 from togi.core.plugins import by_id, instances_in
+from togi.core.proven import DEVICES, Mark, marked_parts
 from togi.core.records import STAGES, Choice, Recipe
 from togi.techniques.base import Options, Technique
 
@@ -58,3 +59,13 @@ def _built_in() -> list[Technique]:
 
 def _third_party() -> list[Technique]:
     return [entry.load()() for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)]
+
+
+def technique_mark(technique: Technique) -> Mark:
+    days = {device: technique.proven.on(device) for device in DEVICES if device in technique.devices}
+    return Mark(part=technique.id, days=days)
+
+
+def all_marks() -> tuple[Mark, ...]:
+    """One mark a technique (third-party ones too), then one each for the other parts. Imports no torch."""
+    return (*(technique_mark(technique) for technique in all_techniques().values()), *marked_parts())

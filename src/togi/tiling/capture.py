@@ -22,7 +22,6 @@ from torch.func import functionalize
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
 from togi.torch_internals.compiler import merge_equal_nodes, trace_symbolically, varying_source
-from togi.torch_internals.fake import FakeTensorMode
 from togi.torch_internals.modes import FunctionObserver
 from togi.torch_internals.operators import (
     HigherOrderOperator,
@@ -31,7 +30,7 @@ from togi.torch_internals.operators import (
     decompositions_of,
     schema_of,
 )
-from togi.torch_internals.pytree import tree_flatten, tree_unflatten
+from togi.torch_internals.tensors import FakeTensorMode, tree_flatten, tree_unflatten
 
 
 def size_expression(size: Any) -> sympy.Expr:

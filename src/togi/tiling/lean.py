@@ -22,8 +22,7 @@ from togi.core.quantities import parse_size, size
 from togi.tiling.capture import NotLean, capture
 from togi.tiling.plan import LeanPlan, PlannedFunction
 from togi.torch_internals.autograd import is_wrapped_by_transform
-from togi.torch_internals.fake import FakeTensor
-from togi.torch_internals.pytree import tree_flatten, tree_unflatten
+from togi.torch_internals.tensors import FakeTensor, tree_flatten, tree_unflatten
 
 PROVEN = Proven(part="togi.lean", cpu="2026-11-21", cuda=None)
 

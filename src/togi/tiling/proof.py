@@ -19,7 +19,7 @@ from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, within
 from togi.tiling.capture import Captured, NotLean, evaluate, size_expression
 from togi.tiling.peak import Weights, plain_peak_bytes
 from togi.tiling.program import TileLoop, Tiles
-from togi.torch_internals.pytree import tree_leaves
+from togi.torch_internals.tensors import tree_leaves
 from togi.verify.compare import mismatches
 from togi.verify.units import error_in_units
 

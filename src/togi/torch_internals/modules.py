@@ -1,17 +1,32 @@
-"""Parts of ``nn.Module`` that have no public name: hooks, the dicts of parameters and buffers, compiled calls.
+"""Parts of ``nn.Module`` that have no public name; a tracker of the running module, source line and phase of a step.
 
 Behind it: ``Module._forward_hooks``, ``_forward_pre_hooks``, ``_parameters``, ``_buffers``, ``_compiled_call_impl``,
 ``_apply``, ``_orig_mod`` of torch.compile's wrapper, nn.modules.batchnorm._BatchNorm (torch 2.9 to 2.15). When they go:
 ``named_parameters(recurse=False)`` and ``setattr`` replace the dicts; hooks would have to be asked of a copy.
+
+An operation of the backward pass belongs to the module and the line whose forward operation it differentiates: both
+have the sequence number of one autograd node, which is drawn just before the forward operation is dispatched.
+Source: torch/csrc/autograd/function.h (sequence_nr).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import cache
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple, final
 
+import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from togi.torch_internals.autograd import current_node, next_sequence_number, sequence_number
 
 __all__ = [
     "BatchNorm",
@@ -52,3 +67,125 @@ def compiled_original(module: nn.Module) -> Any:
 def forget_compiled_call(module: nn.Module) -> None:
     """Undo ``module.compile()``: calls run the plain ``forward`` again."""
     module._compiled_call_impl = None
+
+
+_OWN = tuple(f"{Path(str(sys.modules[name].__file__)).parent}/" for name in ("torch", "togi"))
+
+FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
+
+
+class Where(NamedTuple):
+    """The code that was running when something happened."""
+
+    module: str = ""
+    """Qualified name of the innermost module; empty outside of any."""
+    line: str = ""
+    """``file.py:12 in name``: the innermost line of the user's source."""
+    phase: str = ""
+    """``forward``, ``backward`` or ``optimizer``; empty for what was there before."""
+
+
+@final
+class ModuleTracker:
+    """Follows a run while ``following`` is active; ``now()`` answers."""
+
+    def __init__(
+        self,
+        module: nn.Module | None = None,
+        *,
+        root: str = "",
+        on_output: Callable[[Any], None] = lambda _: None,
+        name_outsiders: bool = True,
+    ) -> None:
+        """Gives the parts of ``module`` their qualified names.
+
+        Args:
+            root: the name of ``module`` itself.
+            on_output: called with what the outermost module returned.
+            name_outsiders: a module that is no part of ``module`` has its class's name; otherwise its caller's.
+        """
+        self._names = {part: name or root for name, part in module.named_modules()} if module else {}
+        self._on_output = on_output
+        self._name_outsiders = name_outsiders
+        self.runs: Counter[str] = Counter()
+        """How often each part of ``module`` was called, by name."""
+        self._running: list[tuple[str, bool]] = []
+        """Name, and whether it is a part of the module."""
+        self._stepping = False
+        self._forward: dict[int, Where] = {}
+
+    @contextmanager
+    def following(self, *, module_hooks: bool = True) -> Iterator[None]:
+        """Installs torch's global hooks of optimizers and, unless told not to, of modules; removes them afterwards."""
+        with ExitStack() as hooks:
+            hooks.callback(register_optimizer_step_pre_hook(self._step_begins).remove)
+            hooks.callback(register_optimizer_step_post_hook(self._step_ends).remove)
+            if module_hooks:
+                hooks.callback(register_module_forward_pre_hook(self._entered).remove)
+                hooks.callback(register_module_forward_hook(self._left, always_call=True).remove)
+            yield
+
+    @property
+    def innermost(self) -> str:
+        """The name of the module that is running; empty outside of any."""
+        return self._running[-1][0] if self._running else ""
+
+    @property
+    def running(self) -> tuple[str, ...]:
+        """The parts of ``module`` that are running, the outermost first; outsiders are left out."""
+        return tuple(name for name, is_part in self._running if is_part)
+
+    def now(self) -> Where:
+        node = current_node()
+        if node is not None:
+            return self._of_node(node)
+        phase = OPTIMIZER if self._stepping else FORWARD
+        found = Where(self.innermost, users_line(sys._getframe(1)), phase)
+        if phase == FORWARD and torch.is_grad_enabled():
+            # the first operation after a node was drawn is the node's; later ones may have none
+            self._forward.setdefault(next_sequence_number() - 1, found)
+        return found
+
+    def _of_node(self, node: Any) -> Where:
+        found = self._forward.get(sequence_number(node), Where())
+        return found._replace(phase=BACKWARD)
+
+    def _entered(self, module: nn.Module, _: Any) -> None:
+        name = self._names.get(module)
+        if name is not None:
+            self.runs[name] += 1
+            self._running.append((name, True))
+        else:
+            self._running.append((type(module).__name__ if self._name_outsiders else self.innermost, False))
+
+    def _left(self, module: nn.Module, _: Any, output: Any) -> None:
+        if self._running:
+            self._running.pop()
+        if not self._running and output is not None:
+            self._on_output(output)
+
+    def _step_begins(self, *_: Any) -> None:
+        self._stepping = True
+
+    def _step_ends(self, *_: Any) -> None:
+        self._stepping = False
+
+
+@cache
+def _is_users(filename: str) -> bool:
+    return not filename.startswith((*_OWN, "<"))
+
+
+def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Frames outside torch and togi, innermost first."""
+    while frame is not None:
+        if _is_users(frame.f_code.co_filename):
+            yield frame
+        frame = frame.f_back
+
+
+def users_line(frame: FrameType | None) -> str:
+    """``file.py:12 in name`` of the innermost of ``users_frames``; empty where there is none."""
+    for found in users_frames(frame):
+        return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+    return ""

@@ -11,7 +11,7 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from togi.machine.memory import available_bytes
+from togi.machine.limits import available_bytes
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modes import FunctionObserver
 from togi.torch_internals.modules import convert_tensors

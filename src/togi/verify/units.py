@@ -20,7 +20,7 @@ from togi.core.quantities import first_line
 from togi.core.records import LeafError, Record
 from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_of_error
 from togi.subject.inputs import Inputs
-from togi.torch_internals.pytree import tree_flatten
+from togi.torch_internals.tensors import tree_flatten
 from togi.verify.compare import Difference, continuous, difference, mismatches, plain, sentinel_threshold
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.observe import Run

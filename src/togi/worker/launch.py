@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from togi.core.errors import TrialServerError
-from togi.machine.memory import processes_bytes
+from togi.machine.limits import processes_bytes
 from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Message, Raised, ServerConfig, Timeout
 
 _START_TIMEOUT_S = 600.0

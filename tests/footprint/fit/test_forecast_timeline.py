@@ -13,14 +13,13 @@ from hypothesis import strategies as st
 from torch import nn
 from training_steps import STEPS, Block
 
-from togi.footprint.fake_step import fake_copy
 from togi.footprint.fit.measure import tensors_before
 from togi.footprint.fit.policies import Action
 from togi.footprint.fit.training.observe import Call, Observed, Result, Saved, observe, watched_by
 from togi.footprint.fit.training.saved_tensors import SavedTensorHooks
 from togi.footprint.fit.training.search import RecomputeSearch, call_of, segments
 from togi.footprint.fit.training.timeline import Choice, Timeline
-from togi.footprint.step import Step, mean_of_outputs
+from togi.footprint.step import Step, fake_copy, mean_of_outputs
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.subject.inputs import Inputs
 

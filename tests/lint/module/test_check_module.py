@@ -14,9 +14,9 @@ from togi.core.errors import SubjectError, UnknownNameError
 from togi.core.records import Interval
 from togi.lint.calls import EXAMINE, ModuleRequest
 from togi.lint.finding import Cost, Finding
-from togi.lint.module import check, measured_fix
-from togi.lint.module.check import check_module
-from togi.lint.module.measured_fix import MeasuredFix
+from togi.lint.module import check
+from togi.lint.module import check as module_check
+from togi.lint.module.check import MeasuredFix, check_module
 from togi.subject.inputs import Subject
 from togi.worker.protocol import SubjectRef
 
@@ -228,7 +228,7 @@ def test_nothing_is_measured_for_a_device_that_is_not_here() -> None:
 def test_a_fix_that_is_not_faithful_is_not_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Off by half a per mille: too little to see, too much for rounding."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    original = measured_fix.technique("merge_branches")
+    original = module_check.technique("merge_branches")
 
     class Wrong(nn.Module):
         def __init__(self, inner: nn.Module) -> None:
@@ -243,7 +243,7 @@ def test_a_fix_that_is_not_faithful_is_not_measured(tmp_path: Path, monkeypatch:
             merged = original.apply(candidate, options)
             return merged.with_(module=Wrong(merged.module))
 
-    monkeypatch.setattr(measured_fix, "technique", lambda _: Technique())
+    monkeypatch.setattr(module_check, "technique", lambda _: Technique())
     request = ModuleRequest(measure=True, measure_s=0.5, select=("mergeable-branches",), rows=1)
     answer = check_module(Subject(Branches().eval(), IMAGE), request)
     _, attempts = answer.tables

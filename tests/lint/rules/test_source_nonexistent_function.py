@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from togi.lint.cache import rules_version
-from togi.lint.data.gone_names import GONE
+from togi.lint.data.deprecated_names import GONE
 from togi.lint.data.torch_names import behind_installed, torch_names
 from togi.lint.rules.source.nonexistent_function import NonexistentFunction
 from togi.lint.source.model import Source

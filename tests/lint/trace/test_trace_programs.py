@@ -6,8 +6,7 @@ import pytest
 import torch
 from synchronization_programs import Program, programs
 
-from togi.lint.trace.check import trace_subject
-from togi.lint.trace.debug_mode import debug_mode_events
+from togi.lint.trace.check import debug_mode_events, trace_subject
 from togi.lint.trace.record import Trace
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import mark_subject, watching

@@ -12,10 +12,9 @@ from torch import nn
 
 import togi
 from togi.core.errors import SubjectError
-from togi.lint.trace import debug_mode
-from togi.lint.trace.check import trace_subject
+from togi.lint.trace import check as trace_check
+from togi.lint.trace.check import MESSAGE, agreement, confirmed, debug_mode_events, trace_subject
 from togi.lint.trace.cuda_stand_ins import Patches
-from togi.lint.trace.debug_mode import MESSAGE, agreement, confirmed, debug_mode_events
 from togi.lint.trace.placement import CUDA, device_of, is_pinned, on_cuda, pin, place
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import watching
@@ -251,8 +250,8 @@ class FakeDebugMode:
 @pytest.fixture
 def fake_mode(monkeypatch):
     fake = FakeDebugMode()
-    monkeypatch.setattr(debug_mode.torch.cuda, "set_sync_debug_mode", fake.set)
-    monkeypatch.setattr(debug_mode.torch.cuda, "get_sync_debug_mode", lambda: fake.mode)
+    monkeypatch.setattr(trace_check.torch.cuda, "set_sync_debug_mode", fake.set)
+    monkeypatch.setattr(trace_check.torch.cuda, "get_sync_debug_mode", lambda: fake.mode)
     return fake
 
 

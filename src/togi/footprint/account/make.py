@@ -1,22 +1,38 @@
-"""Accounts of memory: of a step, of a subject in a child process, and of any code in a ``with`` block."""
+"""Accounts of memory: of a step, of a subject in a child process, and of any code in a ``with`` block.
+
+An account joins the storages of a watched run with the allocator's events: every allocation gets an owner and every
+byte of the peak a line, so that the owners sum to the peak.
+"""
 
 from __future__ import annotations
 
 import gc
 import threading
 import time
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Self, final
 
 from torch import nn
 
 from togi.core.errors import TogiError
-from togi.footprint.account.owners import account_from
-from togi.footprint.account.record import Account, Category
+from togi.footprint.account.allocator_events import Allocation, Allocations
+from togi.footprint.account.record import (
+    BEFORE_THE_RUN,
+    Account,
+    Category,
+    CategoryTimeline,
+    HeldName,
+    Holding,
+    Kept,
+    PeakMoment,
+)
 from togi.footprint.account.watch import Watch
 from togi.footprint.step import Step
+from togi.footprint.storage_tracker import StorageLifetime, category_of
 from togi.torch_internals.profiler import profiler_records
-from togi.torch_internals.pytree import tensors_of
+from togi.torch_internals.tensors import tensors_of
 
 _ONE_AT_A_TIME = threading.Lock()
 """PyTorch's profiler is one per process."""
@@ -98,3 +114,191 @@ class Watched:
             _ONE_AT_A_TIME.release()
         if error is None:
             self._account = account_from(self._watch)
+
+
+_WORTH = 0.005
+"""Share of the peak below which a name is not worth a line of code."""
+_POINTS = 1200
+"""More than a picture has columns."""
+
+
+def account_from(watch: Watch) -> Account:
+    """The account of a run that has been watched."""
+    allocations = watch.allocations
+    order, owner = allocations.peak_order, _owners(watch)
+    holdings = _holdings_at(watch, order, owner)
+    outputs = sum(found.bytes for found in watch.tracker.lifetimes if found.category == Category.OUTPUT)
+    return Account(
+        device=watch.device,
+        train=watch.backward_at is not None,
+        peak_bytes=sum(holding.bytes for holding in holdings),
+        baseline_bytes=sum(found.bytes for found in watch.existing),
+        peak=_moment(watch, order, owner),
+        holdings=holdings,
+        kept=_kept_by_autograd(watch),
+        held_names=_held_names(watch, order, owner),
+        minimum_bytes=sum(found.bytes for found in watch.existing if found.category in BEFORE_THE_RUN) + outputs,
+        timeline=_timeline(watch, owner),
+        watched_ms=watch.ms,
+    )
+
+
+def _owners(watch: Watch) -> dict[Allocation, StorageLifetime]:
+    """The storage that each allocation holds. Allocations without one are workspace."""
+    by_address: dict[int, list[Allocation]] = {}
+    for block in watch.allocations.blocks:
+        by_address.setdefault(block.address, []).append(block)
+    found: dict[Allocation, StorageLifetime] = {}
+    for address, lifetimes in watch.tracker.addresses.items():
+        blocks = by_address.get(address, [])
+        born = [block.operation for block in blocks]
+        for lifetime in lifetimes:
+            number = bisect_right(born, lifetime.born) - 1
+            if number >= 0 and blocks[number] not in found:
+                found[blocks[number]] = lifetime
+    return found
+
+
+def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[Holding, ...]:
+    """Who held what after that allocation, the largest first; equal owners are one."""
+    operation = watch.allocations.operations[order]
+    sums: dict[tuple[Category, str, str, str, str], list[int]] = {}
+
+    def add(bytes: int, category: Category, module: str = "", line: str = "", op: str = "", phase: str = "") -> None:
+        held = sums.setdefault((category, module, line, op, phase), [0, 0])
+        held[0] += bytes
+        held[1] += 1
+
+    for lifetime in watch.existing:
+        if lifetime.alive_at(operation):
+            add(lifetime.bytes, Category(lifetime.category), lifetime.where.module)
+    for block in watch.allocations.alive_at(order):
+        if (made := owner.get(block)) is None:
+            add(block.bytes, Category.WORKSPACE, op=block.maker)
+        else:
+            where = made.where
+            add(block.bytes, _category(made, watch), where.module, where.line, made.op, where.phase)
+    found = (
+        Holding(bytes=bytes, blocks=blocks, category=category, module=module, line=line, op=op, phase=phase)
+        for (category, module, line, op, phase), (bytes, blocks) in sums.items()
+    )
+    return tuple(sorted(found, key=lambda holding: -holding.bytes))
+
+
+def _moment(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> PeakMoment:
+    """What was running when the allocation at ``order`` was made."""
+    block = next(block for block in watch.allocations.blocks if block.order == order)
+    made = owner.get(block) or next((found for b, found in owner.items() if b.operation == block.operation), None)
+    first, last = watch.allocations.sums[0][0], watch.allocations.sums[-1][0]
+    share = (block.born_ns - first) / (last - first) if last > first else 0.0
+    if made is None:
+        return PeakMoment(op=block.maker, share_of_run=share)
+    where = made.where
+    return PeakMoment(op=made.op, module=where.module, line=where.line, phase=where.phase, share_of_run=share)
+
+
+def _kept_by_autograd(watch: Watch) -> tuple[Kept, ...]:
+    """The largest first; what was there before the run (weights) included, since autograd keeps a reference to it."""
+    found = [
+        Kept(
+            bytes=lifetime.bytes,
+            kept_by=tuple(sorted(set(places))),
+            category=_category(lifetime, watch),
+            module=lifetime.where.module,
+            line=lifetime.where.line,
+            op=lifetime.op,
+        )
+        for lifetime, places in watch.kept.items()
+    ]
+    return tuple(sorted(found, key=lambda kept: -kept.bytes))
+
+
+def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLifetime]) -> tuple[HeldName, ...]:
+    """Names that hold memory at the peak which nobody uses again, with what deleting them would save."""
+    operation, peak = watch.allocations.operations[order], watch.allocations.sums[order][1]
+    names = next((names for at, names in reversed(watch.names_at_peaks) if at <= operation), {})
+    idle = {
+        lifetime: who
+        for lifetime, who in names.items()
+        if _idle(lifetime, operation, watch) and lifetime.bytes >= _WORTH * peak
+    }
+    block_of = {lifetime: block for block, lifetime in owner.items()}
+    found: list[HeldName] = []
+    for line in {name.line for who in idle.values() for name in who}:
+        held = [lifetime for lifetime, who in idle.items() if any(name.line == line for name in who)]
+        early = {block_of[lifetime]: lifetime.used for lifetime in held if lifetime in block_of}
+        saved = peak - _peak_with(watch.allocations, early)
+        found += [
+            HeldName(name=name.name, line=line, bytes=lifetime.bytes, saved_bytes=saved)
+            for lifetime in held
+            for name in dict.fromkeys(idle[lifetime])
+            if name.line == line and saved > 0
+        ]
+    return tuple(sorted(found, key=lambda held: (-held.saved_bytes, held.line, held.name)))
+
+
+def _idle(lifetime: StorageLifetime, operation: int, watch: Watch) -> bool:
+    """Nobody uses it again, nothing but the name keeps it, and it was made in this run."""
+    kept = lifetime in watch.kept or lifetime.category in (Category.OUTPUT, Category.GRADIENT, Category.OPTIMIZER)
+    return lifetime.used < operation and not kept and lifetime.op != ""
+
+
+def _peak_with(allocations: Allocations, early: Mapping[Allocation, int]) -> int:
+    """The peak if each of these were freed after the operation given for it."""
+    changes = [0] * (len(allocations.sums) + 1)
+    operations = allocations.operations
+    for block in allocations.blocks:
+        changes[block.order] += block.bytes
+        freed = len(allocations.sums) if block.freed is None else block.freed
+        if block in early:
+            freed = min(freed, max(block.order + 1, bisect_right(operations, early[block])))
+        changes[freed] -= block.bytes
+    total = highest = 0
+    for change in changes:
+        total += change
+        highest = max(highest, total)
+    return highest
+
+
+def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> CategoryTimeline:
+    """What was there before the run counts from its start to its end."""
+    sums = watch.allocations.sums
+    changes: dict[Category, list[int]] = {}
+
+    def series(category: Category) -> list[int]:
+        return changes.setdefault(category, [0] * (len(sums) + 1))
+
+    for block in watch.allocations.blocks:
+        made = owner.get(block)
+        of = series(_category(made, watch) if made else Category.WORKSPACE)
+        of[block.order] += block.bytes
+        of[len(sums) if block.freed is None else block.freed] -= block.bytes
+    for lifetime in watch.existing:
+        series(Category(lifetime.category))[0] += lifetime.bytes
+    kept = _points([total for _, total in sums])
+    return CategoryTimeline(
+        ms=tuple((sums[order][0] - sums[0][0]) * 1e-6 for order in kept),
+        bytes={category: _sums_at(of, kept) for category, of in changes.items()},
+    )
+
+
+def _points(totals: Sequence[int]) -> list[int]:
+    """Of every stretch the place of its highest and of its last total, so that no peak is lost."""
+    width = max(1, 2 * len(totals) // _POINTS)
+    kept: set[int] = set()
+    for first in range(0, len(totals), width):
+        stretch = range(first, min(first + width, len(totals)))
+        kept |= {max(stretch, key=totals.__getitem__), stretch[-1]}
+    return sorted(kept)
+
+
+def _sums_at(changes: Sequence[int], places: Sequence[int]) -> tuple[int, ...]:
+    total, sums = 0, []
+    for change in changes:
+        total += change
+        sums.append(total)
+    return tuple(sums[place] for place in places)
+
+
+def _category(lifetime: StorageLifetime, watch: Watch) -> Category:
+    return category_of(lifetime, watch.backward_at, watch.kept)

@@ -29,9 +29,9 @@ from togi.footprint.account.allocator_events import Allocations, MarkingTracker,
 from togi.footprint.account.record import Category
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import current_node
-from togi.torch_internals.module_tracker import BACKWARD, ModuleTracker, users_frames
+from togi.torch_internals.modules import BACKWARD, ModuleTracker, users_frames
 from togi.torch_internals.profiler import quiet_profiler
-from togi.torch_internals.pytree import tensors_of
+from togi.torch_internals.tensors import tensors_of
 
 PROVEN = Proven(part="togi memory: the account of a run", cpu="2026-11-21", cuda=None)
 

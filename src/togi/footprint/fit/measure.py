@@ -14,8 +14,7 @@ from togi.core.errors import FitError
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.behaviour import SavedBuffers
-from togi.torch_internals.pytree import tensors_of
-from togi.torch_internals.storage import storage_key
+from togi.torch_internals.tensors import storage_key, tensors_of
 
 
 @contextmanager

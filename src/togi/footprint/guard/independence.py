@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from togi.subject.inputs import Inputs
-from togi.torch_internals.pytree import tensors_of
+from togi.torch_internals.tensors import tensors_of
 
 Change = Callable[[Tensor, int], Tensor]
 """Of a tensor that is cut along that dimension: another of its shape and dtype."""

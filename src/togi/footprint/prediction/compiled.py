@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.torch_internals.compiler import compilations, compile_error, compile_without_kernels
-from togi.torch_internals.module_tracker import Where, users_frames
+from togi.torch_internals.modules import Where, users_frames
 
 _KERNEL_CALL = re.compile(r"(?:cpp_fused\w*|(?:buf\d+ = )?(?:extern_kernels|torch\.ops|aten)\.[\w.]+)(?=\()")
 _LINES_AHEAD = 40

@@ -32,7 +32,7 @@ from togi.footprint.step import Step
 from togi.tiling.peak import peak_bytes
 from togi.torch_internals.modes import without_modes
 from togi.torch_internals.profiler import profiler_records
-from togi.torch_internals.pytree import tree_leaves, tree_map
+from togi.torch_internals.tensors import tree_leaves, tree_map
 
 PROVEN = Proven(part="togi memory --predict for the CPU", cpu="2026-11-21")
 

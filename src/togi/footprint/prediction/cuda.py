@@ -26,7 +26,7 @@ from togi.footprint.prediction.fake_run import (
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime
-from togi.torch_internals.module_tracker import BACKWARD
+from togi.torch_internals.modules import BACKWARD
 
 PROVEN = Proven(part="togi memory --predict for a GPU (a range)", cuda=None)
 

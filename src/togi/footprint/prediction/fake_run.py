@@ -15,14 +15,19 @@ from torch import Tensor
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.footprint.account.record import BEFORE_THE_RUN, Category, PeakMoment
-from togi.footprint.fake_step import fake_step
 from togi.footprint.prediction.compiled import compilation_notes, compiled, where_in
-from togi.footprint.step import Step
+from togi.footprint.step import Step, fake_step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, category_of
 from togi.torch_internals.autograd import current_node
-from togi.torch_internals.fake import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
-from togi.torch_internals.module_tracker import ModuleTracker, Where
-from togi.torch_internals.pytree import tensors_of, tree_leaves, tree_map_only
+from togi.torch_internals.modules import ModuleTracker, Where
+from togi.torch_internals.tensors import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensorMode,
+    tensors_of,
+    tree_leaves,
+    tree_map_only,
+)
 
 FixResults = Callable[[Any, Any, Any, Any], Any]
 """(operation, args, kwargs, results) -> results."""

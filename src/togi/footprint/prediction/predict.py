@@ -11,7 +11,7 @@ from togi.footprint.prediction.cuda import predict_cuda
 from togi.footprint.prediction.record import BatchNeed, Prediction
 from togi.footprint.step import make_step, with_batch
 from togi.subject.inputs import Subject
-from togi.torch_internals.pytree import tensors_of
+from togi.torch_internals.tensors import tensors_of
 
 _HALVINGS = 6
 _MOST_RUNS = 14

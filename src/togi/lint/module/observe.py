@@ -25,9 +25,9 @@ from togi.lint.module.forward_pass import Call, ForwardPass, FunctionCall, Line,
 from togi.subject.behaviour import seed_all, tensors
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver
-from togi.torch_internals.module_tracker import ModuleTracker
+from togi.torch_internals.modules import ModuleTracker
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of, written_arguments
-from togi.torch_internals.pytree import operands
+from togi.torch_internals.tensors import operands
 
 _TORCH, _TOGI, _PYTHON = (
     f"{folder}{os.sep}"

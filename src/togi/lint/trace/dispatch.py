@@ -26,7 +26,7 @@ from togi.lint.trace.recorder import Recorder, call_name, current_call, open_cal
 from togi.torch_internals.autograd import in_backward
 from togi.torch_internals.modes import DispatchObserver, without_torch_function
 from togi.torch_internals.operators import can_decompose, is_python_operator, python_kernel, schema_of
-from togi.torch_internals.pytree import tensors_of, tree_leaves, tree_map
+from togi.torch_internals.tensors import tensors_of, tree_leaves, tree_map
 
 _ELEMENTWISE = torch.Tag.pointwise
 _ONE_DEVICE = frozenset(

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from togi.torch_internals.cuda_simulation import TensorBase, real_cuda_devices
 from togi.torch_internals.modes import without_torch_function
-from togi.torch_internals.storage import storage_key
+from togi.torch_internals.tensors import storage_key
 
 CUDA = torch.device("cuda", 0)
 CPU = torch.device("cpu")

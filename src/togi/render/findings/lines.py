@@ -1,15 +1,24 @@
-"""Lines of styled text, and text of findings made fit for its place: messages quote source, which may hold anything.
+"""Lines of styled text; findings' text made fit for its place; and the source round a finding, with a caret line below.
 
-Lines cost nothing to make: rich is imported only for a terminal with colour.
+Messages quote source, which may hold anything. Lines cost nothing to make: rich is imported only for a terminal with
+colour.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import unicodedata
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+from togi.lint.finding import Place
+from togi.lint.notebooks import SUFFIX, NotebookError, read_notebook
+from togi.lint.source_text import UndecodableError, decode
 
 if TYPE_CHECKING:
     from rich.console import Console
+
 
 Line = tuple[tuple[str, str], ...]
 """Parts of one line with their rich style; an empty style is plain."""
@@ -55,3 +64,123 @@ def one_line(text: str) -> str:
 def read_more(rule: str) -> str:
     """The command that prints the page of a rule."""
     return f"togi explain {rule}"
+
+
+CONTEXT = 1
+"""Lines shown before the first."""
+_MAX_LINES = 6
+"""Of a finding that spans many."""
+_TAB = 4
+_CUT = "..."
+
+
+def excerpt(place: Place, width: int) -> list[Line]:
+    """Empty where the file cannot be read (any more) or has no such line."""
+    lines = source_lines(place.path, place.cell)
+    if not 1 <= place.line <= len(lines):
+        return []
+    end_line = min(place.end_line or place.line, len(lines))
+    last = min(end_line, place.line + _MAX_LINES - 1)
+    gutter = len(str(last))
+    found: list[Line] = [_gutter("", gutter)]
+    for number in range(max(1, place.line - CONTEXT), last + 1):
+        start, end = _marked(place, number, end_line, lines[number - 1])
+        text, caret = _fitted(lines[number - 1], start, end, max(width - gutter - 3, 20))
+        found.append((*_gutter(str(number), gutter), (text, "")))
+        if caret:
+            found.append((*_gutter("", gutter), (caret, "bold red")))
+    if last < end_line:
+        found.append((*_gutter("", gutter), (f"{_CUT} {end_line - last} more lines", "dim")))
+    return found
+
+
+_given: dict[str, bytes] = {}
+
+
+@lru_cache(maxsize=8)
+def _read(path: str) -> tuple[str, dict[int, str]]:
+    """The text of a file; of a notebook, the code by cell."""
+    try:
+        text = decode(_given[path] if path in _given else Path(path).read_bytes()).text
+        if path.endswith(SUFFIX):
+            return "", {cell.number: cell.code for cell in read_notebook(text).cells}
+    except (OSError, UndecodableError, NotebookError):
+        return "", {}
+    return text, {}
+
+
+def source_lines(path: str, cell: int | None = None) -> Sequence[str]:
+    """The lines of a file or of a notebook's cell; empty where they cannot be had."""
+    text, cells = _read(path)
+    text = text if cell is None else cells.get(cell, "")
+    return text.split("\n") if text else []
+
+
+def forget() -> None:
+    """Read files again: they may have been changed."""
+    _given.clear()
+    _read.cache_clear()
+
+
+def show_as(path: str, data: bytes) -> None:
+    """Take ``data`` for what stands in ``path``: it came from standard input, and the file need not exist."""
+    forget()
+    _given[path] = data
+
+
+def _gutter(number: str, width: int) -> Line:
+    return ((f"{number:>{width}} | ", "blue"),)
+
+
+def _marked(place: Place, number: int, end_line: int, line: str) -> tuple[int, int]:
+    """The range of characters of line ``number`` that the finding covers; empty for context."""
+    if number < place.line:
+        return 0, 0
+    indent = len(line) - len(line.lstrip())
+    start = place.column - 1 if number == place.line else indent
+    if place.end_column is None:
+        start = max(start, indent)  # only the line is known
+    end = place.end_column - 1 if number == end_line and place.end_column is not None else len(line.rstrip())
+    return (start, max(end, start + 1)) if number == place.line or end > start else (0, 0)
+
+
+def _fitted(line: str, start: int, end: int, width: int) -> tuple[str, str]:
+    """The line and its carets in terminal columns, cut to ``width`` so that the start of the mark stays visible."""
+    before, marked, after = (_visible(part) for part in (line[:start], line[start:end], line[end:]))
+    text = before + marked + after
+    left, length = _cells(before), max(_cells(marked), 1)
+    if _cells(text) > width:
+        skip = max(0, min(len(before) - width // 3, len(text) - width + len(_CUT)))
+        if skip:
+            left = left - _cells(text[:skip]) + len(_CUT)
+            text = _CUT + text[skip:]
+        text = _clipped(text, width)
+        length = max(1, min(length, width - left))
+    return text.rstrip(), " " * left + "^" * length if end > start else ""
+
+
+def _visible(text: str) -> str:
+    """Tabs as spaces; control characters, which could rewrite the terminal, as a replacement character."""
+    if text.isprintable():
+        return text
+    return "".join(
+        " " * _TAB if char == "\t" else char if char.isprintable() or char == " " else "\N{REPLACEMENT CHARACTER}"
+        for char in text
+    )
+
+
+def _cells(text: str) -> int:
+    """Columns of the terminal: two for wide characters, none for combining ones."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0 if unicodedata.combining(char) else 2 if unicodedata.east_asian_width(char) in "WF" else 1 for char in text
+    )
+
+
+def _clipped(text: str, width: int) -> str:
+    if _cells(text) <= width:
+        return text
+    while _cells(text) > width - len(_CUT):
+        text = text[:-1]
+    return text + _CUT

@@ -18,8 +18,7 @@ from togi.core.version import __version__
 from togi.lint.finding import CheckResult, Edit, Finding, Note, Place, Problem
 from togi.lint.pages import page_address, rule_page
 from togi.lint.rule import Rule, all_rules, rule_kinds
-from togi.render.findings.excerpt import source_lines
-from togi.render.findings.lines import read_more, sentence
+from togi.render.findings.lines import read_more, sentence, source_lines
 
 SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
 FINGERPRINT = "togiFinding/v1"

@@ -13,8 +13,7 @@ from togi.core.records import Scalar
 from togi.lint.finding import CheckResult, Finding, Note, Problem, Table
 from togi.lint.notebooks import SUFFIX, read_notebook
 from togi.lint.source_text import decode, decode_exactly
-from togi.render.findings.excerpt import excerpt
-from togi.render.findings.lines import Line, one_line, printable, read_more
+from togi.render.findings.lines import Line, excerpt, one_line, printable, read_more
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -10,8 +10,7 @@ from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.attribution import effects
 from togi.render.html.charts import errors, kind, rounds, speedups, trade_off
 from togi.render.html.document import document, fragment
-from togi.render.next_steps import how_to_load, next_steps
-from togi.render.rows import Row, counts, looks_faster, rows, warnings
+from togi.render.rows import Row, counts, how_to_load, looks_faster, next_steps, rows, warnings
 from togi.study.comparison import Comparison
 
 SHOWN_MODULES = 8

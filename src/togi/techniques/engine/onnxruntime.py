@@ -8,8 +8,16 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import Applies, Engine, Options, Package, Refuses
-from togi.techniques.engine.conditions import changes_buffers, first_refusal, not_exportable
+from togi.techniques.base import (
+    Applies,
+    Engine,
+    Options,
+    Package,
+    Refuses,
+    changes_buffers,
+    first_refusal,
+    not_exportable,
+)
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program

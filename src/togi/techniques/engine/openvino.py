@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import Applies, Engine, Options, Package, Refuses
-from togi.techniques.engine.conditions import changes_buffers
+from togi.techniques.base import Applies, Engine, Options, Package, Refuses, changes_buffers
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from togi.core.errors import Refused
 from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import Applies, Engine, Options, Refuses
-from togi.techniques.engine.conditions import first_refusal, no_compiler
+from togi.techniques.base import Applies, Engine, Options, Refuses, first_refusal, no_compiler
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program

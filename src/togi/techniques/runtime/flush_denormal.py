@@ -121,7 +121,7 @@ def count_denormals(candidate: Candidate) -> int:
 def _denormals_in(values: Any) -> int:
     import torch
 
-    from togi.torch_internals.pytree import tensors_of
+    from togi.torch_internals.tensors import tensors_of
 
     known = (torch.float32, torch.float64)
     tensors = [tensor for tensor in tensors_of(values) if tensor.dtype in known]

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from togi.core.errors import FitError, nearest
 from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
 from togi.footprint.fit.policies import CUT, ONE, Chunk
-from togi.torch_internals.pytree import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
+from togi.torch_internals.tensors import keystr, tree_flatten, tree_flatten_with_path, tree_unflatten
 
 CONSTANTS = (type(None), bool, int, float, str, torch.dtype, torch.device)
 

@@ -24,7 +24,7 @@ from togi.footprint.guard.independence import Cut, joined_along, why_kept_change
 from togi.footprint.step import Step
 from togi.subject.inputs import Inputs
 from togi.torch_internals.autograd import version_of
-from togi.torch_internals.pytree import tensors_of, tree_leaves
+from togi.torch_internals.tensors import tensors_of, tree_leaves
 
 _RANDOM = "the random state"
 

@@ -17,8 +17,7 @@ from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
 from togi.footprint.fit.proof import Outputs, faithful, outputs_of
 from togi.footprint.fit.result import FitResult, Point, Proof
 from togi.footprint.step import Step
-from togi.torch_internals.pytree import tensors_of
-from togi.torch_internals.storage import storage_key
+from togi.torch_internals.tensors import storage_key, tensors_of
 from togi.verify.compare import identical
 
 _CANDIDATES = 3

@@ -16,16 +16,14 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.quantities import first_line
-from togi.footprint.fake_step import fake_copy
 from togi.footprint.fit.forward import restore, why_not_replaceable
 from togi.footprint.fit.inference.chunked import chunk, constants, named_leaves, unknown
 from togi.footprint.fit.policies import Chunk
 from togi.footprint.prediction.cpu import AllocatorPeak, Probe, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
-from togi.footprint.step import Step
-from togi.torch_internals.module_tracker import ModuleTracker, Where
-from togi.torch_internals.pytree import tensors_of
-from togi.torch_internals.storage import storage_key
+from togi.footprint.step import Step, fake_copy
+from togi.torch_internals.modules import ModuleTracker, Where
+from togi.torch_internals.tensors import storage_key, tensors_of
 
 _PROBED_BYTES = 4 << 30
 """Arguments of operations that are run alone to see what their kernels take."""

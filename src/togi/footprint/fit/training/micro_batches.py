@@ -26,7 +26,7 @@ from togi.footprint.step import Step
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modules import BatchNorm
-from togi.torch_internals.pytree import tensors_of
+from togi.torch_internals.tensors import tensors_of
 
 _COPIED_BYTES = 1 << 28
 _ORDER_MATTERS = 1e-2

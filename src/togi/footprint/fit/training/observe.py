@@ -32,9 +32,8 @@ from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTen
 from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import top_saved_tensor_hooks
-from togi.torch_internals.module_tracker import ModuleTracker
-from togi.torch_internals.pytree import tensors_of
-from togi.torch_internals.storage import storage_key
+from togi.torch_internals.modules import ModuleTracker
+from togi.torch_internals.tensors import storage_key, tensors_of
 
 
 @dataclass(eq=False)

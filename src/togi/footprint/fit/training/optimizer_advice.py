@@ -21,8 +21,7 @@ from torch import Tensor, nn
 from togi.core.quantities import size
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.torch_internals.pytree import tensors_of
-from togi.torch_internals.storage import storage_key
+from togi.torch_internals.tensors import storage_key, tensors_of
 
 _COPIED_BYTES = 1 << 30
 _WORTH_BYTES = 1 << 20

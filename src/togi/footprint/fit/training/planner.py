@@ -11,7 +11,6 @@ import torch
 
 from togi.core.errors import FitError
 from togi.core.quantities import first_line, size
-from togi.footprint.fake_step import fake_copy
 from togi.footprint.fit.measure import (
     measured_peak_bytes,
     same_start,
@@ -28,7 +27,7 @@ from togi.footprint.fit.training.optimizer_advice import advise
 from togi.footprint.fit.training.saved_tensors import ms_per_byte
 from togi.footprint.fit.training.search import RecomputeSearch
 from togi.footprint.fit.training.timeline import Choice, Timeline
-from togi.footprint.step import Step
+from togi.footprint.step import Step, fake_copy
 
 _FRONT = 12
 _FORMS = {torch.bool: Action.BITS, torch.float32: Action.NARROW}

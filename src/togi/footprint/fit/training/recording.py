@@ -14,7 +14,7 @@ from torch import Tensor
 from togi.footprint.fit.training.recompute import Operation, Slot, Value, flat, generator_of, is_plain, replaced
 from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.operators import schema_of
-from togi.torch_internals.storage import storage_key
+from togi.torch_internals.tensors import storage_key
 
 _OPAQUE_NAMESPACES = ("c10d", "_c10d_functional", "_dtensor", "c10d_functional")
 """Operations between processes: all of them take part, or none."""

@@ -7,7 +7,7 @@ import difflib
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from togi.lint.data.gone_names import GONE
+from togi.lint.data.deprecated_names import GONE
 from togi.lint.data.torch_names import behind_installed, torch_names
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule

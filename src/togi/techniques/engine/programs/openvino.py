@@ -22,7 +22,7 @@ from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.techniques.engine.programs.torchscript import quiet
 from togi.torch_internals.archive import without_traces
-from togi.torch_internals.pytree import tree_structure
+from togi.torch_internals.tensors import tree_structure
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram

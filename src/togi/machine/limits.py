@@ -1,13 +1,58 @@
-"""CPU quota and memory limit of a Linux container, from control groups of version 1 and 2.
+"""Memory and processors as the system counts them: what may be used, what is free now, what processes hold.
 
-A limit may stand at any level between this process's group and the root, so all levels are read and the lowest counts.
+In a Linux container, control groups of version 1 and 2 limit both. A limit may stand at any level between this
+process's group and the root, so all levels are read and the lowest counts.
 Source: https://docs.kernel.org/admin-guide/cgroup-v2.html and cgroup-v1/.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+
+
+def usable_bytes() -> int:
+    """Memory this process may use: the machine's, cut to the container's limit; 0 where it cannot be read."""
+    total = 0
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        total = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    if total <= 0 and sys.platform == "darwin":
+        with contextlib.suppress(OSError, subprocess.SubprocessError, ValueError):
+            command = ["sysctl", "-n", "hw.memsize"]
+            total = int(subprocess.run(command, capture_output=True, text=True, timeout=10, check=True).stdout)
+    limit = memory_limit_bytes()
+    return min(total, limit) if limit and total else max(total, 0)
+
+
+def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
+    """What can be allocated without swapping, as the kernel estimates; None where it does not say.
+
+    Limits of a container are not in it.
+    """
+    try:
+        lines = meminfo.read_text(encoding="ascii").splitlines()
+        found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
+        return int(found) * 1024 if found else None
+    except (OSError, ValueError, IndexError):
+        return None
+
+
+def processes_bytes(pid: int) -> int:
+    """Anonymous resident bytes of a process and its descendants; 0 where /proc does not tell."""
+    total, queue = 0, [pid]
+    while queue:
+        current = queue.pop()
+        with contextlib.suppress(OSError, ValueError, StopIteration):
+            status = Path(f"/proc/{current}/status").read_text().splitlines()
+            total += 1024 * int(next(line for line in status if line.startswith("RssAnon:")).split()[1])
+            for listing in Path(f"/proc/{current}/task").glob("*/children"):
+                queue += [int(child) for child in listing.read_text().split()]
+    return total
+
 
 ROOT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")

@@ -1,15 +1,32 @@
-"""Tensors and other leaves of nested values: tuples, lists, dicts, dataclasses and classes registered with torch.
+"""Tensors and other leaves of nested values, fake tensors (shapes, dtypes and strides without values), storages.
+
+Nested values are tuples, lists, dicts, dataclasses and classes registered with torch.
 
 Behind it: torch.utils._pytree (torch 2.9 to 2.15). When it goes: torch.utils.pytree where torch has it, or optree,
 which has the same functions.
+
+Behind it: torch._subclasses.fake_tensor (torch 2.9 to 2.15; its name is private though documented in torch.fx,
+"Fake tensor"). When it goes: the "meta" device computes shapes, but loses the device and the aliasing of results.
+
+Behind it: ``UntypedStorage._cdata`` (torch 2.9 to 2.15). When it goes: ``data_ptr`` names memory that exists (not fake
+and not empty storages).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from operator import attrgetter
 from typing import Any
 
+import torch
 from torch import Tensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+    FakeTensorMode,
+    UnsupportedOperatorException,
+)
 from torch.utils._pytree import (
     TreeSpec,
     keystr,
@@ -23,9 +40,15 @@ from torch.utils._pytree import (
 )
 
 __all__ = [
+    "DataDependentOutputException",
+    "DynamicOutputShapeException",
+    "FakeTensor",
+    "FakeTensorMode",
     "TreeSpec",
+    "UnsupportedOperatorException",
     "keystr",
     "operands",
+    "storage_key",
     "tensors_of",
     "tree_flatten",
     "tree_flatten_with_path",
@@ -53,3 +76,7 @@ def operands(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from operands(value)
         elif isinstance(value, dict):
             yield from operands(value.values())
+
+
+storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
+"""Identity of a storage while it lives, also of fake and empty ones: equal for tensors that share memory."""
