@@ -16,9 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from togi.torch_internals import autograd, compiler, cuda_simulation, modules, profiler
-from togi.torch_internals import tensors as pytree
-from togi.torch_internals import tensors as storage
+from togi.torch_internals import archive, autograd, compiler, cuda_simulation, modules, profiler, tensors
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver, without_modes, without_torch_function
 from togi.torch_internals.modules import BACKWARD, FORWARD, OPTIMIZER, ModuleTracker
 from togi.torch_internals.operators import (
@@ -87,12 +85,12 @@ class Held:
 def test_tensors_of_a_nested_value_in_order() -> None:
     a, b, c = (torch.tensor(float(n)) for n in range(3))
     nested = [a, {"x": Pair(b, "text"), "y": (None, c)}, 3]
-    assert [int(t) for t in pytree.tensors_of(nested)] == [0, 1, 2]
-    assert [int(t) for t in pytree.operands(nested)] == [0, 1, 2]
-    assert pytree.tensors_of((a, a)) == [a, a]
-    assert pytree.tensors_of(Held(a)) == []  # torch flattens classes that were registered only
-    leaves, structure = pytree.tree_flatten(nested)
-    assert pytree.tree_unflatten(leaves, structure)[1]["x"].second == "text"
+    assert [int(t) for t in tensors.tensors_of(nested)] == [0, 1, 2]
+    assert [int(t) for t in tensors.operands(nested)] == [0, 1, 2]
+    assert tensors.tensors_of((a, a)) == [a, a]
+    assert tensors.tensors_of(Held(a)) == []  # torch flattens classes that were registered only
+    leaves, structure = tensors.tree_flatten(nested)
+    assert tensors.tree_unflatten(leaves, structure)[1]["x"].second == "text"
 
 
 def test_what_schemas_say() -> None:
@@ -167,7 +165,7 @@ def test_transforms_are_noticed() -> None:
 
 
 def test_tensors_that_share_memory_have_one_storage_key() -> None:
-    x, key = torch.zeros(4), storage.storage_key
+    x, key = torch.zeros(4), tensors.storage_key
     assert key(x.untyped_storage()) == key(x[1:].untyped_storage()) != key(x.clone().untyped_storage())
     with FakeTensorMode() as mode:
         fake = mode.from_tensor(x)
@@ -295,7 +293,7 @@ def test_a_cuda_device_can_be_named_where_there_is_none() -> None:
 
 
 def test_archives_are_written_and_read(tmp_path: Path) -> None:
-    writer = storage.ArchiveWriter(str(tmp_path / "one.zip"))
+    writer = archive.ArchiveWriter(str(tmp_path / "one.zip"))
     writer.write_record("text", b"words", 5)
     writer.write_end_of_file()
-    assert storage.ArchiveReader(str(tmp_path / "one.zip")).get_record("text") == b"words"
+    assert archive.ArchiveReader(str(tmp_path / "one.zip")).get_record("text") == b"words"

@@ -66,7 +66,7 @@ def choose(
         trials: in the order in which they ended; the last of each recipe counts.
         proven: recipes whose last trial measured what was saved. One of them stays the choice unless another is faster
             by more than two processes of one recipe may differ.
-        unusable: recipes that cannot be had in the form that is wanted (they could not be saved).
+        unusable: recipes that could not be saved, and so cannot be chosen.
     """
     every = latest(trials)
     usable = [trial for trial in every if trial.recipe not in unusable]
@@ -91,7 +91,7 @@ def choose(
 def rank(
     trials: Iterable[Trial], max_memory_bytes: int | None = None, criterion: Criterion = BETWEEN_PROCESSES
 ) -> tuple[Recipe, ...]:
-    """Recipes in the order in which they would be chosen if those before could not be had."""
+    """Recipes in the order in which they would be chosen if those before were unusable."""
     every, found = list(trials), list[Recipe]()
     while (chosen := choose(every, max_memory_bytes, unusable=found, criterion=criterion)).trial is not None:
         found.append(chosen.trial.recipe)
@@ -184,6 +184,6 @@ def _nothing(trials: Iterable[Trial], max_memory_bytes: int | None) -> str:
     least = min(measured, key=lambda trial: (_memory(trial), trial.recipe.label))
     needed = int(_memory(least))
     return (
-        f"no recipe that was tried fits into {size(max_memory_bytes)} ({max_memory_bytes:,} bytes); the least is had "
-        f"with {least.recipe.label}: {size(needed)} ({needed:,} bytes)"
+        f"no recipe that was tried fits into {size(max_memory_bytes)} ({max_memory_bytes:,} bytes); the "
+        f"smallest is {least.recipe.label}: {size(needed)} ({needed:,} bytes)"
     )

@@ -95,7 +95,7 @@ def _reports(files: Sequence[CheckedFile], store: Cache) -> tuple[list[tuple[Che
 
 
 def _read(file: CheckedFile) -> _Read | FileReport:
-    """The bytes; or a report at once, where they cannot be had or no rule could find anything in them."""
+    """The bytes; or a report at once, where it cannot be read or no rule could find anything in them."""
     try:
         with file.path.open("rb") as opened:
             data = opened.read(_limit(file) + 1)

@@ -7,6 +7,7 @@ fact cannot be read (macOS, a locked-down container) it is left empty; nothing i
 from __future__ import annotations
 
 import contextlib
+import ctypes.util
 import importlib.metadata
 import importlib.util
 import math
@@ -19,7 +20,7 @@ import sys
 from pathlib import Path
 
 from togi.core.records import Machine
-from togi.machine import allocators, limits
+from togi.machine import limits
 from togi.machine.limits import usable_bytes
 
 BACKENDS = (
@@ -55,7 +56,7 @@ def machine(device: str = "cpu") -> Machine:
         gpu_memory_bytes=gpu[1],
         gpu_driver=gpu[2],
         compiler=_compiler(),
-        allocators=allocators.installed(),
+        allocators=installed_allocators(),
     )
 
 
@@ -173,3 +174,40 @@ def _read(path: str) -> str:
         return Path(path).read_text(encoding="utf-8", errors="replace")
     except OSError:
         return ""
+
+
+ALLOCATORS = {
+    "tcmalloc": ("tcmalloc_minimal", "tcmalloc"),
+    "jemalloc": ("jemalloc",),
+    "mimalloc": ("mimalloc",),
+}
+"""Allocator -> names of its library, the leanest first."""
+
+_LIBRARY_FOLDERS = (
+    "/usr/lib/x86_64-linux-gnu",
+    "/usr/lib/aarch64-linux-gnu",
+    "/usr/lib64",
+    "/usr/lib",
+    "/usr/local/lib",
+    "/opt/homebrew/lib",
+)
+
+
+def installed_allocators() -> dict[str, str]:
+    """Allocator name -> absolute path of its library (or the name under which the linker finds it)."""
+    found = {name: _located_library(libraries) for name, libraries in ALLOCATORS.items()}
+    return {name: path for name, path in found.items() if path}
+
+
+def _located_library(libraries: tuple[str, ...]) -> str | None:
+    suffix = "dylib" if sys.platform == "darwin" else "so"
+    folders = [*filter(None, os.environ.get("LD_LIBRARY_PATH", "").split(":")), *_LIBRARY_FOLDERS]
+    for library in libraries:
+        for folder in folders:
+            # Packages without the -dev part install only "libtcmalloc_minimal.so.4".
+            matches = [*Path(folder).glob(f"lib{library}.{suffix}"), *Path(folder).glob(f"lib{library}.{suffix}.*")]
+            if matches:
+                return str(min(matches))
+        if known := ctypes.util.find_library(library):
+            return known
+    return None

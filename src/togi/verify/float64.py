@@ -54,7 +54,7 @@ def wide(tensor: Tensor) -> Tensor:
 
 
 def free_bytes() -> int:
-    """Memory that can be had without swapping; of this process's limits only the machine's is known here."""
+    """Memory that can be allocated without swapping; of this process's limits only the machine's is known here."""
     available = available_bytes()
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if available is None else available
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from small_models import Attention, Convolutions, Recurrent
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 import togi
 from togi.core.errors import TogiError
@@ -22,36 +22,6 @@ from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
 
 MIB = 2**20
-
-
-class Convolutions(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layers = nn.Sequential(
-            nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.ReLU(inplace=True), nn.Conv2d(16, 32, 3), nn.Hardswish()
-        )
-        self.head = nn.Linear(32, 10)
-
-    def forward(self, given: Tensor) -> Tensor:
-        return self.head(self.layers(given).mean((2, 3)))
-
-
-class Attention(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
-
-    def forward(self, given: Tensor) -> Tensor:
-        return checkpoint(self.layer, given, use_reentrant=False) + given
-
-
-class Recurrent(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.lstm = nn.LSTM(16, 24, batch_first=True)
-
-    def forward(self, given: Tensor) -> Tensor:
-        return self.lstm(given)[0]
 
 
 MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {

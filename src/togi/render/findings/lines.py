@@ -110,7 +110,7 @@ def _read(path: str) -> tuple[str, dict[int, str]]:
 
 
 def source_lines(path: str, cell: int | None = None) -> Sequence[str]:
-    """The lines of a file or of a notebook's cell; empty where they cannot be had."""
+    """The lines of a file or of a notebook's cell; empty where they cannot be read."""
     text, cells = _read(path)
     text = text if cell is None else cells.get(cell, "")
     return text.split("\n") if text else []

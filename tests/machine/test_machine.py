@@ -3,9 +3,8 @@ import sys
 
 import pytest
 
-from togi.machine import allocators, limits
-from togi.machine import describe as machine_file
-from togi.machine.describe import machine
+from togi.machine import describe, limits
+from togi.machine.describe import installed_allocators, machine
 
 
 def test_describes_this_machine_without_importing_torch():
@@ -38,9 +37,9 @@ def test_omp_num_threads_sets_threads(monkeypatch):
 
 def test_no_proc_no_tools_still_answers(monkeypatch):
     """As on a system where nothing can be read."""
-    monkeypatch.setattr(machine_file, "_read", lambda _: "")
-    monkeypatch.setattr(machine_file, "_output", lambda *_: "")
-    monkeypatch.setattr(machine_file.shutil, "which", lambda _: None)
+    monkeypatch.setattr(describe, "_read", lambda _: "")
+    monkeypatch.setattr(describe, "_output", lambda *_: "")
+    monkeypatch.setattr(describe.shutil, "which", lambda _: None)
     found = machine()
     assert found.cpu_flags == ()
     assert found.compiler is None
@@ -61,22 +60,22 @@ ROWS = "NVIDIA A100, 81920, 550.54\nNVIDIA GH200 480GB, [N/A], 570.10"
 )
 def test_gpu_is_read_from_the_drivers_tool(monkeypatch, device, expected):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setattr(machine_file, "_output", lambda *command: ROWS if command[0] == "nvidia-smi" else "")
+    monkeypatch.setattr(describe, "_output", lambda *command: ROWS if command[0] == "nvidia-smi" else "")
     found = machine(device)
     assert (found.gpu, found.gpu_memory_bytes, found.gpu_driver) == expected
 
 
 def test_hidden_gpus_are_not_described(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr(machine_file, "_output", lambda *_: ROWS)
+    monkeypatch.setattr(describe, "_output", lambda *_: ROWS)
     assert machine().gpu is None
 
 
 def test_hyperthreads_of_one_core_count_once(monkeypatch):
     blocks = "\n\n".join(f"processor : {i}\nphysical id : 0\ncore id : {i // 2}\nmodel name : X" for i in range(4))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(machine_file, "_read", lambda path: blocks if path == "/proc/cpuinfo" else "")
-    monkeypatch.setattr(machine_file, "_affinity", lambda: frozenset(range(4)))
+    monkeypatch.setattr(describe, "_read", lambda path: blocks if path == "/proc/cpuinfo" else "")
+    monkeypatch.setattr(describe, "_affinity", lambda: frozenset(range(4)))
     monkeypatch.setattr(limits, "cpu_quota", lambda: None)
     found = machine()
     assert (found.cpu_cores, found.threads) == (4, 2)
@@ -84,7 +83,7 @@ def test_hyperthreads_of_one_core_count_once(monkeypatch):
 
 def test_arm_processor_without_a_model_name(monkeypatch):
     text = "processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd0c"
-    monkeypatch.setattr(machine_file, "_read", lambda path: text if path == "/proc/cpuinfo" else "")
+    monkeypatch.setattr(describe, "_read", lambda path: text if path == "/proc/cpuinfo" else "")
     found = machine()
     assert "0xd0c" in found.cpu_model
     assert found.cpu_flags == ("asimd", "fp")
@@ -155,8 +154,8 @@ def test_a_quota_and_a_memory_limit_cut_what_is_reported(monkeypatch):
 def test_allocators_are_found_without_their_development_package(tmp_path, monkeypatch):
     library = tmp_path / "libjemalloc.so.2"
     library.touch()
-    monkeypatch.setattr(allocators.sys, "platform", "linux")
-    monkeypatch.setattr(allocators, "_FOLDERS", (str(tmp_path),))
-    monkeypatch.setattr(allocators.ctypes.util, "find_library", lambda _: None)
+    monkeypatch.setattr(describe.sys, "platform", "linux")
+    monkeypatch.setattr(describe, "_LIBRARY_FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr(describe.ctypes.util, "find_library", lambda _: None)
     monkeypatch.delenv("LD_LIBRARY_PATH", raising=False)
-    assert allocators.installed() == {"jemalloc": str(library)}
+    assert installed_allocators() == {"jemalloc": str(library)}
