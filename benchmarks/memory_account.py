@@ -31,20 +31,20 @@ import memory_models
 
 from togi.footprint.account.make import account_from, account_of
 from togi.footprint.account.watch import Watch
-from togi.footprint.step import OptimizerName, Step, make_step
+from togi.footprint.step import Step, make_step
 from togi.machine.describe import machine
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
 
 TARGET_X = 2
-RUNS: tuple[tuple[bool, OptimizerName], ...] = ((False, "none"), (True, "adam"))
+RUNS: tuple[tuple[bool, str], ...] = ((False, "none"), (True, "adam"))
 
 
 def models() -> list[str]:
     return [factory.__name__ for factory in memory_models.ALL]
 
 
-def measure(name: str, train: bool, optimizer: OptimizerName, turns: int) -> dict[str, Any]:
+def measure(name: str, train: bool, optimizer: str, turns: int) -> dict[str, Any]:
     """One row; the difference is between the account's peak and the profiler's in a run of its own, in bytes."""
     torch.manual_seed(0)
     step = make_step(Subject(*getattr(memory_models, name)()), train=train, optimizer=optimizer)

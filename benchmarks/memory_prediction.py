@@ -42,18 +42,18 @@ import memory_models
 
 from togi.footprint.account.make import account_of
 from togi.footprint.prediction.cpu import predict_cpu
-from togi.footprint.step import OptimizerName, fake_step, make_step
+from togi.footprint.step import fake_step, make_step
 from togi.machine.describe import machine
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
 
 MIB = 1 << 20
-RUNS: tuple[tuple[bool, OptimizerName], ...] = ((False, "none"), (True, "sgd"), (True, "adam"))
+RUNS: tuple[tuple[bool, str], ...] = ((False, "none"), (True, "sgd"), (True, "adam"))
 PREDICTORS = ("togi", "mem_tracker", "kitsune")
-COMPILED_RUNS: tuple[tuple[bool, OptimizerName], ...] = ((False, "none"), (True, "adam"))
+COMPILED_RUNS: tuple[tuple[bool, str], ...] = ((False, "none"), (True, "adam"))
 
 
-def measure(name: str, train: bool, optimizer: OptimizerName) -> dict[str, Any]:
+def measure(name: str, train: bool, optimizer: str) -> dict[str, Any]:
     """One row: sizes in bytes, times in seconds; a predictor that cannot gives its reason."""
     torch.manual_seed(0)
     subject = Subject(*getattr(memory_models, name)())
@@ -69,7 +69,7 @@ def measure(name: str, train: bool, optimizer: OptimizerName) -> dict[str, Any]:
     return row
 
 
-def measure_compiled(name: str, train: bool, optimizer: OptimizerName) -> dict[str, Any]:
+def measure_compiled(name: str, train: bool, optimizer: str) -> dict[str, Any]:
     """As ``measure``, of the compiled module."""
     torch.manual_seed(0)
     subject = Subject(*getattr(memory_models, name)())
@@ -100,11 +100,11 @@ def attempt(predict: Callable[[], int]) -> dict[str, Any]:
     return {"bytes": found, "seconds": round(time.perf_counter() - started, 2)}
 
 
-def by_togi(subject: Subject, train: bool, optimizer: OptimizerName) -> int:
+def by_togi(subject: Subject, train: bool, optimizer: str) -> int:
     return predict_cpu(make_step(subject, train=train, optimizer=optimizer)).peak_bytes
 
 
-def by_mem_tracker(subject: Subject, train: bool, optimizer: OptimizerName) -> int:
+def by_mem_tracker(subject: Subject, train: bool, optimizer: str) -> int:
     from torch.distributed._tools.mem_tracker import MemTracker
 
     mode = FakeTensorMode(allow_non_fake_inputs=True)
@@ -123,7 +123,7 @@ def by_mem_tracker(subject: Subject, train: bool, optimizer: OptimizerName) -> i
     return int(tracker.get_tracker_snapshot("peak")[torch.device("cpu")]["Total"])
 
 
-def by_kitsune(subject: Subject, train: bool, optimizer: OptimizerName) -> int:
+def by_kitsune(subject: Subject, train: bool, optimizer: str) -> int:
     from kitsune.predict import predict_memory
 
     step = make_step(subject, train=train, optimizer=optimizer)
