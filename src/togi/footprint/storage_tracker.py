@@ -24,10 +24,11 @@ from togi.torch_internals.modules import FORWARD, Where
 from togi.torch_internals.tensors import operands, storage_key
 
 _NOWHERE = Where()
+_DEVICE_OF_FAKE = torch.ops.prim.device.default
 
 
 @final
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class StorageLifetime:
     """One storage. Times count dispatched operations; ``died`` is None while it lives."""
 
@@ -98,41 +99,34 @@ class StorageTracker(DispatchObserver):
         return found[1] if found else None
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        if operator is torch.ops.prim.device.default:  # a fake tensor is asked for its device: no operation of the run
+        if operator is _DEVICE_OF_FAKE:  # a fake tensor is asked for its device: no operation of the run
             return operator(*args)
         self.operations += 1
         self._now = self.where()
-        for tensor in operands((*args, *kwargs.values())):
+        for tensor in operands((*args, *kwargs.values()) if kwargs else args):
             self._read(tensor)
         results = operator(*args, **kwargs)
-        for tensor in operands((results,)):
-            self._track(tensor, op=_name(operator), where=self._now)
+        for tensor in (results,) if isinstance(results, Tensor) else operands((results,)):
+            self._track(tensor, _name(operator), self._now)
         return results
 
     def _read(self, tensor: Tensor) -> None:
         """What was made before the run, or behind the dispatcher's back, is tracked from when it is first seen."""
-        lifetime = self.lifetime_of(tensor)
-        if lifetime is None:
+        known = self._alive.get(storage_key(tensor.untyped_storage()))
+        if known is None:
             self._track(tensor)
         else:
-            lifetime.used = self.operations
+            known[1].used = self.operations
 
-    def _track(self, tensor: Tensor, *, op: str = "", category: str = "", where: Where = _NOWHERE) -> None:
+    def _track(self, tensor: Tensor, op: str = "", where: Where = _NOWHERE, category: str = "") -> None:
         storage = tensor.untyped_storage()
         key, size = storage_key(storage), storage.nbytes()
         if known := self._alive.get(key):
             if known[1].bytes == size:
                 return
             self._end(key, known[1])  # resized in place: the old memory is gone
-        lifetime = StorageLifetime(
-            bytes=size,
-            device=tensor.device.type,
-            born=self.operations,
-            used=self.operations,
-            op=op,
-            where=where,
-            category=category,
-        )
+        now = self.operations
+        lifetime = StorageLifetime(size, tensor.device.type, now, op, where, now, None, category)
         self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
         self._begin(lifetime, storage)
 
