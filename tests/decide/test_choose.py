@@ -128,6 +128,17 @@ def test_slower_but_small_enough_is_chosen_when_the_original_is_too_large() -> N
     assert "plain eager itself does not fit" in chosen.reason
 
 
+def test_noise_excludes_nothing_that_fits_where_memory_decides() -> None:
+    large = measured(REFERENCE, 1.0, total_bytes=1000)
+    noisy = measured(recipe("small"), 0.4, total_bytes=100).model_copy(update={"outcome": Outcome.UNSTABLE})
+    wrong = measured(recipe("wrong"), 2.0, total_bytes=100, faithful=False)
+    wrong = wrong.model_copy(update={"outcome": Outcome.UNSTABLE})
+    assert choose([large, noisy, wrong], 500).trial == noisy
+    assert choose([large, noisy, measured(recipe("calm"), 0.3, total_bytes=200)], 500).trial.recipe == recipe("calm")
+    assert choose([large, noisy], 2000).trial == large
+    assert "the smallest is small" in choose([large, noisy], 50).reason
+
+
 def test_a_proven_one_stays_while_others_are_within_what_two_processes_may_differ() -> None:
     reference, saved = measured(REFERENCE, 1.0), measured(recipe("saved"), 2.0)
     near, far = measured(recipe("near"), 2.07), measured(recipe("far"), 2.2)

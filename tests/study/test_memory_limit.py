@@ -65,7 +65,7 @@ def workplace(tmp_path: Path) -> Path:
 def tune(workplace: Path, *options: str) -> tuple[int, dict[str, Any], str]:
     """Exit code, the study as JSON, standard error."""
     return togi(
-        workplace, "tune", "wide.py:subject", "--only", "slices", "--effort", "quick", "--time-limit", "40s", *options
+        workplace, "tune", "wide.py:subject", "--only", "slices", "--effort", "quick", "--time-limit", "120s", *options
     )
 
 

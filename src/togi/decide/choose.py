@@ -59,7 +59,8 @@ def choose(
 ) -> Chosen:
     """The fastest trial that fits, if it is faster than plain eager by ``criterion``; else plain eager.
 
-    Where plain eager itself does not fit, the fastest that fits, be it slower. Among those within the margin of the
+    Where plain eager itself does not fit, the fastest that fits, be it slower, or measured on a machine too noisy to
+    say how fast. Among those within the margin of the
     fastest a faithful one is preferred, then the one with fewer choices (less can break), then the smaller one.
 
     Args:
@@ -75,8 +76,8 @@ def choose(
     too_large = any(t.recipe.is_reference and _ran(t) and not fits(t, max_memory_bytes) for t in every)
     fitting = [t for t in usable if acceptable(t, max_memory_bytes)]
     candidates = [t for t in fitting if t.recipe.choices and not t.recipe.is_reference]
-    if too_large:
-        candidates = candidates or fitting
+    if too_large:  # memory decides, so a machine too noisy to say how fast it is excludes nothing that is right
+        candidates = candidates or fitting or [t for t in usable if _right(t) and fits(t, max_memory_bytes)]
     else:
         candidates = [trial for trial in candidates if criterion.faster(_speedup_x(trial))]
     if candidates:
@@ -136,6 +137,11 @@ def _ran(trial: Trial) -> bool:
     return trial.outcome in (Outcome.OK, Outcome.UNSTABLE) and trial.timing is not None
 
 
+def _right(trial: Trial) -> bool:
+    """It ran and was found right, however well it could be measured."""
+    return _ran(trial) and trial.error is not None and trial.error.faithful
+
+
 def _speedup_x(trial: Trial) -> Interval:
     assert trial.timing is not None
     return trial.timing.speedup_x
@@ -178,7 +184,7 @@ def _describe(trial: Trial) -> str:
 
 
 def _nothing(trials: Iterable[Trial], max_memory_bytes: int | None) -> str:
-    measured = [trial for trial in trials if trial.eligible and trial.footprint is not None]
+    measured = [t for t in trials if (t.eligible or _right(t)) and t.footprint is not None]
     if max_memory_bytes is None or not measured:
         return "no recipe ran, was measured and gave the right output"
     least = min(measured, key=lambda trial: (_memory(trial), trial.recipe.label))
