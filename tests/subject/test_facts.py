@@ -135,7 +135,7 @@ def test_model_output():
 
 
 class NotATensor:
-    pass
+    __slots__ = ("hidden",)
 
 
 def test_opaque_output_is_said():

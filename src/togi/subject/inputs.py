@@ -6,13 +6,13 @@ A *sample* is a tensor, a tuple of positional arguments, a dict of keyword argum
 from __future__ import annotations
 
 import copy
-import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
+from togi.subject.structure import mapped
 
 if TYPE_CHECKING:
     import torch
@@ -50,8 +50,8 @@ class Inputs:
         )
 
     def map(self, change: Callable[[torch.Tensor], Any]) -> Inputs:
-        """Every tensor, however deeply nested in tuples, lists and dicts, replaced by ``change(tensor)``."""
-        return Inputs(_map(self.args, change), _map(dict(self.kwargs), change))
+        """Every tensor, however deeply nested, replaced by ``change(tensor)``; containers are new, caches too."""
+        return Inputs(mapped(self.args, change), mapped(dict(self.kwargs), change))
 
     def clone(self) -> Inputs:
         """Fresh tensors with the same values and strides (an overlapping view becomes contiguous)."""
@@ -63,24 +63,6 @@ class Inputs:
 
 def _clone(tensor: torch.Tensor) -> torch.Tensor:
     return copy.deepcopy(tensor.detach()) if not tensor.is_inference() else tensor.clone()
-
-
-def _map(value: Any, change: Callable[[torch.Tensor], Any]) -> Any:
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return change(value)
-    if isinstance(value, tuple) and hasattr(value, "_fields"):
-        return type(value)(*(_map(item, change) for item in value))
-    if isinstance(value, tuple | list):
-        return type(value)(_map(item, change) for item in value)
-    if isinstance(value, dict):
-        mapped = {key: _map(item, change) for key, item in value.items()}
-        return mapped if type(value) is dict else type(value)(**mapped)
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
-        return dataclasses.replace(value, **{name: _map(item, change) for name, item in fields.items()})
-    return value
 
 
 @final

@@ -15,7 +15,7 @@ from togi.core.errors import SubjectError, nearest
 from togi.core.quantities import a_type
 from togi.core.records import Record, TensorFacts
 from togi.subject.inputs import Dynamic, Inputs
-from togi.subject.structure import CONSTANTS, TENSOR, Structure, merged
+from togi.subject.structure import TENSOR, Structure, merged
 
 if TYPE_CHECKING:
     import torch
@@ -118,8 +118,8 @@ class Signature(Record):
                 for path, leaf, item in structure.walk(value, name):
                     if leaf.kind == "tensor":
                         tensors.append(item)
-                    elif not isinstance(item, CONSTANTS) or item != leaf.value:
-                        raise ValueError(f"{path} is {item!r}, expected the constant {leaf.value!r}")
+                    elif not leaf.admits(item):
+                        raise ValueError(f"{path} is {item!r}, expected {leaf.describe()}")
             except ValueError as error:
                 raise TypeError(f"{error}. It was tuned for calls of the form ({', '.join(self.names)}).") from None
         return tensors

@@ -1,15 +1,18 @@
 """The structure of nested values of tensors, as JSON, and nested values built again from tensors.
 
-Structures known: tensors, None, bool, int, float, str, tuple, namedtuple, list, dict, mappings with a class of their
-own (transformers' ModelOutput) and dataclasses. Anything else is ``opaque``: it can be run live but not stored.
+Structures known: tensors, None, bool, int, float, str, dtypes, devices, enum members, classes, tuple, namedtuple, list,
+dict, mappings with a class of their own (transformers' ModelOutput), dataclasses, plain objects (attributes and nothing
+else: transformers' caches) and classes that are registered with torch's pytree. Anything else is ``opaque``: it can be
+run live but not stored.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import enum
 import importlib
-from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from togi.core.errors import ArtifactError
 from togi.core.records import Record, Scalar
@@ -18,7 +21,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONSTANTS = (type(None), bool, int, float, str)
-Kind = Literal["tensor", "constant", "tuple", "namedtuple", "list", "dict", "mapping", "dataclass", "opaque"]
+Leaf = Literal["tensor", "constant", "dtype", "device", "enum", "class", "opaque"]
+Container = Literal["tuple", "namedtuple", "list", "dict", "mapping", "dataclass", "object", "pytree"]
+Kind = Leaf | Container
+_NAMED = ("namedtuple", "mapping", "dataclass", "object")
 
 
 class Structure(Record):
@@ -28,66 +34,102 @@ class Structure(Record):
     children: tuple[Structure, ...] = ()
     keys: tuple[Scalar, ...] = ()
     type: str = ""
-    """``module:qualified name`` of a namedtuple, mapping or dataclass; of the value where it is opaque."""
+    """``module:qualified name`` of the class of a namedtuple, mapping, dataclass, object or enum member; of the value
+    where it is opaque or a class."""
     value: Scalar = None
+    """A constant; the name of a dtype, device or enum member; what torch's pytree knows of a value, as JSON."""
 
     @classmethod
     def of(cls, value: Any) -> Structure:
+        return cls._of(value, ())
+
+    @classmethod
+    def _of(cls, value: Any, around: tuple[int, ...]) -> Structure:
+        """``around``: identities of the containers that it lies in; one that holds itself is opaque."""
         import torch
 
         if isinstance(value, torch.Tensor):
             return TENSOR
+        if isinstance(value, enum.Enum):
+            return cls(kind="enum", type=_name(type(value)), value=value.name)
         if isinstance(value, CONSTANTS):
             return cls(kind="constant", value=value)
-        items = _items(value)
+        if isinstance(value, torch.dtype):
+            return cls(kind="dtype", value=str(value).removeprefix("torch."))
+        if isinstance(value, torch.device):
+            return cls(kind="device", value=str(value))
+        if isinstance(value, type):
+            return cls(kind="class", type=_name(value))
+        opaque = cls(kind="opaque", type=_name(type(value)))
+        items = None if id(value) in around else _items(value)
         if items is None:
-            return cls(kind="opaque", type=_name(type(value)))
-        kind, keys, children = items
-        named = kind in ("namedtuple", "mapping", "dataclass")
-        return cls(
-            kind=kind,
-            keys=keys,
-            children=tuple(cls.of(child) for child in children),
-            type=_name(type(value)) if named else "",
-        )
+            return opaque
+        inner = (*around, id(value))
+        children = tuple(cls._of(child, inner) for child in items.children)
+        if items.kind in ("object", "pytree") and any(leaf.kind == "opaque" for c in children for leaf in c.leaves()):
+            return opaque
+        name = _name(type(value)) if items.kind in _NAMED else ""
+        return cls(kind=items.kind, keys=items.keys, children=children, type=name, value=items.context)
 
     def walk(self, value: Any, path: str = "") -> Iterator[tuple[str, Structure, Any]]:
         """``(path, structure, value)`` of every leaf of a value of this structure.
 
         Raises ValueError naming the path where the value has another structure.
         """
-        if self.kind in ("tensor", "constant", "opaque"):
+        if self.is_leaf:
             yield path, self, value
             return
         items = _items(value)
-        if items is None or items[0] != self.kind or items[1] != self.keys or len(items[2]) != len(self.children):
+        if items is None or (items.kind, items.keys, items.context, len(items.children)) != (
+            self.kind,
+            self.keys,
+            self.value,
+            len(self.children),
+        ):
             raise ValueError(f"{path or 'the value'} is {_describe(value)}, expected {self.describe()}")
-        for key, child, item in zip(_labels(self), self.children, items[2], strict=True):
+        for key, child, item in zip(_labels(self), self.children, items.children, strict=True):
             yield from child.walk(item, f"{path}{key}")
+
+    def admits(self, value: Any) -> bool:
+        """Whether a value is the one that this leaf stands for: any tensor, or the same constant."""
+        if self.kind == "constant":
+            return isinstance(value, CONSTANTS) and bool(value == self.value)
+        return Structure.of(value) == self if self.is_leaf and self.kind != "opaque" else False
+
+    @property
+    def is_leaf(self) -> bool:
+        return self.kind in get_args(Leaf)
 
     def build(self, tensors: Iterator[Tensor]) -> Any:
         """The value again, taking tensors in order of traversal."""
         if self.kind == "tensor":
             return next(tensors)
-        if self.kind == "constant":
-            return self.value
         if self.kind == "opaque":
             raise ValueError(f"a {self.type} cannot be rebuilt from tensors")
+        if self.is_leaf:
+            return self._constant()
         children = [child.build(tensors) for child in self.children]
-        if self.kind == "tuple":
-            return tuple(children)
-        if self.kind == "list":
-            return children
-        fields = dict(zip(self.keys, children, strict=True))
-        return (
-            fields if self.kind == "dict" else _class(self.type)(**{str(key): child for key, child in fields.items()})
-        )
+        cls = _class(self.type, self.kind) if self.kind in _NAMED else None
+        return _built(_Items(self.kind, self.keys, children, self.value), cls)
+
+    def _constant(self) -> Any:
+        import torch
+
+        match self.kind:
+            case "dtype":
+                return getattr(torch, str(self.value))
+            case "device":
+                return torch.device(str(self.value))
+            case "enum":
+                return _class(self.type, self.kind)[str(self.value)]  # type: ignore[index]
+            case "class":
+                return _class(self.type, self.kind)
+            case _:
+                return self.value
 
     def leaves(self) -> Iterator[Structure]:
-        if not self.children:
-            if self.kind in ("tensor", "constant", "opaque"):
-                yield self
-            return
+        if self.is_leaf:
+            yield self
         for child in self.children:
             yield from child.leaves()
 
@@ -95,7 +137,9 @@ class Structure(Record):
         if self.kind in ("tuple", "list", "dict"):
             inner = [str(k) for k in self.keys] if self.keys else [c.describe() for c in self.children]
             return f"a {self.kind} of {len(self.children)} ({', '.join(inner)})"
-        return f"the constant {self.value!r}" if self.kind == "constant" else f"a {self.type or self.kind}"
+        if self.kind in ("constant", "dtype", "device"):
+            return f"the {self.kind} {self.value!r}"
+        return f"a {self.type or self.kind}"
 
 
 TENSOR = Structure(kind="tensor")
@@ -118,30 +162,113 @@ def merged(first: Structure, second: Structure) -> Structure:
     return Structure(kind="opaque", type=f"{kind} that differs from call to call")
 
 
-def _items(value: Any) -> tuple[Kind, tuple[Scalar, ...], list[Any]] | None:
-    """``(kind, keys, children)`` of a container, or None when it is not a known one."""
+class _Items(NamedTuple):
+    """A container taken apart."""
+
+    kind: Kind
+    keys: tuple[Scalar, ...]
+    children: list[Any]
+    context: Scalar = None
+
+
+def _items(value: Any) -> _Items | None:
+    """The parts of a container, or None when it is not a known one."""
     if isinstance(value, tuple):
-        return (
-            ("namedtuple", tuple(value._fields), list(value))
-            if hasattr(value, "_fields")
-            else ("tuple", (), list(value))
-        )
+        fields: tuple[str, ...] | None = getattr(value, "_fields", None)
+        return _Items("tuple" if fields is None else "namedtuple", fields or (), list(value))
     if isinstance(value, list):
-        return "list", (), value
+        return _Items("list", (), value)
     if isinstance(value, Mapping):
         keys = tuple(value)
         plain = type(value) is dict
         if not all(isinstance(key, str if not plain else str | int | float | bool) for key in keys):
             return None
-        return ("dict" if plain else "mapping"), keys, [value[key] for key in keys]
+        return _Items("dict" if plain else "mapping", keys, [value[key] for key in keys])
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        fields = [field.name for field in dataclasses.fields(value) if field.init]
-        return "dataclass", tuple(fields), [getattr(value, field) for field in fields]
-    return None
+        names = tuple(field.name for field in dataclasses.fields(value) if field.init)
+        return _Items("dataclass", names, [getattr(value, name) for name in names])
+    if _is_plain(type(value)):
+        return _Items("object", tuple(vars(value)), list(vars(value).values()))
+    return _registered(value)
+
+
+def _registered(value: Any) -> _Items | None:
+    """A value whose class torch's pytree knows."""
+    from togi.torch_internals.tensors import one_level
+
+    found = one_level(value)
+    return None if found is None else _Items("pytree", (), *found)
+
+
+def _built(items: _Items, cls: Any) -> Any:
+    """A container put together again, of class ``cls`` where it has one of its own."""
+    match items.kind:
+        case "tuple":
+            return tuple(items.children)
+        case "list":
+            return list(items.children)
+        case "pytree":
+            from togi.torch_internals.tensors import from_one_level
+
+            return from_one_level(items.children, str(items.context))
+    fields = dict(zip(items.keys, items.children, strict=True))
+    if cls is None:
+        return fields
+    named = {str(key): child for key, child in fields.items()}
+    if items.kind == "object":
+        made = cls.__new__(cls)
+        vars(made).update(named)
+        return made
+    return cls(**named)
+
+
+def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
+    """A nested value with every tensor replaced by ``change(tensor)``: new containers, the same opaque values."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return change(value)
+    items = _items(value)
+    if items is None or (items.kind in ("object", "pytree") and Structure.of(value).kind == "opaque"):
+        return value
+    children = [mapped(child, change) for child in items.children]
+    if isinstance(value, list | tuple) and items.kind != "namedtuple":
+        return type(value)(children)
+    if items.kind == "dataclass":
+        return dataclasses.replace(value, **dict(zip(map(str, items.keys), children, strict=True)))
+    return _built(items._replace(children=children), None if items.kind == "dict" else type(value))
+
+
+def _is_plain(cls: Any) -> bool:
+    """Its instances are their attributes and nothing else (no slots, no hooks for creating, copying and deleting), and
+    another process finds the class by its name."""
+    return (
+        "<locals>" not in cls.__qualname__
+        and cls.__module__ != "__main__"
+        and cls.__dictoffset__ != 0
+        and cls.__new__ is object.__new__
+        and cls.__reduce_ex__ is object.__reduce_ex__
+        and cls.__reduce__ is object.__reduce__
+        and getattr(cls, "__getstate__", None) is getattr(object, "__getstate__", None)
+        and not hasattr(cls, "__setstate__")
+        and not hasattr(cls, "__del__")
+        and not any(vars(base).get("__slots__") for base in cls.__mro__)
+    )
+
+
+_MADE: dict[Kind, Callable[[Any], bool]] = {
+    "namedtuple": lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
+    "mapping": lambda cls: issubclass(cls, Mapping),
+    "dataclass": dataclasses.is_dataclass,
+    "object": _is_plain,
+    "class": lambda cls: isinstance(cls, type),
+    "enum": lambda cls: issubclass(cls, enum.Enum),
+}
+"""What a class must be before a file may have it called, filled or returned."""
 
 
 def _labels(structure: Structure) -> list[str]:
-    if structure.kind in ("tuple", "list"):
+    if structure.kind in ("tuple", "list", "pytree"):
         return [f"[{i}]" for i in range(len(structure.children))]
     if structure.kind in ("dict", "mapping"):
         return [f"[{key!r}]" for key in structure.keys]
@@ -150,15 +277,15 @@ def _labels(structure: Structure) -> list[str]:
 
 def _describe(value: Any) -> str:
     items = _items(value)
-    return f"a {type(value).__name__}" + (f" of {len(items[2])}" if items else "")
+    return f"a {type(value).__name__}" + (f" of {len(items.children)}" if items else "")
 
 
 def _name(cls: type) -> str:
     return f"{cls.__module__}:{cls.__qualname__}"
 
 
-def _class(name: str) -> type:
-    """The class of a namedtuple, mapping or dataclass, imported by name; nothing else is ever returned."""
+def _class(name: str, kind: Kind) -> type:
+    """The class of a container or enum member, imported by name; nothing else is ever returned."""
     module_name, _, qualified = name.partition(":")
     try:
         found: Any = importlib.import_module(module_name)
@@ -168,9 +295,6 @@ def _class(name: str) -> type:
         raise ArtifactError(
             f"the outputs are a {name}, which cannot be imported here ({error}). Install the package that defines it."
         ) from error
-    known = isinstance(found, type) and (
-        dataclasses.is_dataclass(found) or issubclass(found, Mapping) or hasattr(found, "_fields")
-    )
-    if not known:
-        raise ArtifactError(f"{name} is not a dataclass, mapping or namedtuple: it is not built from a file")
-    return found  # type: ignore[no-any-return]
+    if not isinstance(found, type) or not _MADE[kind](found):
+        raise ArtifactError(f"{name} is no {kind} of plain values: it is not built from a file")
+    return found

@@ -28,6 +28,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._pytree import (
+    SUPPORTED_NODES,
     TreeSpec,
     keystr,
     tree_flatten,
@@ -37,6 +38,8 @@ from torch.utils._pytree import (
     tree_map_only,
     tree_structure,
     tree_unflatten,
+    treespec_dumps,
+    treespec_loads,
 )
 
 __all__ = [
@@ -46,7 +49,9 @@ __all__ = [
     "FakeTensorMode",
     "TreeSpec",
     "UnsupportedOperatorException",
+    "from_one_level",
     "keystr",
+    "one_level",
     "operands",
     "storage_key",
     "tensors_of",
@@ -76,6 +81,23 @@ def operands(values: Iterable[Any]) -> Iterator[Tensor]:
             yield from operands(value)
         elif isinstance(value, dict):
             yield from operands(value.values())
+
+
+def one_level(value: Any) -> tuple[list[Any], str] | None:
+    """The children of a value whose class is registered, and what rebuilds it from them as JSON; None where the class
+    is not registered or cannot be written down (it was registered without a name, or its context is no JSON)."""
+    if type(value) not in SUPPORTED_NODES:
+        return None
+    try:
+        children, spec = tree_flatten(value, is_leaf=lambda each: each is not value)
+        return children, treespec_dumps(spec)
+    except Exception:  # foreign code: what a library registered, and what torch says of it
+        return None
+
+
+def from_one_level(children: Iterable[Any], spec: str) -> Any:
+    """What ``one_level`` took apart."""
+    return tree_unflatten(children, treespec_loads(spec))
 
 
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
