@@ -53,6 +53,17 @@ class Inputs:
         """Every tensor, however deeply nested, replaced by ``change(tensor)``; containers are new, caches too."""
         return Inputs(mapped(self.args, change), mapped(dict(self.kwargs), change))
 
+    def tensors(self) -> list[torch.Tensor]:
+        """Every tensor, however deeply nested, in order."""
+        found: list[torch.Tensor] = []
+
+        def see(tensor: torch.Tensor) -> torch.Tensor:
+            found.append(tensor)
+            return tensor
+
+        self.map(see)
+        return found
+
     def clone(self) -> Inputs:
         """Fresh tensors with the same values and strides (an overlapping view becomes contiguous)."""
         return self.map(_clone)

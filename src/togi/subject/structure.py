@@ -201,7 +201,7 @@ def _registered(value: Any) -> _Items | None:
 
 
 def _built(items: _Items, cls: Any) -> Any:
-    """A container put together again, of class ``cls`` where it has one of its own."""
+    """A container put together again, of class ``cls`` where it has one of its own (``dict`` may be given)."""
     match items.kind:
         case "tuple":
             return tuple(items.children)
@@ -212,7 +212,7 @@ def _built(items: _Items, cls: Any) -> Any:
 
             return from_one_level(items.children, str(items.context))
     fields = dict(zip(items.keys, items.children, strict=True))
-    if cls is None:
+    if items.kind == "dict":
         return fields
     named = {str(key): child for key, child in fields.items()}
     if items.kind == "object":
@@ -222,21 +222,59 @@ def _built(items: _Items, cls: Any) -> Any:
     return cls(**named)
 
 
+def _opened(value: Any) -> _Items | None:
+    """The parts of a container that can be put together again from others."""
+    items = _items(value)
+    whole = items is not None and (items.kind not in ("object", "pytree") or Structure.of(value).kind != "opaque")
+    return items if whole else None
+
+
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """A nested value with every tensor replaced by ``change(tensor)``: new containers, the same opaque values."""
     import torch
 
     if isinstance(value, torch.Tensor):
         return change(value)
-    items = _items(value)
-    if items is None or (items.kind in ("object", "pytree") and Structure.of(value).kind == "opaque"):
+    items = _opened(value)
+    if items is None:
         return value
     children = [mapped(child, change) for child in items.children]
     if isinstance(value, list | tuple) and items.kind != "namedtuple":
         return type(value)(children)
     if items.kind == "dataclass":
         return dataclasses.replace(value, **dict(zip(map(str, items.keys), children, strict=True)))
-    return _built(items._replace(children=children), None if items.kind == "dict" else type(value))
+    return _built(items._replace(children=children), type(value))
+
+
+def substituted(value: Any, table: Mapping[Any, Any], *, by_value: bool = False) -> Any:
+    """A nested value with what ``table`` names replaced: by identity (``id(part)``), or by value (strings)."""
+    key = (value if isinstance(value, str) else None) if by_value else id(value)
+    if key in table:
+        return table[key]
+    items = _opened(value)
+    if items is None:
+        return value
+    children = [substituted(child, table, by_value=by_value) for child in items.children]
+    if all(new is old for new, old in zip(children, items.children, strict=True)):
+        return value
+    return _built(items._replace(children=children), type(value))
+
+
+def assign(value: Any, other: Any) -> None:
+    """Make a list, dict or object hold what ``other``, of the same kind, holds.
+
+    Raises TypeError for what cannot be changed in place.
+    """
+    if isinstance(value, list):
+        value[:] = other
+    elif isinstance(value, dict):
+        value.clear()
+        value.update(other)
+    elif hasattr(value, "__dict__"):
+        vars(value).clear()
+        vars(value).update(vars(other))
+    else:
+        raise TypeError(f"a {type(value).__name__} cannot be changed in place")
 
 
 def _is_plain(cls: Any) -> bool:

@@ -1,0 +1,193 @@
+"""One run of a program, recorded: which modules it calls, how often, how long, in which forms.
+
+Two runs: one with nothing but a clock round every call, so that times are the program's own; one in which the arguments
+of the calls that matter are looked at and kept.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, final
+
+from torch import nn
+
+from togi.core.records import Record
+from togi.subject.inputs import Inputs
+from togi.subject.structure import Structure
+
+_MOST_CALLS = 500_000
+_SIZES_KEPT = 6
+
+
+class Node(Record):
+    """What a run calls at one place of its tree of calls."""
+
+    path: str
+    """Name of the module below the program; empty for the program itself, None of its own where it was made anew."""
+    module: str
+    """Its class."""
+    parent: int | None
+    """Index of the caller among ``Tree.nodes``."""
+    calls: int
+    ms: float
+    """All calls together, in one run."""
+
+
+class Tree(Record):
+    """The tree of module calls in one run over the samples, in the order of first calls."""
+
+    nodes: tuple[Node, ...]
+
+    @property
+    def total_ms(self) -> float:
+        return self.nodes[0].ms
+
+    def children(self, index: int) -> list[int]:
+        return [i for i, node in enumerate(self.nodes) if node.parent == index]
+
+    def share(self, index: int) -> float:
+        return self.nodes[index].ms / self.total_ms if self.total_ms else 0.0
+
+
+@final
+@dataclass
+class _Counted:
+    module: nn.Module | None
+    parent: int | None
+    calls: int = 0
+    seconds: float = 0.0
+    places: dict[int, int] = field(default_factory=dict)
+
+
+def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> Tree:
+    """Run the program once on every sample (as it is: under the caller's ``no_grad``) with a clock round each call."""
+    names = {id(module): path for path, module in program.named_modules()}
+    counted = [_Counted(program, None)]
+    at = [0]
+
+    def call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
+        here = counted[at[-1]]
+        if id(module) not in here.places:
+            if len(counted) > _MOST_CALLS:
+                return run(*args, **kwargs)
+            here.places[id(module)] = len(counted)
+            counted.append(_Counted(module, at[-1]))
+        index = here.places[id(module)]
+        at.append(index)
+        began = time.perf_counter()
+        try:
+            return run(*args, **kwargs)
+        finally:
+            counted[index].seconds += time.perf_counter() - began
+            counted[index].calls += 1
+            at.pop()
+
+    for sample in samples:
+        given = sample.clone()
+        began = time.perf_counter()
+        with watched(call, outermost=program):
+            program(*given.args, **given.kwargs)
+        counted[0].seconds += time.perf_counter() - began
+        counted[0].calls += 1
+    return Tree(
+        nodes=tuple(
+            Node(
+                path=names.get(id(each.module), ""),
+                module=type(each.module).__name__,
+                parent=each.parent,
+                calls=each.calls,
+                ms=each.seconds * 1e3,
+            )
+            for each in counted
+        )
+    )
+
+
+@contextmanager
+def watched(
+    call: Callable[[nn.Module, Any, Any, Callable[..., Any]], Any], *, outermost: nn.Module | None = None
+) -> Iterator[None]:
+    """``call(module, args, kwargs, run)`` instead of every call of a module that this thread makes; ``run`` goes on.
+
+    The call of ``nn.Module`` itself is replaced, so that modules are seen wherever they come from, scripted ones too.
+    ``outermost`` is left alone.
+    """
+    original = nn.Module.__call__
+    thread = threading.get_ident()
+
+    def instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
+        if self is outermost or threading.get_ident() != thread:
+            return original(self, *args, **kwargs)
+        return call(self, args, kwargs, lambda *a, **k: original(self, *a, **k))
+
+    nn.Module.__call__ = instead  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.__call__ = original  # type: ignore[method-assign]
+
+
+@final
+class Recorded:
+    """The arguments of the calls of one module, as they were before each call: one copy for each sizes seen.
+
+    Of many sizes the first few and the last are kept: a cache that grows is seen short and long.
+    """
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.forms: dict[tuple[Structure, ...], dict[Any, Inputs]] = {}
+        """By form (structure of the arguments, constants included), then by sizes."""
+        self.calls: Counter[tuple[Structure, ...]] = Counter()
+        self._left = limit_bytes
+
+    def see(self, given: Inputs) -> None:
+        form = form_of(given)
+        self.calls[form] += 1
+        by_sizes = self.forms.setdefault(form, {})
+        sizes, size_bytes = _sizes(given)
+        if sizes in by_sizes or size_bytes > self._left:
+            return
+        if len(by_sizes) == _SIZES_KEPT:
+            by_sizes.popitem()
+        else:
+            self._left -= size_bytes
+        by_sizes[sizes] = given.clone()
+
+
+def record_inputs(
+    program: nn.Module, samples: Sequence[Inputs], modules: Mapping[str, nn.Module], limit_bytes: int
+) -> dict[str, Recorded]:
+    """Run the program once more and keep what some modules are called with, ``limit_bytes`` for each at most."""
+    found = {path: Recorded(limit_bytes) for path in modules}
+    wanted = {id(module): found[path] for path, module in modules.items()}
+
+    def call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
+        if id(module) in wanted:
+            wanted[id(module)].see(Inputs(args, kwargs))
+        return run(*args, **kwargs)
+
+    for sample in samples:
+        given = sample.clone()
+        with watched(call, outermost=program):
+            program(*given.args, **given.kwargs)
+    return found
+
+
+def form_of(given: Inputs) -> tuple[Structure, ...]:
+    """What calls that one engine can serve have in common: arguments, nesting, constants, dtypes and ranks."""
+    dtypes = [f"{str(t.dtype).removeprefix('torch.')}[{t.dim()}]" for t in given.tensors()]
+    return (
+        Structure.of(tuple(given.args)),
+        Structure.of(dict(sorted(given.kwargs.items()))),
+        Structure(kind="constant", value=" ".join(dtypes)),
+    )
+
+
+def _sizes(given: Inputs) -> tuple[Any, int]:
+    tensors = given.tensors()
+    return tuple(tuple(t.shape) for t in tensors), sum(t.numel() * t.element_size() for t in tensors)

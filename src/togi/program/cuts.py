@@ -1,0 +1,203 @@
+"""Where a program can be cut: the biggest parts that can be captured, found from the top down.
+
+A part is a module in one form of calls. What cannot be captured is entered: its own calls are tried next. Blocks that
+are alike (the layers of a decoder) are tried once and become one part with copies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import torch
+from torch import nn
+
+from togi.core.quantities import first_line
+from togi.core.records import Record
+from togi.program.calls import Recorded, Tree, record_inputs, record_tree
+from togi.subject.effects import Effects, Pure
+from togi.subject.stored_inputs import write_inputs
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.prepare import prepare
+from togi.worker.survey import survey
+
+LEAST_SHARE = 0.04
+"""Of the program's time: below it a part cannot make the program faster by more than noise."""
+_INPUTS_BYTES = 256 << 20
+_SAMPLES = 4
+"""Recorded calls of one form that a part is tuned and proven on."""
+
+
+class Part(Record):
+    """Calls of one form of a module, which can be captured."""
+
+    path: str
+    copies: tuple[str, ...]
+    """Modules that are alike and called alike: the same recipe serves each, with its own weights. Holds ``path``."""
+    module: str
+    """Its class."""
+    form: int
+    """Number of the form among those of the module."""
+    calls: int
+    share: float
+    """Of the program's time, of all copies together."""
+    inputs: str
+    """File of recorded calls, in the folder given."""
+    effects: Effects
+
+
+class Obstacle(Record):
+    """A module that cannot be captured whole."""
+
+    path: str
+    module: str
+    share: float
+    reason: str
+
+
+class Cuts(Record):
+    tree: Tree
+    parts: tuple[Part, ...]
+    obstacles: tuple[Obstacle, ...]
+
+
+@final
+@dataclass(frozen=True)
+class _Use:
+    """One module in the tree: what all its calls take together."""
+
+    path: str
+    module: nn.Module
+    share: float
+    places: tuple[int, ...]
+
+
+def find_cuts(subject: Subject, folder: Path, *, device: str = "cpu", seed: int = 0) -> Cuts:
+    """Record a run of the program and cut it. ``folder`` takes the recorded inputs of the parts."""
+    ready = prepare(subject, device=device)
+    program, samples = ready.module, ready.samples
+    with torch.no_grad():
+        record_tree(program, samples[:1])  # warm
+        tree = record_tree(program, samples)
+    return _Cutting(program, samples, tree, folder, device, seed).cuts()
+
+
+@final
+class _Cutting:
+    def __init__(
+        self, program: nn.Module, samples: Sequence[Inputs], tree: Tree, folder: Path, device: str, seed: int
+    ) -> None:
+        self.program, self.samples, self.tree, self.folder = program, samples, tree, folder
+        self.device, self.seed = device, seed
+        self.modules = dict(program.named_modules())
+        self.parts: list[Part] = []
+        self.obstacles: list[Obstacle] = []
+
+    def cuts(self) -> Cuts:
+        places = self.tree.children(0)
+        while uses := self._uses(places):
+            recorded = self._record(uses)
+            places = [place for group in _alike(uses, recorded) for place in self._cut(group, recorded)]
+        parts = sorted(self.parts, key=lambda part: -part.share)
+        return Cuts(tree=self.tree, parts=tuple(parts), obstacles=tuple(self.obstacles))
+
+    def _uses(self, places: Sequence[int]) -> list[_Use]:
+        """The modules at these places that matter. What was made anew in the run is entered at once."""
+        by_path: dict[str, list[int]] = {}
+        queue = list(places)
+        while queue:
+            place = queue.pop(0)
+            path = self.tree.nodes[place].path
+            if path:
+                by_path.setdefault(path, []).append(place)
+            else:
+                queue += self.tree.children(place)
+        uses = [
+            _Use(path, self.modules[path], sum(map(self.tree.share, found)), tuple(found))
+            for path, found in by_path.items()
+        ]
+        return [use for use in uses if use.share >= self._least(use, uses)]
+
+    def _least(self, use: _Use, uses: Sequence[_Use]) -> float:
+        """Blocks that are alike matter together."""
+        alike = sum(1 for other in uses if _architecture(other.module) == _architecture(use.module))
+        return LEAST_SHARE / alike
+
+    def _record(self, uses: Sequence[_Use]) -> dict[str, Recorded]:
+        with torch.no_grad():
+            return record_inputs(self.program, self.samples, {use.path: use.module for use in uses}, _INPUTS_BYTES)
+
+    def _cut(self, group: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[int]:
+        """Parts of modules that are alike; the places to enter where they cannot be captured."""
+        first, share = group[0], sum(use.share for use in group)
+        seen = recorded[first.path]
+        reasons: list[str] = []
+        covered = 0
+        for number, (form, by_sizes) in enumerate(seen.forms.items()):
+            given = _spread(list(by_sizes.values()))
+            found = self._capture(first.module, given)
+            if isinstance(found, str):
+                reasons.append(found)
+                continue
+            covered += seen.calls[form]
+            name = f"part-{len(self.parts)}"
+            write_inputs(self.folder / name, given)
+            self.parts.append(
+                Part(
+                    path=first.path,
+                    copies=tuple(use.path for use in group),
+                    module=type(first.module).__name__,
+                    form=number,
+                    calls=seen.calls[form],
+                    share=share * seen.calls[form] / seen.calls.total(),
+                    inputs=name,
+                    effects=found,
+                )
+            )
+        if reasons or not seen.forms:
+            reason = reasons[0] if reasons else "no call of it could be kept"
+            self.obstacles.append(
+                Obstacle(path=first.path, module=type(first.module).__name__, share=share, reason=reason)
+            )
+        if 2 * covered >= seen.calls.total() > 0:
+            return []
+        return [child for use in group for place in use.places for child in self.tree.children(place)]
+
+    def _capture(self, module: nn.Module, given: Sequence[Inputs]) -> Effects | str:
+        """What its calls change, or why it cannot be captured."""
+        if not given:
+            return "no call of it could be kept"
+        try:
+            with torch.no_grad():
+                effects, _ = Effects.of(module, given[0].clone())
+            pure = Pure(module, effects) if effects.changes else module
+            found = survey(Subject(pure, list(given)), device=self.device, seed=self.seed)
+        except Exception as error:  # foreign code: the module's own, or what its arguments hold
+            return first_line(error)
+        return effects if found.facts.export_error is None else found.facts.export_error
+
+
+def _alike(uses: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[list[_Use]]:
+    """Modules of one architecture that are called in the same forms."""
+    groups: dict[object, list[_Use]] = {}
+    for use in uses:
+        forms = tuple(recorded[use.path].forms)
+        key = (_architecture(use.module), tuple(form for parts in forms for form in map(str, parts)))
+        groups.setdefault(key, []).append(use)
+    return list(groups.values())
+
+
+def _architecture(module: nn.Module) -> tuple[object, ...]:
+    """Alike: the same classes, options and shapes of weights, whatever their values."""
+    shapes = tuple((name, tuple(p.shape), p.dtype) for name, p in module.named_parameters())
+    return (repr(module), shapes)
+
+
+def _spread(given: Sequence[Inputs]) -> list[Inputs]:
+    """A few of them, the first and the last among them."""
+    if len(given) <= _SAMPLES:
+        return list(given)
+    step = (len(given) - 1) / (_SAMPLES - 1)
+    return [given[round(i * step)] for i in range(_SAMPLES)]

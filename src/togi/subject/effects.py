@@ -1,0 +1,146 @@
+"""What a call of a module changes besides returning something: caches that it fills, tensors that it overwrites.
+
+An engine gets tensors and returns tensors, and changes nothing. ``Pure`` gives it that form: the module with what it
+changes as further outputs. ``Effects.finish`` makes the change, in the objects that the program holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.records import Record
+from togi.subject.inputs import Inputs
+from togi.subject.structure import Structure, assign, mapped, substituted
+
+_GIVEN = "<togi: the argument {}>"
+
+
+class Change(Record):
+    """An argument that a call changes."""
+
+    argument: str | int
+    """Its keyword, or its position."""
+    after: Structure
+    """What it is after the call."""
+    kept: tuple[int | None, ...]
+    """For each tensor of ``after``: which tensor of the argument before the call it still is; None: it is new."""
+    written: tuple[int, ...] = ()
+    """Tensors of the argument before the call that the call overwrites."""
+
+
+@final
+class Effects(Record):
+    """What one form of calls of a module changes."""
+
+    changes: tuple[Change, ...] = ()
+
+    @classmethod
+    def of(cls, call: Callable[..., Any], given: Inputs) -> tuple[Effects, Any]:
+        """Call with ``given`` (which is changed) and see what changes; the output comes with it."""
+        before = {key: _Seen(value) for key, value in _arguments(given)}
+        output = call(*given.args, **given.kwargs)
+        changes = [seen.change(key, value) for (key, value) in _arguments(given) for seen in [before[key]]]
+        return cls(changes=tuple(change for change in changes if change is not None)), output
+
+    def split(self, output: Any, given: Inputs, before: Mapping[str | int, list[Tensor]]) -> Any:
+        """The output without the changed arguments themselves, and the new tensors of these: a pure result."""
+        arguments = dict(_arguments(given))
+        names = {id(arguments[change.argument]): _GIVEN.format(change.argument) for change in self.changes}
+        new = []
+        for change in self.changes:
+            tensors = _tensors(arguments[change.argument])
+            new += [tensor for tensor, kept in zip(tensors, change.kept, strict=True) if kept is None]
+            new += [before[change.argument][index] for index in change.written]
+        return substituted(output, names), new
+
+    def finish(self, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        """Make the changes of a pure result in the arguments given; the output as the module itself returns it."""
+        output, new = result
+        rest = iter(new)
+        arguments = dict(_arguments(Inputs(tuple(args), kwargs)))
+        back: dict[Any, Any] = {}
+        for change in self.changes:
+            given = arguments[change.argument]
+            tensors = _tensors(given)
+            after = [next(rest) if kept is None else tensors[kept] for kept in change.kept]
+            for index in change.written:
+                tensors[index].copy_(next(rest))
+            if not isinstance(given, Tensor):
+                assign(given, change.after.build(iter(after)))
+            back[_GIVEN.format(change.argument)] = given
+        return substituted(output, back, by_value=True)
+
+
+@final
+class Pure(nn.Module):
+    """A module that changes nothing it is given: returns ``(output, new tensors)``."""
+
+    def __init__(self, module: nn.Module, effects: Effects) -> None:
+        super().__init__()
+        self.module = module
+        self.effects = effects
+        self.training = module.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        fresh: dict[str | int, list[Tensor]] = {}
+        given = Inputs(args, kwargs)
+        for change in self.effects.changes:
+            given = _replaced(given, change, fresh)
+        output = self.module(*given.args, **given.kwargs)
+        return self.effects.split(output, given, fresh)
+
+
+def _replaced(given: Inputs, change: Change, fresh: dict[str | int, list[Tensor]]) -> Inputs:
+    """The argument in containers of its own, its overwritten tensors copied: the call may do with it what it likes."""
+    position = iter(range(len(_tensors(dict(_arguments(given))[change.argument]))))
+    held: list[Tensor] = []
+
+    def own(tensor: Tensor) -> Tensor:
+        held.append(tensor.clone() if next(position) in change.written else tensor)
+        return held[-1]
+
+    value = mapped(dict(_arguments(given))[change.argument], own)
+    fresh[change.argument] = held
+    if isinstance(change.argument, int):
+        args = (*given.args[: change.argument], value, *given.args[change.argument + 1 :])
+        return Inputs(args, given.kwargs)
+    return Inputs(given.args, {**given.kwargs, change.argument: value})
+
+
+@final
+class _Seen:
+    """An argument before a call."""
+
+    def __init__(self, value: Any) -> None:
+        self.structure = Structure.of(value)
+        self.tensors = [] if self.structure.kind == "opaque" else _tensors(value)
+        self.values = [tensor.detach().clone() for tensor in self.tensors]
+
+    def change(self, key: str | int, value: Any) -> Change | None:
+        """What became of it, or None where nothing did."""
+        if self.structure.kind == "opaque":
+            return None
+        after = Structure.of(value)
+        tensors = [] if after.kind == "opaque" else _tensors(value)
+        places = {id(tensor): index for index, tensor in enumerate(self.tensors)}
+        written = tuple(i for i, tensor in enumerate(self.tensors) if not _same(tensor, self.values[i]))
+        kept = tuple(places.get(id(tensor)) for tensor in tensors)
+        if after == self.structure and not written and kept == tuple(range(len(self.tensors))):
+            return None
+        return Change(argument=key, after=after, kept=kept, written=written)
+
+
+def _same(one: Tensor, other: Tensor) -> bool:
+    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
+
+
+def _arguments(given: Inputs) -> list[tuple[str | int, Any]]:
+    return [*enumerate(given.args), *given.kwargs.items()]
+
+
+def _tensors(value: Any) -> list[Tensor]:
+    return [item for _, leaf, item in Structure.of(value).walk(value) if leaf.kind == "tensor"]

@@ -1,0 +1,123 @@
+"""A program as a module: anything that can be called and runs modules (``model.generate``, a pipeline, a function)."""
+
+from __future__ import annotations
+
+import copy
+import functools
+import types
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, final
+
+from torch import nn
+
+from togi.core.errors import SubjectError
+from togi.core.quantities import a_type
+from togi.core.user_code import Origin, origin
+
+_DEEPEST = 6
+_MOST = 20_000
+"""Levels and values looked through for modules: a pipeline holds its models near its surface."""
+
+
+@final
+class ProgramModule(nn.Module):
+    """Called like the program; the modules that the program reaches are its submodules, by name."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        """Raises SubjectError when ``call`` cannot be called, or no module can be found from it."""
+        super().__init__()
+        if not callable(call):
+            raise SubjectError(
+                f"a program is something that can be called (model.generate, a pipeline, a function), not {a_type(call)}"
+            )
+        found = reachable_modules(call)
+        if not found:
+            raise SubjectError(
+                f"no torch module can be found from {_called(call)}: togi looks at what it is bound to, its attributes, "
+                "its closure and the globals that it names. Hand over a function that names the modules it runs"
+            )
+        for name, module in found.items():
+            self.add_module(name, module)
+        self.forward = call
+        self.training = any(module.training for module in found.values())
+
+    @property
+    def name(self) -> str:
+        """``LlamaForCausalLM.generate``."""
+        return _called(self.forward)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> ProgramModule:
+        """Raises TypeError for a function whose modules are its globals or in its closure: Python copies no function."""
+        copied = ProgramModule(copy.deepcopy(self.forward, memo))
+        if {id(part) for part in copied.children()} & {id(part) for part in self.children()}:
+            raise TypeError(f"{self.name} reaches its modules through its globals or its closure")
+        return copied
+
+
+def reachable_modules(call: Any) -> dict[str, nn.Module]:
+    """The outermost modules that a callable can reach, by a name made of the way to each."""
+    found: dict[str, nn.Module] = {}
+    seen: set[int] = set()
+    queue = deque([("", call, 0)])
+    while queue and len(seen) < _MOST:
+        name, value, depth = queue.popleft()
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if isinstance(value, nn.Module):
+            if not any(value is part for module in found.values() for part in module.modules()):
+                found[_free(name or "model", found)] = value
+        elif depth < _DEEPEST:
+            queue.extend((inner or name, child, depth + 1) for inner, child in _parts(value))
+    return found
+
+
+def _free(name: str, taken: Mapping[str, object]) -> str:
+    name = name.replace(".", "_")
+    return next(each for number in range(len(taken) + 1) if (each := f"{name}_{number}" if number else name) not in taken)
+
+
+def _parts(value: Any) -> Iterator[tuple[str, Any]]:
+    """What a value leads to, with the last name on the way."""
+    if isinstance(value, types.MethodType):
+        yield "", value.__self__
+        yield "", value.__func__
+    elif isinstance(value, functools.partial):
+        yield "", value.func
+        yield from (("", each) for each in value.args)
+        yield from value.keywords.items()
+    elif isinstance(value, types.FunctionType):
+        yield from _parts_of_function(value)
+    elif isinstance(value, Mapping):
+        yield from ((key if isinstance(key, str) else "", child) for key, child in value.items())
+    elif isinstance(value, list | tuple | set):
+        yield from (("", child) for child in value)
+    elif not isinstance(value, type | types.ModuleType) and hasattr(value, "__dict__"):
+        yield from vars(value).items()
+
+
+def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        try:
+            yield name, cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    yield from (("", each) for each in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
+    if origin(function.__code__.co_filename) is Origin.USER:
+        yield from ((name, function.__globals__[name]) for name in _names(function.__code__) if name in function.__globals__)
+
+
+def _names(code: types.CodeType) -> Iterator[str]:
+    """Global names that a function uses, those of functions inside of it too."""
+    yield from code.co_names
+    for constant in code.co_consts:
+        if isinstance(constant, types.CodeType):
+            yield from _names(constant)
+
+
+def _called(call: Any) -> str:
+    owner = getattr(call, "__self__", None)
+    if owner is not None:
+        return f"{type(owner).__name__}.{call.__name__}"
+    return str(getattr(call, "__name__", type(call).__name__))
