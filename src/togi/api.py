@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import tempfile
@@ -527,13 +528,16 @@ def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:
     from torch import nn
 
     from togi.subject.inputs import Subject
+    from togi.subject.program import as_module
 
     if isinstance(subject, Subject):
-        return subject
+        return dataclasses.replace(subject, module=as_module(subject.module))
+    subject = as_module(subject)
     if not isinstance(subject, nn.Module):
         raise SubjectError(
-            f"the subject is {a_type(subject)}: give an nn.Module, a togi.Subject, or a locator such as "
-            "'timm:resnet50' or 'file.py:factory'. Wrap a plain function in an nn.Module whose forward calls it"
+            f"the subject is {a_type(subject)}: give an nn.Module, what can be called and runs modules "
+            "(model.generate, a pipeline, a function), a togi.Subject, or a locator such as 'timm:resnet50' or "
+            "'file.py:factory'"
         )
     if inputs is None:
         raise SubjectError("a live module needs inputs=...: one sample or a list of samples to run it with")

@@ -9,13 +9,14 @@ import warnings
 from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import Any, final
 
 from torch import nn
 
 from togi.artifact.manifest import Link, Manifest, check_files, read_manifest
+from togi.artifact.program import PARTS, Installed, LoadedPart, PartEntry, install
 from togi.core.device import parse_device
-from togi.core.errors import ArtifactError
+from togi.core.errors import ArtifactError, TogiError
 from togi.core.records import Recipe, Trial
 from togi.graph.candidate import Candidate, in_contexts
 from togi.machine.describe import machine
@@ -46,6 +47,8 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> OptimizedMo
     manifest = read_manifest(folder)
     check_files(folder, manifest)
     _check_device(manifest, wanted)
+    if manifest.chain and manifest.chain[0].engine == PARTS:
+        return OptimizedProgram(manifest, manifest.chain[0], _load_parts(folder, manifest.chain[0]))
     notes: list[str] = []
     for link in manifest.chain:
         try:
@@ -67,6 +70,15 @@ def _finish(call: Callable[..., Any], manifest: Manifest, link: Link, notes: lis
     there = manifest.facts.machine
     notes += [f"proven on another machine: {difference}" for difference in machine().differences(there)]
     return OptimizedModule(call, manifest, link, tuple(notes))
+
+
+def _load_parts(folder: Path, link: Link) -> list[LoadedPart]:
+    entries = [PartEntry.model_validate(entry) for entry in link.meta["parts"]]
+    inside = {entry.folder: folder / link.folder / entry.folder for entry in entries}
+    for name, path in inside.items():
+        if path.resolve().parent.parent != folder.resolve():
+            raise ArtifactError(f"the manifest names the folder {name!r}, which is not in the artifact")
+    return [LoadedPart(entry, load(inside[entry.folder])) for entry in entries]
 
 
 def _check_device(manifest: Manifest, wanted: str | None) -> None:
@@ -137,3 +149,33 @@ class OptimizedModule(nn.Module):
 
     def extra_repr(self) -> str:
         return f"{self.recipe.label}, engine={self.engine}"
+
+
+@final
+class OptimizedProgram(OptimizedModule):
+    """The tuned parts of a program. They run inside the program: ``togi.load(path).into(program)``."""
+
+    def __init__(self, manifest: Manifest, link: Link, parts: list[LoadedPart]) -> None:
+        super().__init__(self._alone, manifest, link, tuple(note for part in parts for note in part.optimized.warnings))
+        self._parts = parts
+
+    def into(self, program: Any, *, keep_originals: bool = True) -> Installed:
+        """Put the parts into the live program, whose own calls then use them; ``.remove()`` of what is returned takes
+        them out.
+
+        Args:
+            program: the module, bound method, pipeline or function that was tuned, with the same weights.
+            keep_originals: False frees the weights that the parts replace. Calls outside of what was proven, which the
+                original serves otherwise, then raise.
+
+        Raises:
+            ArtifactError: it is another program, or its weights differ.
+        """
+        return install(self._parts, program, keep_originals=keep_originals)
+
+    @staticmethod
+    def _alone(*_: Any, **__: Any) -> Any:
+        raise TogiError(
+            "this artifact holds parts of a program, and the rest of it is your Python code: put them into the program "
+            "with togi.load(path).into(program), then call the program"
+        )

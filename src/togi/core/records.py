@@ -300,6 +300,68 @@ class Trial(Record):
         return self.outcome is Outcome.OK and self.timing is not None
 
 
+class ProgramCall(Record):
+    """What a run of a program calls at one place of its tree of calls."""
+
+    path: str
+    """Name of the module below the program; empty for the program itself, and for a module made anew in the run."""
+    module: str
+    """Its class."""
+    parent: int | None
+    """Index of the caller among the calls of the tree."""
+    calls: int
+    ms: float
+    """All calls together, in one run."""
+
+
+class PartResult(Record):
+    """A part of a program that can be captured: calls of one form of a module."""
+
+    path: str
+    module: str
+    """Its class."""
+    copies: tuple[str, ...]
+    """Modules that are alike and called alike, this one among them."""
+    form: int
+    """Number of the form among those of the module."""
+    calls: int
+    share: float
+    """Of the program's time, all copies together."""
+    recipe: Recipe | None = None
+    """What runs it; None where nothing was faster than the original."""
+    speedup_x: Interval | None = None
+    reason: str = ""
+    """Why nothing was chosen."""
+
+
+class Obstacle(Record):
+    """A module that takes time and cannot be captured whole: what it calls is tried next."""
+
+    path: str
+    module: str
+    share: float
+    reason: str
+
+
+class ProgramTree(Record):
+    """One run of a program over its samples: the tree of module calls, in the order of first calls, and its parts."""
+
+    calls: tuple[ProgramCall, ...]
+    parts: tuple[PartResult, ...] = ()
+    obstacles: tuple[Obstacle, ...] = ()
+
+    @property
+    def total_ms(self) -> float:
+        return self.calls[0].ms
+
+    def children(self, index: int) -> list[int]:
+        return [i for i, call in enumerate(self.calls) if call.parent == index]
+
+    def share(self, index: int) -> float:
+        """Of the program's time."""
+        return self.calls[index].ms / self.total_ms if self.total_ms else 0.0
+
+
 class Study(Record):
     """All trials of one subject on one machine, with the choice made."""
 
@@ -318,6 +380,8 @@ class Study(Record):
     finalists: tuple[Recipe, ...] = ()
     """Recipes of the last race, fastest first."""
     best: Recipe | None = None
+    program: ProgramTree | None = None
+    """Where it cannot be captured whole: what a run of it calls, and what its parts came to."""
     verdict: str = ""
     """The choice in a sentence."""
     command: str = ""

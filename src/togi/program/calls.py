@@ -16,42 +16,12 @@ from typing import Any, final
 
 from torch import nn
 
-from togi.core.records import Record
+from togi.core.records import ProgramCall, ProgramTree
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
 
 _MOST_CALLS = 500_000
 _SIZES_KEPT = 6
-
-
-class Node(Record):
-    """What a run calls at one place of its tree of calls."""
-
-    path: str
-    """Name of the module below the program; empty for the program itself, None of its own where it was made anew."""
-    module: str
-    """Its class."""
-    parent: int | None
-    """Index of the caller among ``Tree.nodes``."""
-    calls: int
-    ms: float
-    """All calls together, in one run."""
-
-
-class Tree(Record):
-    """The tree of module calls in one run over the samples, in the order of first calls."""
-
-    nodes: tuple[Node, ...]
-
-    @property
-    def total_ms(self) -> float:
-        return self.nodes[0].ms
-
-    def children(self, index: int) -> list[int]:
-        return [i for i, node in enumerate(self.nodes) if node.parent == index]
-
-    def share(self, index: int) -> float:
-        return self.nodes[index].ms / self.total_ms if self.total_ms else 0.0
 
 
 @final
@@ -64,7 +34,7 @@ class _Counted:
     places: dict[int, int] = field(default_factory=dict)
 
 
-def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> Tree:
+def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> ProgramTree:
     """Run the program once on every sample (as it is: under the caller's ``no_grad``) with a clock round each call."""
     names = {id(module): path for path, module in program.named_modules()}
     counted = [_Counted(program, None)]
@@ -94,9 +64,9 @@ def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> Tree:
             program(*given.args, **given.kwargs)
         counted[0].seconds += time.perf_counter() - began
         counted[0].calls += 1
-    return Tree(
-        nodes=tuple(
-            Node(
+    return ProgramTree(
+        calls=tuple(
+            ProgramCall(
                 path=names.get(id(each.module), ""),
                 module=type(each.module).__name__,
                 parent=each.parent,

@@ -14,13 +14,14 @@ from typing import final
 import torch
 from torch import nn
 
+from togi.artifact.program import weights_hash
 from togi.core.quantities import first_line
-from togi.core.records import Record
-from togi.program.calls import Recorded, Tree, record_inputs, record_tree
+from togi.core.records import Obstacle, ProgramTree, Record, Request
+from togi.program.calls import Recorded, record_inputs, record_tree
 from togi.subject.effects import Effects, Pure
-from togi.subject.stored_inputs import write_inputs
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
+from togi.subject.stored_inputs import write_inputs
 from togi.worker.survey import survey
 
 LEAST_SHARE = 0.04
@@ -46,19 +47,19 @@ class Part(Record):
     inputs: str
     """File of recorded calls, in the folder given."""
     effects: Effects
+    weights: dict[str, str]
+    """Hash of what each copy is now, by path."""
 
 
-class Obstacle(Record):
-    """A module that cannot be captured whole."""
-
-    path: str
-    module: str
-    share: float
-    reason: str
+class CutRequest(Request):
+    folder: str
+    """Takes the recorded inputs of the parts."""
+    device: str = "cpu"
+    seed: int = 0
 
 
 class Cuts(Record):
-    tree: Tree
+    tree: ProgramTree
     parts: tuple[Part, ...]
     obstacles: tuple[Obstacle, ...]
 
@@ -74,23 +75,20 @@ class _Use:
     places: tuple[int, ...]
 
 
-def find_cuts(subject: Subject, folder: Path, *, device: str = "cpu", seed: int = 0) -> Cuts:
-    """Record a run of the program and cut it. ``folder`` takes the recorded inputs of the parts."""
-    ready = prepare(subject, device=device)
+def find_cuts(subject: Subject, request: CutRequest) -> Cuts:
+    """Record a run of the program and cut it. Called in a child."""
+    ready = prepare(subject, device=request.device)
     program, samples = ready.module, ready.samples
     with torch.no_grad():
         record_tree(program, samples[:1])  # warm
         tree = record_tree(program, samples)
-    return _Cutting(program, samples, tree, folder, device, seed).cuts()
+    return _Cutting(program, samples, tree, request).cuts()
 
 
 @final
 class _Cutting:
-    def __init__(
-        self, program: nn.Module, samples: Sequence[Inputs], tree: Tree, folder: Path, device: str, seed: int
-    ) -> None:
-        self.program, self.samples, self.tree, self.folder = program, samples, tree, folder
-        self.device, self.seed = device, seed
+    def __init__(self, program: nn.Module, samples: Sequence[Inputs], tree: ProgramTree, request: CutRequest) -> None:
+        self.program, self.samples, self.tree, self.request = program, samples, tree, request
         self.modules = dict(program.named_modules())
         self.parts: list[Part] = []
         self.obstacles: list[Obstacle] = []
@@ -109,7 +107,7 @@ class _Cutting:
         queue = list(places)
         while queue:
             place = queue.pop(0)
-            path = self.tree.nodes[place].path
+            path = self.tree.calls[place].path
             if path:
                 by_path.setdefault(path, []).append(place)
             else:
@@ -143,7 +141,7 @@ class _Cutting:
                 continue
             covered += seen.calls[form]
             name = f"part-{len(self.parts)}"
-            write_inputs(self.folder / name, given)
+            write_inputs(Path(self.request.folder) / name, given)
             self.parts.append(
                 Part(
                     path=first.path,
@@ -154,6 +152,7 @@ class _Cutting:
                     share=share * seen.calls[form] / seen.calls.total(),
                     inputs=name,
                     effects=found,
+                    weights={use.path: weights_hash(use.module) for use in group},
                 )
             )
         if reasons or not seen.forms:
@@ -173,7 +172,7 @@ class _Cutting:
             with torch.no_grad():
                 effects, _ = Effects.of(module, given[0].clone())
             pure = Pure(module, effects) if effects.changes else module
-            found = survey(Subject(pure, list(given)), device=self.device, seed=self.seed)
+            found = survey(Subject(pure, list(given)), device=self.request.device, seed=self.request.seed)
         except Exception as error:  # foreign code: the module's own, or what its arguments hold
             return first_line(error)
         return effects if found.facts.export_error is None else found.facts.export_error

@@ -16,6 +16,7 @@ from togi.machine.limits import available_bytes
 from togi.search import Search
 from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals, race_budget_s
+from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
 from togi.study.runner import StudyRunner, explore_s
 from togi.subject.signature import Signature
@@ -48,29 +49,54 @@ def run_study(
     started = time.monotonic()
     progress.message(f"loading {name}")
     with WorkerPool(subject, machine(settings.device), device=settings.device, seed=settings.seed) as pool:
-        facts, signature, fingerprint = _survey(pool, name, progress)
-        header = Study(id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
-        lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
-        log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
-        time_s = max(1.0, explore_s(settings, started))
-        search = Search(facts, settings, all_techniques(), log.trials(), time_limit_s=time_s)
-        progress.surveyed(facts, search.remaining(), settings.limit_s)
-        progress.resumed(log.trials(), settings.max_memory_bytes)
-        runner = StudyRunner(
-            pool, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
-        )
-        runner.notes += log.notes
-        try:
-            runner.explore()
-            decision = Finals(runner, keep).decide(race_budget_s(settings.limit_s, started))
-        except TrialEnded as ended:  # the reference: everything else ends in a record
-            raise SubjectError(
-                f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"
-            ) from None
-        study = _conclude(runner, decision)
-        log.decide(study)
-        progress.finished(study)
-        return study, decision.folder
+        return _run(pool, name, settings, journal, keep, progress, started, resume=resume)
+
+
+def _run(
+    pool: WorkerPool,
+    name: str,
+    settings: Settings,
+    journal: Journal,
+    keep: Path,
+    progress: Progress,
+    started: float,
+    *,
+    resume: bool,
+    is_part: bool = False,
+) -> tuple[Study, Path | None]:
+    """A study of what the pool works on: a subject, or a part of one (which is not cut again)."""
+    facts, signature, fingerprint = _survey(pool, name, progress)
+    header = Study(id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
+    lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
+    log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
+    time_s = max(1.0, explore_s(settings, started))
+    search = Search(facts, settings, all_techniques(), log.trials(), time_limit_s=time_s)
+    progress.surveyed(facts, search.remaining(), settings.limit_s)
+    progress.resumed(log.trials(), settings.max_memory_bytes)
+    runner = StudyRunner(
+        pool, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
+    )
+    runner.notes += log.notes
+    tree = None
+    try:
+        if not facts.exportable and not is_part:
+
+            def tune(inner: WorkerPool, part: str, within: Settings, told: Progress) -> tuple[Study, Path | None]:
+                now = time.monotonic()
+                return _run(inner, part, within, journal, keep, told, now, resume=resume, is_part=True)
+
+            tuner = PartsTuner(pool, name, facts, signature, settings, keep=keep, tune=tune, progress=progress)
+            tree = runner.try_parts(tuner)
+        runner.explore()
+        decision = Finals(runner, keep).decide(race_budget_s(settings.limit_s, started))
+    except TrialEnded as ended:  # the reference: everything else ends in a record
+        raise SubjectError(
+            f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"
+        ) from None
+    study = _conclude(runner, decision).model_copy(update={"program": tree})
+    log.decide(study)
+    progress.finished(study)
+    return study, decision.folder
 
 
 def _survey(pool: WorkerPool, name: str, progress: Progress) -> tuple[Facts, Signature, str]:

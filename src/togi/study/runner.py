@@ -6,15 +6,17 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import final
 
-from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Timing, Trial
+from togi.core.records import REFERENCE, Facts, Interval, Outcome, ProgramTree, Recipe, Timing, Trial
 from togi.decide.faithful import accept
 from togi.decide.faster import CONFIDENCE, conclusive
 from togi.journal import StudyLog
 from togi.measure import compare, median_interval, noise_of, rounds_needed, usable
 from togi.search import Search
 from togi.search.settings import Settings
+from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
 from togi.techniques import recipe, technique
@@ -33,6 +35,8 @@ _MORE_ATTEMPTS = 2
 _QUIET_S = 2.0
 _DISTURBED_X = 1.3
 _RACE_SHARE = 0.2
+_PARTS_S = 900.0
+"""The longest for all parts where the study has no limit."""
 _RACE_BUDGET_S = (8.0, 45.0)
 
 
@@ -53,6 +57,8 @@ class StudyRunner:
     trial_memory_bytes: int
     notes: list[str] = field(default_factory=list)
     tried: int = 0
+    composed: dict[Recipe, Path] = field(default_factory=dict)
+    """Artifacts that stand for a recipe: a program's tuned parts, put together."""
     _warm: dict[Recipe, RunningTrial] = field(default_factory=dict)
     _reference: RunningTrial | None = None
     _calm_ms: float = math.inf
@@ -75,21 +81,36 @@ class StudyRunner:
                 self._catch_up()
                 continue
             self.progress.message(self.search.why(next_recipe))
-            try:
-                trial = self.attempt(next_recipe, min(left, self.settings.trial_timeout_s))
-            except BaseException:
-                self.log.release(next_recipe)
-                raise
-            if trial.outcome is Outcome.TIMED_OUT and left < self.settings.trial_timeout_s:
-                self.log.release(next_recipe)  # cut off by the study's limit, not by its own: it may be tried again
-                self.progress.message(f"{next_recipe.label} was not finished within the time limit")
+            if not self._try(next_recipe, left):
                 return
-            self.log.append(trial)
-            self.tried += 1
-            self.progress.trial_ended(trial)
-            if lesson := self.search.tell(trial):
-                self.progress.learned(lesson)
-            self._prune()
+
+    def _try(self, candidate: Recipe, left_s: float) -> bool:
+        """One trial, told to everybody. False where the study's limit cut it off."""
+        try:
+            trial = self.attempt(candidate, min(left_s, self.settings.trial_timeout_s))
+        except BaseException:
+            self.log.release(candidate)
+            raise
+        if trial.outcome is Outcome.TIMED_OUT and left_s < self.settings.trial_timeout_s:
+            self.log.release(candidate)  # cut off by the study's limit, not by its own: it may be tried again
+            self.progress.message(f"{candidate.label} was not finished within the time limit")
+            return False
+        self.log.append(trial)
+        self.tried += 1
+        self.progress.trial_ended(trial)
+        if lesson := self.search.tell(trial):
+            self.progress.learned(lesson)
+        self._prune()
+        return True
+
+    def try_parts(self, tuner: PartsTuner) -> ProgramTree:
+        """Tune the parts of a program, and try it with all of them in place."""
+        left_s = explore_s(self.settings, self.started)
+        found = tuner.run(min(left_s, _PARTS_S))
+        if found.recipe is not None and found.folder is not None:
+            self.composed[found.recipe] = found.folder
+            self._try(found.recipe, self.settings.trial_timeout_s)
+        return found.tree
 
     def _prune(self) -> None:
         """Keep only the fastest (paused) for the race; rebuilding one would cost its compilation again."""
@@ -158,6 +179,9 @@ class StudyRunner:
 
     def _start(self, candidate: Recipe, timeout_s: float) -> RunningTrial:
         limits = Limits(timeout_s=timeout_s, memory_bytes=self.trial_memory_bytes)
+        if candidate in self.composed:
+            folder = self.composed[candidate]
+            return self.pool.start_artifact(folder, candidate, self.facts, limits, check=True)
         on_phase: Callable[[str], None] = lambda phase: self.progress.trial_phase(candidate, phase)  # noqa: E731
         return self.pool.start(candidate, self.facts, limits, on_phase)
 

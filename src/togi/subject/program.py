@@ -29,13 +29,13 @@ class ProgramModule(nn.Module):
         super().__init__()
         if not callable(call):
             raise SubjectError(
-                f"a program is something that can be called (model.generate, a pipeline, a function), not {a_type(call)}"
+                f"a program is what can be called (model.generate, a pipeline, a function), and this is {a_type(call)}"
             )
         found = reachable_modules(call)
         if not found:
             raise SubjectError(
-                f"no torch module can be found from {_called(call)}: togi looks at what it is bound to, its attributes, "
-                "its closure and the globals that it names. Hand over a function that names the modules it runs"
+                f"no torch module can be found from {_called(call)}: togi looks at what it is bound to, its "
+                "attributes, its closure and the globals that it names. Give a function that names the modules it runs"
             )
         for name, module in found.items():
             self.add_module(name, module)
@@ -48,11 +48,21 @@ class ProgramModule(nn.Module):
         return _called(self.forward)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ProgramModule:
-        """Raises TypeError for a function whose modules are its globals or in its closure: Python copies no function."""
+        """Raises TypeError for a function whose modules are globals or in its closure: functions are not copied."""
         copied = ProgramModule(copy.deepcopy(self.forward, memo))
         if {id(part) for part in copied.children()} & {id(part) for part in self.children()}:
             raise TypeError(f"{self.name} reaches its modules through its globals or its closure")
         return copied
+
+
+def as_module(value: Any) -> Any:
+    """A module as it is, anything else that can be called and reaches modules as a program; all else as it is.
+
+    Raises SubjectError for what can be called and reaches no module.
+    """
+    if isinstance(value, nn.Module | type) or not callable(value):
+        return value
+    return ProgramModule(value)
 
 
 def reachable_modules(call: Any) -> dict[str, nn.Module]:
@@ -75,7 +85,8 @@ def reachable_modules(call: Any) -> dict[str, nn.Module]:
 
 def _free(name: str, taken: Mapping[str, object]) -> str:
     name = name.replace(".", "_")
-    return next(each for number in range(len(taken) + 1) if (each := f"{name}_{number}" if number else name) not in taken)
+    names = (f"{name}_{number}" if number else name for number in range(len(taken) + 1))
+    return next(each for each in names if each not in taken)
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:
@@ -105,7 +116,8 @@ def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]
             continue
     yield from (("", each) for each in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()))
     if origin(function.__code__.co_filename) is Origin.USER:
-        yield from ((name, function.__globals__[name]) for name in _names(function.__code__) if name in function.__globals__)
+        known = function.__globals__
+        yield from ((name, known[name]) for name in _names(function.__code__) if name in known)
 
 
 def _names(code: types.CodeType) -> Iterator[str]:

@@ -10,6 +10,7 @@ import functools
 import importlib
 import inspect
 import json
+import shutil
 import time
 import typing
 from collections.abc import Callable
@@ -19,15 +20,19 @@ from typing import Any
 import torch
 
 from togi.artifact.links import write_links
+from togi.artifact.manifest import MANIFEST, read_manifest
 from togi.core.errors import NotSaveable, Refused
 from togi.core.records import Facts, Footprint, Record
 from togi.graph.candidate import Candidate
 from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
+from togi.subject.effects import Pure
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
+from togi.subject.stored_inputs import read_inputs
 from togi.techniques.build import Failure, build, classify, fingerprint, first_candidate
 from togi.verify import Truth, make_truth, variants, verify
-from togi.worker.protocol import Channel, Closed, Ending, Job, Message, Raised, ServerConfig
+from togi.worker.protocol import Channel, Closed, Ending, Job, Message, PartRef, Raised, ServerConfig
 from togi.worker.survey import survey
 
 SURVEY_FILE = "survey.json"
@@ -59,11 +64,11 @@ class _Worker:
     def __init__(self, job: Job, config: ServerConfig, subject: Any, channel: Channel) -> None:
         self.job = job
         self.config = config
-        self.subject = subject
+        self.subject = subject if job.part is None else part_of(subject, job.part, config.device)
         self.channel = channel
         self.phase = "start"
         self.inherited: dict[int, int] = {}
-        self.folder = Path(config.folder)
+        self.folder = Path(config.folder if job.part is None else job.part.folder)
         self.call: Callable[..., Any]
         self.samples: tuple[Inputs, ...]
         self.candidate: Candidate | None = None
@@ -137,11 +142,13 @@ class _Worker:
             self.candidate = self.candidate.with_(module=torch.nn.Identity())  # its memory is not the program's
 
     def _load_artifact(self, folder: Path) -> None:
-        from togi.artifact.load import load
+        from togi.artifact.load import OptimizedProgram, load
 
         self.mark = mark_memory(self.config.device)
         optimized = load(folder)
         self.call = optimized
+        if isinstance(optimized, OptimizedProgram):
+            self.call = optimized.into(prepare(self.subject, device=self.config.device).module).program
         self.samples = self._artifact_samples(optimized.signature)
 
     def _artifact_samples(self, signature: Signature) -> tuple[Inputs, ...]:
@@ -197,6 +204,8 @@ class _Worker:
 
     def _save(self, folder: Path) -> Message:
         """Write the artifact's runnable files. A program without a file form is an answer, not a failure."""
+        if self.job.artifact is not None:
+            return _copied(Path(self.job.artifact), folder)
         assert self.candidate is not None
         assert self.job.recipe is not None
         facts, signature = self.surveyed
@@ -206,6 +215,19 @@ class _Worker:
         except (NotSaveable, Refused) as error:
             return {"unsaveable": str(error)}
         return {"links": [link.model_dump(mode="json") for link in links], "notes": list(notes)}
+
+
+def _copied(artifact: Path, folder: Path) -> Message:
+    """What was loaded is saved as it is."""
+    shutil.copytree(artifact, folder, dirs_exist_ok=True)
+    (folder / MANIFEST).unlink()
+    return {"links": [link.model_dump(mode="json") for link in read_manifest(artifact).chain], "notes": []}
+
+
+def part_of(subject: Subject, part: PartRef, device: str) -> Subject:
+    """A module of the subject with its recorded calls, as a subject; what the calls change is returned instead."""
+    module = prepare(subject, device=device).module.get_submodule(part.path)
+    return Subject(Pure(module, part.effects) if part.effects.changes else module, read_inputs(Path(part.inputs)))
 
 
 def _call(job: Job, subject: Any) -> Message:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -10,10 +11,11 @@ from types import TracebackType
 from typing import Self
 
 from togi.core.records import Facts, Machine, Recipe
+from togi.subject.effects import Effects
 from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.worker.launch import TrialServer
-from togi.worker.protocol import Job, Message, ServerConfig, SubjectRef, new_token
+from togi.worker.protocol import Job, Message, PartRef, ServerConfig, SubjectRef, new_token
 from togi.worker.supervise import Limits, OnPhase, RunningTrial
 
 
@@ -35,7 +37,15 @@ class WorkerPool:
             machine=machine,
         )
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
+        self._part: PartRef | None = None
         self._started = 0
+
+    def part(self, path: str, effects: Effects, inputs: Path) -> WorkerPool:
+        """The same processes, working on a part of the subject. Ends with this pool; closing it does nothing."""
+        part = copy.copy(self)
+        part.folder = Path(tempfile.mkdtemp(prefix="part-", dir=self.folder))
+        part._part = PartRef(path=path, effects=effects, inputs=str(inputs), folder=str(part.folder))
+        return part
 
     def __enter__(self) -> Self:
         try:
@@ -49,6 +59,8 @@ class WorkerPool:
         self.close()
 
     def close(self) -> None:
+        if self._part is not None:
+            return
         for server in self._servers.values():
             server.close()
         shutil.rmtree(self.folder, ignore_errors=True)
@@ -101,7 +113,7 @@ class WorkerPool:
     def _job(self, kind: str, **fields: object) -> Job:
         self._started += 1
         log = self.folder / f"{self._started}-{kind}.log"
-        return Job.model_validate({"kind": kind, "log": str(log), **fields})
+        return Job.model_validate({"kind": kind, "log": str(log), "part": self._part, **fields})
 
 
 def environment_of(recipe: Recipe, facts: Facts) -> dict[str, str]:

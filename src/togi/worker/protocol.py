@@ -21,6 +21,7 @@ from pydantic import Field
 from togi.core.errors import SubjectError, TogiError, error_class
 from togi.core.records import Machine, Outcome, Recipe, Record, Request, Scalar
 from togi.core.user_code import user_traceback
+from togi.subject.effects import Effects
 
 Message = dict[str, Any]
 CHANNEL_FD = 3
@@ -56,12 +57,25 @@ class ServerConfig(Request):
     machine: Machine
 
 
+class PartRef(Record):
+    """A part of the subject, which children of the same server work on as a subject of its own."""
+
+    path: str
+    """Name of the module below the subject's."""
+    effects: Effects
+    inputs: str
+    """File of recorded calls (``togi.subject.stored_inputs``)."""
+    folder: str
+    """The part's own place for survey, truth and logs."""
+
+
 class Job(Record):
     """What one child does after it has started."""
 
     kind: Literal["survey", "trial", "artifact", "call"]
     log: str
     """File that takes what the child prints."""
+    part: PartRef | None = None
     recipe: Recipe | None = None
     artifact: str | None = None
     function: str | None = None

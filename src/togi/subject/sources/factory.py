@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import importlib
 import importlib.util
@@ -18,6 +19,7 @@ from torch import nn
 from togi.core.errors import SubjectError, UnknownNameError, nearest
 from togi.core.user_code import user_place
 from togi.subject.inputs import Subject
+from togi.subject.program import as_module
 from togi.subject.spec import Spec
 
 _RETURNS = (
@@ -45,6 +47,7 @@ def as_subject(returned: Any, name: str) -> Subject:
         subject = Subject(*returned)
     else:
         raise SubjectError(f"{name} returned {_describe(returned)}. {_RETURNS}")
+    subject = dataclasses.replace(subject, module=_guarded_program(subject.module, name))
     if not isinstance(subject.module, nn.Module):
         raise SubjectError(f"{name} gave {_describe(subject.module)} as the module. {_not_a_module(subject.module)}")
     try:
@@ -52,6 +55,13 @@ def as_subject(returned: Any, name: str) -> Subject:
     except SubjectError as error:
         raise SubjectError(f"{name}: {error}") from None
     return subject
+
+
+def _guarded_program(value: Any, name: str) -> Any:
+    try:
+        return as_module(value)
+    except SubjectError as error:
+        raise SubjectError(f"{name}: {error}") from None
 
 
 def _import(spec: Spec) -> ModuleType:
@@ -169,9 +179,4 @@ def _not_a_module(value: Any) -> str:
         return f"That is the class: return {value.__name__}(...), an instance."
     if kind == "ExportedProgram":
         return "Return its module: program.module()."
-    if callable(value):
-        return (
-            "togi optimizes a torch.nn.Module, whose weights it can see. Wrap it: "
-            "class Wrapped(nn.Module): def forward(self, x): return function(x)"
-        )
     return _RETURNS

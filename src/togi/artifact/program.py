@@ -1,0 +1,186 @@
+"""The artifact of a program: its tuned parts, and how they are put into the live program and taken out again."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, final
+
+import torch
+from torch import nn
+
+from togi.core.errors import ArtifactError, TogiError
+from togi.core.records import Record
+from togi.subject.effects import Effects
+from togi.subject.program import ProgramModule
+
+if TYPE_CHECKING:
+    from togi.artifact.load import OptimizedModule
+
+PARTS = "parts"
+"""The engine that a program's manifest names; its folder holds one artifact for each part."""
+
+
+class PartEntry(Record):
+    """One part, as the manifest has it."""
+
+    path: str
+    """Name of the module below the program."""
+    module: str
+    """Its class."""
+    folder: str
+    effects: Effects
+    weights: str
+    """Hash of what the module was when it was tuned."""
+
+
+@final
+@dataclass(frozen=True)
+class LoadedPart:
+    entry: PartEntry
+    optimized: OptimizedModule
+
+
+@final
+class Switch:
+    """Stands for the ``forward`` of one module: calls of the forms that were proven go to the engine."""
+
+    def __init__(self, module: nn.Module, path: str, original: Callable[..., Any]) -> None:
+        self.path = path
+        self.module = module
+        self.original: Callable[..., Any] | None = original
+        self.forms: list[LoadedPart] = []
+        self.engine_calls = 0
+        self.original_calls = 0
+        """Calls outside of what was proven, which the original served."""
+        self.last_reason = ""
+        """Why the last of these was not the engine's."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.module.training:
+            return self._fall_back("the module is in training mode", args, kwargs)
+        for position, form in enumerate(self.forms):
+            signature = form.optimized.signature
+            try:
+                tensors = signature.flatten_inputs(args, kwargs)
+                signature.check(tensors)
+            except (TypeError, ValueError) as error:
+                reason = str(error)
+                continue
+            if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+                return self._fall_back("gradients are wanted", args, kwargs)
+            if position:  # the calls that follow are likely of the same form
+                self.forms.insert(0, self.forms.pop(position))
+            self.engine_calls += 1
+            result = form.optimized(*args, **kwargs)
+            return form.entry.effects.finish(result, args, kwargs) if form.entry.effects.changes else result
+        return self._fall_back(reason, args, kwargs)
+
+    def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
+        self.original_calls += 1
+        self.last_reason = reason
+        if self.original is None:
+            raise TogiError(
+                f"{self.path} was called outside of what was proven ({reason}), and its original was freed "
+                "(keep_originals=False). Put the parts into a new program that keeps them, or tune it with such calls"
+            )
+        return self.original(*args, **kwargs)
+
+
+@final
+class Installed:
+    """Parts at work in a live program. As a context manager it takes them out at the end."""
+
+    def __init__(self, program: nn.Module, switches: Sequence[Switch]) -> None:
+        self.program = program
+        self.switches = tuple(switches)
+        self._before = [vars(switch.module).get("forward") for switch in switches]
+        for switch in switches:
+            vars(switch.module)["forward"] = switch
+
+    @property
+    def counts(self) -> dict[str, tuple[int, int]]:
+        """By part: calls that its engine served, and calls that the original served."""
+        return {switch.path: (switch.engine_calls, switch.original_calls) for switch in self.switches}
+
+    def remove(self) -> None:
+        """The originals serve all calls again. Raises TogiError where they were freed."""
+        if freed := [switch.path for switch in self.switches if switch.original is None]:
+            raise TogiError(f"the original of {freed[0]} was freed (keep_originals=False): it cannot be put back")
+        for switch, before in zip(self.switches, self._before, strict=True):
+            if vars(switch.module).get("forward") is switch:
+                del vars(switch.module)["forward"]
+                if before is not None:
+                    vars(switch.module)["forward"] = before
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
+
+    def __str__(self) -> str:
+        served = ", ".join(f"{path} {new} of {new + old}" for path, (new, old) in self.counts.items())
+        return f"calls served by engines: {served}"
+
+
+def install(parts: Sequence[LoadedPart], program: Any, *, keep_originals: bool) -> Installed:
+    """Put parts into a program.
+
+    Raises ArtifactError when it is not the program that they were proven on (another structure or other weights).
+    """
+    module = program if isinstance(program, nn.Module) else ProgramModule(program)
+    modules = dict(module.named_modules())
+    switches: dict[str, Switch] = {}
+    for part in parts:
+        path = part.entry.path
+        found = modules.get(path)
+        if found is None or type(found).__name__ != part.entry.module:
+            there = "nothing" if found is None else f"a {type(found).__name__}"
+            raise ArtifactError(
+                f"the program has {there} at '{path}', where the one that was tuned had a {part.entry.module}: "
+                "it is another program. Tune this one"
+            )
+        if path not in switches:
+            if isinstance(vars(found).get("forward"), Switch):
+                raise ArtifactError(f"'{path}' of this program is a tuned part already: call .remove() on it first")
+            if weights_hash(found) != part.entry.weights:
+                raise ArtifactError(
+                    f"the weights of '{path}' are not those that were tuned: its part would answer for other ones. "
+                    "Tune this program again"
+                )
+            switches[path] = Switch(found, path, found.forward)
+        switches[path].forms.append(part)
+    installed = Installed(module, list(switches.values()))
+    if not keep_originals:
+        _free(module, installed.switches)
+    return installed
+
+
+def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
+    """Give back the memory of the originals' weights, but for those that other modules share."""
+    replaced = {id(part) for switch in switches for part in switch.module.modules()}
+    used = {
+        tensor.untyped_storage().data_ptr()
+        for part in program.modules()
+        if id(part) not in replaced
+        for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
+    }
+    for switch in switches:
+        switch.original = None
+        for tensor in (*switch.module.parameters(), *switch.module.buffers()):
+            if tensor.untyped_storage().data_ptr() not in used:
+                tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+
+
+def weights_hash(module: nn.Module) -> str:
+    """Of the classes of all parts and of every weight, bit by bit (buffers too)."""
+    digest = hashlib.sha256()
+    for name, part in module.named_modules():
+        digest.update(f"{name}|{type(part).__qualname__};".encode())
+    for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
+        if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
+            digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)
+    return digest.hexdigest()
