@@ -1,0 +1,93 @@
+"""Programs as modules: what they reach, by which names; copies; what reaches no module."""
+
+from __future__ import annotations
+
+import copy
+import functools
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from togi.core.errors import SubjectError
+from togi.subject.program import ProgramModule, as_module, reachable_modules
+
+encoder = nn.Linear(3, 3)
+
+
+class Generator(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+
+    def generate(self, x: Tensor, steps: int = 2) -> Tensor:
+        for _ in range(steps):
+            x = self.inner(x)
+        return x
+
+
+class Pipeline:
+    def __init__(self) -> None:
+        self.unet = nn.Linear(3, 3)
+        self.stages = {"vae": nn.Linear(3, 3), "names": ["a"]}
+        self.tied = self.unet
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return self.stages["vae"](self.unet(x))  # type: ignore[operator]
+
+
+def run(x: Tensor) -> Tensor:
+    return helper(encoder(x))
+
+
+def helper(x: Tensor) -> Tensor:
+    return decoder(x)
+
+
+decoder = nn.Linear(3, 3)
+
+
+def test_modules_are_found_by_name_wherever_they_are() -> None:
+    hidden = nn.Linear(3, 3)
+    generator, pipeline = Generator(), Pipeline()
+    assert reachable_modules(generator.generate) == {"model": generator}
+    assert reachable_modules(pipeline) == {"unet": pipeline.unet, "vae": pipeline.stages["vae"]}
+    assert reachable_modules(run) == {"encoder": encoder, "decoder": decoder}
+    assert reachable_modules(lambda x: hidden(x)) == {"hidden": hidden}
+    assert reachable_modules(functools.partial(generator.generate, steps=3)) == {"model": generator}
+
+
+def test_it_is_called_like_the_program() -> None:
+    generator = Generator()
+    module = ProgramModule(generator.generate)
+    x = torch.ones(1, 3)
+    assert torch.equal(module(x, steps=3), generator.generate(x, steps=3))
+    assert module.name == "Generator.generate"
+    assert {name for name, _ in module.named_parameters()} == {"model.inner.weight", "model.inner.bias"}
+
+
+@pytest.mark.parametrize("make", [lambda: Generator().generate, Pipeline], ids=["method", "pipeline"])
+def test_a_copy_runs_on_its_own_modules(make: Any) -> None:
+    module = ProgramModule(make())
+    copied = copy.deepcopy(module)
+    x = torch.ones(1, 3)
+    before = module(x)
+    with torch.no_grad():
+        for parameter in copied.parameters():
+            parameter.zero_()
+    assert torch.equal(module(x), before)
+    assert not torch.equal(copied(x), before)
+
+
+def test_a_function_is_not_copied() -> None:
+    with pytest.raises(TypeError, match="globals or its closure"):
+        copy.deepcopy(ProgramModule(run))
+
+
+def test_what_reaches_no_module_is_said() -> None:
+    with pytest.raises(SubjectError, match="no torch module can be found from <lambda>"):
+        as_module(lambda x: x)
+    assert as_module(3) == 3
+    assert as_module(nn.Linear) is nn.Linear
+    assert as_module(encoder) is encoder
