@@ -139,6 +139,7 @@ def prove_technique(technique: Technique, *, device: str, seed: int, on_phase: O
             facts, _, _ = processes.survey(_LIMITS, on_phase)
             if isinstance(decision := technique.applies(facts), Refuses):
                 return _untested(technique, experiment, decision.reason)
+            facts = processes.make_truth(facts, _LIMITS, on_phase)
             without, with_ = _recipes(technique, experiment, facts)
             with processes.start(without, facts, _LIMITS, on_phase) as reference:
                 reference.warm()

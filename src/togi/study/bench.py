@@ -7,7 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from togi.artifact.manifest import read_manifest
-from togi.core.records import Footprint, Machine, Outcome
+from togi.core.records import Facts, Footprint, Machine, Outcome
 from togi.machine.describe import machine
 from togi.measure import RaceEntry, RaceResult, race
 from togi.study.comparison import Comparison, Contestant
@@ -54,6 +54,7 @@ class _Bench:
     def __init__(self, stack: ExitStack, here: Machine, device: str, seed: int, progress: Progress) -> None:
         self.stack, self.here, self.device, self.seed, self.progress = stack, here, device, seed, progress
         self.pools: dict[str, WorkerPool] = {}
+        self.facts: dict[str, Facts] = {}
 
     def start(self, name: str, spec: str, specs: Sequence[str]) -> RunningTrial:
         host = spec if not _is_artifact(spec) else next((s for s in specs if not _is_artifact(s)), specs[0])
@@ -61,6 +62,8 @@ class _Bench:
         if _is_artifact(spec):
             manifest = read_manifest(Path(spec))
             check = not _is_artifact(host)
+            if check:
+                self._make_truth(host)
             running = pool.start_artifact(Path(spec).absolute(), manifest.recipe, manifest.facts, _LIMITS, check=check)
         else:
             running = pool.start_unchecked(REFERENCE_RECIPE, _LIMITS)
@@ -75,9 +78,14 @@ class _Bench:
             ref = SubjectRef.here("artifact", host) if artifact else SubjectRef.here("locator", host)
             pool = self.stack.enter_context(WorkerPool(ref, self.here, device=self.device, seed=self.seed))
             if not artifact:
-                pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
+                self.facts[host], _, _ = pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
             self.pools[host] = pool
         return self.pools[host]
+
+    def _make_truth(self, host: str) -> None:
+        """What an artifact is verified against; once for all that the host takes."""
+        if (facts := self.facts.pop(host, None)) is not None:
+            self._pool(host).make_truth(facts, _LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
 
 
 def _is_artifact(spec: str) -> bool:

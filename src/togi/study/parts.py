@@ -133,6 +133,7 @@ class PartsTuner:
         folder = self.keep / f"{self.pool.folder.name}-{path}.togi"
         try:
             facts, signature, _ = pool.survey(limits, lambda _: None)
+            facts = pool.make_truth(facts, limits, lambda _: None)
             with pool.start(study.best, facts, limits, lambda _: None) as running:
                 if running.error is None or not running.error.faithful:
                     return None

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -26,6 +28,8 @@ from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
 
 _SURVEY_TIMEOUT_S = 900.0
+_PARTS_S = 900.0
+"""The longest for all parts of a program where the study has no limit."""
 _LIBRARY_ONLY = {"trial_timeout_s", "trial_memory_bytes"}
 """Settings that the command line does not have."""
 FLEETING_SETTINGS = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without"}
@@ -66,6 +70,16 @@ def _run(
 ) -> tuple[Study, Path | None]:
     """A study of what the pool works on: a subject, or a part of one (which is not cut again)."""
     facts, signature, fingerprint = _survey(pool, name, progress)
+    tuned = None
+    if not facts.exportable and not is_part:
+
+        def tune(inner: WorkerPool, part: str, within: Settings, told: Progress) -> tuple[Study, Path | None]:
+            now = time.monotonic()
+            return _run(inner, part, within, journal, keep, told, now, resume=resume, is_part=True)
+
+        tuner = PartsTuner(pool, name, facts, signature, settings, keep=pool.folder, tune=tune, progress=progress)
+        tuned = tuner.run(min(explore_s(settings, started), _PARTS_S))
+    facts = _make_truth(pool, name, facts, progress)
     header = Study(id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
     lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
     log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
@@ -77,31 +91,37 @@ def _run(
         pool, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
     )
     runner.notes += log.notes
-    tree = None
     try:
-        if not facts.exportable and not is_part:
-
-            def tune(inner: WorkerPool, part: str, within: Settings, told: Progress) -> tuple[Study, Path | None]:
-                now = time.monotonic()
-                return _run(inner, part, within, journal, keep, told, now, resume=resume, is_part=True)
-
-            tuner = PartsTuner(pool, name, facts, signature, settings, keep=keep, tune=tune, progress=progress)
-            tree = runner.try_parts(tuner)
+        if tuned is not None:
+            runner.try_parts(tuned)
         runner.explore()
         decision = Finals(runner, keep).decide(race_budget_s(settings.limit_s, started))
     except TrialEnded as ended:  # the reference: everything else ends in a record
         raise SubjectError(
             f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"
         ) from None
-    study = _conclude(runner, decision).model_copy(update={"program": tree})
+    study = _conclude(runner, decision).model_copy(update={"program": tuned.tree if tuned is not None else None})
     log.decide(study)
     progress.finished(study)
     return study, decision.folder
 
 
 def _survey(pool: WorkerPool, name: str, progress: Progress) -> tuple[Facts, Signature, str]:
-    try:
+    with _explained(name):
         return pool.survey(Limits(timeout_s=_SURVEY_TIMEOUT_S), lambda phase: progress.message(f"{phase} of {name}"))
+
+
+def _make_truth(pool: WorkerPool, name: str, facts: Facts, progress: Progress) -> Facts:
+    with _explained(name):
+        limits = Limits(timeout_s=_SURVEY_TIMEOUT_S)
+        return pool.make_truth(facts, limits, lambda phase: progress.message(f"{phase} of {name}"))
+
+
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """A subject that cannot be run is no trial that failed: there is nothing to tune."""
+    try:
+        yield
     except TrialEnded as ended:
         detail = f"\n{ended.ending.traceback}" if ended.ending.outcome is Outcome.CRASHED else ""
         raise SubjectError(

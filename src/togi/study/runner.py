@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from togi.core.records import REFERENCE, Facts, Interval, Outcome, ProgramTree, Recipe, Timing, Trial
+from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Timing, Trial
 from togi.decide.faithful import accept
 from togi.decide.faster import CONFIDENCE, conclusive
 from togi.journal import StudyLog
 from togi.measure import compare, median_interval, noise_of, rounds_needed, usable
 from togi.search import Search
 from togi.search.settings import Settings
-from togi.study.parts import PartsTuner
+from togi.study.parts import TunedProgram
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
 from togi.techniques import recipe, technique
@@ -35,8 +35,6 @@ _MORE_ATTEMPTS = 2
 _QUIET_S = 2.0
 _DISTURBED_X = 1.3
 _RACE_SHARE = 0.2
-_PARTS_S = 900.0
-"""The longest for all parts where the study has no limit."""
 _RACE_BUDGET_S = (8.0, 45.0)
 
 
@@ -103,14 +101,12 @@ class StudyRunner:
         self._prune()
         return True
 
-    def try_parts(self, tuner: PartsTuner) -> ProgramTree:
-        """Tune the parts of a program, and try it with all of them in place."""
-        left_s = explore_s(self.settings, self.started)
-        found = tuner.run(min(left_s, _PARTS_S))
-        if found.recipe is not None and found.folder is not None:
-            self.composed[found.recipe] = found.folder
-            self._try(found.recipe, self.settings.trial_timeout_s)
-        return found.tree
+    def try_parts(self, tuned: TunedProgram) -> None:
+        """Try a program with all of its tuned parts in place."""
+        if tuned.recipe is not None and tuned.folder is not None:
+            self.composed[tuned.recipe] = tuned.folder
+            self.progress.message("all tuned parts in the program")
+            self._try(tuned.recipe, self.settings.trial_timeout_s)
 
     def _prune(self) -> None:
         """Keep only the fastest (paused) for the race; rebuilding one would cost its compilation again."""

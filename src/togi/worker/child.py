@@ -48,6 +48,8 @@ def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> i
     try:
         if job.kind == "survey":
             worker.survey()
+        elif job.kind == "truth":
+            worker.truth()
         elif job.kind == "call":
             worker.answer()
         else:
@@ -83,15 +85,27 @@ class _Worker:
         self.channel.send({"phase": phase})
 
     def survey(self) -> None:
-        """Facts, signature and truth of the subject: files in the run's folder that every trial reads."""
+        """Facts and signature of the subject: a file in the run's folder that every trial reads."""
         self.enter("survey")
         found = survey(self.subject, device=self.config.device, seed=self.config.seed, machine=self.config.machine)
+        name = fingerprint(first_candidate(self.subject, found.facts, found.signature).module)
+        written = self._write_survey(found.facts, found.signature)
+        self.channel.send({"surveyed": {**written, "fingerprint": name}})
+
+    def _write_survey(self, facts: Facts, signature: Signature) -> Message:
+        document = {"facts": facts.model_dump(mode="json"), "signature": signature.model_dump(mode="json")}
+        (self.folder / SURVEY_FILE).write_text(json.dumps(document))
+        return document
+
+    def truth(self) -> None:
+        """What is right, for the trials to be compared with: files in the run's folder."""
         self.enter("truth")
-        start = first_candidate(self.subject, found.facts, found.signature)
+        facts, signature = self.surveyed
+        start = first_candidate(self.subject, facts, signature)
         truth = make_truth(
             start.module,
-            variants(start.samples, found.signature, self.config.seed),
-            found.signature,
+            variants(start.samples, signature, self.config.seed),
+            signature,
             seed=self.config.seed,
             device=self.config.device,
             samples=len(start.samples),
@@ -100,10 +114,9 @@ class _Worker:
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
-        facts = found.facts.model_copy(update={"notes": (*found.facts.notes, *truth.facts.notes)})
-        survey_json = {"facts": facts.model_dump(mode="json"), "signature": found.signature.model_dump(mode="json")}
-        (self.folder / SURVEY_FILE).write_text(json.dumps(survey_json))
-        self.channel.send({"surveyed": {**survey_json, "fingerprint": fingerprint(start.module)}})
+        facts = facts.model_copy(update={"notes": (*facts.notes, *truth.facts.notes)})
+        self._write_survey(facts, signature)
+        self.channel.send({"known": {"notes": list(truth.facts.notes)}})
 
     def answer(self) -> None:
         """Call one function with the subject (``togi.worker.call``)."""

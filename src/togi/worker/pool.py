@@ -75,7 +75,7 @@ class WorkerPool:
         return self._servers[key]
 
     def survey(self, limits: Limits, on_phase: OnPhase) -> tuple[Facts, Signature, str]:
-        """Facts, signature and fingerprint of the subject. The truth stays in the folder for the trials.
+        """Facts, signature and fingerprint of the subject.
 
         Raises TrialEnded when the subject cannot be run.
         """
@@ -86,6 +86,15 @@ class WorkerPool:
             Signature.model_validate(found["signature"]),
             str(found["fingerprint"]),
         )
+
+    def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
+        """Make what trials are verified against, in the folder; once, before the first trial that is verified.
+
+        Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run.
+        """
+        with RunningTrial.begin(self.server({}), self._job("truth"), limits, "truth", on_phase) as trial:
+            found = trial.wait_for("known")
+        return facts.model_copy(update={"notes": (*facts.notes, *found["notes"])})
 
     def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
         """A trial of ``recipe``, built and verified. Raises TrialEnded."""

@@ -72,7 +72,7 @@ class PartRef(Record):
 class Job(Record):
     """What one child does after it has started."""
 
-    kind: Literal["survey", "trial", "artifact", "call"]
+    kind: Literal["survey", "truth", "trial", "artifact", "call"]
     log: str
     """File that takes what the child prints."""
     part: PartRef | None = None
