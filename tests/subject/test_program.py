@@ -67,7 +67,21 @@ def test_it_is_called_like_the_program() -> None:
     assert {name for name, _ in module.named_parameters()} == {"model.inner.weight", "model.inner.bias"}
 
 
-@pytest.mark.parametrize("make", [lambda: Generator().generate, Pipeline], ids=["method", "pipeline"])
+def closure() -> Any:
+    hidden = nn.Linear(3, 3)
+
+    @torch.no_grad()
+    def call(x: Tensor) -> Tensor:
+        return helper(hidden(x))
+
+    return call
+
+
+@pytest.mark.parametrize(
+    "make",
+    [lambda: Generator().generate, Pipeline, lambda: run, closure],
+    ids=["method", "pipeline", "function", "decorated closure"],
+)
 def test_a_copy_runs_on_its_own_modules(make: Any) -> None:
     module = ProgramModule(make())
     copied = copy.deepcopy(module)
@@ -78,11 +92,6 @@ def test_a_copy_runs_on_its_own_modules(make: Any) -> None:
             parameter.zero_()
     assert torch.equal(module(x), before)
     assert not torch.equal(copied(x), before)
-
-
-def test_a_function_is_not_copied() -> None:
-    with pytest.raises(TypeError, match="globals or its closure"):
-        copy.deepcopy(ProgramModule(run))
 
 
 def test_what_reaches_no_module_is_said() -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -113,11 +113,25 @@ class Recorded:
         self.forms: dict[tuple[Structure, ...], dict[Any, Inputs]] = {}
         """By form (structure of the arguments, constants included), then by sizes."""
         self.calls: Counter[tuple[Structure, ...]] = Counter()
+        self.seconds: dict[tuple[Structure, ...], float] = defaultdict(float)
         self._left = limit_bytes
 
-    def see(self, given: Inputs) -> None:
+    def see(self, given: Inputs) -> tuple[Structure, ...]:
+        """Look at a call before it is made; its form."""
         form = form_of(given)
+        self._keep(form, given)
+        return form
+
+    def made(self, form: tuple[Structure, ...], seconds: float) -> None:
         self.calls[form] += 1
+        self.seconds[form] += seconds
+
+    def share(self, form: tuple[Structure, ...]) -> float:
+        """Of the time of all its calls."""
+        total = sum(self.seconds.values())
+        return self.seconds[form] / total if total else 0.0
+
+    def _keep(self, form: tuple[Structure, ...], given: Inputs) -> None:
         by_sizes = self.forms.setdefault(form, {})
         sizes, size_bytes = _sizes(given)
         if sizes in by_sizes or size_bytes > self._left:
@@ -137,9 +151,14 @@ def record_inputs(
     wanted = {id(module): found[path] for path, module in modules.items()}
 
     def call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
-        if id(module) in wanted:
-            wanted[id(module)].see(Inputs(args, kwargs))
-        return run(*args, **kwargs)
+        if id(module) not in wanted:
+            return run(*args, **kwargs)
+        seen = wanted[id(module)]
+        form = seen.see(Inputs(args, kwargs))
+        began = time.perf_counter()
+        output = run(*args, **kwargs)
+        seen.made(form, time.perf_counter() - began)
+        return output
 
     for sample in samples:
         given = sample.clone()

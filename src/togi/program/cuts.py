@@ -27,6 +27,8 @@ from togi.worker.survey import survey
 LEAST_SHARE = 0.04
 """Of the program's time: below it a part cannot make the program faster by more than noise."""
 _INPUTS_BYTES = 256 << 20
+_COVERED = 0.5
+"""Share of a module's time in forms that can be captured, from which it is not entered for the rest."""
 _SAMPLES = 4
 """Recorded calls of one form that a part is tuned and proven on."""
 
@@ -132,14 +134,17 @@ class _Cutting:
         first, share = group[0], sum(use.share for use in group)
         seen = recorded[first.path]
         reasons: list[str] = []
-        covered = 0
+        covered = 0.0
         for number, (form, by_sizes) in enumerate(seen.forms.items()):
+            if share * seen.share(form) < LEAST_SHARE / 2:
+                covered += seen.share(form)
+                continue
             given = _spread(list(by_sizes.values()))
             found = self._capture(first.module, given)
             if isinstance(found, str):
                 reasons.append(found)
                 continue
-            covered += seen.calls[form]
+            covered += seen.share(form)
             name = f"part-{len(self.parts)}"
             write_inputs(Path(self.request.folder) / name, given)
             self.parts.append(
@@ -149,7 +154,7 @@ class _Cutting:
                     module=type(first.module).__name__,
                     form=number,
                     calls=seen.calls[form],
-                    share=share * seen.calls[form] / seen.calls.total(),
+                    share=share * seen.share(form),
                     inputs=name,
                     effects=found,
                     weights={use.path: weights_hash(use.module) for use in group},
@@ -160,7 +165,7 @@ class _Cutting:
             self.obstacles.append(
                 Obstacle(path=first.path, module=type(first.module).__name__, share=share, reason=reason)
             )
-        if 2 * covered >= seen.calls.total() > 0:
+        if covered >= _COVERED:
             return []
         return [child for use in group for place in use.places for child in self.tree.children(place)]
 

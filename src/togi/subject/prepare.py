@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import final
@@ -133,11 +134,16 @@ def _note_training(module: nn.Module, notes: list[str]) -> None:
 
 
 def _set_eval(module: nn.Module) -> None:
-    try:
+    if all(_switches_modes(part) for part in module.modules()):
         module.eval()
-    except NotImplementedError:  # an exported program, or one inside: the rest is set one by one
+    else:
         for part in module.modules():
             part.training = part.training and is_exported(part)
+
+
+def _switches_modes(module: nn.Module) -> bool:
+    """Its ``train`` sets a mode: in an exported program it raises, and ultralytics' models start a training."""
+    return not is_exported(module) and "mode" in inspect.signature(type(module).train).parameters
 
 
 def _note_devices(module: nn.Module, device: str, notes: list[str]) -> None:

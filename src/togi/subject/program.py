@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import types
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
 from torch import nn
+from torch.export import ExportedProgram
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
@@ -48,10 +50,10 @@ class ProgramModule(nn.Module):
         return _called(self.forward)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> ProgramModule:
-        """Raises TypeError for a function whose modules are globals or in its closure: functions are not copied."""
-        copied = ProgramModule(copy.deepcopy(self.forward, memo))
+        """Raises TypeError where the copy would still run the modules of the original."""
+        copied = ProgramModule(_copied(self.forward, memo))
         if {id(part) for part in copied.children()} & {id(part) for part in self.children()}:
-            raise TypeError(f"{self.name} reaches its modules through its globals or its closure")
+            raise TypeError(f"{self.name} reaches its modules in a way that cannot be copied")
         return copied
 
 
@@ -60,7 +62,7 @@ def as_module(value: Any) -> Any:
 
     Raises SubjectError for what can be called and reaches no module.
     """
-    if isinstance(value, nn.Module | type) or not callable(value):
+    if isinstance(value, nn.Module | type | ExportedProgram) or not callable(value):
         return value
     return ProgramModule(value)
 
@@ -87,6 +89,29 @@ def _free(name: str, taken: Mapping[str, object]) -> str:
     name = name.replace(".", "_")
     names = (f"{name}_{number}" if number else name for number in range(len(taken) + 1))
     return next(each for each in names if each not in taken)
+
+
+def _copied(value: Any, memo: dict[int, Any]) -> Any:
+    """A deep copy, of functions too where they reach modules through their globals or closure (``deepcopy`` returns
+    functions as they are)."""
+    if not isinstance(value, types.FunctionType):
+        return copy.deepcopy(value, memo)
+    if id(value) in memo:
+        return memo[id(value)]
+    cells = tuple(types.CellType() for _ in value.__closure__ or ())
+    known = dict(value.__globals__)
+    made = types.FunctionType(value.__code__, known, value.__name__, value.__defaults__, cells)
+    made.__kwdefaults__ = value.__kwdefaults__
+    functools.update_wrapper(made, value)
+    memo[id(value)] = made
+    for name, child in _parts_of_function(value):
+        if name in known and reachable_modules(child):
+            known[name] = _copied(child, memo)
+    for old, new in zip(value.__closure__ or (), cells, strict=True):
+        with contextlib.suppress(ValueError):  # not filled yet
+            held = old.cell_contents
+            new.cell_contents = _copied(held, memo) if reachable_modules(held) else held
+    return made
 
 
 def _parts(value: Any) -> Iterator[tuple[str, Any]]:

@@ -219,6 +219,11 @@ def _built(items: _Items, cls: Any) -> Any:
         made = cls.__new__(cls)
         vars(made).update(named)
         return made
+    if items.kind == "mapping":
+        try:
+            return cls(**named)
+        except TypeError:  # transformers' BatchEncoding and other mappings are made of a dict
+            return cls(named)
     return cls(**named)
 
 

@@ -20,6 +20,7 @@ from togi.subject.behaviour import observe, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import class_name, count_functions, count_modules, parameter_facts, shared_parameters
 from togi.subject.prepare import Prepared, prepare
+from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.modules import forward_hook_counts
 
@@ -89,6 +90,8 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
 
 def export_error(ready: Prepared, signature: Signature, facts: Facts) -> str | None:
     """Why ``torch.export`` cannot capture the module, in one line, or None. Tried on a copy of the samples."""
+    if reason := _not_whole(ready.module, signature):
+        return reason
     from togi.core.errors import Refused
     from togi.graph.candidate import Candidate
     from togi.graph.capture import export
@@ -98,6 +101,17 @@ def export_error(ready: Prepared, signature: Signature, facts: Facts) -> str | N
         export(Candidate(module=ready.module, samples=samples, signature=signature, facts=facts))
     except Refused as refused:
         return str(refused)
+    return None
+
+
+def _not_whole(module: nn.Module, signature: Signature) -> str | None:
+    """Why trying to capture it is useless, or would give what is right for these samples alone."""
+    if isinstance(module, ProgramModule):
+        return f"{module.name} is Python code round its modules: these are captured one by one"
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        return "it is TorchScript, which torch.export does not capture"
+    if not signature.inputs_facts:
+        return "it is given no tensor, so that a captured graph would hold the answer to these samples"
     return None
 
 
