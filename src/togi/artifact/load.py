@@ -6,19 +6,19 @@ What it gives is a module that is called like the original.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import Any, final
 
-from torch import nn
+from torch import Tensor, nn
 
 from togi.artifact.manifest import Link, Manifest, check_files, read_manifest
 from togi.artifact.program import PARTS, Installed, LoadedPart, PartEntry, install
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.records import Recipe, Trial
-from togi.graph.candidate import Candidate, in_contexts
+from togi.graph.candidate import Candidate, Context, FlatProgram, Program, in_contexts
 from togi.machine.describe import machine
 from togi.subject.signature import Signature
 from togi.techniques import Engine, technique
@@ -52,24 +52,27 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> OptimizedMo
     notes: list[str] = []
     for link in manifest.chain:
         try:
-            call = _load_link(folder, manifest, link)
+            program, contexts = _load_link(folder, manifest, link)
         except Exception as error:  # foreign code: a backend that does not run on this machine
             notes.append(f"{link.engine} cannot run here ({type(error).__name__}: {str(error).strip()[:300]})")
             continue
-        return _finish(call, manifest, link, notes)
+        return _finish(program, contexts, manifest, link, notes)
     raise ArtifactError(
         f"no engine of {folder} runs on this machine: {'; '.join(notes) or 'its chain is empty'}. "
         "'togi doctor' says what is missing; or tune again here"
     )
 
 
-def _finish(call: Callable[..., Any], manifest: Manifest, link: Link, notes: list[str]) -> OptimizedModule:
+def _finish(
+    program: Program, contexts: Sequence[Context], manifest: Manifest, link: Link, notes: list[str]
+) -> OptimizedModule:
     if notes:
         notes.append(f"using {link.engine} instead")
         warnings.warn(f"{', '.join(notes)}. It is right, but its speed is not the proven one.", FallbackWarning, 3)
     there = manifest.facts.machine
     notes += [f"proven on another machine: {difference}" for difference in machine().differences(there)]
-    return OptimizedModule(call, manifest, link, tuple(notes))
+    flat = in_contexts(program.call_with, contexts) if isinstance(program, FlatProgram) else None
+    return OptimizedModule(in_contexts(program, contexts), manifest, link, tuple(notes), flat)
 
 
 def _load_parts(folder: Path, link: Link) -> list[LoadedPart]:
@@ -87,7 +90,7 @@ def _check_device(manifest: Manifest, wanted: str | None) -> None:
         raise ArtifactError(f"it was tuned for {tuned_for}, not for {wanted}: tune again with --device {wanted}")
 
 
-def _load_link(folder: Path, manifest: Manifest, link: Link) -> Callable[..., Any]:
+def _load_link(folder: Path, manifest: Manifest, link: Link) -> tuple[Program, Sequence[Context]]:
     engine = technique(link.engine)
     if not isinstance(engine, Engine):
         raise ArtifactError(f"the manifest names {link.engine} as an engine, which it is not")
@@ -98,7 +101,7 @@ def _load_link(folder: Path, manifest: Manifest, link: Link) -> Callable[..., An
     if missing:
         raise ImportError(f"{missing[0]}: {engine.packages[0].fix}")
     program = engine.load(inside, link.meta, manifest.signature, link.threads)
-    return in_contexts(program, runtime_contexts(manifest, link))
+    return program, runtime_contexts(manifest, link)
 
 
 def runtime_contexts(manifest: Manifest, link: Link) -> tuple[Any, ...]:
@@ -115,9 +118,18 @@ class OptimizedModule(nn.Module):
     It runs inference only. Sizes and dtypes beyond those that were proven are refused with a clear error.
     """
 
-    def __init__(self, call: Callable[..., Any], manifest: Manifest, link: Link, warnings: tuple[str, ...]) -> None:
+    def __init__(
+        self,
+        call: Callable[..., Any],
+        manifest: Manifest,
+        link: Link,
+        warnings: tuple[str, ...],
+        flat: Callable[[list[Tensor]], Any] | None = None,
+    ) -> None:
+        """``flat``: the same call with tensors that were flattened and checked already."""
         super().__init__()
         self._call = call
+        self._flat = flat
         self.manifest = manifest
         self.engine = link.engine
         """The engine that runs here: the chosen one, or a fallback."""
@@ -140,6 +152,10 @@ class OptimizedModule(nn.Module):
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         return self._call(*args, **kwargs)
+
+    def call_with(self, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
+        """A call whose ``tensors`` are what ``signature.checked`` made of its arguments."""
+        return self._call(*args, **kwargs) if self._flat is None else self._flat(tensors)
 
     def train(self, mode: bool = True) -> OptimizedModule:
         """Inference only: ``train()`` raises, ``eval()`` changes nothing."""

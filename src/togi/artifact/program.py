@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -56,6 +57,7 @@ class Switch:
         """Calls outside of what was proven, which the original served."""
         self.last_reason = ""
         """Why the last of these was not the engine's."""
+        functools.update_wrapper(self, original)  # callers read its signature and pass what it names
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.module.training:
@@ -63,8 +65,7 @@ class Switch:
         for position, form in enumerate(self.forms):
             signature = form.optimized.signature
             try:
-                tensors = signature.flatten_inputs(args, kwargs)
-                signature.check(tensors)
+                tensors = signature.checked(args, kwargs)
             except (TypeError, ValueError) as error:
                 reason = str(error)
                 continue
@@ -73,7 +74,7 @@ class Switch:
             if position:  # the calls that follow are likely of the same form
                 self.forms.insert(0, self.forms.pop(position))
             self.engine_calls += 1
-            result = form.optimized(*args, **kwargs)
+            result = form.optimized.call_with(tensors, args, kwargs)
             return form.entry.effects.finish(result, args, kwargs) if form.entry.effects.changes else result
         return self._fall_back(reason, args, kwargs)
 

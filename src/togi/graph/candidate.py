@@ -64,8 +64,10 @@ class FlatProgram(Program):
         self.signature = signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        inputs = self.signature.flatten_inputs(args, kwargs)
-        self.signature.check(inputs)
+        return self.call_with(self.signature.checked(args, kwargs))
+
+    def call_with(self, inputs: list[Tensor]) -> Any:
+        """The same with the tensors of a call, flat and checked already."""
         return self.signature.build_outputs(self.run(inputs))
 
     @abc.abstractmethod

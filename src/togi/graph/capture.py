@@ -56,7 +56,19 @@ def export(candidate: Candidate) -> ExportedProgram:
         raise Refused(f"torch.export cannot capture it: {first_line(error)}") from error
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
+    _drop_empty_parts(program.graph_module)
     return program
+
+
+def _drop_empty_parts(graph_module: fx.GraphModule) -> None:
+    """``torch.cat`` passes over tensors of shape (0,), whatever the rank of the others: how a cache begins. Engines do
+    not."""
+    for node in graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
+        shapes = [part.meta["val"].shape for part in node.args[0]]
+        if any(len(shape) != 1 for shape in shapes):
+            kept = [part for part, shape in zip(node.args[0], shapes, strict=True) if tuple(shape) != (0,)]
+            node.args = (kept, *node.args[1:])
+    graph_module.recompile()
 
 
 def _check_buffers(candidate: Candidate, program: ExportedProgram) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from togi.core.records import Record
 from togi.subject.inputs import Inputs
-from togi.subject.structure import Structure, assign, mapped, substituted
+from togi.subject.structure import Structure, assign, mapped, substituted, tensors_in
 
 _GIVEN = "<togi: the argument {}>"
 
@@ -52,7 +52,7 @@ class Effects(Record):
         names = {id(arguments[change.argument]): _GIVEN.format(change.argument) for change in self.changes}
         new = []
         for change in self.changes:
-            tensors = _tensors(arguments[change.argument])
+            tensors = tensors_in(arguments[change.argument])
             new += [tensor for tensor, kept in zip(tensors, change.kept, strict=True) if kept is None]
             new += [before[change.argument][index] for index in change.written]
         return substituted(output, names), new
@@ -65,7 +65,7 @@ class Effects(Record):
         back: dict[Any, Any] = {}
         for change in self.changes:
             given = arguments[change.argument]
-            tensors = _tensors(given)
+            tensors = tensors_in(given)
             after = [next(rest) if kept is None else tensors[kept] for kept in change.kept]
             for index in change.written:
                 tensors[index].copy_(next(rest))
@@ -96,7 +96,7 @@ class Pure(nn.Module):
 
 def _replaced(given: Inputs, change: Change, fresh: dict[str | int, list[Tensor]]) -> Inputs:
     """The argument in containers of its own, its overwritten tensors copied: the call may do with it what it likes."""
-    position = iter(range(len(_tensors(dict(_arguments(given))[change.argument]))))
+    position = iter(range(len(tensors_in(dict(_arguments(given))[change.argument]))))
     held: list[Tensor] = []
 
     def own(tensor: Tensor) -> Tensor:
@@ -117,7 +117,7 @@ class _Seen:
 
     def __init__(self, value: Any) -> None:
         self.structure = Structure.of(value)
-        self.tensors = [] if self.structure.kind == "opaque" else _tensors(value)
+        self.tensors = [] if self.structure.kind == "opaque" else tensors_in(value)
         self.values = [tensor.detach().clone() for tensor in self.tensors]
 
     def change(self, key: str | int, value: Any) -> Change | None:
@@ -125,7 +125,7 @@ class _Seen:
         if self.structure.kind == "opaque":
             return None
         after = Structure.of(value)
-        tensors = [] if after.kind == "opaque" else _tensors(value)
+        tensors = [] if after.kind == "opaque" else tensors_in(value)
         places = {id(tensor): index for index, tensor in enumerate(self.tensors)}
         written = tuple(i for i, tensor in enumerate(self.tensors) if not _same(tensor, self.values[i]))
         kept = tuple(places.get(id(tensor)) for tensor in tensors)
@@ -140,7 +140,3 @@ def _same(one: Tensor, other: Tensor) -> bool:
 
 def _arguments(given: Inputs) -> list[tuple[str | int, Any]]:
     return [*enumerate(given.args), *given.kwargs.items()]
-
-
-def _tensors(value: Any) -> list[Tensor]:
-    return [item for _, leaf, item in Structure.of(value).walk(value) if leaf.kind == "tensor"]

@@ -124,6 +124,12 @@ class Signature(Record):
                 raise TypeError(f"{error}. It was tuned for calls of the form ({', '.join(self.names)}).") from None
         return tensors
 
+    def checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+        """The tensors of a call in signature order. Raises as ``flatten_inputs`` and ``check`` do."""
+        tensors = self.flatten_inputs(args, kwargs)
+        self.check(tensors)
+        return tensors
+
     def check(self, tensors: Sequence[Any]) -> None:
         """That flat inputs have the dtypes, devices and sizes that were proven.
 

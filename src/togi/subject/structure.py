@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import functools
 import importlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
@@ -24,6 +25,7 @@ CONSTANTS = (type(None), bool, int, float, str)
 Leaf = Literal["tensor", "constant", "dtype", "device", "enum", "class", "opaque"]
 Container = Literal["tuple", "namedtuple", "list", "dict", "mapping", "dataclass", "object", "pytree"]
 Kind = Leaf | Container
+_LEAVES = frozenset(get_args(Leaf))
 _NAMED = ("namedtuple", "mapping", "dataclass", "object")
 
 
@@ -94,11 +96,11 @@ class Structure(Record):
         """Whether a value is the one that this leaf stands for: any tensor, or the same constant."""
         if self.kind == "constant":
             return isinstance(value, CONSTANTS) and bool(value == self.value)
-        return Structure.of(value) == self if self.is_leaf and self.kind != "opaque" else False
+        return self.kind != "opaque" and Structure.of(value) == self
 
     @property
     def is_leaf(self) -> bool:
-        return self.kind in get_args(Leaf)
+        return self.kind in _LEAVES
 
     def build(self, tensors: Iterator[Tensor]) -> Any:
         """The value again, taking tensors in order of traversal."""
@@ -187,7 +189,7 @@ def _items(value: Any) -> _Items | None:
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         names = tuple(field.name for field in dataclasses.fields(value) if field.init)
         return _Items("dataclass", names, [getattr(value, name) for name in names])
-    if _is_plain(type(value)):
+    if _is_plain(type(value)):  # type: ignore[arg-type]
         return _Items("object", tuple(vars(value)), list(vars(value).values()))
     return _registered(value)
 
@@ -251,6 +253,21 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return _built(items._replace(children=children), type(value))
 
 
+def tensors_in(value: Any) -> list[Tensor]:
+    """The tensors of a nested value that can be taken apart, in the order of ``walk``."""
+    import torch
+
+    found: list[Tensor] = []
+    stack = [value]
+    while stack:
+        each = stack.pop()
+        if isinstance(each, torch.Tensor):
+            found.append(each)
+        elif not isinstance(each, CONSTANTS) and (items := _items(each)) is not None:
+            stack += reversed(items.children)
+    return found
+
+
 def substituted(value: Any, table: Mapping[Any, Any], *, by_value: bool = False) -> Any:
     """A nested value with what ``table`` names replaced: by identity (``id(part)``), or by value (strings)."""
     key = (value if isinstance(value, str) else None) if by_value else id(value)
@@ -282,6 +299,7 @@ def assign(value: Any, other: Any) -> None:
         raise TypeError(f"a {type(value).__name__} cannot be changed in place")
 
 
+@functools.lru_cache(maxsize=4096)
 def _is_plain(cls: Any) -> bool:
     """Its instances are their attributes and nothing else (no slots, no hooks for creating, copying and deleting), and
     another process finds the class by its name."""
