@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from togi.artifact.load import OptimizedModule
+    from togi.artifact.program import Installed
     from togi.footprint.account.make import Watched
     from togi.footprint.account.record import Account
     from togi.footprint.fit.result import FitResult
@@ -70,6 +71,19 @@ class Best:
         from togi.artifact.load import load as load_artifact
 
         return load_artifact(self._folder())
+
+    def apply(self, program: Any, *, keep_originals: bool = True) -> Installed:
+        """Put the tuned parts into the live program; ``.remove()`` of what is returned takes them out again.
+
+        Args:
+            program: what was tuned: a module, ``model.generate``, a pipeline or a function, with the same weights.
+            keep_originals: False frees the weights that the parts replace. Calls outside of what was proven, which the
+                original serves otherwise, then raise.
+
+        Raises TogiError when the program was tuned as a whole (``load`` gives the module to call), ArtifactError when
+        it is another program.
+        """
+        return self.load().into(program, keep_originals=keep_originals)
 
     def _folder(self) -> Path:
         if self.artifact is None:

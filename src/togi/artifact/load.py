@@ -157,6 +157,10 @@ class OptimizedModule(nn.Module):
         """A call whose ``tensors`` are what ``signature.checked`` made of its arguments."""
         return self._call(*args, **kwargs) if self._flat is None else self._flat(tensors)
 
+    def into(self, program: Any, *, keep_originals: bool = True) -> Installed:
+        """For the parts of a program (``OptimizedProgram.into``). Raises TogiError for a whole model."""
+        raise TogiError("this artifact stands for the whole model: call it as the model is called")
+
     def train(self, mode: bool = True) -> OptimizedModule:
         """Inference only: ``train()`` raises, ``eval()`` changes nothing."""
         if mode:

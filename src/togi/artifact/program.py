@@ -179,7 +179,7 @@ def weights_hash(module: nn.Module) -> str:
     """Of the classes of all parts and of every weight, bit by bit (buffers too)."""
     digest = hashlib.sha256()
     for name, part in module.named_modules():
-        digest.update(f"{name}|{type(part).__qualname__};".encode())
+        digest.update(f"{name}|{type(part).__name__};".encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
         if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():

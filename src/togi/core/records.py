@@ -177,6 +177,8 @@ class Facts(Record):
     outputs: tuple[TensorFacts, ...] = ()
     non_finite_outputs: bool = False
     samples: int = 1
+    program: bool = False
+    """It is Python code round modules: ``model.generate``, a pipeline, a function."""
     exportable: bool = True
     export_error: str | None = None
     """Why ``torch.export`` cannot capture it (first line), if it cannot."""

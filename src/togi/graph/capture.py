@@ -18,6 +18,7 @@ from torch import Tensor, fx, nn
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.subject.behaviour import SavedBuffers
+from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 
 if TYPE_CHECKING:
@@ -45,8 +46,8 @@ def export(candidate: Candidate) -> ExportedProgram:
 
     Raises Refused with the first line of the reason where it cannot be captured.
     """
-    if candidate.signature.opaque:
-        raise Refused(candidate.signature.opaque)
+    if reason := candidate.signature.opaque or _not_whole(candidate.module, candidate.signature):
+        raise Refused(reason)
     flat = candidate.flat()
     inputs = _distinct_sizes(candidate)
     try:
@@ -58,6 +59,17 @@ def export(candidate: Candidate) -> ExportedProgram:
         _check_buffers(candidate, program)
     _drop_empty_parts(program.graph_module)
     return program
+
+
+def _not_whole(module: nn.Module, signature: Signature) -> str | None:
+    """Why trying to capture it is useless, or would give what is right for these samples alone."""
+    if isinstance(module, ProgramModule):
+        return f"{module.name} is Python code round its modules: these are captured one by one"
+    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
+        return "it is TorchScript, which torch.export does not capture"
+    if not signature.inputs_facts:
+        return "it is given no tensor, so that a captured graph would hold the answer to these samples"
+    return None
 
 
 def _drop_empty_parts(graph_module: fx.GraphModule) -> None:

@@ -14,12 +14,12 @@ from togi.artifact.program import PARTS, PartEntry
 from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
 from togi.core.quantities import plural
-from togi.core.records import REFERENCE, Facts, Outcome, PartResult, ProgramTree, Recipe, Study, Trial
+from togi.core.records import REFERENCE, Facts, Outcome, PartResult, ProgramTree, Recipe, Stage, Study, Trial
 from togi.program.cuts import CutRequest, Cuts, Part
 from togi.search.settings import Settings
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
-from togi.techniques import recipe
+from togi.techniques import all_techniques, recipe
 from togi.techniques.base import Options
 from togi.worker.call import ChildCall
 from togi.worker.pool import WorkerPool
@@ -112,7 +112,8 @@ class PartsTuner:
         if share_s < _LEAST_S:
             return _Done(part, reason=f"only {max(0.0, share_s):.0f} s were left for it")
         self.progress.message(f"part {label(part)}: {plural(part.calls, 'call')}, {part.share:.0%} of the time")
-        settings = self.settings.model_copy(update={"time_limit_s": share_s})
+        without = (*self.settings.without, *_of_the_process())
+        settings = self.settings.model_copy(update={"time_limit_s": share_s, "without": without})
         name = f"{self.name}[{label(part)}]"
         try:
             study, folder = self.tune(self._pool(part, part.path), name, settings, self.progress)
@@ -161,7 +162,7 @@ class PartsTuner:
         """One artifact of all parts that became faster."""
         if not faster:
             return TunedProgram(tree)
-        options: Options = {label(e.part): e.study.best.label for e in faster if e.study and e.study.best}
+        options: Options = {label(e.part): _work(e.study.best) for e in faster if e.study and e.study.best}
         whole = recipe(**{PARTS: options, REFERENCE: {}})
         folder = self.keep / f"{self.pool.folder.name}-{whole.id}.togi"
         shutil.rmtree(folder, ignore_errors=True)
@@ -192,6 +193,17 @@ class PartsTuner:
             environment={},
         )
         return TunedProgram(tree, whole, folder)
+
+
+def _work(best: Recipe) -> str:
+    """``fold_batch_norm+openvino``: what is done to a part, without options and runtime settings."""
+    return "+".join(choice.technique for choice in best.choices if choice.stage is not Stage.RUNTIME)
+
+
+def _of_the_process() -> list[str]:
+    """Settings of a whole process or thread: a part cannot have them for itself."""
+    of_calls = (REFERENCE, "inference_mode")
+    return [one.id for one in all_techniques().values() if one.stage is Stage.RUNTIME and one.id not in of_calls]
 
 
 def label(part: Part) -> str:

@@ -84,7 +84,7 @@ def _run(
     lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
     log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
     time_s = max(1.0, explore_s(settings, started))
-    search = Search(facts, settings, all_techniques(), log.trials(), time_limit_s=time_s)
+    search = Search(facts, settings, all_techniques(), log.trials(), time_limit_s=time_s, original=not is_part)
     progress.surveyed(facts, search.remaining(), settings.limit_s)
     progress.resumed(log.trials(), settings.max_memory_bytes)
     runner = StudyRunner(

@@ -177,7 +177,7 @@ class StudyRunner:
         limits = Limits(timeout_s=timeout_s, memory_bytes=self.trial_memory_bytes)
         if candidate in self.composed:
             folder = self.composed[candidate]
-            return self.pool.start_artifact(folder, candidate, self.facts, limits, check=True)
+            return self.pool.start_artifact(folder, candidate, self.facts, limits, check=True, name=candidate.label)
         on_phase: Callable[[str], None] = lambda phase: self.progress.trial_phase(candidate, phase)  # noqa: E731
         return self.pool.start(candidate, self.facts, limits, on_phase)
 

@@ -12,7 +12,10 @@ import dataclasses
 import enum
 import functools
 import importlib
+import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from togi.core.errors import ArtifactError
@@ -253,6 +256,21 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return _built(items._replace(children=children), type(value))
 
 
+def with_floats_as_tensors(value: Any) -> Any:
+    """A nested value whose Python floats are tensors: numbers that were computed, to be compared as such."""
+    import torch
+
+    if isinstance(value, float):
+        return torch.tensor(value, dtype=torch.float64)
+    items = None if isinstance(value, torch.Tensor | str) else _opened(value)
+    if items is None:
+        return value
+    children = [with_floats_as_tensors(child) for child in items.children]
+    if all(new is old for new, old in zip(children, items.children, strict=True)):
+        return value
+    return _built(items._replace(children=children), type(value))
+
+
 def tensors_in(value: Any) -> list[Tensor]:
     """The tensors of a nested value that can be taken apart, in the order of ``walk``."""
     import torch
@@ -317,6 +335,16 @@ def _is_plain(cls: Any) -> bool:
     )
 
 
+def _module(name: str) -> Any:
+    """The module; for one that togi imported from a file under a name of its own, the program's own import of it."""
+    stem = re.fullmatch(r"togi_subject_(.+)_[0-9a-f]{8}", name)
+    if stem is not None and name not in sys.modules:
+        for module in list(sys.modules.values()):
+            if Path(getattr(module, "__file__", None) or "").stem == stem[1]:
+                return module
+    return importlib.import_module(name)
+
+
 _MADE: dict[Kind, Callable[[Any], bool]] = {
     "namedtuple": lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
     "mapping": lambda cls: issubclass(cls, Mapping),
@@ -349,7 +377,7 @@ def _class(name: str, kind: Kind) -> type:
     """The class of a container or enum member, imported by name; nothing else is ever returned."""
     module_name, _, qualified = name.partition(":")
     try:
-        found: Any = importlib.import_module(module_name)
+        found: Any = _module(module_name)
         for part in qualified.split("."):
             found = getattr(found, part)
     except (ImportError, AttributeError) as error:

@@ -12,7 +12,7 @@ from torch import Tensor
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.subject.structure import Structure
+from togi.subject.structure import Structure, with_floats_as_tensors
 from togi.verify.compare import identical
 from togi.verify.leaves import fresh, input_tensors, tensors_in
 
@@ -57,11 +57,12 @@ def observe(
     seed_all(seed)
     output = call(*given.args, **given.kwargs)
     before, after = input_tensors(inputs, signature), input_tensors(given, signature)
-    leaves = tensors_in(output, "output")
+    measured = with_floats_as_tensors(output)
+    leaves = tensors_in(measured, "output")
     changed = tuple(name for (name, a), (_, b) in zip(before, after, strict=False) if not identical(a, b))
     return Observation(
         output=output,
-        structure=as_stored(Structure.of(output)),
+        structure=as_stored(Structure.of(measured)),
         leaves=[*leaves, *((after_name(name), tensor) for name, tensor in after if name in changed)],
         inputs=after,
         changed=changed,

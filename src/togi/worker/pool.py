@@ -106,12 +106,12 @@ class WorkerPool:
         return RunningTrial.start(self.server({}), self._job("trial", recipe=recipe, check=False), limits, recipe.label)
 
     def start_artifact(
-        self, folder: Path, recipe: Recipe, facts: Facts, limits: Limits, *, check: bool
+        self, folder: Path, recipe: Recipe, facts: Facts, limits: Limits, *, check: bool, name: str = ""
     ) -> RunningTrial:
         """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded."""
         server = self.server(environment_of(recipe, facts))
         job = self._job("artifact", recipe=recipe, artifact=str(folder), check=check)
-        return RunningTrial.start(server, job, limits, folder.name)
+        return RunningTrial.start(server, job, limits, name or folder.name)
 
     def call(self, function: str, request: Message, limits: Limits, on_phase: OnPhase = lambda _: None) -> Message:
         """What ``function`` answered or raised in a child of its own (``togi.worker.call``). Raises TrialEnded."""

@@ -59,6 +59,7 @@ def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Mac
         modules=count_modules(ready.module),
         **parameter_facts(ready.module),
         training=ready.training,
+        program=isinstance(ready.module, ProgramModule),
         buffers_change=behaviour.buffers_change,
         random=behaviour.random,
         repeatable=behaviour.repeatable,
@@ -90,8 +91,6 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
 
 def export_error(ready: Prepared, signature: Signature, facts: Facts) -> str | None:
     """Why ``torch.export`` cannot capture the module, in one line, or None. Tried on a copy of the samples."""
-    if reason := _not_whole(ready.module, signature):
-        return reason
     from togi.core.errors import Refused
     from togi.graph.candidate import Candidate
     from togi.graph.capture import export
@@ -101,17 +100,6 @@ def export_error(ready: Prepared, signature: Signature, facts: Facts) -> str | N
         export(Candidate(module=ready.module, samples=samples, signature=signature, facts=facts))
     except Refused as refused:
         return str(refused)
-    return None
-
-
-def _not_whole(module: nn.Module, signature: Signature) -> str | None:
-    """Why trying to capture it is useless, or would give what is right for these samples alone."""
-    if isinstance(module, ProgramModule):
-        return f"{module.name} is Python code round its modules: these are captured one by one"
-    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
-        return "it is TorchScript, which torch.export does not capture"
-    if not signature.inputs_facts:
-        return "it is given no tensor, so that a captured graph would hold the answer to these samples"
     return None
 
 

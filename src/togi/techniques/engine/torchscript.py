@@ -48,6 +48,8 @@ class TorchScript(Engine):
     def applies(self, facts: Facts) -> Applies | Refuses:
         if sys.version_info >= (3, 14):
             return Refuses("TorchScript is not supported on Python 3.14 and later: use aot_inductor or torch_compile")
+        if facts.program:
+            return Refuses("a trace would fix what the program's Python decides by values: its modules are traced")
         return Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:

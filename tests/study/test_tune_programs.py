@@ -1,0 +1,207 @@
+"""``togi.tune`` on programs: what cannot be captured whole is tuned in parts, proven whole, and put into the program.
+
+The module inside sleeps, which a captured graph does not: its engine is faster on any machine, however busy. It also
+computes for a millisecond or two, without which its speed-up would be too large to be measured well.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import togi
+from togi import api
+from togi.core.errors import ArtifactError, TogiError
+
+FACTORY = """
+import time
+import torch
+from torch import nn
+import togi
+
+class Store:
+    def __init__(self):
+        self.states = None
+
+class Step(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x, store=None):
+        time.sleep(0.02)
+        y = x
+        for _ in range(100):
+            y = torch.tanh(self.inner(y))
+        store.states = y if store.states is None else torch.cat([store.states, y], 0)
+        return {"hidden": store.states.mean(0, keepdim=True), "store": store}
+
+class Model(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.step = Step()
+        self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.config = {"steps": 4}
+
+    def generate(self, x):
+        store = Store()
+        for _ in range(self.config["steps"]):
+            found = self.step(x, store=store)
+            assert found["store"] is store
+            x = found["hidden"]
+            if float(x.sum()) > 1e6:
+                break
+        return x
+
+def make():
+    torch.manual_seed(0)
+    return Model().eval()
+
+def subject():
+    return make().generate, torch.ones(1, 8)
+"""
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("program")
+    (folder / "generator.py").write_text(FACTORY)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def study(place: Path) -> Any:
+    patch = pytest.MonkeyPatch()
+    patch.setenv("TOGI_HOME", str(place / "home"))
+    try:
+        yield togi.tune(f"{place}/generator.py:subject", only=["torchscript"], effort="quick", time_limit_s=400)
+    finally:
+        patch.undo()
+
+
+def made(place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    monkeypatch.syspath_prepend(str(place))
+    import generator  # type: ignore[import-not-found]
+
+    return generator.make()
+
+
+def test_the_part_is_found_tuned_and_proven_whole(study: api.StudyResult) -> None:
+    tree = study.record.program
+    assert tree is not None
+    assert [call.path for call in tree.calls][:2] == ["", "model.step"]
+    parts = {(part.path, part.calls): part for part in tree.parts}
+    assert {path for path, _ in parts} == {"model.step"}
+    assert any(part.recipe is not None for part in tree.parts), tree.parts
+    assert "parts" in study.best.recipe.techniques, (study.record.verdict, study.record.program)
+    trial = study.best.trial
+    assert trial.error is not None
+    assert trial.error.faithful
+    assert trial.timing is not None
+    assert trial.timing.speedup_x.low > 1.3, tree.parts
+
+
+def test_parts_go_into_the_live_program_and_out_again(
+    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(place, monkeypatch)
+    x = torch.randn(1, 8)
+    expected = model.generate(x)
+    with study.best.apply(model.generate) as installed:
+        found = model.generate(x)
+        torch.testing.assert_close(found, expected)
+        served, original = installed.counts["model.step"]
+        assert served + original == 4
+        assert served >= 3
+        assert model.config == {"steps": 4}
+    assert torch.equal(model.generate(x), expected)
+    assert "forward" not in vars(model.step)
+
+
+def test_what_was_not_proven_runs_the_original_and_is_counted(
+    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(place, monkeypatch)
+    with study.best.apply(model.generate) as installed:
+        wide = torch.randn(1, 8).double()
+        model.double()
+        model.generate(wide)
+        model.float()
+        assert installed.counts["model.step"] == (0, 4)
+        assert "float64" in installed.switches[0].last_reason
+        model.train()
+        model.generate(torch.ones(1, 8))
+        assert installed.counts["model.step"] == (0, 8)
+
+
+def test_another_program_or_other_weights_are_refused(
+    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(place, monkeypatch)
+    with torch.no_grad():
+        model.step.inner.weight[0, 0] += 1
+    with pytest.raises(ArtifactError, match="are not those that were tuned"):
+        study.best.apply(model.generate)
+    with pytest.raises(ArtifactError, match="it is another program"):
+        study.best.apply(nn.Linear(2, 2))
+    whole = made(place, monkeypatch)
+    with study.best.apply(whole.generate), pytest.raises(ArtifactError, match="a tuned part already"):
+        study.best.apply(whole.generate)
+
+
+def test_originals_can_be_freed(study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = made(place, monkeypatch)
+    expected = model.generate(torch.ones(1, 8))
+    installed = study.best.apply(model.generate, keep_originals=False)
+    if installed.counts.keys() == {"model.step"} and len(installed.switches[0].forms) == 2:
+        torch.testing.assert_close(model.generate(torch.ones(1, 8)), expected)
+    assert model.step.inner.weight.numel() == 0
+    assert model.blocks[0].weight.numel() == 64
+    with pytest.raises(TogiError, match="was freed"):
+        model.step(torch.ones(1, 8).double(), store=None)
+    with pytest.raises(TogiError, match="cannot be put back"):
+        installed.remove()
+
+
+def test_an_artifact_of_parts_says_that_it_needs_its_program(study: api.StudyResult, tmp_path: Path) -> None:
+    loaded = togi.load(study.save(tmp_path / "generator.togi"))
+    with pytest.raises(TogiError, match=r"togi.load\(path\).into\(program\)"):
+        loaded(torch.ones(1, 8))
+
+
+def test_a_live_pipeline_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+
+    class Sleeper(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner = nn.Linear(8, 8)
+
+        def forward(self, x: Tensor) -> Tensor:
+            time.sleep(0.02)
+            for _ in range(100):
+                x = torch.tanh(self.inner(x))
+            return x
+
+    class Pipeline:
+        def __init__(self) -> None:
+            self.encoder = Sleeper().eval()
+
+        def __call__(self, numbers: list[float]) -> list[float]:
+            found: list[float] = self.encoder(torch.tensor([numbers]).repeat(1, 2))[0, :4].tolist()
+            return found
+
+    pipeline = Pipeline()
+    study = togi.tune(
+        pipeline, togi.Inputs(([1.0, 2.0, 3.0, 4.0],)), only=["torchscript"], effort="quick", time_limit_s=300
+    )
+    assert "parts" in study.best.recipe.techniques, (study.record.verdict, study.record.program)
+    expected = pipeline([4.0, 3.0, 2.0, 1.0])
+    with study.best.apply(pipeline) as installed:
+        assert pipeline([4.0, 3.0, 2.0, 1.0]) == pytest.approx(expected, rel=1e-5)
+        assert installed.counts == {"encoder": (1, 0)}
