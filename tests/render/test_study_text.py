@@ -6,10 +6,20 @@ import pytest
 from made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from rich.console import Console
 
-from togi.core.records import Interval, Outcome, Study
+from togi.core.records import (
+    Interval,
+    Obstacle,
+    Outcome,
+    PartResult,
+    ProgramCall,
+    ProgramTree,
+    Study,
+)
+from togi.render.html.study_page import study_html
 from togi.render.rows import rows
 from togi.render.study_text import comparison_text, study_text
 from togi.study.comparison import Comparison, Contestant
+from togi.techniques import recipe
 
 
 def text(study: Study, width: int, **more: object) -> str:
@@ -78,3 +88,43 @@ def test_comparison_shows_each_contestant() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     for needed in ("2.00x", "1.95-2.05", "failed: it raised ValueError", "b.togi is faster", "30 rounds"):
         assert needed in shown
+
+
+def program_study() -> Study:
+    best = recipe(parts={"backbone": "openvino"}, no_grad={})
+    tree = ProgramTree(
+        calls=(
+            ProgramCall(path="", module="Detector", parent=None, calls=1, ms=100.0),
+            ProgramCall(path="backbone", module="Backbone", parent=0, calls=1, ms=50.0),
+            ProgramCall(path="head", module="Head", parent=0, calls=1, ms=20.0),
+        ),
+        parts=(
+            PartResult(
+                path="backbone",
+                module="Backbone",
+                copies=("backbone",),
+                form=0,
+                calls=1,
+                share=0.5,
+                recipe=recipe(openvino={}, no_grad={}),
+                speedup_x=Interval(median=3.0, low=2.9, high=3.1),
+            ),
+        ),
+        obstacles=(Obstacle(path="head", module="Head", share=0.2, reason="torch.export cannot capture it: <sizes>"),),
+    )
+    return made_up_study().model_copy(update={"program": tree, "best": best})
+
+
+def test_parts_of_a_program_obstacles_and_the_python_between_them_are_shown() -> None:
+    shown = " ".join(text(program_study(), 120, artifact="detector.togi").split())
+    assert "backbone" in shown
+    assert "openvino + no_grad: 3.00x alone" in shown
+    assert "50%" in shown
+    assert "not captured whole: torch.export cannot capture it: <sizes>" in shown
+    assert "(outside of modules)" in shown
+    assert "30%" in shown
+    assert ".into(program)" in shown
+    page = study_html(program_study())
+    assert "Parts of the program" in page
+    assert "&lt;sizes&gt;" in page
+    assert "Parts of the program" not in study_html(made_up_study())

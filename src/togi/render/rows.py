@@ -10,9 +10,9 @@ import re
 import statistics
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import assert_never
+from typing import assert_never, final
 
-from togi.core.quantities import bounds, relative, significant, times
+from togi.core.quantities import bounds, plural, relative, significant, times
 from togi.core.records import Interval, Outcome, Recipe, Study, Timing, Trial
 from togi.decide.choose import front, why_not
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -214,8 +214,49 @@ def _meaning(outcome: Outcome) -> str:
             assert_never(outcome)
 
 
-def how_to_load(artifact: str) -> str:
-    """Three lines of Python."""
+@final
+@dataclass(frozen=True)
+class PartRow:
+    """A part of a program, an obstacle, or the Python between them, as people read it."""
+
+    path: str
+    what: str
+    """Its class and its calls."""
+    share: str
+    """Of the program's time."""
+    outcome: str
+    """What runs it and how much faster, or why nothing does."""
+    faster: bool = False
+
+
+def part_rows(study: Study) -> list[PartRow]:
+    """What the parts of a program came to, what cannot be captured and why, and the time outside of all modules."""
+    tree = study.program
+    if tree is None:
+        return []
+    found = []
+    for part in sorted(tree.parts, key=lambda part: -part.share):
+        name = part.path if len(part.copies) == 1 else f"{part.path} and {len(part.copies) - 1} alike"
+        outcome = part.reason
+        if part.recipe is not None and part.speedup_x is not None:
+            outcome = f"{part.recipe.label}: {times(part.speedup_x.median)} alone"
+        what = f"{part.module}, {plural(part.calls, 'call')}"
+        found.append(PartRow(name, what, f"{part.share:.0%}", outcome, part.recipe is not None))
+    for obstacle in tree.obstacles:
+        reason = f"not captured whole: {obstacle.reason}"
+        found.append(PartRow(obstacle.path, obstacle.module, f"{obstacle.share:.0%}", reason))
+    outside = 1.0 - sum(tree.share(index) for index in tree.children(0))
+    found.append(PartRow("(outside of modules)", "Python", f"{max(0.0, outside):.0%}", "runs as it is"))
+    return found
+
+
+def how_to_load(artifact: str, *, program: bool = False) -> str:
+    """Three lines of Python. ``program``: the artifact holds parts of one."""
+    if program:
+        return (
+            f"import togi\nparts = togi.load({artifact!r}).into(program)  # the program that was tuned\n"
+            "parts.remove()  # as it was"
+        )
     return f"import togi\nfast = togi.load({artifact!r})\noutput = fast(...)  # called like the original"
 
 

@@ -13,7 +13,7 @@ from togi.core.quantities import bounds, milliseconds, plural, relative, signifi
 from togi.core.records import Interval, Outcome, Study, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.store import StudyEntry
-from togi.render.rows import Row, counts, how_to_load, looks_faster, next_steps, rows, warnings
+from togi.render.rows import PartRow, Row, counts, how_to_load, looks_faster, next_steps, part_rows, rows, warnings
 from togi.render.terminal import STYLES, bullets, clean, listing, stack, table
 from togi.study.comparison import Comparison, Contestant
 
@@ -34,16 +34,36 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
     found = rows(study)
     ran = [row for row in found if row.trial.eligible]
     rest = [row for row in found if not row.trial.eligible]
-    load = Padding(Text(how_to_load(artifact), style="cyan"), (0, 0, 0, 2)) if study.best and artifact else None
+    load = (
+        Padding(Text(how_to_load(artifact, program=_of_parts(study)), style="cyan"), (0, 0, 0, 2))
+        if study.best and artifact
+        else None
+    )
     return stack(
         _header(study, found),
         _measured(study, ran, limit, wide=width >= WIDE) if ran else None,
+        _titled("Parts of the program", parts(part_rows(study))),
         _titled("Not used, and why", not_used(rest) if rest else None),
         _verdict(study),
         _titled("What to know", bullets([*looks_faster(study, found), *_knowledge(study, ran)])),
         _titled("Load it", load),
         _titled("Next", bullets(next_steps(study, artifact))),
     )
+
+
+def parts(shown: Sequence[PartRow]) -> Table | None:
+    """The parts of a program with their share of its time before; a speed-up is that of the part alone."""
+    if not shown:
+        return None
+    made = table("part", "time", "runs on", left=("runs on",))
+    for row in shown:
+        name = Text(clean(row.path)).append(f"\n{clean(row.what)}", style="dim")
+        made.add_row(name, Text(row.share), Text(clean(row.outcome), style="green" if row.faster else "dim"))
+    return made
+
+
+def _of_parts(study: Study) -> bool:
+    return study.best is not None and "parts" in study.best.techniques
 
 
 def contents_text(entries: Sequence[StudyEntry]) -> RenderableType:

@@ -10,7 +10,7 @@ from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.attribution import effects
 from togi.render.html.charts import errors, kind, rounds, speedups, trade_off
 from togi.render.html.document import document, fragment
-from togi.render.rows import Row, counts, how_to_load, looks_faster, next_steps, rows, warnings
+from togi.render.rows import Row, counts, how_to_load, looks_faster, next_steps, part_rows, rows, warnings
 from togi.study.comparison import Comparison
 
 SHOWN_MODULES = 8
@@ -34,6 +34,7 @@ def study_html(study: Study) -> str:
         reference=reference,
         counts={outcome.value: number for outcome, number in counts(found).items()},
         notes=[*study.facts.notes, *warnings(study), *(chosen.trial.notes if chosen else ())],
+        parts=part_rows(study),
         trade_off=trade_off(found),
         looks_faster=looks_faster(study, found),
         speedups=speedups(found),
@@ -47,7 +48,7 @@ def study_html(study: Study) -> str:
         modules=", ".join(f"{number} {name}" for name, number in modules),
         tensors=_tensors,
         settings={name: _setting(value) for name, value in study.settings.items()},
-        how_to_load=how_to_load("NAME.togi") if study.best else None,
+        how_to_load=how_to_load("NAME.togi", program="parts" in study.best.techniques) if study.best else None,
         next_steps=tuple(next_steps(study)),
     )
 
