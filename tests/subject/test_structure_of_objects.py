@@ -100,7 +100,9 @@ def test_a_registered_class_comes_back() -> None:
     assert Structure.of(Registered(torch.ones(2), "right")) != Structure.of(Registered(torch.ones(2), "left"))
 
 
-@pytest.mark.parametrize("value", [threading.Lock(), open, SimpleNamespace(x=1), lambda: 0], ids=str)
+@pytest.mark.parametrize(
+    "value", [threading.Lock(), open, SimpleNamespace(x=1), lambda: 0], ids=["lock", "builtin", "namespace", "function"]
+)
 def test_what_cannot_be_built_again_is_opaque(value: Any) -> None:
     assert Structure.of(value).kind == "opaque"
     holder = SimpleState(value)

@@ -69,6 +69,28 @@ class Finals:
                 shutil.rmtree(folder, ignore_errors=True)
         return Decision(chosen, None if best is None else self._proven.get(best), finalists)
 
+    def save_only(self) -> Decision:
+        """For a part of a program: what its trials choose is saved, and the trial of the whole is its race and proof."""
+        while (chosen := self._choose()).trial is not None and not chosen.trial.recipe.is_reference:
+            candidate, folder = chosen.trial.recipe, self._folder(chosen.trial.recipe)
+            try:
+                running = self.runner.warm(candidate)
+                links = "it could not be built again" if running is None else self._links(running, folder)
+            except TrialEnded as ended:
+                links = str(ended)
+            if not isinstance(links, str):
+                self._manifest(folder, candidate, chosen.trial, links)
+                return Decision(chosen, folder, ())
+            self._set_aside(candidate, links)
+        return Decision(chosen, None, ())
+
+    def _folder(self, candidate: Recipe) -> Path:
+        """An empty folder for its artifact."""
+        folder = self.keep / f"{self.runner.log.id[:12]}-{candidate.id}.togi"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        return folder
+
     def _choose(self) -> Chosen:
         return choose(
             self.runner.log.trials(),
@@ -131,9 +153,7 @@ class Finals:
         """Either its last trial measures what was saved, or it is set aside with the reason."""
         runner = self.runner
         runner.progress.saving(candidate)
-        folder = self.keep / f"{runner.log.id[:12]}-{candidate.id}.togi"
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        folder = self._folder(candidate)
         try:
             running = runner.reference() if candidate == REFERENCE_RECIPE else runner.warm(candidate)
             trial = runner.last(candidate)

@@ -26,7 +26,7 @@ from togi.worker.pool import WorkerPool
 from togi.worker.supervise import Limits, TrialEnded
 
 _CUT_TIMEOUT_S = 600.0
-_LEAST_S = 12.0
+_LEAST_S = 6.0
 """Below it a study of a part does not get past its reference."""
 _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""

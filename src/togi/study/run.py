@@ -83,19 +83,21 @@ def _run(
     header = Study(id="", subject=name, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
     lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
     log = journal.study(study_key(name, facts, lasting, fingerprint), header, fresh=not resume)
-    time_s = max(1.0, explore_s(settings, started))
+    time_s = max(1.0, explore_s(settings, started, is_part=is_part))
     search = Search(facts, settings, all_techniques(), log.trials(), time_limit_s=time_s, original=not is_part)
     progress.surveyed(facts, search.remaining(), settings.limit_s)
     progress.resumed(log.trials(), settings.max_memory_bytes)
     runner = StudyRunner(
         pool, name, facts, signature, settings, log, search, progress, started, _trial_memory_bytes(settings)
     )
+    runner.is_part = is_part
     runner.notes += log.notes
     try:
         if tuned is not None:
             runner.try_parts(tuned)
         runner.explore()
-        decision = Finals(runner, keep).decide(race_budget_s(settings.limit_s, started))
+        finals = Finals(runner, keep)
+        decision = finals.save_only() if is_part else finals.decide(race_budget_s(settings.limit_s, started))
     except TrialEnded as ended:  # the reference: everything else ends in a record
         raise SubjectError(
             f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"

@@ -54,6 +54,8 @@ class StudyRunner:
     started: float
     trial_memory_bytes: int
     notes: list[str] = field(default_factory=list)
+    is_part: bool = False
+    """Of a program, whose own trial is the race and the proof: no time is kept for these."""
     tried: int = 0
     composed: dict[Recipe, Path] = field(default_factory=dict)
     """Artifacts that stand for a recipe: a program's tuned parts, put together."""
@@ -69,7 +71,7 @@ class StudyRunner:
         """
         while (next_recipe := self.search.next(self.log.claimed())) is not None:
             left = (
-                explore_s(self.settings, self.started)
+                explore_s(self.settings, self.started, is_part=self.is_part)
                 if next_recipe != REFERENCE_RECIPE
                 else self.settings.trial_timeout_s
             )
@@ -268,9 +270,9 @@ def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:
     return max(budget_s, min(_LONGEST_S, _ROUNDS * sum(running.turn_s for running in runners)))
 
 
-def explore_s(settings: Settings, started: float) -> float:
+def explore_s(settings: Settings, started: float, *, is_part: bool = False) -> float:
     """Seconds left for trials: the study's limit less what race and proof will take."""
     if settings.limit_s is None:
         return math.inf
-    reserve = 1.5 * max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], settings.limit_s * _RACE_SHARE))
+    reserve = 0.0 if is_part else 1.5 * max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], settings.limit_s * _RACE_SHARE))
     return started + settings.limit_s - reserve - time.monotonic()
