@@ -70,7 +70,7 @@ class Finals:
         return Decision(chosen, None if best is None else self._proven.get(best), finalists)
 
     def save_only(self) -> Decision:
-        """For a part of a program: what its trials choose is saved, and the trial of the whole is its race and proof."""
+        """For a part of a program: what its trials choose is saved; the trial of the whole is its race and proof."""
         while (chosen := self._choose()).trial is not None and not chosen.trial.recipe.is_reference:
             candidate, folder = chosen.trial.recipe, self._folder(chosen.trial.recipe)
             try:
