@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.subject.effects import Effects, Pure
+from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs
+from togi.subject.pure import Pure
 from togi.subject.signature import Signature
 from togi.verify import Truth, make_truth, variants, verify
 

@@ -11,7 +11,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from togi.program.cuts import CutRequest, Cuts, Part, find_cuts
+from togi.program.cuts import find_cuts
+from togi.program.parts import CutRequest, Cuts, Part
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.program import as_module
 from togi.subject.stored_inputs import read_inputs

@@ -126,7 +126,8 @@ def test_what_cannot_be_verified_is_never_chosen() -> None:
         (lambda: togi.tune("timm:resnet5O"), UnknownNameError, "did you mean 'resnet50'"),
         (lambda: togi.tune("nowhere.py:subject"), SubjectError, "nowhere.py"),
         (lambda: togi.tune(nn.Linear(2, 2)), SubjectError, "inputs="),
-        (lambda: togi.tune(lambda x: x, inputs=torch.ones(2)), SubjectError, "nn.Module"),
+        (lambda: togi.tune(lambda x: x, inputs=torch.ones(2)), SubjectError, "no torch module can be found"),
+        (lambda: togi.tune(3, inputs=torch.ones(2)), SubjectError, "nn.Module"),
         (lambda: togi.tune(nn.Linear(2, 2), inputs=[]), SubjectError, "empty"),
         (lambda: togi.tune(nn.Linear(2, 2), inputs=torch.ones(3, 5)), SubjectError, r"\(3, 5\)"),
         (

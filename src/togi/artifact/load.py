@@ -13,8 +13,8 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
-from togi.artifact.manifest import Link, Manifest, check_files, read_manifest
-from togi.artifact.program import PARTS, Installed, LoadedPart, PartEntry, install
+from togi.artifact.manifest import PARTS, Link, Manifest, PartEntry, check_files, read_manifest
+from togi.artifact.program import Installed, LoadedPart, install
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.records import Recipe, Trial

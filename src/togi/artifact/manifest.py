@@ -11,12 +11,30 @@ from pydantic import ValidationError
 
 from togi.core.errors import ArtifactError
 from togi.core.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
+from togi.subject.effects import Effects
 from togi.subject.signature import Signature
 
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT_BYTES = 16 << 20
 FILE_KINDS = frozenset({".pt2", ".ts", ".onnx", ".data", ".xml", ".bin", ".json", ".safetensors"})
 """Endings of the files that engines write. Anything else in an artifact is refused."""
+
+
+PARTS = "parts"
+"""The engine that a program's manifest names; its folder holds one artifact for each part."""
+
+
+class PartEntry(Record):
+    """One part, as the manifest has it."""
+
+    path: str
+    """Name of the module below the program."""
+    module: str
+    """Its class."""
+    folder: str
+    effects: Effects
+    weights: str
+    """Hash of what the module was when it was tuned."""
 
 
 class FileEntry(Record):

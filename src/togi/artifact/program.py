@@ -11,29 +11,12 @@ from typing import TYPE_CHECKING, Any, Self, final
 import torch
 from torch import nn
 
+from togi.artifact.manifest import PartEntry
 from togi.core.errors import ArtifactError, TogiError
-from togi.core.records import Record
-from togi.subject.effects import Effects
 from togi.subject.program import ProgramModule
 
 if TYPE_CHECKING:
     from togi.artifact.load import OptimizedModule
-
-PARTS = "parts"
-"""The engine that a program's manifest names; its folder holds one artifact for each part."""
-
-
-class PartEntry(Record):
-    """One part, as the manifest has it."""
-
-    path: str
-    """Name of the module below the program."""
-    module: str
-    """Its class."""
-    folder: str
-    effects: Effects
-    weights: str
-    """Hash of what the module was when it was tuned."""
 
 
 @final

@@ -98,6 +98,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "eager": Experiment(model="convolutions", about="a small residual network", expects=Speed.SAME),
     "onnxruntime": _CONVOLUTIONS,
     "openvino": _CONVOLUTIONS,
+    "parts": _CONVOLUTIONS,
     "torch_compile": Experiment(
         model="transformer", about="four transformer blocks", options={"mode": "default", "freezing": True}
     ),

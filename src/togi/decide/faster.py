@@ -6,6 +6,7 @@ contradict each other. To change what counts as faster, change the constants.
 
 from __future__ import annotations
 
+import math
 from enum import StrEnum
 from typing import final
 
@@ -26,6 +27,11 @@ CONFIDENCE = 0.95
 CONCLUSIVE_X = 1.5
 """Ends of an interval that differ by more than this factor say that something other than the contestants was measured
 (threads of one of them sharing a core for seconds). Nothing is concluded from such an interval."""
+
+
+DECISIVE_X = 3.0
+"""A low end above this is faster, however wide the interval: what disturbs one contestant by so much disturbs the
+reference too, which is noticed. (The time of what is a hundred times faster scatters by more than ``CONCLUSIVE_X``.)"""
 
 
 class Speed(StrEnum):
@@ -55,7 +61,7 @@ class Criterion(Record):
         """``speedup_x``: the other's time over this one's, above 1 is faster."""
         if 1.0 / self.band_x <= speedup_x.low and speedup_x.high <= self.band_x:
             return Speed.SAME
-        if not conclusive(speedup_x):
+        if not conclusive(speedup_x) and not DECISIVE_X < speedup_x.low <= speedup_x.high < math.inf:
             return Speed.UNCLEAR
         if speedup_x.low > self.band_x:
             return Speed.FASTER

@@ -16,11 +16,13 @@ from torch import nn
 
 from togi.artifact.program import weights_hash
 from togi.core.quantities import first_line
-from togi.core.records import Obstacle, ProgramTree, Record, Request
+from togi.core.records import Obstacle, ProgramTree
 from togi.program.calls import Recorded, record_inputs, record_tree
-from togi.subject.effects import Effects, Pure
+from togi.program.parts import CutRequest, Cuts, Part
+from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
+from togi.subject.pure import Pure
 from togi.subject.stored_inputs import write_inputs
 from togi.worker.survey import survey
 
@@ -31,39 +33,6 @@ _COVERED = 0.5
 """Share of a module's time in forms that can be captured, from which it is not entered for the rest."""
 _SAMPLES = 4
 """Recorded calls of one form that a part is tuned and proven on."""
-
-
-class Part(Record):
-    """Calls of one form of a module, which can be captured."""
-
-    path: str
-    copies: tuple[str, ...]
-    """Modules that are alike and called alike: the same recipe serves each, with its own weights. Holds ``path``."""
-    module: str
-    """Its class."""
-    form: int
-    """Number of the form among those of the module."""
-    calls: int
-    share: float
-    """Of the program's time, of all copies together."""
-    inputs: str
-    """File of recorded calls, in the folder given."""
-    effects: Effects
-    weights: dict[str, str]
-    """Hash of what each copy is now, by path."""
-
-
-class CutRequest(Request):
-    folder: str
-    """Takes the recorded inputs of the parts."""
-    device: str = "cpu"
-    seed: int = 0
-
-
-class Cuts(Record):
-    tree: ProgramTree
-    parts: tuple[Part, ...]
-    obstacles: tuple[Obstacle, ...]
 
 
 @final

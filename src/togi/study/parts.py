@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from togi.artifact.manifest import Link
-from togi.artifact.program import PARTS, PartEntry
+from togi.artifact.manifest import PARTS, Link, PartEntry
 from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
 from togi.core.quantities import plural
 from togi.core.records import REFERENCE, Facts, Outcome, PartResult, ProgramTree, Recipe, Stage, Study, Trial
-from togi.program.cuts import CutRequest, Cuts, Part
+from togi.program.parts import CutRequest, Cuts, Part
 from togi.search.settings import Settings
 from togi.study.progress import Progress
 from togi.subject.signature import Signature

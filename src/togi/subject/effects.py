@@ -1,20 +1,20 @@
 """What a call of a module changes besides returning something: caches that it fills, tensors that it overwrites.
 
-An engine gets tensors and returns tensors, and changes nothing. ``Pure`` gives it that form: the module with what it
-changes as further outputs. ``Effects.finish`` makes the change, in the objects that the program holds.
+An engine gets tensors and returns tensors, and changes nothing. ``togi.subject.pure.Pure`` gives it that form: the
+module with what it changes as further outputs. ``Effects.finish`` makes the change, in the objects that the program holds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, final
-
-import torch
-from torch import Tensor, nn
+from typing import TYPE_CHECKING, Any, final
 
 from togi.core.records import Record
 from togi.subject.inputs import Inputs
-from togi.subject.structure import Structure, assign, mapped, substituted, tensors_in
+from togi.subject.structure import Structure, assign, substituted, tensors_in
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 _GIVEN = "<togi: the argument {}>"
 
@@ -41,14 +41,14 @@ class Effects(Record):
     @classmethod
     def of(cls, call: Callable[..., Any], given: Inputs) -> tuple[Effects, Any]:
         """Call with ``given`` (which is changed) and see what changes; the output comes with it."""
-        before = {key: _Seen(value) for key, value in _arguments(given)}
+        before = {key: _Seen(value) for key, value in arguments_of(given)}
         output = call(*given.args, **given.kwargs)
-        changes = [seen.change(key, value) for (key, value) in _arguments(given) for seen in [before[key]]]
+        changes = [seen.change(key, value) for (key, value) in arguments_of(given) for seen in [before[key]]]
         return cls(changes=tuple(change for change in changes if change is not None)), output
 
     def split(self, output: Any, given: Inputs, before: Mapping[str | int, list[Tensor]]) -> Any:
         """The output without the changed arguments themselves, and the new tensors of these: a pure result."""
-        arguments = dict(_arguments(given))
+        arguments = dict(arguments_of(given))
         names = {id(arguments[change.argument]): _GIVEN.format(change.argument) for change in self.changes}
         new = []
         for change in self.changes:
@@ -61,7 +61,9 @@ class Effects(Record):
         """Make the changes of a pure result in the arguments given; the output as the module itself returns it."""
         output, new = result
         rest = iter(new)
-        arguments = dict(_arguments(Inputs(tuple(args), kwargs)))
+        arguments = dict(arguments_of(Inputs(tuple(args), kwargs)))
+        import torch
+
         back: dict[Any, Any] = {}
         for change in self.changes:
             given = arguments[change.argument]
@@ -69,46 +71,10 @@ class Effects(Record):
             after = [next(rest) if kept is None else tensors[kept] for kept in change.kept]
             for index in change.written:
                 tensors[index].copy_(next(rest))
-            if not isinstance(given, Tensor):
+            if not isinstance(given, torch.Tensor):
                 assign(given, change.after.build(iter(after)))
             back[_GIVEN.format(change.argument)] = given
         return substituted(output, back, by_value=True)
-
-
-@final
-class Pure(nn.Module):
-    """A module that changes nothing it is given: returns ``(output, new tensors)``."""
-
-    def __init__(self, module: nn.Module, effects: Effects) -> None:
-        super().__init__()
-        self.module = module
-        self.effects = effects
-        self.training = module.training
-
-    def forward(self, *args: Any, **kwargs: Any) -> Any:
-        fresh: dict[str | int, list[Tensor]] = {}
-        given = Inputs(args, kwargs)
-        for change in self.effects.changes:
-            given = _replaced(given, change, fresh)
-        output = self.module(*given.args, **given.kwargs)
-        return self.effects.split(output, given, fresh)
-
-
-def _replaced(given: Inputs, change: Change, fresh: dict[str | int, list[Tensor]]) -> Inputs:
-    """The argument in containers of its own, its overwritten tensors copied: the call may do with it what it likes."""
-    position = iter(range(len(tensors_in(dict(_arguments(given))[change.argument]))))
-    held: list[Tensor] = []
-
-    def own(tensor: Tensor) -> Tensor:
-        held.append(tensor.clone() if next(position) in change.written else tensor)
-        return held[-1]
-
-    value = mapped(dict(_arguments(given))[change.argument], own)
-    fresh[change.argument] = held
-    if isinstance(change.argument, int):
-        args = (*given.args[: change.argument], value, *given.args[change.argument + 1 :])
-        return Inputs(args, given.kwargs)
-    return Inputs(given.args, {**given.kwargs, change.argument: value})
 
 
 @final
@@ -135,8 +101,10 @@ class _Seen:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
+    import torch
+
     return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
-def _arguments(given: Inputs) -> list[tuple[str | int, Any]]:
+def arguments_of(given: Inputs) -> list[tuple[str | int, Any]]:
     return [*enumerate(given.args), *given.kwargs.items()]

@@ -25,9 +25,9 @@ from togi.core.errors import NotSaveable, Refused
 from togi.core.records import Facts, Footprint, Record
 from togi.graph.candidate import Candidate
 from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
-from togi.subject.effects import Pure
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
+from togi.subject.pure import Pure
 from togi.subject.signature import Signature
 from togi.subject.stored_inputs import read_inputs
 from togi.techniques.build import Failure, build, classify, fingerprint, first_candidate

@@ -1,0 +1,39 @@
+"""Records of how a program is cut. No torch: the parent process plans with them."""
+
+from __future__ import annotations
+
+from togi.core.records import Obstacle, ProgramTree, Record, Request
+from togi.subject.effects import Effects
+
+
+class Part(Record):
+    """Calls of one form of a module, which can be captured."""
+
+    path: str
+    copies: tuple[str, ...]
+    """Modules that are alike and called alike: the same recipe serves each, with its own weights. Holds ``path``."""
+    module: str
+    """Its class."""
+    form: int
+    """Number of the form among those of the module."""
+    calls: int
+    share: float
+    """Of the program's time, of all copies together."""
+    inputs: str
+    """File of recorded calls, in the folder given."""
+    effects: Effects
+    weights: dict[str, str]
+    """Hash of what each copy is now, by path."""
+
+
+class CutRequest(Request):
+    folder: str
+    """Takes the recorded inputs of the parts."""
+    device: str = "cpu"
+    seed: int = 0
+
+
+class Cuts(Record):
+    tree: ProgramTree
+    parts: tuple[Part, ...]
+    obstacles: tuple[Obstacle, ...]

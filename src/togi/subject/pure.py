@@ -1,0 +1,47 @@
+"""A module that changes nothing it is given: what an engine is made of."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from torch import Tensor, nn
+
+from togi.subject.effects import Change, Effects, arguments_of
+from togi.subject.inputs import Inputs
+from togi.subject.structure import mapped, tensors_in
+
+
+@final
+class Pure(nn.Module):
+    """A module that changes nothing it is given: returns ``(output, new tensors)``."""
+
+    def __init__(self, module: nn.Module, effects: Effects) -> None:
+        super().__init__()
+        self.module = module
+        self.effects = effects
+        self.training = module.training
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        fresh: dict[str | int, list[Tensor]] = {}
+        given = Inputs(args, kwargs)
+        for change in self.effects.changes:
+            given = _replaced(given, change, fresh)
+        output = self.module(*given.args, **given.kwargs)
+        return self.effects.split(output, given, fresh)
+
+
+def _replaced(given: Inputs, change: Change, fresh: dict[str | int, list[Tensor]]) -> Inputs:
+    """The argument in containers of its own, its overwritten tensors copied: the call may do with it what it likes."""
+    position = iter(range(len(tensors_in(dict(arguments_of(given))[change.argument]))))
+    held: list[Tensor] = []
+
+    def own(tensor: Tensor) -> Tensor:
+        held.append(tensor.clone() if next(position) in change.written else tensor)
+        return held[-1]
+
+    value = mapped(dict(arguments_of(given))[change.argument], own)
+    fresh[change.argument] = held
+    if isinstance(change.argument, int):
+        args = (*given.args[: change.argument], value, *given.args[change.argument + 1 :])
+        return Inputs(args, given.kwargs)
+    return Inputs(given.args, {**given.kwargs, change.argument: value})
