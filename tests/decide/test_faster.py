@@ -88,3 +88,10 @@ def test_a_criterion_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> 
     assert Criterion(margin=0, process_bias=0).band_x == 1.0
     assert Criterion(confidence=0.99).confidence == 0.99
     assert (BETWEEN_PROCESSES.confidence, WITHIN_PROCESS.band_x) == (0.95, 1.01)
+
+
+def test_a_wide_interval_far_above_doubt_is_faster_and_one_that_may_be_little_is_not() -> None:
+    assert BETWEEN_PROCESSES.faster(Interval(median=900, low=700, high=1100))
+    assert BETWEEN_PROCESSES.slower(Interval(median=1 / 900, low=1 / 1100, high=1 / 700))
+    assert not BETWEEN_PROCESSES.faster(Interval(median=3.0, low=1.5, high=9.0))
+    assert not BETWEEN_PROCESSES.faster(Interval(median=9.0, low=4.0, high=float("inf")))

@@ -30,7 +30,7 @@ CONCLUSIVE_X = 1.5
 
 
 DECISIVE_X = 3.0
-"""A low end above this is faster, however wide the interval: what disturbs one contestant by so much disturbs the
+"""A low end above this is faster (a high end below its inverse slower), however wide the interval: what disturbs one contestant by so much disturbs the
 reference too, which is noticed. (The time of what is a hundred times faster scatters by more than ``CONCLUSIVE_X``.)"""
 
 
@@ -61,7 +61,7 @@ class Criterion(Record):
         """``speedup_x``: the other's time over this one's, above 1 is faster."""
         if 1.0 / self.band_x <= speedup_x.low and speedup_x.high <= self.band_x:
             return Speed.SAME
-        if not conclusive(speedup_x) and not DECISIVE_X < speedup_x.low <= speedup_x.high < math.inf:
+        if not conclusive(speedup_x) and not _decisive(speedup_x):
             return Speed.UNCLEAR
         if speedup_x.low > self.band_x:
             return Speed.FASTER
@@ -83,6 +83,10 @@ BETWEEN_PROCESSES = Criterion()
 """For contestants in processes of their own: 4 %."""
 WITHIN_PROCESS = Criterion(process_bias=0.0)
 """For two things that run in one process: 1 %."""
+
+
+def _decisive(interval: Interval) -> bool:
+    return DECISIVE_X < interval.low <= interval.high < math.inf or 0 < interval.low <= interval.high < 1 / DECISIVE_X
 
 
 def conclusive(interval: Interval) -> bool:

@@ -1,7 +1,7 @@
 """What a call of a module changes besides returning something: caches that it fills, tensors that it overwrites.
 
 An engine gets tensors and returns tensors, and changes nothing. ``togi.subject.pure.Pure`` gives it that form: the
-module with what it changes as further outputs. ``Effects.finish`` makes the change, in the objects that the program holds.
+module with what it changes as further outputs. ``Effects.finish`` makes the change in the program's own objects.
 """
 
 from __future__ import annotations
