@@ -29,9 +29,10 @@ CONCLUSIVE_X = 1.5
 (threads of one of them sharing a core for seconds). Nothing is concluded from such an interval."""
 
 
-DECISIVE_X = 3.0
-"""A low end above this is faster (a high end below its inverse slower), however wide the interval: what disturbs one contestant by so much disturbs the
-reference too, which is noticed. (The time of what is a hundred times faster scatters by more than ``CONCLUSIVE_X``.)"""
+DECISIVE_X = 10.0
+"""A low end above this is faster (a high end below its inverse slower), however wide the interval: threads that wait for
+each other have cost a factor of ten, and the reference's are noticed. What is a hundred times faster takes microseconds,
+and its times scatter by more than ``CONCLUSIVE_X``."""
 
 
 class Speed(StrEnum):
