@@ -30,9 +30,9 @@ CONCLUSIVE_X = 1.5
 
 
 DECISIVE_X = 10.0
-"""A low end above this is faster (a high end below its inverse slower), however wide the interval: threads that wait for
-each other have cost a factor of ten, and the reference's are noticed. What is a hundred times faster takes microseconds,
-and its times scatter by more than ``CONCLUSIVE_X``."""
+"""A low end above this is faster (a high end below its inverse slower), however wide the interval. Threads that wait
+for each other have cost a factor of ten, and the reference's are noticed; what is a hundred times faster takes
+microseconds, and its times scatter by more than ``CONCLUSIVE_X``."""
 
 
 class Speed(StrEnum):
