@@ -245,7 +245,7 @@ def own_path(program: str, folder: Path) -> tuple[Callable[..., Any], Sequence[A
         import torch
         from optimum.intel import openvino  # type: ignore[import-not-found,import-untyped,unused-ignore]
 
-        given = torch.load(folder / "arguments.pt")
+        given = torch.load(folder / "arguments.pt", weights_only=True)
         # in its default mode the cache is in 8 bits and activations are quantized (openvino#25054): another result
         exact = {"EXECUTION_MODE_HINT": "ACCURACY", "INFERENCE_PRECISION_HINT": "f32", "KV_CACHE_PRECISION": "f32"}
         model = getattr(openvino, OPTIMUM[program]).from_pretrained(folder / "model", export=True, ov_config=exact)
@@ -322,7 +322,7 @@ def _difference(name: str, found: list[list[Any]], expected: Path) -> str:
     if name == EAGER:
         torch.save(found, expected)
         return ""
-    pairs = list(zip(found, torch.load(expected), strict=True))
+    pairs = list(zip(found, torch.load(expected, weights_only=True), strict=True))
     if any([t.shape for t in mine] != [t.shape for t in theirs] for mine, theirs in pairs):
         return "other sizes"
     worst, flipped, decisions = 0.0, 0, 0
