@@ -200,9 +200,8 @@ def _work(best: Recipe) -> str:
 
 
 def _of_the_process() -> list[str]:
-    """Settings of a whole process or thread: a part cannot have them for itself."""
-    of_calls = (REFERENCE, "inference_mode")
-    return [one.id for one in all_techniques().values() if one.stage is Stage.RUNTIME and one.id not in of_calls]
+    """Settings of a whole process or thread, and inference mode, whose tensors the Python round a part may not use."""
+    return [one.id for one in all_techniques().values() if one.stage is Stage.RUNTIME and one.id != REFERENCE]
 
 
 def label(part: Part) -> str:
