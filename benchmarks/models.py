@@ -40,7 +40,7 @@ def mobilenetv3_large() -> Subject:
 
 def efficientnet_lite0() -> togi.Subject:
     """Pretrained, on photos: examples/photos.py."""
-    return _example("photos").subject()
+    return example("photos").subject()
 
 
 def convnext_atto() -> Subject:
@@ -108,7 +108,7 @@ def bert_mini() -> Subject:
 
 def minilm() -> togi.Subject:
     """Pretrained, on sentences of several lengths: examples/sentences.py."""
-    return _example("sentences").subject()
+    return example("sentences").subject()
 
 
 def audio_conv() -> Subject:
@@ -206,7 +206,7 @@ def _seed() -> None:
     torch.manual_seed(SEED)
 
 
-def _example(name: str) -> ModuleType:
+def example(name: str) -> ModuleType:
     """A file of the examples, under a name of its own."""
     full = f"togi_examples_{name}"
     if full not in sys.modules:

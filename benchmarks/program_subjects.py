@@ -17,6 +17,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+from models import Tagger, example
 from torch import Tensor, nn
 
 import togi
@@ -361,20 +362,6 @@ def missing(name: str) -> list[str]:
     return [package for package in PACKAGES.get(name, ()) if importlib.util.find_spec(package) is None]
 
 
-class Tagger(nn.Module):
-    """(batch, words) int64 -> (batch, words, tags) logits."""
-
-    def __init__(self, vocabulary: int = 20_000, width: int = 128, hidden: int = 192, tags: int = 17) -> None:
-        super().__init__()
-        self.embedding = nn.Embedding(vocabulary, width)
-        self.lstm = nn.LSTM(width, hidden, num_layers=2, batch_first=True, bidirectional=True, dropout=0.1)
-        self.head = nn.Linear(2 * hidden, tags)
-
-    def forward(self, words: Tensor) -> Tensor:
-        states, _ = self.lstm(self.embedding(words))
-        return self.head(states)
-
-
 class UserTower(nn.Module):
     """A user's history, as one list of items and where each user's begins, and profile -> (users, width)."""
 
@@ -496,15 +483,7 @@ def _seed() -> None:
 
 
 _SENTENCES = (
-    "The cat sleeps on the sofa.",
-    "A kitten is napping on the couch in the living room.",
-    "Measure twice, cut once.",
-    "Before you change anything, find out by careful measurement where the time really goes.",
-    "The blade was honed until it could split a hair, and then it was honed a little more.",
-    "A knife must be sharpened patiently on a wet stone, first with a coarse grain and then with finer and finer "
-    "ones, before it cuts paper without tearing it.",
-    "Rain is expected in the mountains tomorrow.",
-    "The weather forecast for the Alps says that showers will arrive during the night and last until the next evening.",
+    *example("sentences").SENTENCES,
     "How do I reset my password?",
     "I forgot what I log in with, and the link that was sent to me does not work any more.",
     "Trains to the coast leave every hour from the second platform.",

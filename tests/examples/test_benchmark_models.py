@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from togi.subject.behaviour import tensors
+from togi.subject.structure import tensors_in
 from togi.worker.locate import locate
 
 FILE = Path(__file__).parents[2] / "benchmarks" / "models.py"
@@ -35,6 +35,6 @@ def test_subject_runs(name):
     subject = locate(f"{FILE}:{name}")
     sample = subject.inputs[0]
     with torch.no_grad():
-        found = tensors(subject.module(*sample.args, **sample.kwargs))
+        found = tensors_in(subject.module(*sample.args, **sample.kwargs))
     assert not subject.module.training
     assert all(bool(tensor.isfinite().all()) and float(tensor.std()) > 0 for tensor in found)

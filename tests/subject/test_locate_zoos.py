@@ -7,8 +7,8 @@ from torch import nn
 
 from togi.core.errors import SubjectError, UnknownNameError
 from togi.subject import catalogue
-from togi.subject.behaviour import tensors
 from togi.subject.made_inputs import vary_constants
+from togi.subject.structure import tensors_in
 from togi.worker.locate import locate
 
 BERT = "num_hidden_layers=1&hidden_size=32&num_attention_heads=2&intermediate_size=32&vocab_size=100"
@@ -48,7 +48,7 @@ def test_timm_weights_are_seeded_and_can_come_from_a_file(tmp_path):
     ],
 )
 def test_torchvision_kinds(spec, shapes):
-    assert [tuple(t.shape) for t in tensors(run(locate(spec)))] == shapes
+    assert [tuple(t.shape) for t in tensors_in(run(locate(spec)))] == shapes
 
 
 def test_torchvision_detection_takes_a_list_of_pictures():

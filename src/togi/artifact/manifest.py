@@ -55,6 +55,15 @@ class Link(Record):
     threads: int | None = None
 
 
+class Saved(Record):
+    """What a recipe that is running has written."""
+
+    links: tuple[Link, ...] = ()
+    notes: tuple[str, ...] = ()
+    unsaveable: str = ""
+    """Why it has no file form; empty where it has one."""
+
+
 class Manifest(Record):
     """The whole of ``manifest.json``."""
 

@@ -50,7 +50,7 @@ class Switch:
             try:
                 tensors = signature.checked(args, kwargs)
             except (TypeError, ValueError) as error:
-                reason = str(error)
+                self.last_reason = str(error)
                 continue
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
                 return self._fall_back("gradients are wanted", args, kwargs)
@@ -59,7 +59,7 @@ class Switch:
             self.engine_calls += 1
             result = form.optimized.call_with(tensors, args, kwargs)
             return form.entry.effects.finish(result, args, kwargs) if form.entry.effects.changes else result
-        return self._fall_back(reason, args, kwargs)
+        return self._fall_back(self.last_reason, args, kwargs)
 
     def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
         self.original_calls += 1

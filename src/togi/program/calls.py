@@ -23,6 +23,9 @@ from togi.subject.structure import Structure
 _MOST_CALLS = 500_000
 _SIZES_KEPT = 6
 
+InsteadOfCall = Callable[[nn.Module, Any, Any, Callable[..., Any]], Any]
+"""``(module, args, kwargs, run)``: what is done instead of a call; ``run`` makes it."""
+
 
 @final
 @dataclass
@@ -58,11 +61,7 @@ def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> ProgramTree:
             at.pop()
 
     for sample in samples:
-        given = sample.clone()
-        began = time.perf_counter()
-        with watched(call, outermost=program):
-            program(*given.args, **given.kwargs)
-        counted[0].seconds += time.perf_counter() - began
+        counted[0].seconds += _run(program, sample, call)
         counted[0].calls += 1
     return ProgramTree(
         calls=tuple(
@@ -78,10 +77,17 @@ def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> ProgramTree:
     )
 
 
+def _run(program: nn.Module, sample: Inputs, call: InsteadOfCall) -> float:
+    """Seconds that it took."""
+    given = sample.clone()
+    began = time.perf_counter()
+    with watched(call, outermost=program):
+        program(*given.args, **given.kwargs)
+    return time.perf_counter() - began
+
+
 @contextmanager
-def watched(
-    call: Callable[[nn.Module, Any, Any, Callable[..., Any]], Any], *, outermost: nn.Module | None = None
-) -> Iterator[None]:
+def watched(call: InsteadOfCall, *, outermost: nn.Module | None = None) -> Iterator[None]:
     """``call(module, args, kwargs, run)`` instead of every call of a module that this thread makes; ``run`` goes on.
 
     The call of ``nn.Module`` itself is replaced, so that modules are seen wherever they come from, scripted ones too.
@@ -161,9 +167,7 @@ def record_inputs(
         return output
 
     for sample in samples:
-        given = sample.clone()
-        with watched(call, outermost=program):
-            program(*given.args, **given.kwargs)
+        _run(program, sample, call)
     return found
 
 

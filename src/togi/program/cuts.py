@@ -6,6 +6,7 @@ are alike (the layers of a decoder) are tried once and become one part with copi
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -44,6 +45,8 @@ class _Use:
     module: nn.Module
     share: float
     places: tuple[int, ...]
+    architecture: object
+    """Equal for modules of the same classes, options and shapes of weights, whatever their values."""
 
 
 def find_cuts(subject: Subject, request: CutRequest) -> Cuts:
@@ -84,15 +87,12 @@ class _Cutting:
             else:
                 queue += self.tree.children(place)
         uses = [
-            _Use(path, self.modules[path], sum(map(self.tree.share, found)), tuple(found))
+            _Use(path, module, sum(map(self.tree.share, found)), tuple(found), _architecture(module))
             for path, found in by_path.items()
+            for module in [self.modules[path]]
         ]
-        return [use for use in uses if use.share >= self._least(use, uses)]
-
-    def _least(self, use: _Use, uses: Sequence[_Use]) -> float:
-        """Blocks that are alike matter together."""
-        alike = sum(1 for other in uses if _architecture(other.module) == _architecture(use.module))
-        return LEAST_SHARE / alike
+        alike = Counter(use.architecture for use in uses)  # they matter together
+        return [use for use in uses if use.share >= LEAST_SHARE / alike[use.architecture]]
 
     def _record(self, uses: Sequence[_Use]) -> dict[str, Recorded]:
         with torch.no_grad():
@@ -102,6 +102,7 @@ class _Cutting:
         """Parts of modules that are alike; the places to enter where they cannot be captured."""
         first, share = group[0], sum(use.share for use in group)
         seen = recorded[first.path]
+        weights: dict[str, str] = {}
         reasons: list[str] = []
         covered = 0.0
         for number, (form, by_sizes) in enumerate(seen.forms.items()):
@@ -114,6 +115,7 @@ class _Cutting:
                 reasons.append(found)
                 continue
             covered += seen.share(form)
+            weights = weights or {use.path: weights_hash(use.module) for use in group}
             name = f"part-{len(self.parts)}"
             write_inputs(Path(self.request.folder) / name, given)
             self.parts.append(
@@ -126,7 +128,7 @@ class _Cutting:
                     share=share * seen.share(form),
                     inputs=name,
                     effects=found,
-                    weights={use.path: weights_hash(use.module) for use in group},
+                    weights=weights,
                 )
             )
         if reasons or not seen.forms:
@@ -157,13 +159,12 @@ def _alike(uses: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[list[
     groups: dict[object, list[_Use]] = {}
     for use in uses:
         forms = tuple(recorded[use.path].forms)
-        key = (_architecture(use.module), tuple(form for parts in forms for form in map(str, parts)))
+        key = (use.architecture, tuple(form for parts in forms for form in map(str, parts)))
         groups.setdefault(key, []).append(use)
     return list(groups.values())
 
 
-def _architecture(module: nn.Module) -> tuple[object, ...]:
-    """Alike: the same classes, options and shapes of weights, whatever their values."""
+def _architecture(module: nn.Module) -> object:
     shapes = tuple((name, tuple(p.shape), p.dtype) for name, p in module.named_parameters())
     return (repr(module), shapes)
 

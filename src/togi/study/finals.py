@@ -75,13 +75,12 @@ class Finals:
             candidate, folder = chosen.trial.recipe, self._folder(chosen.trial.recipe)
             try:
                 running = self.runner.warm(candidate)
-                links = "it could not be built again" if running is None else self._links(running, folder)
+                if running is None:
+                    self._set_aside(candidate, "it could not be built again")
+                elif self._saved(running, folder, chosen.trial) is not None:
+                    return Decision(chosen, folder, ())
             except TrialEnded as ended:
-                links = str(ended)
-            if not isinstance(links, str):
-                self._manifest(folder, candidate, chosen.trial, links)
-                return Decision(chosen, folder, ())
-            self._set_aside(candidate, links)
+                self._set_aside(candidate, f"it could not be saved: {ended}")
         return Decision(chosen, None, ())
 
     def _folder(self, candidate: Recipe) -> Path:
@@ -159,12 +158,9 @@ class Finals:
             trial = runner.last(candidate)
             if running is None or trial is None:
                 self._set_aside(candidate, "it could not be built again")
-            elif isinstance(links := self._links(running, folder), str):
-                self._set_aside(candidate, f"it has no file form here: {links}")
-            else:
-                self._manifest(folder, candidate, trial, links)
+            elif (links := self._saved(running, folder, trial)) is not None:
                 proof = self._prove(folder, candidate, trial)
-                self._manifest(folder, candidate, proof, links)
+                self._manifest(folder, proof, links)
                 runner.log.append(proof)
                 self._proven[candidate] = folder
                 self._compare(candidate, trial, proof)
@@ -193,25 +189,27 @@ class Finals:
                 f"not faster beyond doubt ({_between(found)})."
             )
 
-    def _links(self, running: RunningTrial, folder: Path) -> tuple[Link, ...] | str:
-        """The files of each engine, or why there are none."""
-        answer = running.save(folder)
-        if "unsaveable" in answer:
-            return str(answer["unsaveable"])
-        self.runner.notes += answer["notes"]
-        return tuple(Link.model_validate(link) for link in answer["links"])
+    def _saved(self, running: RunningTrial, folder: Path, trial: Trial) -> tuple[Link, ...] | None:
+        """Write the files of each engine, and the manifest. None where there are none: the recipe is set aside."""
+        saved = running.save(folder)
+        if saved.unsaveable:
+            self._set_aside(running.recipe, f"it has no file form here: {saved.unsaveable}")
+            return None
+        self.runner.notes += saved.notes
+        self._manifest(folder, trial, saved.links)
+        return saved.links
 
-    def _manifest(self, folder: Path, candidate: Recipe, proof: Trial, links: tuple[Link, ...]) -> None:
+    def _manifest(self, folder: Path, proof: Trial, links: tuple[Link, ...]) -> None:
         runner = self.runner
         write_manifest(
             folder,
             subject=runner.subject,
-            recipe=candidate,
+            recipe=proof.recipe,
             signature=runner.signature,
             facts=runner.facts,
             proof=proof,
             chain=links,
-            environment=environment_of(candidate, runner.facts),
+            environment=environment_of(proof.recipe, runner.facts),
         )
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial) -> Trial:

@@ -139,11 +139,11 @@ class PartsTuner:
                     return None
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                answer = running.save(folder)
+                saved = running.save(folder)
                 proof = Trial(recipe=study.best, outcome=Outcome.OK, error=running.error)
         except TrialEnded:
             return None
-        if "links" not in answer:
+        if saved.unsaveable:
             return None
         write_manifest(
             folder,
@@ -152,7 +152,7 @@ class PartsTuner:
             signature=signature,
             facts=facts,
             proof=proof,
-            chain=tuple(Link.model_validate(link) for link in answer["links"]),
+            chain=saved.links,
             environment={},
         )
         return folder

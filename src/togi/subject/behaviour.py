@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.subject.inputs import Inputs
-from togi.subject.structure import Structure
+from togi.subject.structure import tensors_in
 
 
 @final
@@ -39,22 +39,22 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
     buffers = SavedBuffers(module)
     first = _call(module, sample, seed)
     changed = buffers.changed()
-    kept = [tensor.detach().clone() for tensor in tensors(first.output)]
+    kept = [tensor.detach().clone() for tensor in tensors_in(first.output)]
     second = _call(module, sample, seed)
-    repeatable = same(kept, tensors(second.output))
-    overwritten = not same(kept, tensors(first.output))
+    repeatable = same(kept, tensors_in(second.output))
+    overwritten = not same(kept, tensors_in(first.output))
     buffers.restore()
     third = _call(module, sample, seed)
-    seeded = same(kept, tensors(third.output))
+    seeded = same(kept, tensors_in(third.output))
     buffers.restore()
-    differs = not same(kept, tensors(_call(module, sample, seed + 1).output))
+    differs = not same(kept, tensors_in(_call(module, sample, seed + 1).output))
     buffers.restore()
     return Behaviour(
         random=seeded and differs,
         repeatable=repeatable,
         buffers_change=bool(changed),
-        all_zero=_all_zero([t for output in outputs for t in tensors(output)]),
-        non_finite=any(not bool(t.isfinite().all()) for o in outputs for t in tensors(o) if _is_numeric(t)),
+        all_zero=_all_zero([t for output in outputs for t in tensors_in(output)]),
+        non_finite=any(not bool(t.isfinite().all()) for o in outputs for t in tensors_in(o) if _is_numeric(t)),
         notes=(
             *_input_notes(first),
             *_alias_notes(module, first, second),
@@ -121,16 +121,6 @@ def seed_all(seed: int) -> None:
         numpy.random.seed(seed % 2**32)
 
 
-def tensors(value: Any) -> list[Tensor]:
-    """Every tensor in an output, in order."""
-    structure = Structure.of(value)
-    return [item for _, leaf, item in structure.walk(value) if leaf.kind == "tensor"]
-
-
-def _given(inputs: Inputs) -> list[Tensor]:
-    return [tensor for value in (*inputs.args, *inputs.kwargs.values()) for tensor in tensors(value)]
-
-
 def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:
     """The same shapes, dtypes and bits, so that NaN agrees with NaN. Sparse and quantized tensors: shapes only."""
     if len(first) != len(second):
@@ -163,20 +153,20 @@ def _is_numeric(tensor: Tensor) -> bool:
 
 
 def _input_notes(observed: _Observed) -> Iterator[str]:
-    given = _given(observed.before)
-    if not same(given, _given(observed.after)):
+    given = observed.before.tensors()
+    if not same(given, observed.after.tensors()):
         yield "The forward pass changes its inputs in place: callers that use them afterwards see the change."
     if any(tensor.requires_grad for tensor in given):
         yield "An input requires gradients; trials run without them."
 
 
 def _alias_notes(module: nn.Module, first: _Observed, second: _Observed) -> Iterator[str]:
-    outputs = _storages(tensors(first.output))
-    if outputs & _storages(_given(first.after)):
+    outputs = _storages(tensors_in(first.output))
+    if outputs & _storages(first.after.tensors()):
         yield "An output shares memory with an input."
     if outputs & _storages([*module.parameters(), *module.buffers()]):
         yield "An output shares memory with a parameter or a buffer of the module."
-    elif outputs & _storages(tensors(second.output)):
+    elif outputs & _storages(tensors_in(second.output)):
         yield "Outputs of two calls share memory."
 
 

@@ -61,17 +61,14 @@ class Effects(Record):
         """Make the changes of a pure result in the arguments given; the output as the module itself returns it."""
         output, new = result
         rest = iter(new)
-        arguments = dict(arguments_of(Inputs(tuple(args), kwargs)))
-        import torch
-
         back: dict[Any, Any] = {}
         for change in self.changes:
-            given = arguments[change.argument]
+            given = args[change.argument] if isinstance(change.argument, int) else kwargs[change.argument]
             tensors = tensors_in(given)
             after = [next(rest) if kept is None else tensors[kept] for kept in change.kept]
             for index in change.written:
                 tensors[index].copy_(next(rest))
-            if not isinstance(given, torch.Tensor):
+            if change.after.kind != "tensor":
                 assign(given, change.after.build(iter(after)))
             back[_GIVEN.format(change.argument)] = given
         return substituted(output, back, by_value=True)
@@ -83,7 +80,7 @@ class _Seen:
 
     def __init__(self, value: Any) -> None:
         self.structure = Structure.of(value)
-        self.tensors = [] if self.structure.kind == "opaque" else tensors_in(value)
+        self.tensors = tensors_in(value)
         self.values = [tensor.detach().clone() for tensor in self.tensors]
 
     def change(self, key: str | int, value: Any) -> Change | None:
@@ -91,10 +88,9 @@ class _Seen:
         if self.structure.kind == "opaque":
             return None
         after = Structure.of(value)
-        tensors = [] if after.kind == "opaque" else tensors_in(value)
         places = {id(tensor): index for index, tensor in enumerate(self.tensors)}
         written = tuple(i for i, tensor in enumerate(self.tensors) if not _same(tensor, self.values[i]))
-        kept = tuple(places.get(id(tensor)) for tensor in tensors)
+        kept = tuple(places.get(id(tensor)) for tensor in tensors_in(value))
         if after == self.structure and not written and kept == tuple(range(len(self.tensors))):
             return None
         return Change(argument=key, after=after, kept=kept, written=written)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
-from togi.subject.structure import mapped
+from togi.subject.structure import mapped, tensors_in
 
 if TYPE_CHECKING:
     import torch
@@ -55,14 +55,7 @@ class Inputs:
 
     def tensors(self) -> list[torch.Tensor]:
         """Every tensor, however deeply nested, in order."""
-        found: list[torch.Tensor] = []
-
-        def see(tensor: torch.Tensor) -> torch.Tensor:
-            found.append(tensor)
-            return tensor
-
-        self.map(see)
-        return found
+        return tensors_in((self.args, dict(self.kwargs)))
 
     def clone(self) -> Inputs:
         """Fresh tensors with the same values and strides (an overlapping view becomes contiguous)."""

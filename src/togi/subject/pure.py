@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from togi.subject.effects import Change, Effects, arguments_of
 from togi.subject.inputs import Inputs
-from togi.subject.structure import mapped, tensors_in
+from togi.subject.structure import mapped
 
 
 @final
@@ -32,11 +32,10 @@ class Pure(nn.Module):
 
 def _replaced(given: Inputs, change: Change, fresh: dict[str | int, list[Tensor]]) -> Inputs:
     """The argument in containers of its own, its overwritten tensors copied: the call may do with it what it likes."""
-    position = iter(range(len(tensors_in(dict(arguments_of(given))[change.argument]))))
     held: list[Tensor] = []
 
     def own(tensor: Tensor) -> Tensor:
-        held.append(tensor.clone() if next(position) in change.written else tensor)
+        held.append(tensor.clone() if len(held) in change.written else tensor)
         return held[-1]
 
     value = mapped(dict(arguments_of(given))[change.argument], own)

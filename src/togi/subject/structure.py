@@ -30,6 +30,8 @@ Container = Literal["tuple", "namedtuple", "list", "dict", "mapping", "dataclass
 Kind = Leaf | Container
 _LEAVES = frozenset(get_args(Leaf))
 _NAMED = ("namedtuple", "mapping", "dataclass", "object")
+_WHOLE = ("object", "pytree")
+"""Taken apart only where nothing in them is opaque."""
 
 
 class Structure(Record):
@@ -71,7 +73,7 @@ class Structure(Record):
             return opaque
         inner = (*around, id(value))
         children = tuple(cls._of(child, inner) for child in items.children)
-        if items.kind in ("object", "pytree") and any(leaf.kind == "opaque" for c in children for leaf in c.leaves()):
+        if items.kind in _WHOLE and any(leaf.kind == "opaque" for c in children for leaf in c.leaves()):
             return opaque
         name = _name(type(value)) if items.kind in _NAMED else ""
         return cls(kind=items.kind, keys=items.keys, children=children, type=name, value=items.context)
@@ -232,23 +234,52 @@ def _built(items: _Items, cls: Any) -> Any:
     return cls(**named)
 
 
-def _opened(value: Any) -> _Items | None:
-    """The parts of a container that can be put together again from others."""
-    items = _items(value)
-    whole = items is not None and (items.kind not in ("object", "pytree") or Structure.of(value).kind != "opaque")
-    return items if whole else None
-
-
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     """A nested value with every tensor replaced by ``change(tensor)``: new containers, the same opaque values."""
     import torch
 
-    if isinstance(value, torch.Tensor):
-        return change(value)
+    return _changed(value, lambda part: change(part) if isinstance(part, torch.Tensor) else _ENTER, new=True)
+
+
+def with_floats_as_tensors(value: Any) -> Any:
+    """A nested value whose Python floats are tensors: numbers that were computed, to be compared as such."""
+    import torch
+
+    def change(part: Any) -> Any:
+        if isinstance(part, float):
+            return torch.tensor(part, dtype=torch.float64)
+        return part if isinstance(part, torch.Tensor | str) else _ENTER
+
+    return _changed(value, change)
+
+
+def substituted(value: Any, table: Mapping[Any, Any], *, by_value: bool = False) -> Any:
+    """A nested value with what ``table`` names replaced: by identity (``id(part)``), or by value (strings)."""
+
+    def change(part: Any) -> Any:
+        key = (part if isinstance(part, str) else None) if by_value else id(part)
+        return table.get(key, _ENTER)
+
+    return _changed(value, change)
+
+
+_ENTER = object()
+
+
+def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False) -> Any:
+    """A nested value with every part that ``change`` does not answer with ``_ENTER`` replaced by its answer.
+
+    A container in which nothing changed stays the same object, unless ``new`` ones are wanted.
+    """
+    found = change(value)
+    if found is not _ENTER:
+        return found
     items = _opened(value)
     if items is None:
         return value
-    children = [mapped(child, change) for child in items.children]
+    children = [_changed(child, change, new=new) for child in items.children]
+    if not new and all(changed is child for changed, child in zip(children, items.children, strict=True)):
+        return value
     if isinstance(value, list | tuple) and items.kind != "namedtuple":
         return type(value)(children)
     if items.kind == "dataclass":
@@ -256,48 +287,39 @@ def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
     return _built(items._replace(children=children), type(value))
 
 
-def with_floats_as_tensors(value: Any) -> Any:
-    """A nested value whose Python floats are tensors: numbers that were computed, to be compared as such."""
-    import torch
-
-    if isinstance(value, float):
-        return torch.tensor(value, dtype=torch.float64)
-    items = None if isinstance(value, torch.Tensor | str) else _opened(value)
-    if items is None:
-        return value
-    children = [with_floats_as_tensors(child) for child in items.children]
-    if all(new is old for new, old in zip(children, items.children, strict=True)):
-        return value
-    return _built(items._replace(children=children), type(value))
+def _opened(value: Any) -> _Items | None:
+    """The parts of a container that can be put together again from others."""
+    items = _items(value)
+    whole = items is not None and (items.kind not in _WHOLE or Structure.of(value).kind != "opaque")
+    return items if whole else None
 
 
 def tensors_in(value: Any) -> list[Tensor]:
-    """The tensors of a nested value that can be taken apart, in the order of ``walk``."""
-    import torch
-
+    """The tensors of a nested value, in the order of ``walk``; none of what is opaque."""
     found: list[Tensor] = []
-    stack = [value]
-    while stack:
-        each = stack.pop()
-        if isinstance(each, torch.Tensor):
-            found.append(each)
-        elif not isinstance(each, CONSTANTS) and (items := _items(each)) is not None:
-            stack += reversed(items.children)
+    _collect(value, found, ())
     return found
 
 
-def substituted(value: Any, table: Mapping[Any, Any], *, by_value: bool = False) -> Any:
-    """A nested value with what ``table`` names replaced: by identity (``id(part)``), or by value (strings)."""
-    key = (value if isinstance(value, str) else None) if by_value else id(value)
-    if key in table:
-        return table[key]
-    items = _opened(value)
+def _collect(value: Any, found: list[Tensor], around: tuple[int, ...]) -> bool:
+    """Add the tensors of a value. Whether all of it can be taken apart."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        found.append(value)
+        return True
+    if isinstance(value, (*CONSTANTS, enum.Enum, torch.dtype, torch.device, type)):
+        return True
+    items = None if id(value) in around else _items(value)
     if items is None:
-        return value
-    children = [substituted(child, table, by_value=by_value) for child in items.children]
-    if all(new is old for new, old in zip(children, items.children, strict=True)):
-        return value
-    return _built(items._replace(children=children), type(value))
+        return False
+    before = len(found)
+    whole = True
+    for child in items.children:
+        whole &= _collect(child, found, (*around, id(value)))
+    if not whole and items.kind in _WHOLE:
+        del found[before:]
+    return whole
 
 
 def assign(value: Any, other: Any) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 from togi.artifact.links import write_links
-from togi.artifact.manifest import MANIFEST, read_manifest
+from togi.artifact.manifest import MANIFEST, Saved, read_manifest
 from togi.core.errors import NotSaveable, Refused
 from togi.core.records import Facts, Footprint, Record
 from togi.graph.candidate import Candidate
@@ -201,7 +201,7 @@ class _Worker:
             self.channel.send({"footprint": self._footprint().model_dump(mode="json")})
         elif "save" in message:
             self.enter("save")
-            self.channel.send({"saved": self._save(Path(message["save"]))})
+            self.channel.send({"saved": self._save(Path(message["save"])).model_dump(mode="json")})
 
     def _footprint(self) -> Footprint:
         program = self.candidate.program if self.candidate else None
@@ -215,7 +215,7 @@ class _Worker:
             exact=self.candidate is not None and (program is None or program.allocates_with_torch),
         )
 
-    def _save(self, folder: Path) -> Message:
+    def _save(self, folder: Path) -> Saved:
         """Write the artifact's runnable files. A program without a file form is an answer, not a failure."""
         if self.job.artifact is not None:
             return _copied(Path(self.job.artifact), folder)
@@ -226,15 +226,15 @@ class _Worker:
         try:
             links, notes = write_links(self.candidate, start, self.job.recipe, folder)
         except (NotSaveable, Refused) as error:
-            return {"unsaveable": str(error)}
-        return {"links": [link.model_dump(mode="json") for link in links], "notes": list(notes)}
+            return Saved(unsaveable=str(error))
+        return Saved(links=links, notes=notes)
 
 
-def _copied(artifact: Path, folder: Path) -> Message:
+def _copied(artifact: Path, folder: Path) -> Saved:
     """What was loaded is saved as it is."""
     shutil.copytree(artifact, folder, dirs_exist_ok=True)
     (folder / MANIFEST).unlink()
-    return {"links": [link.model_dump(mode="json") for link in read_manifest(artifact).chain], "notes": []}
+    return Saved(links=read_manifest(artifact).chain)
 
 
 def part_of(subject: Subject, part: PartRef, device: str) -> Subject:

@@ -10,6 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from togi.artifact.manifest import Saved
 from togi.core.records import ErrorReport, Footprint, Outcome, Recipe, Trial
 from togi.measure.turn import Turn, Warmup, choose_passes
 from togi.worker.launch import Child, Died, TooMuchMemory, TrialServer
@@ -126,10 +127,9 @@ class RunningTrial:
         self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
         return Footprint.model_validate(self._ask({"footprint": {}}, "footprint"))
 
-    def save(self, folder: Path) -> Message:
-        """What the child answered: the engine's links, or the reason why it has no file form."""
+    def save(self, folder: Path) -> Saved:
         self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
-        return dict(self._ask({"save": str(folder)}, "saved"))
+        return Saved.model_validate(self._ask({"save": str(folder)}, "saved"))
 
     def close(self) -> None:
         self._leave_phase()

@@ -22,8 +22,9 @@ from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from togi.lint.module.forward_pass import Call, ForwardPass, FunctionCall, Line, Value
-from togi.subject.behaviour import seed_all, tensors
+from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
+from togi.subject.structure import tensors_in
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver
 from togi.torch_internals.modules import ModuleTracker
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of, written_arguments
@@ -56,7 +57,7 @@ def observe(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
         calls=tuple(watched.calls),
         functions=tuple(functions.calls),
         runs=dict(tracker.runs),
-        outputs=frozenset(watched.number(tensor) for tensor in tensors(output)),
+        outputs=frozenset(watched.number(tensor) for tensor in tensors_in(output)),
     )
 
 
