@@ -119,11 +119,9 @@ def torch_allocator_peak_bytes(run: Callable[[], None]) -> int | None:
     None where the profiler does not report memory (its events have no public form, so their shape is checked), or where
     ``run`` used no memory of torch's: an engine with an allocator of its own.
     """
-    from torch.profiler import ProfilerActivity, profile
+    from togi.torch_internals.profiler import DeviceType, memory_profile
 
-    from togi.torch_internals.profiler import DeviceType, quiet_profiler
-
-    with quiet_profiler(), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+    with memory_profile() as profiler:
         run()
     results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
     if results is None:

@@ -248,14 +248,28 @@ def _simplify(graph: fx.Graph) -> None:
                 node.replace_all_uses_with(source)
             else:
                 node.update_arg(0, source)
-        elif node.target is aten.copy.default and _shape(node.args[1]) == _shape(node):
-            with graph.inserting_before(node):
-                cast = graph.call_function(aten._to_copy.default, (node.args[1],), {"dtype": node.meta["val"].dtype})
-            cast.meta["val"] = node.meta["val"]
-            node.replace_all_uses_with(cast)
+        elif node.target is aten.copy.default:
+            node.replace_all_uses_with(_copied(graph, node))
         elif node.target is aten.slice.Tensor and _shape(node) == _shape(node.args[0]):
             node.replace_all_uses_with(node.args[0])
     graph.eliminate_dead_code()
+
+
+def _copied(graph: fx.Graph, node: fx.Node) -> fx.Node:
+    """``aten.copy``, which has no derivative, in other words: a cast, and a product with ones where it broadcasts
+    (torch before 2.12 copies the zero in ``x[:, 3] = 0``)."""
+    value = node.meta["val"]
+    target: Any = node.args[0]
+    source: Any = node.args[1]
+    with graph.inserting_before(node):
+        cast = graph.call_function(aten._to_copy.default, (source,), {"dtype": value.dtype})
+        cast.meta["val"] = source.meta["val"].to(value.dtype)
+        if _shape(source) == _shape(node):
+            return cast
+        ones = graph.call_function(aten.full_like.default, (target, 1), {"pin_memory": False})
+        whole = graph.call_function(aten.mul.Tensor, (ones, cast))
+    ones.meta["val"] = whole.meta["val"] = value
+    return whole
 
 
 def _shape(node: fx.Node) -> list[Any]:

@@ -19,7 +19,7 @@ from unittest.mock import patch
 from torch import nn
 from torch.jit._trace import TracerWarning
 
-from togi.torch_internals.modules import forget_compiled_call
+from togi.torch_internals.modules import compile_calls, forget_compiled_call
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -90,7 +90,7 @@ def compile_without_kernels(
 
     allocations = torch._C._dynamo.guards
     _forget_compiled_code()
-    module.compile()
+    compile_calls(module)
     try:
         with ExitStack() as stack:
             for owner, name, stand_in in (

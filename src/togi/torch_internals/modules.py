@@ -30,6 +30,7 @@ from togi.torch_internals.autograd import current_node, next_sequence_number, se
 
 __all__ = [
     "BatchNorm",
+    "compile_calls",
     "compiled_original",
     "convert_tensors",
     "forget_compiled_call",
@@ -64,8 +65,17 @@ def compiled_original(module: nn.Module) -> Any:
     return getattr(module, "_orig_mod", None)
 
 
+def compile_calls(module: nn.Module) -> None:
+    """``module.compile()``, which before torch 2.12 makes no graph of torch's own containers (``nn.Sequential``)."""
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
+
+    module._compiled_call_impl = torch.compile(call)
+
+
 def forget_compiled_call(module: nn.Module) -> None:
-    """Undo ``module.compile()``: calls run the plain ``forward`` again."""
+    """Undo ``compile_calls``: calls run the plain ``forward`` again."""
     module._compiled_call_impl = None
 
 

@@ -16,16 +16,25 @@ from torch._C._autograd import DeviceType
 from torch._C._autograd import _profiler_enabled as profiler_records
 from torch._C._profiler import _EventType as EventType
 from torch._C._profiler import _RecordFunctionFast as FastMark  # the cheap form of torch.profiler.record_function
+from torch.profiler import ProfilerActivity, profile
 
-__all__ = ["DeviceType", "EventType", "FastMark", "profiler_is_on", "profiler_records", "quiet_profiler"]
+__all__ = ["DeviceType", "EventType", "FastMark", "memory_profile", "profiler_is_on", "profiler_records"]
 
 _LEVEL = "KINETO_LOG_LEVEL"
 
 
 @contextmanager
-def quiet_profiler() -> Iterator[None]:
-    """Round whatever starts a profiler: its library, Kineto, writes to stderr then (that it finds no GPU), at a level
-    that it reads from the environment at its first use. A level that the user set stays."""
+def memory_profile(device: str = "cpu") -> Iterator[profile]:
+    """A profile with every allocation on the CPU and on ``device``, which writes nothing to the terminal."""
+    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.startswith("cuda") else [])
+    with _quiet(), profile(activities=activities, profile_memory=True, acc_events=True) as running:
+        yield running  # acc_events: without it torch before 2.12 warns of what concerns schedules alone
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """The profiler's library, Kineto, writes to stderr when it starts (that it finds no GPU), at a level that it reads
+    from the environment at its first use. A level that the user set stays."""
     if _LEVEL in os.environ:
         yield
         return

@@ -67,11 +67,13 @@ def test_the_successor_is_there(entry: Deprecated) -> None:
 
 
 @pytest.mark.parametrize("entry", [one for one in DEPRECATED.values() if one.removed], ids=lambda entry: entry.name)
-def test_what_is_removed_raises(entry: Deprecated) -> None:
+def test_what_is_removed_raises_or_says_that_it_will_be(entry: Deprecated) -> None:
     function = resolved(entry.name)
     arguments = (MATRIX, MATRIX) if entry.name.endswith(("solve", "lstsq")) else (MATRIX,)
-    with pytest.raises(RuntimeError, match="removed"):
-        function(*arguments)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with pytest.raises((RuntimeError, UserWarning), match="removed"):
+            function(*arguments)
 
 
 @pytest.mark.parametrize("name", CALLS)

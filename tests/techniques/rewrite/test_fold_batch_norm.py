@@ -232,7 +232,7 @@ def test_weights_that_would_overflow_stay_as_they_are():
     module = nn.Sequential(nn.Conv2d(1, 1, 1), nn.BatchNorm2d(1)).eval()
     module[0].weight.data.fill_(1e30)
     module[1].running_var.fill_(1e-30)
-    module[1].eps = 0.0
+    module[1].eps = 1e-38
     with pytest.raises(Refused):
         fold(module, torch.zeros(1, 1, 2, 2))
 

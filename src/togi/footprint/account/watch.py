@@ -21,7 +21,6 @@ from typing import Any, NamedTuple, Self, final
 import torch
 from torch import Tensor, nn
 from torch.optim.optimizer import register_optimizer_step_post_hook
-from torch.profiler import ProfilerActivity, profile
 
 from togi.core.errors import TogiError
 from togi.core.proven import Proven
@@ -30,7 +29,7 @@ from togi.footprint.account.record import Category
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import current_node
 from togi.torch_internals.modules import BACKWARD, ModuleTracker, users_frames
-from togi.torch_internals.profiler import quiet_profiler
+from togi.torch_internals.profiler import memory_profile
 from togi.torch_internals.tensors import tensors_of
 
 PROVEN = Proven(part="togi memory: the account of a run", cpu="2026-11-21", cuda=None)
@@ -100,9 +99,7 @@ class Watch:
             self.add_existing(tensors_of(state), Category.OPTIMIZER, owner.get(parameter, ""))
 
     def __enter__(self) -> Self:
-        activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if self.device == "cuda" else [])
-        self._stack.enter_context(quiet_profiler())
-        self._profiler = self._stack.enter_context(profile(activities=activities, profile_memory=True))
+        self._profiler = self._stack.enter_context(memory_profile(self.device))
         self._stack.enter_context(self.modules.following())
         self._stack.callback(register_optimizer_step_post_hook(self._stepped).remove)
         self._started = time.perf_counter()

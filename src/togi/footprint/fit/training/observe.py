@@ -20,7 +20,6 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
-from torch.profiler import ProfilerActivity, profile
 
 from togi.footprint.account.allocator_events import Allocation, Allocations, MarkingTracker, read_allocations
 from togi.footprint.fit.forward import ReplacedForward
@@ -33,6 +32,7 @@ from togi.footprint.step import Step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import top_saved_tensor_hooks
 from togi.torch_internals.modules import ModuleTracker
+from togi.torch_internals.profiler import memory_profile
 from togi.torch_internals.tensors import storage_key, tensors_of
 
 
@@ -273,9 +273,8 @@ class Costs:
 
 def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Costs:
     """Of ``run``, which is one run of ``step`` on real tensors."""
-    activities = [ProfilerActivity.CPU] + ([ProfilerActivity.CUDA] if device.startswith("cuda") else [])
     tracker = MarkingTracker()
-    with profile(activities=activities, profile_memory=True) as profiler, tracker, timing(step.module) as milliseconds:
+    with memory_profile(device) as profiler, tracker, timing(step.module) as milliseconds:
         run()
     allocations = read_allocations(profiler, device.partition(":")[0])
     found = workspaces(allocations, tracker.lifetimes) if allocations is not None else {}

@@ -62,7 +62,7 @@ class DeprecatedFunction(SourceRule):
 
 def _message(entry: Deprecated) -> str:
     if entry.removed:
-        return f"{entry.name} is removed: calling it raises RuntimeError, also in code that is reached late"
+        return f"{entry.name} is removed from newer versions of torch: there it raises RuntimeError when it is called"
     if entry.private:
         return f"{entry.name} is private and may change without notice; {entry.successor} is its public name"
     how = "by its documentation" if entry.documented else "and warns at run time"
