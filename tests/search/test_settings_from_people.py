@@ -12,7 +12,7 @@ from togi.cli.tune import tune as tune_command
 from togi.core.effort import Effort
 from togi.core.errors import SubjectError, TogiError
 from togi.search.settings import Settings
-from togi.study.run import _command, flag
+from togi.study.conclusion import _command, flag
 from togi.techniques.build import classify
 
 NOT_A_SETTING = {

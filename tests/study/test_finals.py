@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from togi.artifact.manifest import Saved
 from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
 from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals
@@ -61,7 +62,8 @@ class Processes:
         self.proven: list[Recipe] = []
 
     def warm(self, recipe: Recipe) -> Any:
-        return SimpleNamespace(recipe=recipe, name=recipe.label)
+        saved = Saved(unsaveable="it runs the live module" if self.loaded.get(recipe) == "no file form" else "")
+        return SimpleNamespace(recipe=recipe, name=recipe.label, save=lambda _folder: saved)
 
     def reference(self) -> Any:
         return self.warm(REFERENCE_RECIPE)
@@ -89,13 +91,6 @@ def decided(
 
     monkeypatch.setattr(Finals, "_race", lambda _finals, _budget_s: ())
     monkeypatch.setattr(Finals, "_manifest", lambda *_: None)
-    monkeypatch.setattr(
-        Finals,
-        "_links",
-        lambda _finals, running, _folder: (
-            "it runs the live module" if loaded.get(running.recipe) == "no file form" else ()
-        ),
-    )
     monkeypatch.setattr(Finals, "_prove", prove)
     return Finals(runner, tmp_path).decide(1.0), runner  # type: ignore[arg-type]
 

@@ -43,10 +43,12 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Write]:
     path.write_text(SUBJECT)
     with WorkerPool(SubjectRef.here("locator", f"{path}:subject"), machine(), device="cpu", seed=0) as pool:
         limits = Limits(timeout_s=120)
-        facts, signature, _ = pool.survey(limits, lambda _: None)
+        survey, _ = pool.survey(limits, lambda _: None)
 
         def written(recipe: Recipe, out: Path) -> ReproWritten:
-            request = ReproRequest(recipe=recipe, facts=facts, signature=signature, subject="net", out=str(out))
+            request = ReproRequest(
+                recipe=recipe, facts=survey.facts, signature=survey.signature, subject="net", out=str(out)
+            )
             return WRITE.run(pool, request, limits)
 
         yield written

@@ -137,7 +137,7 @@ def prove_technique(technique: Technique, *, device: str, seed: int, on_phase: O
     subject = SubjectRef.here("locator", f"togi.claims.formulas.models:{experiment.model}")
     with WorkerPool(subject, machine(device), device=device, seed=seed) as processes:
         try:
-            facts, _, _ = processes.survey(_LIMITS, on_phase)
+            facts = processes.survey(_LIMITS, on_phase)[0].facts
             if isinstance(decision := technique.applies(facts), Refuses):
                 return _untested(technique, experiment, decision.reason)
             facts = processes.make_truth(facts, _LIMITS, on_phase)

@@ -25,6 +25,7 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.pure import Pure
 from togi.subject.stored_inputs import write_inputs
+from togi.worker.protocol import Survey
 from togi.worker.survey import survey
 
 LEAST_SHARE = 0.04
@@ -127,7 +128,8 @@ class _Cutting:
                     calls=seen.calls[form],
                     share=share * seen.share(form),
                     inputs=name,
-                    effects=found,
+                    effects=found[0],
+                    survey=found[1],
                     weights=weights,
                 )
             )
@@ -140,18 +142,23 @@ class _Cutting:
             return []
         return [child for use in group for place in use.places for child in self.tree.children(place)]
 
-    def _capture(self, module: nn.Module, given: Sequence[Inputs]) -> Effects | str:
-        """What its calls change, or why it cannot be captured."""
+    def _capture(self, module: nn.Module, given: Sequence[Inputs]) -> tuple[Effects, Survey] | str:
+        """What its calls change, and what it is then, or why it cannot be captured."""
         if not given:
             return "no call of it could be kept"
         try:
             with torch.no_grad():
                 effects, _ = Effects.of(module, given[0].clone())
             pure = Pure(module, effects) if effects.changes else module
-            found = survey(Subject(pure, list(given)), device=self.request.device, seed=self.request.seed)
+            found = survey(
+                Subject(pure, list(given)),
+                device=self.request.device,
+                seed=self.request.seed,
+                machine=self.request.machine,
+            )
         except Exception as error:  # foreign code: the module's own, or what its arguments hold
             return first_line(error)
-        return effects if found.facts.export_error is None else found.facts.export_error
+        return (effects, found) if found.facts.export_error is None else found.facts.export_error
 
 
 def _alike(uses: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[list[_Use]]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from togi.core.records import Obstacle, ProgramTree, Record, Request
+from togi.core.records import Machine, Obstacle, ProgramTree, Record, Request
 from togi.subject.effects import Effects
+from togi.worker.protocol import Survey
 
 
 class Part(Record):
@@ -22,6 +23,7 @@ class Part(Record):
     inputs: str
     """File of recorded calls, in the folder given."""
     effects: Effects
+    survey: Survey
     weights: dict[str, str]
     """Hash of what each copy is now, by path."""
 
@@ -31,6 +33,8 @@ class CutRequest(Request):
     """Takes the recorded inputs of the parts."""
     device: str = "cpu"
     seed: int = 0
+    machine: Machine | None = None
+    """As the parent knows it."""
 
 
 class Cuts(Record):

@@ -18,7 +18,7 @@ from togi.core.quantities import bounds, plural, seconds, times
 from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
 from togi.decide.choose import acceptable, latest
 from togi.render.terminal import STYLES, clean
-from togi.study.progress import Progress
+from togi.study.progress import Progress, ending
 
 RECENT = 4
 LEARNED = 3
@@ -152,14 +152,6 @@ class WatchedProgress(Progress):
 
     def finished(self, study: Study) -> None:
         self.state.enter("done")
-
-
-def ending(trial: Trial) -> str:
-    """``2.31x the speed``, or the outcome with its reason."""
-    if trial.eligible and trial.timing is not None:
-        approximate = trial.error is not None and not trial.error.faithful
-        return f"{trial.timing.speedup_x.median:.2f}x the speed{', approximate' if approximate else ''}"
-    return f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value
 
 
 def _speedup(trial: Trial | None) -> float:

@@ -65,17 +65,18 @@ class Search:
         *,
         space: Space | None = None,
         time_limit_s: float | None = None,
-        original: bool = True,
+        firsts: Sequence[Recipe] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``techniques``: all that are installed by default. ``time_limit_s``: for the trials alone; the settings' by
-        default. ``original``: whether the original as it is called today is measured, too. ``clock``: seconds.
+        default (``allow`` sets another). ``firsts``: what is tried before all else, those of them that the space has;
+        the reference and the original as it is called today by default. ``clock``: seconds.
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
         self.settings = settings
         self.space = space or Space.of(facts, settings, all_techniques() if techniques is None else techniques)
-        self._firsts = self.space.firsts if original else (self.space.reference,)
+        self._firsts = self.space.firsts if firsts is None else tuple(filter(self.space.holds, firsts))
         self.stopped = ""
         """Why ``next`` answered None, in a sentence."""
         self._clock, self._begun = clock, clock()
@@ -92,6 +93,10 @@ class Search:
         self._add(itertools.islice(self._source, POOL))
         for trial in trials:
             self.tell(trial)
+
+    def allow(self, seconds: float) -> None:
+        """The time limit from now on."""
+        self._time_limit_s, self._begun = seconds, self._clock()
 
     @property
     def excluded(self) -> tuple[Trial, ...]:

@@ -78,7 +78,8 @@ class _Bench:
             ref = SubjectRef.here("artifact", host) if artifact else SubjectRef.here("locator", host)
             pool = self.stack.enter_context(WorkerPool(ref, self.here, device=self.device, seed=self.seed))
             if not artifact:
-                self.facts[host], _, _ = pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
+                surveyed, _ = pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
+                self.facts[host] = surveyed.facts
             self.pools[host] = pool
         return self.pools[host]
 

@@ -49,6 +49,7 @@ class Finals:
         self.keep = keep
         self._proven: dict[Recipe, Path] = {}
         self._unusable: set[Recipe] = set()
+        self._saved_only: Decision | None = None
 
     def decide(self, race_budget_s: float) -> Decision:
         """Race, then save and prove what is chosen until the choice rests on a proof."""
@@ -70,15 +71,21 @@ class Finals:
         return Decision(chosen, None if best is None else self._proven.get(best), finalists)
 
     def save_only(self) -> Decision:
-        """For a part of a program: what its trials choose is saved; the trial of the whole is its race and proof."""
+        """For a part of a program: what its trials choose is saved; the trial of the whole is its race and proof.
+
+        Called again after more trials, it saves only what is chosen anew."""
         while (chosen := self._choose()).trial is not None and not chosen.trial.recipe.is_reference:
-            candidate, folder = chosen.trial.recipe, self._folder(chosen.trial.recipe)
+            candidate, before = chosen.trial.recipe, self._saved_only
+            if before is not None and before.chosen.trial is not None and before.chosen.trial.recipe == candidate:
+                return before
+            folder = self._folder(candidate)
             try:
                 running = self.runner.warm(candidate)
                 if running is None:
                     self._set_aside(candidate, "it could not be built again")
                 elif self._saved(running, folder, chosen.trial) is not None:
-                    return Decision(chosen, folder, ())
+                    self._saved_only = Decision(chosen, folder, ())
+                    return self._saved_only
             except TrialEnded as ended:
                 self._set_aside(candidate, f"it could not be saved: {ended}")
         return Decision(chosen, None, ())

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
@@ -13,11 +14,13 @@ from togi.artifact.manifest import PARTS, Link, PartEntry
 from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
 from togi.core.quantities import plural
-from togi.core.records import REFERENCE, Facts, Outcome, PartResult, ProgramTree, Recipe, Stage, Study, Trial
+from togi.core.records import REFERENCE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
+from togi.journal import Journal
 from togi.program.parts import CutRequest, Cuts, Part
-from togi.search.settings import Settings
-from togi.study.progress import Progress
-from togi.subject.signature import Signature
+from togi.study.conclusion import conclude
+from togi.study.finals import Decision, Finals
+from togi.study.progress import PartProgress
+from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.techniques import all_techniques, recipe
 from togi.techniques.base import Options
 from togi.worker.call import ChildCall
@@ -25,131 +28,172 @@ from togi.worker.pool import WorkerPool
 from togi.worker.supervise import Limits, TrialEnded
 
 _CUT_TIMEOUT_S = 600.0
+_LONGEST_S = 900.0
+"""For all parts where the study has no limit."""
 _LEAST_S = 6.0
 """Below it a study of a part does not get past its reference."""
+_FIRST_S = 12.0
+"""For a part before the program is tried for the first time: the likeliest engines."""
 _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""
 
 
 CUT = ChildCall(function="togi.program.cuts:find_cuts", request=CutRequest, answer=Cuts, purpose="recorded")
 
-TunePart = Callable[[WorkerPool, str, Settings, Progress], tuple[Study, Path | None]]
-"""A study of a part: pool, name, settings, progress."""
-
 
 @final
-@dataclass(frozen=True)
-class TunedProgram:
-    """What the parts came to."""
-
-    tree: ProgramTree
-    recipe: Recipe | None = None
-    folder: Path | None = None
-    """The artifact of all tuned parts, not yet proven as a whole; None where no part became faster."""
-
-
-@final
-@dataclass(frozen=True)
-class _Done:
-    """A part with what came of it."""
+@dataclass
+class _PartStudy:
+    """A part with what came of it so far."""
 
     part: Part
-    study: Study | None = None
-    folders: tuple[tuple[str, Path], ...] = ()
-    """Path and artifact of each copy; none where nothing was faster."""
+    runner: StudyRunner | None = None
+    finals: Finals | None = None
+    decision: Decision | None = None
+    best: Trial | None = None
+    """The last trial of the recipe whose artifacts ``folders`` has."""
+    folders: dict[str, Path] = field(default_factory=dict)
+    """By path of the copy; empty where nothing was faster."""
     reason: str = ""
 
+    @property
+    def label(self) -> str:
+        """``encoder``; ``decoder#1`` for its second form of calls."""
+        return self.part.path if self.part.form == 0 else f"{self.part.path}#{self.part.form}"
+
+    @property
+    def work(self) -> str:
+        """``fold_batch_norm+openvino``: what is done to it, without runtime settings, and without options where only
+        one choice of these was tried."""
+        assert self.runner is not None
+        assert self.best is not None
+        chosen = self.best.recipe
+        tried = {trial.recipe for trial in self.runner.log.trials() if _techniques(trial.recipe) == _techniques(chosen)}
+        if len(tried) <= 1:
+            return "+".join(_techniques(chosen))
+        return "+".join(choice.label for choice in chosen.choices if choice.stage is not Stage.RUNTIME)
+
     def result(self) -> PartResult:
-        best = self.study.best if self.study is not None and self.folders else None
-        trial = self.study.trial(best) if self.study is not None and best is not None else None
         return PartResult(
             **{name: getattr(self.part, name) for name in ("path", "module", "copies", "form", "calls", "share")},
-            recipe=best,
-            speedup_x=None if trial is None or trial.timing is None else trial.timing.speedup_x,
+            recipe=None if self.best is None else self.best.recipe,
+            speedup_x=None if self.best is None or self.best.timing is None else self.best.timing.speedup_x,
             reason=self.reason,
         )
 
 
 @final
 class PartsTuner:
-    """Cuts a program and tunes each part within its share of the time."""
+    """Cuts a program and tunes each part within its share of the time, twice: the likeliest engines for all parts, so
+    that the program is soon faster, then whatever may be faster yet."""
 
-    def __init__(
-        self,
-        pool: WorkerPool,
-        name: str,
-        facts: Facts,
-        signature: Signature,
-        settings: Settings,
-        *,
-        keep: Path,
-        tune: TunePart,
-        progress: Progress,
-    ) -> None:
-        """``keep`` takes the artifact; ``tune`` runs the study of a part."""
-        self.pool, self.name, self.facts, self.signature, self.settings = pool, name, facts, signature, settings
-        self.keep, self.tune, self.progress = keep, tune, progress
+    def __init__(self, whole: StudyRunner, journal: Journal, *, resume: bool) -> None:
+        self.whole, self.journal, self.resume = whole, journal, resume
+        self.pool, self.settings, self.progress = whole.pool, whole.settings, whole.progress
+        self._tried: dict[str, Recipe] = {}
+        """By part, the recipes with which the program was tried last."""
 
-    def run(self, left_s: float) -> TunedProgram:
+    def run(self, left_s: float) -> ProgramTree:
         """Raises TogiError when the program cannot be recorded."""
-        until = time.monotonic() + left_s
-        self.progress.message(f"{self.name} cannot be captured whole: looking for its parts")
-        request = CutRequest(folder=str(self.pool.folder), device=self.settings.device, seed=self.settings.seed)
-        cuts = CUT.run(self.pool, request, Limits(timeout_s=_CUT_TIMEOUT_S))
-        left_s = (until - time.monotonic()) * (1.0 - _WHOLE_SHARE)
-        done = []
-        for position, part in enumerate(cuts.parts):
-            began = time.monotonic()
-            done.append(self._part(part, left_s * part.share / sum(each.share for each in cuts.parts[position:])))
-            left_s -= time.monotonic() - began
-        tree = cuts.tree.model_copy(
-            update={"parts": tuple(each.result() for each in done), "obstacles": cuts.obstacles}
+        until = time.monotonic() + min(left_s, _LONGEST_S)
+        self.progress.message(f"{self.whole.subject} cannot be captured whole: looking for its parts")
+        request = CutRequest(
+            folder=str(self.pool.folder),
+            device=self.settings.device,
+            seed=self.settings.seed,
+            machine=self.whole.facts.machine,
         )
-        return self._composed(tree, [each for each in done if each.folders])
-
-    def _part(self, part: Part, share_s: float) -> _Done:
-        if share_s < _LEAST_S:
-            return _Done(part, reason=f"only {max(0.0, share_s):.0f} s were left for it")
-        self.progress.message(f"part {label(part)}: {plural(part.calls, 'call')}, {part.share:.0%} of the time")
-        without = (*self.settings.without, *_of_the_process())
-        settings = self.settings.model_copy(update={"time_limit_s": share_s, "without": without})
-        name = f"{self.name}[{label(part)}]"
+        cuts = CUT.run(self.pool, request, Limits(timeout_s=_CUT_TIMEOUT_S))
+        studies = [_PartStudy(part) for part in cuts.parts]
+        until -= (until - time.monotonic()) * _WHOLE_SHARE
         try:
-            study, folder = self.tune(self._pool(part, part.path), name, settings, self.progress)
-        except SubjectError as error:
-            return _Done(part, reason=str(error))
-        if folder is None or study.best is None or study.best.is_reference:
-            return _Done(part, study, reason=study.verdict)
-        copies = [(path, self._copy(part, path, study)) for path in part.copies if path != part.path]
-        return _Done(part, study, ((part.path, folder), *((path, copy) for path, copy in copies if copy is not None)))
+            for longest_s in (_FIRST_S, _LONGEST_S):
+                for study, share_s in _shares(studies, until):
+                    self._go_on(study, min(share_s, longest_s), studies)
+                self._try_whole(studies)
+        finally:
+            for study in studies:
+                if study.runner is not None:
+                    study.runner.close()
+        for study in studies:
+            if study.runner is not None and study.decision is not None:
+                conclude(study.runner, study.decision)
+        return cuts.tree.model_copy(
+            update={"parts": tuple(study.result() for study in studies), "obstacles": cuts.obstacles}
+        )
+
+    def _go_on(self, study: _PartStudy, seconds: float, studies: Sequence[_PartStudy]) -> None:
+        """Explore it for some seconds and save what is then the best."""
+        if study.runner is None and seconds < _LEAST_S:
+            study.reason = f"only {max(0.0, seconds):.0f} s were left for it"
+            return
+        began = time.monotonic()
+        part = study.part
+        self.progress.message(f"part {study.label}: {plural(part.calls, 'call')}, {part.share:.0%} of the time")
+        try:
+            if study.runner is None:
+                study.runner = self._open(study, [other.best.recipe for other in studies if other.best is not None])
+                study.finals = Finals(study.runner, self.pool.folder)
+            study.runner.explore(max(seconds + began - time.monotonic(), _LEAST_S / 2))
+        except (SubjectError, TrialEnded) as error:
+            study.reason = str(error)
+            return
+        self._save(study)
+
+    def _open(self, study: _PartStudy, winners: Sequence[Recipe]) -> StudyRunner:
+        """``winners``: what was best for other parts is likely good for this one."""
+        part, without = study.part, (*self.settings.without, *_of_the_process())
+        return StudyRunner.open(
+            self._pool(part, part.path),
+            f"{self.whole.subject}[{study.label}]",
+            part.survey,
+            part.weights[part.path],
+            self.settings.model_copy(update={"without": without}),
+            self.journal,
+            PartProgress(self.progress, study.label),
+            started=time.monotonic(),
+            resume=self.resume,
+            firsts=(REFERENCE_RECIPE, *winners),
+        )
+
+    def _save(self, study: _PartStudy) -> None:
+        assert study.finals is not None
+        study.decision = decision = study.finals.save_only()
+        trial = decision.chosen.trial
+        if decision.folder is None or trial is None:
+            study.reason = "nothing was faster beyond doubt"
+        elif study.best is None or study.best.recipe != trial.recipe:
+            study.best, study.reason = trial, ""
+            study.folders = {study.part.path: decision.folder}
+            for path in study.part.copies:
+                if path != study.part.path and (folder := self._copy(study, path, trial.recipe)) is not None:
+                    study.folders[path] = folder
 
     def _pool(self, part: Part, path: str) -> WorkerPool:
-        return self.pool.part(path, part.effects, self.pool.folder / part.inputs)
+        return self.pool.part(path, part.effects, self.pool.folder / part.inputs, part.survey)
 
-    def _copy(self, part: Part, path: str, study: Study) -> Path | None:
+    def _copy(self, study: _PartStudy, path: str, best: Recipe) -> Path | None:
         """The same recipe for a module that is alike, with its own weights: built and verified, not measured again."""
-        assert study.best is not None
-        pool, limits = self._pool(part, path), Limits(timeout_s=self.settings.trial_timeout_s)
-        folder = self.keep / f"{self.pool.folder.name}-{path}.togi"
+        pool, limits = self._pool(study.part, path), Limits(timeout_s=self.settings.trial_timeout_s)
+        folder = self.pool.folder / f"{path}-{best.id}.togi"
         try:
-            facts, signature, _ = pool.survey(limits, lambda _: None)
-            facts = pool.make_truth(facts, limits, lambda _: None)
-            with pool.start(study.best, facts, limits, lambda _: None) as running:
+            facts = pool.make_truth(study.part.survey.facts, limits, lambda _: None)
+            with pool.start(best, facts, limits, lambda _: None) as running:
                 if running.error is None or not running.error.faithful:
                     return None
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
                 saved = running.save(folder)
-                proof = Trial(recipe=study.best, outcome=Outcome.OK, error=running.error)
+                proof = Trial(recipe=best, outcome=Outcome.OK, error=running.error)
         except TrialEnded:
             return None
         if saved.unsaveable:
             return None
         write_manifest(
             folder,
-            subject=f"{self.name}[{path}]",
-            recipe=study.best,
-            signature=signature,
+            subject=f"{self.whole.subject}[{path}]",
+            recipe=best,
+            signature=study.part.survey.signature,
             facts=facts,
             proof=proof,
             chain=saved.links,
@@ -157,53 +201,61 @@ class PartsTuner:
         )
         return folder
 
-    def _composed(self, tree: ProgramTree, faster: Sequence[_Done]) -> TunedProgram:
+    def _try_whole(self, studies: Sequence[_PartStudy]) -> None:
+        """The program with all parts that became faster, unless it was tried so."""
+        faster = [study for study in studies if study.folders]
+        recipes = {study.label: study.best.recipe for study in faster if study.best is not None}
+        if recipes == self._tried:
+            return
+        self._tried = recipes
+        options: Options = {study.label: study.work for study in faster}
+        composed = recipe(**{PARTS: options, REFERENCE: {}})
+        self.whole.try_composed(composed, self._composed(composed, faster))
+
+    def _composed(self, composed: Recipe, faster: Sequence[_PartStudy]) -> Path:
         """One artifact of all parts that became faster."""
-        if not faster:
-            return TunedProgram(tree)
-        options: Options = {label(e.part): _work(e.study.best) for e in faster if e.study and e.study.best}
-        whole = recipe(**{PARTS: options, REFERENCE: {}})
-        folder = self.keep / f"{self.pool.folder.name}-{whole.id}.togi"
+        folder = self.pool.folder / f"{composed.id}.togi"
         shutil.rmtree(folder, ignore_errors=True)
         entries: list[PartEntry] = []
-        for each in faster:
-            for path, source in each.folders:
+        for study in faster:
+            for path, source in study.folders.items():
                 inside = str(len(entries))
-                shutil.copytree(source, folder / PARTS / inside)
+                shutil.copytree(source, folder / PARTS / inside, copy_function=os.link)
                 entries.append(
                     PartEntry(
                         path=path,
-                        module=each.part.module,
+                        module=study.part.module,
                         folder=inside,
-                        effects=each.part.effects,
-                        weights=each.part.weights[path],
+                        effects=study.part.effects,
+                        weights=study.part.weights[path],
                     )
                 )
         write_manifest(
             folder,
-            subject=self.name,
-            recipe=whole,
-            signature=self.signature,
-            facts=self.facts,
-            proof=Trial(recipe=whole, outcome=Outcome.OK, reason="not yet proven as a whole"),
+            subject=self.whole.subject,
+            recipe=composed,
+            signature=self.whole.signature,
+            facts=self.whole.facts,
+            proof=Trial(recipe=composed, outcome=Outcome.OK, reason="not yet proven as a whole"),
             chain=(
                 Link(engine=PARTS, folder=PARTS, meta={"parts": [entry.model_dump(mode="json") for entry in entries]}),
             ),
             environment={},
         )
-        return TunedProgram(tree, whole, folder)
+        return folder
 
 
-def _work(best: Recipe) -> str:
-    """``fold_batch_norm+openvino``: what is done to a part, without options and runtime settings."""
-    return "+".join(choice.technique for choice in best.choices if choice.stage is not Stage.RUNTIME)
+def _shares(studies: Sequence[_PartStudy], until: float) -> Iterator[tuple[_PartStudy, float]]:
+    """Each with its share of the seconds that are then left, by its share of the program's time; most worth first."""
+    for position, study in enumerate(studies):
+        rest = sum(other.part.share for other in studies[position:])
+        yield study, (until - time.monotonic()) * study.part.share / rest
+
+
+def _techniques(of: Recipe) -> list[str]:
+    return [choice.technique for choice in of.choices if choice.stage is not Stage.RUNTIME]
 
 
 def _of_the_process() -> list[str]:
     """Settings of a whole process or thread, and inference mode, whose tensors the Python round a part may not use."""
     return [one.id for one in all_techniques().values() if one.stage is Stage.RUNTIME and one.id != REFERENCE]
-
-
-def label(part: Part) -> str:
-    """``encoder``; ``decoder#1`` for its second form of calls."""
-    return part.path if part.form == 0 else f"{part.path}#{part.form}"

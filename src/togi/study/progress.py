@@ -35,3 +35,27 @@ class Progress:
     def saving(self, recipe: Recipe) -> None: ...
 
     def finished(self, study: Study) -> None: ...
+
+
+class PartProgress(Progress):
+    """Of a part of a program, told to the program's in sentences: trials of a part are none of the program."""
+
+    def __init__(self, whole: Progress, part: str) -> None:
+        self.whole, self.part = whole, part
+
+    def message(self, text: str) -> None:
+        self.whole.message(f"{self.part}: {text}")
+
+    def trial_ended(self, trial: Trial) -> None:
+        self.message(f"{trial.recipe.label}: {ending(trial)}")
+
+    def learned(self, text: str) -> None:
+        self.message(f"learned: {text}")
+
+
+def ending(trial: Trial) -> str:
+    """``2.31x the speed``, or the outcome with its reason."""
+    if trial.eligible and trial.timing is not None:
+        approximate = trial.error is not None and not trial.error.faithful
+        return f"{trial.timing.speedup_x.median:.2f}x the speed{', approximate' if approximate else ''}"
+    return f"{trial.outcome.value}: {trial.reason}" if trial.reason else trial.outcome.value

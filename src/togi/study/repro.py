@@ -50,11 +50,11 @@ def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
     ref, seed = SubjectRef.here("locator", study.subject), int(study.settings.get("seed", 0))
     with WorkerPool(ref, machine(facts.device), device=facts.device, seed=seed) as pool:
         try:
-            found, signature, _ = pool.survey(_LIMITS, progress.message)
+            found, _ = pool.survey(_LIMITS, progress.message)
         except TrialEnded as ended:
             raise TogiError(f"'{recipe.label}' has no repro script: {ended}.") from None
         asked = ReproRequest(
-            recipe=recipe, facts=found, signature=signature, subject=study.subject, out=str(out.absolute())
+            recipe=recipe, facts=found.facts, signature=found.signature, subject=study.subject, out=str(out.absolute())
         )
         WRITE.run(pool, asked, _LIMITS)
     return out

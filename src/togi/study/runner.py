@@ -4,27 +4,35 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import final
+from typing import Self, final
 
-from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Timing, Trial
+from togi.core.errors import SubjectError
+from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial
 from togi.decide.faithful import accept
 from togi.decide.faster import CONFIDENCE, conclusive
-from togi.journal import StudyLog
+from togi.journal import Journal, StudyLog, study_key
+from togi.machine.describe import machine
+from togi.machine.limits import available_bytes
 from togi.measure import compare, median_interval, noise_of, rounds_needed, usable
 from togi.search import Search
 from togi.search.settings import Settings
-from togi.study.parts import TunedProgram
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
-from togi.techniques import recipe, technique
+from togi.techniques import all_techniques, recipe, technique
 from togi.worker.pool import WorkerPool
+from togi.worker.protocol import Survey
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 REFERENCE_RECIPE = recipe(**{REFERENCE: {}})
 """Plain eager under ``no_grad``: what every speed-up relates to."""
+SURVEY_TIMEOUT_S = 900.0
+FLEETING_SETTINGS = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without"}
+"""Settings that say how much to try, not what a trial shows: a study goes on under others."""
 _KEPT_WARM = 4
 _COMPARE_BUDGET_S = 3.0
 _REFERENCE_TURNS = 12
@@ -54,8 +62,6 @@ class StudyRunner:
     started: float
     trial_memory_bytes: int
     notes: list[str] = field(default_factory=list)
-    is_part: bool = False
-    """Of a program, whose own trial is the race and the proof: no time is kept for these."""
     tried: int = 0
     composed: dict[Recipe, Path] = field(default_factory=dict)
     """Artifacts that stand for a recipe: a program's tuned parts, put together."""
@@ -64,17 +70,55 @@ class StudyRunner:
     _calm_ms: float = math.inf
     """The reference's latency, taking turns, when the machine was at its quietest in this session."""
 
-    def explore(self) -> None:
+    @classmethod
+    def open(
+        cls,
+        pool: WorkerPool,
+        subject: str,
+        survey: Survey,
+        fingerprint: str,
+        settings: Settings,
+        journal: Journal,
+        progress: Progress,
+        *,
+        started: float,
+        resume: bool,
+        firsts: Sequence[Recipe] | None = None,
+    ) -> Self:
+        """Make the truth, and go on with what the journal has of this study. ``firsts``: what is tried before all else.
+
+        Raises SubjectError when the subject cannot be run.
+        """
+        with explained(subject):
+            limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
+            facts = pool.make_truth(survey.facts, limits, lambda phase: progress.message(f"{phase} of {subject}"))
+        header = Study(id="", subject=subject, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
+        lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
+        log = journal.study(study_key(subject, facts, lasting, fingerprint), header, fresh=not resume)
+        search = Search(facts, settings, all_techniques(), log.trials(), firsts=firsts)
+        return cls(
+            pool,
+            subject,
+            facts,
+            survey.signature,
+            settings,
+            log,
+            search,
+            progress,
+            started,
+            _trial_memory_bytes(settings),
+            list(log.notes),
+        )
+
+    def explore(self, seconds: float) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over.
 
         The reference is tried in any case: without it there is nothing to relate to.
         """
+        until = time.monotonic() + seconds
+        self.search.allow(max(1.0, seconds))
         while (next_recipe := self.search.next(self.log.claimed())) is not None:
-            left = (
-                explore_s(self.settings, self.started, is_part=self.is_part)
-                if next_recipe != REFERENCE_RECIPE
-                else self.settings.trial_timeout_s
-            )
+            left = until - time.monotonic() if next_recipe != REFERENCE_RECIPE else self.settings.trial_timeout_s
             if left <= 0:
                 return
             if not self.log.claim(next_recipe):
@@ -103,12 +147,17 @@ class StudyRunner:
         self._prune()
         return True
 
-    def try_parts(self, tuned: TunedProgram) -> None:
-        """Try a program with all of its tuned parts in place."""
-        if tuned.recipe is not None and tuned.folder is not None:
-            self.composed[tuned.recipe] = tuned.folder
-            self.progress.message("all tuned parts in the program")
-            self._try(tuned.recipe, self.settings.trial_timeout_s)
+    def try_composed(self, composed: Recipe, folder: Path) -> None:
+        """Try a program with its tuned parts in place. ``folder``: their artifact."""
+        self.composed[composed] = folder
+        self.progress.message("the tuned parts in the program")
+        self._try(composed, self.settings.trial_timeout_s)
+
+    def close(self) -> None:
+        """End the processes that are kept."""
+        for running in (*self._warm.values(), *filter(None, [self._reference])):
+            running.close()
+        self._warm, self._reference = {}, None
 
     def _prune(self) -> None:
         """Keep only the fastest (paused) for the race; rebuilding one would cost its compilation again."""
@@ -270,9 +319,33 @@ def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:
     return max(budget_s, min(_LONGEST_S, _ROUNDS * sum(running.turn_s for running in runners)))
 
 
-def explore_s(settings: Settings, started: float, *, is_part: bool = False) -> float:
+def explore_s(settings: Settings, started: float) -> float:
     """Seconds left for trials: the study's limit less what race and proof will take."""
     if settings.limit_s is None:
         return math.inf
-    reserve = 0.0 if is_part else 1.5 * max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], settings.limit_s * _RACE_SHARE))
+    reserve = 1.5 * max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], settings.limit_s * _RACE_SHARE))
     return started + settings.limit_s - reserve - time.monotonic()
+
+
+@contextmanager
+def explained(subject: str) -> Iterator[None]:
+    """A subject that cannot be run is no trial that failed: there is nothing to tune."""
+    try:
+        yield
+    except TrialEnded as ended:
+        detail = f"\n{ended.ending.traceback}" if ended.ending.outcome is Outcome.CRASHED else ""
+        raise SubjectError(
+            f"{subject} cannot be run on its own inputs, so there is nothing to tune: {ended.ending.reason}.{detail}"
+        ) from None
+
+
+def _trial_memory_bytes(settings: Settings) -> int:
+    """What a trial may hold: the setting, else 80 % of what is free now, so that a runaway leaves the machine alive."""
+    if settings.trial_memory_bytes is not None:
+        return settings.trial_memory_bytes
+    free = available_bytes()
+    return int(0.8 * (machine().memory_bytes if free is None else free))
+
+
+def _now() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

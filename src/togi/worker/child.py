@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import importlib
 import inspect
-import json
 import shutil
 import time
 import typing
@@ -22,7 +21,7 @@ import torch
 from togi.artifact.links import write_links
 from togi.artifact.manifest import MANIFEST, Saved, read_manifest
 from togi.core.errors import NotSaveable, Refused
-from togi.core.records import Facts, Footprint, Record
+from togi.core.records import Footprint, Record
 from togi.graph.candidate import Candidate
 from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
@@ -32,10 +31,9 @@ from togi.subject.signature import Signature
 from togi.subject.stored_inputs import read_inputs
 from togi.techniques.build import Failure, build, classify, fingerprint, first_candidate
 from togi.verify import Truth, make_truth, variants, verify
-from togi.worker.protocol import Channel, Closed, Ending, Job, Message, PartRef, Raised, ServerConfig
+from togi.worker.protocol import Channel, Closed, Ending, Job, Message, PartRef, Raised, ServerConfig, Survey
 from togi.worker.survey import survey
 
-SURVEY_FILE = "survey.json"
 TRUTH_FOLDER = "truth"
 
 
@@ -76,9 +74,9 @@ class _Worker:
         self.candidate: Candidate | None = None
 
     @functools.cached_property
-    def surveyed(self) -> tuple[Facts, Signature]:
+    def surveyed(self) -> Survey:
         """What the survey child wrote; read once."""
-        return read_survey(self.folder)
+        return Survey.read(self.folder)
 
     def enter(self, phase: str) -> None:
         self.phase = phase
@@ -89,18 +87,13 @@ class _Worker:
         self.enter("survey")
         found = survey(self.subject, device=self.config.device, seed=self.config.seed, machine=self.config.machine)
         name = fingerprint(first_candidate(self.subject, found.facts, found.signature).module)
-        written = self._write_survey(found.facts, found.signature)
-        self.channel.send({"surveyed": {**written, "fingerprint": name}})
-
-    def _write_survey(self, facts: Facts, signature: Signature) -> Message:
-        document = {"facts": facts.model_dump(mode="json"), "signature": signature.model_dump(mode="json")}
-        (self.folder / SURVEY_FILE).write_text(json.dumps(document))
-        return document
+        found.write(self.folder)
+        self.channel.send({"surveyed": {"survey": found.model_dump(mode="json"), "fingerprint": name}})
 
     def truth(self) -> None:
         """What is right, for the trials to be compared with: files in the run's folder."""
         self.enter("truth")
-        facts, signature = self.surveyed
+        facts, signature = self.surveyed.facts, self.surveyed.signature
         start = first_candidate(self.subject, facts, signature)
         truth = make_truth(
             start.module,
@@ -115,7 +108,7 @@ class _Worker:
         folder.mkdir(exist_ok=True)
         truth.save(folder)
         facts = facts.model_copy(update={"notes": (*facts.notes, *truth.facts.notes)})
-        self._write_survey(facts, signature)
+        Survey(facts=facts, signature=signature).write(self.folder)
         self.channel.send({"known": {"notes": list(truth.facts.notes)}})
 
     def answer(self) -> None:
@@ -144,8 +137,7 @@ class _Worker:
 
     def _build_recipe(self) -> None:
         assert self.job.recipe is not None
-        facts, signature = self.surveyed
-        start = first_candidate(self.subject, facts, signature)
+        start = first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)
         self.inherited = storages(start.module)
         self.mark = mark_memory(self.config.device)
         self.candidate = build(self.job.recipe, start)
@@ -176,7 +168,7 @@ class _Worker:
         self.enter("verify")
         truth = Truth.load(self.folder / TRUTH_FOLDER)
         metric = self.subject.metric if isinstance(self.subject, Subject) else None
-        _, signature = self.surveyed
+        signature = self.surveyed.signature
         report = verify(
             self.call,
             truth,
@@ -221,8 +213,7 @@ class _Worker:
             return _copied(Path(self.job.artifact), folder)
         assert self.candidate is not None
         assert self.job.recipe is not None
-        facts, signature = self.surveyed
-        start = first_candidate(self.subject, facts, signature)
+        start = first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)
         try:
             links, notes = write_links(self.candidate, start, self.job.recipe, folder)
         except (NotSaveable, Refused) as error:
@@ -262,12 +253,6 @@ def request_type(function: Any) -> type[Record]:
     if not (isinstance(found, type) and issubclass(found, Record)):
         raise TypeError(f"{function.__module__}:{function.__name__} must take a record, and {name} is a {found}")
     return found
-
-
-def read_survey(folder: Path) -> tuple[Facts, Signature]:
-    """Facts and signature as the survey child wrote them."""
-    found = json.loads((folder / SURVEY_FILE).read_text())
-    return Facts.model_validate(found["facts"]), Signature.model_validate(found["signature"])
 
 
 def storages(module: torch.nn.Module) -> dict[int, int]:

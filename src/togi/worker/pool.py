@@ -12,10 +12,9 @@ from typing import Self
 
 from togi.core.records import Facts, Machine, Recipe
 from togi.subject.effects import Effects
-from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.worker.launch import TrialServer
-from togi.worker.protocol import Job, Message, PartRef, ServerConfig, SubjectRef, new_token
+from togi.worker.protocol import Job, Message, PartRef, ServerConfig, SubjectRef, Survey, new_token
 from togi.worker.supervise import Limits, OnPhase, RunningTrial
 
 
@@ -40,11 +39,13 @@ class WorkerPool:
         self._part: PartRef | None = None
         self._started = 0
 
-    def part(self, path: str, effects: Effects, inputs: Path) -> WorkerPool:
-        """The same processes, working on a part of the subject. Ends with this pool; closing it does nothing."""
+    def part(self, path: str, effects: Effects, inputs: Path, survey: Survey) -> WorkerPool:
+        """The same processes, working on a part of the subject, which was surveyed when it was found. Ends with this
+        pool; closing it does nothing."""
         part = copy.copy(self)
         part.folder = Path(tempfile.mkdtemp(prefix="part-", dir=self.folder))
         part._part = PartRef(path=path, effects=effects, inputs=str(inputs), folder=str(part.folder))
+        survey.write(part.folder)
         return part
 
     def __enter__(self) -> Self:
@@ -74,18 +75,14 @@ class WorkerPool:
             self._servers[key] = server
         return self._servers[key]
 
-    def survey(self, limits: Limits, on_phase: OnPhase) -> tuple[Facts, Signature, str]:
-        """Facts, signature and fingerprint of the subject.
+    def survey(self, limits: Limits, on_phase: OnPhase) -> tuple[Survey, str]:
+        """Facts and signature of the subject, and its fingerprint.
 
         Raises TrialEnded when the subject cannot be run.
         """
         with RunningTrial.begin(self.server({}), self._job("survey"), limits, "survey", on_phase) as trial:
             found = trial.wait_for("surveyed")
-        return (
-            Facts.model_validate(found["facts"]),
-            Signature.model_validate(found["signature"]),
-            str(found["fingerprint"]),
-        )
+        return Survey.model_validate(found["survey"]), str(found["fingerprint"])
 
     def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
         """Make what trials are verified against, in the folder; once, before the first trial that is verified.

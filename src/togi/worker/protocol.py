@@ -14,18 +14,21 @@ import socket
 import sys
 import time
 import traceback
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field
 
 from togi.core.errors import SubjectError, TogiError, error_class
-from togi.core.records import Machine, Outcome, Recipe, Record, Request, Scalar
+from togi.core.records import Facts, Machine, Outcome, Recipe, Record, Request, Scalar
 from togi.core.user_code import user_traceback
 from togi.subject.effects import Effects
+from togi.subject.signature import Signature
 
 Message = dict[str, Any]
 CHANNEL_FD = 3
 """Where a server finds its socket."""
+_SURVEY_FILE = "survey.json"
 
 
 class SubjectRef(Record):
@@ -83,6 +86,21 @@ class Job(Record):
     request: Message = Field(default_factory=dict)
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
+
+
+class Survey(Record):
+    """All that the parent and the trials need to know of a subject; no tensor in it."""
+
+    facts: Facts
+    signature: Signature
+
+    def write(self, folder: Path) -> None:
+        """Where the trials of the subject read it."""
+        (folder / _SURVEY_FILE).write_text(self.model_dump_json())
+
+    @classmethod
+    def read(cls, folder: Path) -> Self:
+        return cls.model_validate_json((folder / _SURVEY_FILE).read_text())
 
 
 class Ending(Record):

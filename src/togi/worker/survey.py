@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from togi.core.errors import SubjectError
-from togi.core.records import Facts, Machine, Record
+from togi.core.records import Facts, Machine
 from togi.core.user_code import user_place
 from togi.machine.describe import machine as this_machine
 from togi.subject.behaviour import observe, seed_all
@@ -23,17 +23,11 @@ from togi.subject.prepare import Prepared, prepare
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.modules import forward_hook_counts
+from togi.worker.protocol import Survey
 
 _SHORT_MS = 50.0
 """A pass that is faster than this is timed again: a single short time is mostly noise."""
 _REPEATS = 5
-
-
-class Survey(Record):
-    """All that the parent and the trials need to know; no tensor in it."""
-
-    facts: Facts
-    signature: Signature
 
 
 def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Machine | None = None) -> Survey:

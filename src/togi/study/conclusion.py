@@ -1,0 +1,73 @@
+"""What a study ends with: its record, the verdict in a sentence or two, and the command that repeats it."""
+
+from __future__ import annotations
+
+import shlex
+
+from togi.core.records import ProgramTree, Study
+from togi.decide.faster import BETWEEN_PROCESSES
+from togi.search.settings import Settings
+from togi.study.finals import Decision
+from togi.study.runner import StudyRunner
+
+_LIBRARY_ONLY = {"trial_timeout_s", "trial_memory_bytes"}
+"""Settings that the command line does not have."""
+
+
+def conclude(runner: StudyRunner, decision: Decision, program: ProgramTree | None = None) -> Study:
+    """The study's record, kept in its journal and told to everybody."""
+    trials, search = runner.log.trials(), runner.search
+    chosen = decision.chosen.trial
+    study = runner.log.header.model_copy(
+        update={
+            "trials": (*trials, *search.excluded),
+            "excluded": search.excluded,
+            "finalists": decision.finalists,
+            "best": None if chosen is None else chosen.recipe,
+            "verdict": " ".join([_verdict(decision), *runner.notes]),
+            "command": _command(runner.subject, runner.settings),
+            "program": program,
+        }
+    )
+    runner.log.decide(study)
+    runner.progress.finished(study)
+    return study
+
+
+def _verdict(decision: Decision) -> str:
+    """The choice in a sentence or two."""
+    chosen = decision.chosen.trial
+    if chosen is None:
+        return f"Nothing could be chosen: {decision.chosen.reason}."
+    if chosen.recipe.is_reference or chosen.timing is None:
+        return "Nothing was faster than the original beyond doubt: keep it as it is, under torch.no_grad."
+    speedup = chosen.timing.speedup_x
+    faithful = chosen.error is None or chosen.error.faithful
+    right = "as right as plain eager" if faithful else chosen.reason
+    sentence = (
+        f"{chosen.recipe.label} is {speedup.median:.2f} x as fast as the original (between {speedup.low:.2f} and "
+        f"{speedup.high:.2f} x) and {right}."
+    )
+    if not BETWEEN_PROCESSES.faster(speedup):
+        sentence += f" It is chosen for its memory: {decision.chosen.reason.rpartition('; ')[2]}."
+    return sentence if decision.folder is not None else f"{sentence} It could not be saved."
+
+
+def _command(subject: str, settings: Settings) -> str:
+    """The command line with every setting that is not the default."""
+    flags = []
+    for name, field in Settings.model_fields.items():
+        if name not in _LIBRARY_ONLY:
+            value, default = getattr(settings, name), field.get_default(call_default_factory=True)
+            values = value if isinstance(value, tuple) else () if value == default else (value,)
+            flags += [f"{flag(name)} {shlex.quote(_said(each))}" for each in values]
+    return " ".join(["togi tune", shlex.quote(subject), *flags])
+
+
+def flag(setting: str) -> str:
+    """``--time-limit`` of ``time_limit_s``: the option of the command line without the unit."""
+    return "--" + setting.removesuffix("_s").removesuffix("_bytes").replace("_", "-")
+
+
+def _said(value: object) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
