@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
-from togi.subject.program import ProgramModule, as_module, reachable_modules
+from togi.subject.inputs import Inputs
+from togi.subject.program import ProgramModule, as_module, find_module, reachable_modules
 
 encoder = nn.Linear(3, 3)
 
@@ -100,3 +101,32 @@ def test_what_reaches_no_module_is_said() -> None:
     assert as_module(3) == 3
     assert as_module(nn.Linear) is nn.Linear
     assert as_module(encoder) is encoder
+
+
+class Predictor:
+    def __init__(self, network: nn.Module) -> None:
+        self.network = network
+
+
+class MakesItsNetwork(nn.Module):
+    """As ultralytics' models do: the first call makes a network and keeps it in an object that is no module."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 3)
+        self.predictor: Predictor | None = None
+
+    def predict(self, x: Tensor) -> Tensor:
+        if self.predictor is None:
+            self.predictor = Predictor(nn.Sequential(copy.deepcopy(self.inner), nn.Tanh()))
+        return self.predictor.network(x)  # type: ignore[no-any-return]
+
+
+def test_a_module_that_the_first_call_makes_and_the_program_keeps_is_found_after_a_call() -> None:
+    program, sample = ProgramModule(MakesItsNetwork().predict), Inputs((torch.randn(2, 3),))
+    with pytest.raises(AttributeError):
+        program.get_submodule("network")
+    found = find_module(program, "network", sample)
+    assert isinstance(found, nn.Sequential)
+    assert find_module(program, "network", sample) is found
+    assert find_module(program, "model.inner", sample) is program.get_submodule("model").inner

@@ -177,7 +177,7 @@ class OptimizedProgram(OptimizedModule):
 
     def __init__(self, manifest: Manifest, link: Link, parts: list[LoadedPart]) -> None:
         super().__init__(self._alone, manifest, link, tuple(note for part in parts for note in part.optimized.warnings))
-        self._parts = parts
+        self.parts = parts
 
     def into(self, program: Any, *, keep_originals: bool = True) -> Installed:
         """Put the parts into the live program, whose own calls then use them; ``.remove()`` of what is returned takes
@@ -191,7 +191,7 @@ class OptimizedProgram(OptimizedModule):
         Raises:
             ArtifactError: it is another program, or its weights differ.
         """
-        return install(self._parts, program, keep_originals=keep_originals)
+        return install(self.parts, program, keep_originals=keep_originals)
 
     @staticmethod
     def _alone(*_: Any, **__: Any) -> Any:

@@ -115,6 +115,8 @@ def install(parts: Sequence[LoadedPart], program: Any, *, keep_originals: bool) 
     Raises ArtifactError when it is not the program that they were proven on (another structure or other weights).
     """
     module = program if isinstance(program, nn.Module) else ProgramModule(program)
+    if isinstance(module, ProgramModule):
+        module.look_again()
     modules = dict(module.named_modules())
     switches: dict[str, Switch] = {}
     for part in parts:
@@ -124,7 +126,8 @@ def install(parts: Sequence[LoadedPart], program: Any, *, keep_originals: bool) 
             there = "nothing" if found is None else f"a {type(found).__name__}"
             raise ArtifactError(
                 f"the program has {there} at '{path}', where the one that was tuned had a {part.entry.module}: "
-                "it is another program. Tune this one"
+                "it is another program, or one that makes its modules in its first call and was not called yet. Tune "
+                "this one, or call it once"
             )
         if path not in switches:
             if isinstance(vars(found).get("forward"), Switch):

@@ -23,6 +23,7 @@ from togi.program.parts import CutRequest, Cuts, Part
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
+from togi.subject.program import ProgramModule
 from togi.subject.pure import Pure
 from togi.subject.stored_inputs import write_inputs
 from togi.worker.protocol import Survey
@@ -33,6 +34,10 @@ LEAST_SHARE = 0.04
 _INPUTS_BYTES = 256 << 20
 _COVERED = 0.5
 """Share of a module's time in forms that can be captured, from which it is not entered for the rest."""
+_MADE_ANEW = (
+    "the program makes it anew in each run, or holds it where togi does not find it, so no engine can stand for it: "
+    "make it once and keep it in an attribute"
+)
 _SAMPLES = 4
 """Recorded calls of one form that a part is tuned and proven on."""
 
@@ -56,6 +61,8 @@ def find_cuts(subject: Subject, request: CutRequest) -> Cuts:
     program, samples = ready.module, ready.samples
     with torch.no_grad():
         record_tree(program, samples[:1])  # warm
+        if isinstance(program, ProgramModule):
+            program.look_again()
         tree = record_tree(program, samples)
     return _Cutting(program, samples, tree, request).cuts()
 
@@ -73,8 +80,28 @@ class _Cutting:
         while uses := self._uses(places):
             recorded = self._record(uses)
             places = [place for group in _alike(uses, recorded) for place in self._cut(group, recorded)]
+        self.obstacles += self._made_anew()
         parts = sorted(self.parts, key=lambda part: -part.share)
         return Cuts(tree=self.tree, parts=tuple(parts), obstacles=tuple(self.obstacles))
+
+    def _made_anew(self) -> list[Obstacle]:
+        """Modules without a name in the program that matter and call none that has one."""
+        found = []
+        queue = self.tree.children(0)
+        while queue:
+            place = queue.pop(0)
+            call, share = self.tree.calls[place], self.tree.share(place)
+            if call.path or share < LEAST_SHARE:
+                continue
+            if self._calls_named(place):
+                queue += self.tree.children(place)
+            else:
+                found.append(Obstacle(path="", module=call.module, share=share, reason=_MADE_ANEW))
+        return found
+
+    def _calls_named(self, place: int) -> bool:
+        children = self.tree.children(place)
+        return any(self.tree.calls[child].path or self._calls_named(child) for child in children)
 
     def _uses(self, places: Sequence[int]) -> list[_Use]:
         """The modules at these places that matter. What was made anew in the run is entered at once."""

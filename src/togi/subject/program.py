@@ -10,12 +10,14 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, final
 
+import torch
 from torch import nn
 from torch.export import ExportedProgram
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
 from togi.core.user_code import Origin, origin
+from togi.subject.inputs import Inputs
 
 _DEEPEST = 6
 _MOST = 20_000
@@ -44,6 +46,13 @@ class ProgramModule(nn.Module):
         self.forward = call
         self.training = any(module.training for module in found.values())
 
+    def look_again(self) -> None:
+        """Take in the modules that the program made in a call and keeps (ultralytics' fused copy of its network)."""
+        known = {id(part) for part in self.modules()}
+        for name, module in reachable_modules(self.forward).items():
+            if id(module) not in known:
+                self.add_module(_free(name, self._modules), module)
+
     @property
     def name(self) -> str:
         """``LlamaForCausalLM.generate``."""
@@ -67,8 +76,20 @@ def as_module(value: Any) -> Any:
     return ProgramModule(value)
 
 
+def find_module(program: nn.Module, path: str, sample: Inputs) -> nn.Module:
+    """A module of a program by its name. One that the program makes in its first call is there after a call with
+    ``sample``. Raises AttributeError where there is none."""
+    if isinstance(program, ProgramModule) and path not in dict(program.named_modules()):
+        given = sample.clone()
+        with torch.no_grad():
+            program(*given.args, **given.kwargs)
+        program.look_again()
+    return program.get_submodule(path)
+
+
 def reachable_modules(call: Any) -> dict[str, nn.Module]:
-    """The outermost modules that a callable can reach, by a name made of the way to each."""
+    """The outermost modules that a callable can reach, by a name made of the way to each. Modules are found in what a
+    module holds beside its own parts, too."""
     found: dict[str, nn.Module] = {}
     seen: set[int] = set()
     queue = deque([("", call, 0)])
@@ -80,6 +101,7 @@ def reachable_modules(call: Any) -> dict[str, nn.Module]:
         if isinstance(value, nn.Module):
             if not any(value is part for module in found.values() for part in module.modules()):
                 found[_free(name or "model", found)] = value
+                queue.extend((key, child, depth + 1) for key, child in vars(value).items() if not key.startswith("_"))
         elif depth < _DEEPEST:
             queue.extend((inner or name, child, depth + 1) for inner, child in _parts(value))
     return found

@@ -26,6 +26,7 @@ from togi.graph.candidate import Candidate
 from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
+from togi.subject.program import find_module
 from togi.subject.pure import Pure
 from togi.subject.signature import Signature
 from togi.subject.stored_inputs import read_inputs
@@ -153,7 +154,10 @@ class _Worker:
         optimized = load(folder)
         self.call = optimized
         if isinstance(optimized, OptimizedProgram):
-            self.call = optimized.into(prepare(self.subject, device=self.config.device).module).program
+            ready = prepare(self.subject, device=self.config.device)
+            for part in optimized.parts:
+                find_module(ready.module, part.entry.path, ready.samples[0])
+            self.call = optimized.into(ready.module).program
         self.samples = self._artifact_samples(optimized.signature)
 
     def _artifact_samples(self, signature: Signature) -> tuple[Inputs, ...]:
@@ -230,7 +234,8 @@ def _copied(artifact: Path, folder: Path) -> Saved:
 
 def part_of(subject: Subject, part: PartRef, device: str) -> Subject:
     """A module of the subject with its recorded calls, as a subject; what the calls change is returned instead."""
-    module = prepare(subject, device=device).module.get_submodule(part.path)
+    ready = prepare(subject, device=device)
+    module = find_module(ready.module, part.path, ready.samples[0])
     return Subject(Pure(module, part.effects) if part.effects.changes else module, read_inputs(Path(part.inputs)))
 
 
