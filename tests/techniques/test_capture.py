@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -176,13 +177,42 @@ def test_dynamic_sizes_stay_dynamic_and_unproven_ones_are_not_guarded():
     torch.testing.assert_close(captured(start).module(other), start.module(other))
 
 
-def test_what_cannot_be_captured_is_refused_with_the_reason():
-    class Counts(nn.Module):
-        def forward(self, x):
-            return x * len([v for v in x.tolist() if v > 0])
+class Counts(nn.Module):
+    def forward(self, x):
+        return x * len([v for v in x.tolist() if v > 0])
 
-    with pytest.raises(Refused, match=r"torch\.export cannot capture it: .+"):
-        export(conformance.candidate_of(Counts(), [torch.randn(4)]))
+
+class Chooses(nn.Module):
+    def forward(self, x):
+        return x[x > 0] if x.sum() > 1e9 else x
+
+
+class LeavesTorch(nn.Module):
+    def forward(self, x):
+        return torch.from_numpy(x.numpy() + 1)
+
+
+class FixesItsSize(nn.Module):
+    def forward(self, x):
+        return sum(x[i] for i in range(x.shape[0]))
+
+
+@pytest.mark.parametrize(
+    ("module", "samples", "reason", "code"),
+    [
+        (Counts(), [torch.randn(4)], "depends on the values of a tensor", "return x * len([v for v"),
+        (Chooses(), [torch.randn(4)], "depends on the values of a tensor", "return x[x > 0] if x.sum() > 1e9 else x"),
+        (LeavesTorch(), [torch.randn(4)], "it leaves torch for NumPy", "return torch.from_numpy(x.numpy() + 1)"),
+        (FixesItsSize(), [torch.randn(2, 4), torch.randn(2, 6)], "a size that differs between the samples", ""),
+    ],
+    ids=["counts", "chooses", "leaves torch", "fixes a size"],
+)
+def test_what_cannot_be_captured_is_refused_with_the_reason_and_the_line(module, samples, reason, code):
+    with pytest.raises(Refused, match=r"torch\.export cannot capture it: ") as refused:
+        export(conformance.candidate_of(module, samples))
+    assert reason in str(refused.value)
+    assert code in str(refused.value)
+    assert not code or f"{Path(__file__).name}:" in str(refused.value)
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -81,6 +81,17 @@ def user_place(error: BaseException) -> str:
     return f"{last.filename}:{last.lineno} in {last.name}{code}: {kind}"
 
 
+def error_line(error: BaseException) -> str:
+    """``net.py:12 (`if x.sum() > 0:`)``: the last line of the user's, or of a package that uses torch; empty where the
+    error passed none. Files of packages are named from the package on."""
+    frames = _frames(error, Origin.PACKAGE)
+    if not frames:
+        return ""
+    last = frames[-1]
+    name = re.split(r"[/\\](?:site|dist)-packages[/\\]", last.filename)[-1]
+    return f"{name}:{last.lineno}" + (f" (`{last.line}`)" if last.line else "")
+
+
 def user_traceback(error: BaseException) -> str:
     """The traceback of ``error`` with the user's frames only, and its message.
 

@@ -17,6 +17,7 @@ from torch import Tensor, fx, nn
 
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
+from togi.core.user_code import error_line
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
@@ -54,7 +55,7 @@ def export(candidate: Candidate) -> ExportedProgram:
         with torch.no_grad():
             program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
-        raise Refused(f"torch.export cannot capture it: {first_line(error)}") from error
+        raise Refused(f"torch.export cannot capture it: {_in_plain_words(error)}") from error
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
     _drop_empty_parts(program.graph_module)
@@ -70,6 +71,34 @@ def _not_whole(module: nn.Module, signature: Signature) -> str | None:
     if not signature.inputs_facts:
         return "it is given no tensor, so that a captured graph would hold the answer to these samples"
     return None
+
+
+def _in_plain_words(error: Exception) -> str:
+    """What stands in the way, at which line of the user's source, and what change would let it."""
+    text = f"{type(error).__name__}: {error}"
+    what, change = next((said for sign, *said in _IN_PLAIN_WORDS if sign in text), (first_line(error).rstrip("."), ""))
+    line = error_line(error)
+    return f"{what}{f', at {line}' if line else ''}{f'. {change}' if change else ''}"
+
+
+_IN_PLAIN_WORDS = (
+    (
+        "DataDependent",
+        "a branch or a size depends on the values of a tensor",
+        "Compute both ways and choose with torch.where, or leave that step to a function outside of the module",
+    ),
+    (
+        "Constraints violated",
+        "a size that differs between the samples is fixed by what it computes",
+        "Compute with x.shape instead of with numbers, or give samples of one size",
+    ),
+    (
+        ".numpy() is not supported",
+        "it leaves torch for NumPy",
+        "Use the function of torch",
+    ),
+)
+"""What torch.export's message or its class holds; what that means; what to change."""
 
 
 def _drop_empty_parts(graph_module: fx.GraphModule) -> None:
