@@ -172,6 +172,26 @@ def test_tensors_that_share_memory_have_one_storage_key() -> None:
         assert key(fake.untyped_storage()) == key(fake.view(2, 2).untyped_storage())
 
 
+def test_saved_values_behind_hooks() -> None:
+    class Telling(DispatchObserver):
+        def operation(self, operator: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+            hooks.operation_runs()
+            return operator(*args, **kwargs)
+
+    x = torch.ones(2, requires_grad=True)
+    hooks = autograd.SavedValueHooks()
+    with Telling():
+        plain = x.exp()
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t):
+            packed = plain * plain
+            several = torch.cat([packed, packed]).prod()
+        last = packed.exp()
+    assert not hooks.has(plain.grad_fn, plain.grad_fn._raw_saved_result)
+    assert hooks.has(packed.grad_fn, packed.grad_fn._raw_saved_self)
+    assert hooks.has(several.grad_fn, several.grad_fn._raw_saved_self)
+    assert not hooks.has(last.grad_fn, last.grad_fn._raw_saved_result)
+
+
 def test_hooks_and_own_tensors_of_a_module() -> None:
     module = nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
     assert modules.forward_hook_counts(module) == (0, 0)

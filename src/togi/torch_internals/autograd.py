@@ -1,8 +1,9 @@
 """Autograd's state: the node that runs, sequence numbers, tensor versions, saved-tensor hooks, function transforms.
 
-Behind it: torch._C._autograd, torch._C's autograd queries, ``Node._sequence_nr``, ``Tensor._version``, torch._C's
-functorch queries, torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When they go: ``torch.autograd.graph``
-has public nodes and hooks; versions and sequence numbers have no public form, and what relies on them must refuse.
+Behind it: torch._C._autograd, torch._C's autograd queries, ``SavedTensor.unpack_hook``, ``Node._sequence_nr``,
+``Tensor._version``, torch._C's functorch queries, torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When
+they go: ``torch.autograd.graph`` has public nodes and hooks; versions and sequence numbers have no public form, and
+what relies on them must refuse.
 """
 
 from __future__ import annotations
@@ -10,13 +11,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from operator import attrgetter
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch._C._autograd import _get_sequence_nr as next_sequence_number
 
 __all__ = [
+    "SavedValueHooks",
     "below_autograd",
     "current_node",
     "in_backward",
@@ -59,6 +61,39 @@ def top_saved_tensor_hooks() -> tuple[Callable[[Any], Any], Callable[[Any], Any]
 def saved_tensor_hooks_allowed() -> bool:
     """False inside of ``torch.autograd.graph.disable_saved_tensors_hooks``, where installing hooks raises."""
     return bool(torch._C._autograd._saved_tensors_hooks_is_enabled())  # type: ignore[attr-defined]
+
+
+_VALUES_TELL_THEIR_HOOKS = hasattr(torch._C._autograd.SavedTensor, "unpack_hook")
+
+
+@final
+class SavedValueHooks:
+    """Which values that nodes saved stand behind hooks: asking for such a value runs code, and may compute it anew.
+
+    A saved value tells it itself since torch 2.10 or 2.11. Before, it follows from the hooks that stood while an
+    operation ran: they are those of the nodes that autograd made for it. So each operation has to be told here; nodes
+    that were made before this object, or after the last operation, count as hooked. Hooks that someone registers on a
+    single saved value (``_raw_saved_NAME.register_hooks``) are not seen there.
+    """
+
+    def __init__(self) -> None:
+        self._first = self._next = next_sequence_number()
+        self._hooked: set[int] = set()
+
+    def operation_runs(self) -> None:
+        """Called while an operation runs, below autograd."""
+        if _VALUES_TELL_THEIR_HOOKS:
+            return
+        made, self._next = range(self._next, next_sequence_number()), max(self._next, next_sequence_number())
+        if top_saved_tensor_hooks() is not None:
+            self._hooked.update(made)
+
+    def has(self, node: Any, raw: Any) -> bool:
+        """Whether ``raw``, one of the ``_raw_saved_NAME`` of ``node``, or one of its parts, stands behind hooks."""
+        if _VALUES_TELL_THEIR_HOOKS:
+            return any(part.unpack_hook is not None for part in (raw if isinstance(raw, tuple | list) else (raw,)))
+        number = sequence_number(node)
+        return not self._first <= number < self._next or number in self._hooked
 
 
 def below_autograd() -> AbstractContextManager[Any]:

@@ -91,6 +91,35 @@ def test_what_is_kept_is_counted_once_with_everyone_who_keeps_it() -> None:
     assert "first" in {kept.module for kept in account.kept}
 
 
+def test_what_hooks_packed_is_left_alone() -> None:
+    packed, unpacked = [], []
+
+    def pack(saved: Tensor) -> Tensor:
+        packed.append(saved.shape)
+        return saved
+
+    def unpack(saved: Tensor) -> Tensor:
+        unpacked.append(saved.shape)
+        return saved
+
+    class Packing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(64, 64)
+
+        def forward(self, given: Tensor) -> Tensor:
+            hidden = self.first(given)
+            with torch.autograd.graph.saved_tensors_hooks(pack, unpack):
+                hidden = hidden.exp()
+            return hidden.sin()
+
+    account = _train(Packing(), torch.randn(128, 64))
+    assert unpacked == packed
+    kept_by = {place for kept in account.kept for place in kept.kept_by}
+    assert "SinBackward0.self" in kept_by
+    assert "ExpBackward0.result" not in kept_by
+
+
 def test_a_name_that_outlives_its_use_is_found_with_what_its_deletion_brings() -> None:
     class Wasteful(nn.Module):
         def forward(self, given: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from togi.core.proven import Proven
 from togi.footprint.account.allocator_events import Allocations, MarkingTracker, read_allocations
 from togi.footprint.account.record import Category
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
-from togi.torch_internals.autograd import current_node
+from togi.torch_internals.autograd import SavedValueHooks, current_node
 from togi.torch_internals.modules import BACKWARD, ModuleTracker, users_frames
 from togi.torch_internals.profiler import memory_profile
 from togi.torch_internals.tensors import tensors_of
@@ -36,8 +36,6 @@ PROVEN = Proven(part="togi memory: the account of a run", cpu="2026-11-21", cuda
 
 
 _RAW = "_raw_saved_"
-_UNKNOWN = object()
-"""An older torch does not tell whether a value is behind a hook: then it is left alone."""
 _SMALLEST_BYTES = 64 * 1024
 """Names that hold less are not looked at."""
 
@@ -71,6 +69,7 @@ class Watch:
         """The last operation before backward began."""
         self.allocations: Allocations
         self.ms = 0.0
+        self._hooks: SavedValueHooks
         self._stack = ExitStack()
 
     @property
@@ -102,6 +101,7 @@ class Watch:
         self._profiler = self._stack.enter_context(memory_profile(self.device))
         self._stack.enter_context(self.modules.following())
         self._stack.callback(register_optimizer_step_post_hook(self._stepped).remove)
+        self._hooks = SavedValueHooks()
         self._started = time.perf_counter()
         self._stack.enter_context(self.tracker)
         return self
@@ -120,11 +120,15 @@ class Watch:
             )
         self.allocations = allocations
 
+    def operation_runs(self) -> None:
+        """Called while an operation runs, before it is handed on."""
+        self._hooks.operation_runs()
+
     def backward_begins(self, node: Any) -> None:
         """Called at the first operation of a backward pass, with autograd's node."""
         self.backward_at = self.tracker.operations
         for below in _nodes_below(node):
-            for name, tensor in _saved_by(below):
+            for name, tensor in _saved_by(below, self._hooks):
                 if (lifetime := self.tracker.lifetime_of(tensor)) is not None:
                     self.kept.setdefault(lifetime, []).append(f"{below.name()}.{name}")
             if (variable := getattr(below, "variable", None)) is not None:
@@ -160,6 +164,7 @@ class _WatchingTracker(MarkingTracker):
         self._in_backward = False
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        self._watch.operation_runs()
         node = current_node()
         if node is not None and not self._in_backward:
             self._watch.backward_begins(node)
@@ -188,11 +193,11 @@ def _nodes_below(root: Any) -> Iterator[Any]:
                 queue.append(child)
 
 
-def _saved_by(node: Any) -> Iterator[tuple[str, Tensor]]:
+def _saved_by(node: Any, hooks: SavedValueHooks) -> Iterator[tuple[str, Tensor]]:
     """What can be named without side effects: values behind hooks stay packed, for unpacking may compute them anew."""
     kind: Any = type(node)
     for attribute in _saved_attributes(kind):
-        if not _hooked(getattr(node, attribute)):
+        if not hooks.has(node, getattr(node, attribute)):
             name = attribute.removeprefix(_RAW)
             try:
                 value = getattr(node, "saved_tensors" if name == "tensors" else f"_saved_{name}", None)
@@ -206,11 +211,6 @@ def _saved_by(node: Any) -> Iterator[tuple[str, Tensor]]:
 @cache
 def _saved_attributes(kind: type) -> tuple[str, ...]:
     return tuple(attribute for attribute in dir(kind) if attribute.startswith(_RAW))
-
-
-def _hooked(raw: Any) -> bool:
-    parts = raw if isinstance(raw, tuple | list) else (raw,)
-    return any(getattr(part, "unpack_hook", _UNKNOWN) is not None for part in parts)
 
 
 def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[StorageLifetime, list[Name]]:
