@@ -61,6 +61,21 @@ def test_loaded_program_computes_the_same_with_the_same_strides_and_shared_weigh
     assert not any(tensor.requires_grad for tensor in weights.values())
 
 
+def test_a_parameter_of_integers_is_loaded_again(tmp_path: Path) -> None:
+    class Scales(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = nn.Parameter(torch.arange(3, dtype=torch.int8), requires_grad=False)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x * self.scale
+
+    save_exported(torch.export.export(Scales(), (torch.ones(3),)), tmp_path / "model.pt2")
+    program = load_exported(tmp_path / "model.pt2")
+    assert isinstance(program.state_dict["scale"], nn.Parameter)
+    assert program.module()(torch.ones(3)).tolist() == [0, 1, 2]
+
+
 def test_saving_leaves_the_module_as_it_was(saved: Any) -> None:
     module, _, _ = saved
     assert all(parameter.requires_grad for parameter in module.parameters())

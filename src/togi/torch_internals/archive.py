@@ -13,7 +13,8 @@ target, guards as Python source, and names that are pasted into generated code. 
 Records are read with torch's own zip reader, so that both see the same bytes.
 
 Behind it: torch._C.PyTorchFileReader and PyTorchFileWriter (torch 2.9 to 2.15). When they go: ``zipfile`` reads the
-archives, with an alignment of 64 bytes when writing.
+archives, with an alignment of 64 bytes when writing. torch.export.pt2_archive._package._load_state_dict, for torch
+before 2.11 alone: with those it goes.
 """
 
 from __future__ import annotations
@@ -25,10 +26,13 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
 
 import torch
+from torch import nn
 
 from togi.core.errors import ArtifactError
 from togi.core.quantities import first_line
@@ -67,9 +71,53 @@ def load_exported(path: Path) -> ExportedProgram:
     """The program in ``path``. Raises ArtifactError when the file is damaged, or not of the plain form."""
     check_archive(path)
     try:
-        return torch.export.load(path)
+        with _parameters_as_stored():
+            return torch.export.load(path)
     except Exception as error:  # torch raises anything from KeyError to RuntimeError on a damaged or newer file
         raise ArtifactError(f"{path.name} cannot be read by torch {torch.__version__}: {error}") from error
+
+
+@contextmanager
+def _parameters_as_stored() -> Iterator[None]:
+    """Inside, parameters are read as they were stored. Before torch 2.11 the reader makes each of them one that
+    requires gradients, and fails where it holds integers."""
+    if torch.__version__ >= "2.11":
+        yield
+        return
+    from torch.export.pt2_archive import _package
+
+    read = _package._load_state_dict
+
+    def read_as_stored(reader: Any, model_name: str) -> Any:
+        """Weights are read as buffers, of which parameters are made; no state, so that threads may meet here."""
+        buffers = _WeightsAsBuffers(reader)
+        weights: Any = read(buffers, model_name)  # type: ignore[arg-type]
+        for name, requires_grad in buffers.parameters.items():
+            weights[name] = nn.Parameter(weights[name], requires_grad=requires_grad)
+        return weights
+
+    with patch.object(_package, "_load_state_dict", read_as_stored):
+        yield
+
+
+class _WeightsAsBuffers:
+    """A reader of an archive that says of no weight that it is a parameter, and remembers which one was."""
+
+    def __init__(self, reader: Any) -> None:
+        self._reader = reader
+        self.parameters: dict[str, bool] = {}
+        """Names, and whether they require gradients."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._reader, name)
+
+    def read_string(self, name: str) -> str:
+        payload = json.loads(self._reader.read_string(name))
+        for weight, meta in payload["config"].items():
+            if meta["is_param"] and not meta["use_pickle"]:
+                self.parameters[weight] = meta["tensor_meta"]["requires_grad"]
+                meta["is_param"] = False
+        return json.dumps(payload)
 
 
 def without_traces(program: ExportedProgram) -> ExportedProgram:
@@ -90,8 +138,6 @@ def without_traces(program: ExportedProgram) -> ExportedProgram:
 
 
 def _without_gradient(tensor: Tensor) -> Tensor:
-    from torch import nn
-
     if isinstance(tensor, nn.Parameter):
         return nn.Parameter(tensor.detach(), requires_grad=False)
     return tensor.detach()
