@@ -90,7 +90,7 @@ def compile_without_kernels(
 
     allocations = torch._C._dynamo.guards
     _forget_compiled_code()
-    compile_calls(module)
+    compile_calls(module, _inductor_for_fakes if torch.__version__ < "2.11" else "inductor")
     try:
         with ExitStack() as stack:
             for owner, name, stand_in in (
@@ -105,6 +105,17 @@ def compile_without_kernels(
     finally:
         forget_compiled_call(module)
         _forget_compiled_code()
+
+
+def _inductor_for_fakes(graph: GraphModule, inputs: Sequence[Any]) -> Any:
+    """Inductor, which before torch 2.11 refuses inputs that are fake already, in a mode other than Dynamo's."""
+    from torch._guards import TracingContext
+    from torch._inductor.compile_fx import compile_fx
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    mode = TracingContext.get().fake_mode
+    assert mode is not None
+    return compile_fx(graph, [mode.from_tensor(x) if isinstance(x, FakeTensor) else x for x in inputs])
 
 
 def _forget_compiled_code() -> None:

@@ -65,13 +65,13 @@ def compiled_original(module: nn.Module) -> Any:
     return getattr(module, "_orig_mod", None)
 
 
-def compile_calls(module: nn.Module) -> None:
+def compile_calls(module: nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
     """``module.compile()``, which before torch 2.12 makes no graph of torch's own containers (``nn.Sequential``)."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         return module._call_impl(*args, **kwargs)  # type: ignore[no-untyped-call]
 
-    module._compiled_call_impl = torch.compile(call)
+    module._compiled_call_impl = torch.compile(call, backend=backend)
 
 
 def forget_compiled_call(module: nn.Module) -> None:
