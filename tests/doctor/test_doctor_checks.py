@@ -75,6 +75,13 @@ def test_packages_are_compared_with_what_is_asked_for() -> None:
     assert absent.fix == "fix"
 
 
+@pytest.mark.parametrize(("version", "level"), [("3.13.0", Level.WARNING), ("3.13.1", Level.OK), ("3.11.7", Level.OK)])
+def test_the_python_that_hides_changes_of_dicts_is_warned_of(version: str, level: Level) -> None:
+    check = software.check_python(version)
+    assert check.level is level
+    assert bool(check.why) is bool(check.fix) is (level is Level.WARNING)
+
+
 def test_the_metadata_of_togi_is_what_is_checked() -> None:
     names = {check.name for check in software.check_packages()}
     assert {"python", "torch", "pydantic", "onnxruntime", "openvino"} <= names

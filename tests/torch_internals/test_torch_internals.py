@@ -257,6 +257,23 @@ def test_what_dynamo_did_can_be_read_and_forgotten() -> None:
     assert compiler.compilations() == compiler.Compilations(graphs=0, breaks=(), counted_breaks={}, metrics=())
 
 
+def test_a_module_that_counts_is_compiled_anew_for_each_number_where_every_guard_is_checked() -> None:
+    class Counts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x * self.calls
+
+    compiler.reset_dynamo()
+    compiled = torch.compile(Counts(), backend="eager")
+    with compiler.checking_every_guard():
+        assert [int(compiled(torch.ones(()))) for _ in range(3)] == [1, 2, 3]
+    compiler.reset_dynamo()
+
+
 def test_inductor_settings_hold_inside_only() -> None:
     import torch._inductor.config as config
 

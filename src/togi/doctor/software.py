@@ -22,10 +22,18 @@ EXTRAS = ("onnx", "openvino", "nncf")
 
 
 def check_packages() -> list[Check]:
-    python = Check(
-        topic="packages", name="python", level=Level.OK, found=f"{platform.python_version()} ({sys.executable})"
+    return [check_python(platform.python_version()), *_required(), *_optional()]
+
+
+def check_python(version: str) -> Check:
+    python = Check(topic="packages", name="python", level=Level.OK, found=f"{version} ({sys.executable})")
+    if version != "3.13.0":
+        return python
+    why = (
+        "torch.compile does not see there that an attribute of a module has changed (a counter, a flag) and goes on "
+        "with the old one, unless torch._dynamo.config.use_recursive_dict_tags_for_guards is False"
     )
-    return [python, *_required(), *_optional()]
+    return python.model_copy(update={"level": Level.WARNING, "why": why, "fix": "install Python 3.13.1 or newer"})
 
 
 def requirements(distribution: str = "togi") -> tuple[Requirement, ...]:

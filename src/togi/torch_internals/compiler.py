@@ -31,6 +31,7 @@ __all__ = [
     "TracerWarning",
     "aoti_load",
     "aoti_package",
+    "checking_every_guard",
     "compilations",
     "compile_error",
     "compile_without_kernels",
@@ -123,6 +124,18 @@ def _forget_compiled_code() -> None:
 
     reset_dynamo()
     PyCodeCache.cache_clear()
+
+
+def checking_every_guard() -> AbstractContextManager[Any]:
+    """Inside, what is compiled looks at each of its guards at every call.
+
+    Otherwise torch (2.9 and 2.11; not 2.15) skips those on a module whose dicts are as they were. On Python 3.13.0,
+    whose dicts do not tell of changes, it then skips them always: a compiled module counts no further than 1.
+    """
+    import torch._dynamo.config
+
+    patched: AbstractContextManager[Any] = torch._dynamo.config.patch(use_recursive_dict_tags_for_guards=False)
+    return patched
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from togi.lint.trace.record import Event, Frame
 from togi.lint.trace.recorder import is_users
 from togi.subject.inputs import Subject
 from togi.subject.prepare import prepare
-from togi.torch_internals.compiler import compilations, reset_dynamo
+from togi.torch_internals.compiler import checking_every_guard, compilations, reset_dynamo
 
 PASSES = 2
 _PLACE = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>[^\n]*)')
@@ -32,7 +32,7 @@ def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Even
     """``(events, notes)`` of running the subject compiled. A subject that cannot be run so gives a note."""
     prepared = prepare(subject, device=device, train=subject.step is not None)
     notes: list[str] = []
-    with _fresh_dynamo():
+    with _fresh_dynamo(), checking_every_guard():
         compiled = torch.compile(prepared.module, backend="eager")
         try:
             for _ in range(PASSES):
