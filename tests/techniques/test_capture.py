@@ -203,7 +203,7 @@ class FixesItsSize(nn.Module):
         (Counts(), [torch.randn(4)], "depends on the values of a tensor", "return x * len([v for v"),
         (Chooses(), [torch.randn(4)], "depends on the values of a tensor", "return x[x > 0] if x.sum() > 1e9 else x"),
         (LeavesTorch(), [torch.randn(4)], "it leaves torch for NumPy", "return torch.from_numpy(x.numpy() + 1)"),
-        (FixesItsSize(), [torch.randn(2, 4), torch.randn(2, 6)], "a size that differs between the samples", ""),
+        (FixesItsSize(), [torch.randn(4), torch.randn(6)], "a size that differs between the samples", ""),
     ],
     ids=["counts", "chooses", "leaves torch", "fixes a size"],
 )

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, fx, nn
+from torch.fx.experimental.symbolic_shapes import is_concrete_int
 
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
@@ -56,6 +57,8 @@ def export(candidate: Candidate) -> ExportedProgram:
             program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
         raise Refused(f"torch.export cannot capture it: {_in_plain_words(error)}") from error
+    if fixed := _fixed_size(candidate.signature, program):
+        raise Refused(f"torch.export cannot capture it: {_FIXED_SIZE} ({fixed}). {_KEEP_SIZES_OPEN}")
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
     _drop_empty_parts(program.graph_module)
@@ -81,17 +84,15 @@ def _in_plain_words(error: Exception) -> str:
     return f"{what}{f', at {line}' if line else ''}{f'. {change}' if change else ''}"
 
 
+_FIXED_SIZE = "a size that differs between the samples is fixed by what it computes"
+_KEEP_SIZES_OPEN = "Compute with tensors of that size instead of looping over it, or give samples of one size"
 _IN_PLAIN_WORDS = (
     (
         "DataDependent",
         "a branch or a size depends on the values of a tensor",
         "Compute both ways and choose with torch.where, or leave that step to a function outside of the module",
     ),
-    (
-        "Constraints violated",
-        "a size that differs between the samples is fixed by what it computes",
-        "Compute with x.shape instead of with numbers, or give samples of one size",
-    ),
+    ("Constraints violated", _FIXED_SIZE, _KEEP_SIZES_OPEN),
     (
         ".numpy() is not supported",
         "it leaves torch for NumPy",
@@ -99,6 +100,16 @@ _IN_PLAIN_WORDS = (
     ),
 )
 """What torch.export's message or its class holds; what that means; what to change."""
+
+
+def _fixed_size(signature: Signature, program: ExportedProgram) -> str:
+    """The first dimension that varies and that the graph has for one size only; empty where there is none."""
+    given = set(program.graph_signature.user_inputs)
+    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
+    for index, dim in signature.dynamic_dims:
+        if is_concrete_int(size := inputs[index].meta["val"].shape[dim]):
+            return f"dimension {dim} of {signature.inputs_facts[index].name}, to {size}"
+    return ""
 
 
 def _drop_empty_parts(graph_module: fx.GraphModule) -> None:
