@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, choices=range(len(SIZES)), help="only the first or second size")
     options = parser.parse_args()
     sizes = SIZES if options.size is None else SIZES[options.size : options.size + 1]
-    kept = json.loads(DATA.read_text()) if options.only and DATA.exists() else {}
+    kept = json.loads(DATA.read_text(encoding="utf-8")) if options.only and DATA.exists() else {}
     chosen = [c.name for c in contests() if options.only in c.name]
     measured = [found for n, m in sizes for found in measure_size(n, m, options.rounds, chosen)]
     again = {(f["contest"], f["n"], f["m"]) for f in measured}
@@ -76,7 +76,7 @@ def main() -> None:
         "sizes": [*earlier, *measured],
         "growth": list(measure_growth()) if options.only in ("", "growth") else kept.get("growth", []),
     }
-    DATA.write_text(json.dumps(report, indent=1) + "\n")
+    DATA.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def contests() -> Iterable[Contest]:

@@ -20,8 +20,10 @@ FLOOR_BYTES = 2**20 / 10
 
 
 def main() -> None:
-    report = json.loads((HERE / "data" / "boxes.json").read_text())
-    TARGET.write_text("\n".join(["<svg " + HEAD + ">", *axes(), *curves(report["growth"]), "</svg>"]) + "\n")
+    report = json.loads((HERE / "data" / "boxes.json").read_text(encoding="utf-8"))
+    TARGET.write_text(
+        "\n".join(["<svg " + HEAD + ">", *axes(), *curves(report["growth"]), "</svg>"]) + "\n", encoding="utf-8"
+    )
 
 
 HEAD = (

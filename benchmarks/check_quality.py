@@ -83,7 +83,7 @@ def snippets(folder: Path) -> list[Snippet]:
 
 
 def _snippet(path: Path) -> Snippet:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     return Snippet(path, path.parent.name, path.stem.startswith("pos_"), text, tuple(labels(text)))
 
 
@@ -208,7 +208,7 @@ def main() -> None:
             print(f"  problem {problem}")
     if options.json:
         record = {"date": datetime.date.today().isoformat(), "halves": halves}
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -111,7 +111,7 @@ def _order(entry: Mapping[str, Any], seed: str) -> str:
 
 def shown(entry: Mapping[str, Any], context: int) -> str:
     path = folder(PACKAGES[0]).parent / entry["path"]
-    lines = path.read_text().splitlines()
+    lines = path.read_text(encoding="utf-8").splitlines()
     first = max(0, entry["line"] - 1 - context)
     rows = [
         f"{'>' if n + 1 == entry['line'] else ' '}{n + 1:5} {line}"
@@ -122,7 +122,7 @@ def shown(entry: Mapping[str, Any], context: int) -> str:
 
 
 def read_verdicts() -> list[dict[str, Any]]:
-    return list(json.loads(VERDICTS.read_text())["verdicts"]) if VERDICTS.exists() else []
+    return list(json.loads(VERDICTS.read_text(encoding="utf-8"))["verdicts"]) if VERDICTS.exists() else []
 
 
 def write_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:
@@ -133,7 +133,7 @@ def write_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:
         "question": "would a maintainer who cares for performance accept this report as true and useful?",
         "verdicts": sorted(verdicts, key=_key),
     }
-    VERDICTS.write_text(json.dumps(record, indent=1) + "\n")
+    VERDICTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def table(kept: Sequence[Mapping[str, Any]], counts: Mapping[str, int], size: int) -> str:

@@ -51,7 +51,7 @@ def main() -> None:
         record["everything"] = everything()
     print(report(record))
     if options.json:
-        options.json.write_text(json.dumps(record, indent=1) + "\n")
+        options.json.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def _keep_to(cores: int) -> None:

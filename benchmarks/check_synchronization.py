@@ -163,7 +163,7 @@ def in_a_child(find: Way, program: Program) -> tuple[set[int], str]:
         os.close(reading)
         answer(find, program, writing)
     os.close(writing)
-    with os.fdopen(reading) as pipe:
+    with os.fdopen(reading, encoding="utf-8") as pipe:
         said = pipe.read()
     _, status = os.waitpid(pid, 0)
     if not said:
@@ -176,7 +176,7 @@ def answer(find: Way, program: Program, writing: int) -> None:
     """The child's part; it never returns."""
     signal.alarm(TIMEOUT_S)
     warnings.simplefilter("ignore")
-    with open(os.devnull, "w") as nowhere, contextlib.redirect_stdout(nowhere):
+    with open(os.devnull, "w", encoding="utf-8") as nowhere, contextlib.redirect_stdout(nowhere):
         try:
             lines, ended = find(program)
         except BaseException:

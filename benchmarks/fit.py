@@ -237,7 +237,7 @@ def main() -> None:
     parser.add_argument("--planning", type=float, default=60.0, help="seconds for planning under one budget")
     parser.add_argument("--table", action="store_true", help="print what was measured, as Markdown")
     options = parser.parse_args()
-    known = json.loads(DATA.read_text()) if DATA.exists() else []
+    known = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else []
     if options.model:
         new = measure(options.model, options.budgets, options.turns, options.planning, options.compiled)
         plain_ms = new[0]["step_ms"]
@@ -245,7 +245,7 @@ def main() -> None:
         replaced = {(row["model"], row["way"]) for row in new}
         known = [row for row in known if (row["model"], row["way"]) not in replaced] + new
         known.sort(key=lambda row: list(MODELS).index(row["model"]))
-        DATA.write_text(json.dumps(known, indent=1) + "\n")
+        DATA.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
         print(table(new))
     if options.table:
         print(table(known))

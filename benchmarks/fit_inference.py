@@ -141,12 +141,12 @@ def main() -> None:
     parser.add_argument("--planning", type=float, default=40.0, help="seconds for planning under one budget")
     parser.add_argument("--table", action="store_true", help="print what was measured, as Markdown")
     options = parser.parse_args()
-    known = json.loads(DATA.read_text()) if DATA.exists() else []
+    known = json.loads(DATA.read_text(encoding="utf-8")) if DATA.exists() else []
     for name in list(MODELS) if options.model == "all" else [options.model] if options.model else []:
         known = [row for row in known if row["model"] != name]
         known += measure(name, options.budgets, options.turns, options.planning)
         known.sort(key=lambda row: list(MODELS).index(row["model"]))
-        DATA.write_text(json.dumps(known, indent=1) + "\n")
+        DATA.write_text(json.dumps(known, indent=1) + "\n", encoding="utf-8")
     if options.table or options.model:
         print(table(known))
 

@@ -396,7 +396,7 @@ def main() -> None:
 
 def save(path: Path, results: list[dict[str, Any]]) -> None:
     """Cases measured before stay, unless they were measured again."""
-    known = json.loads(path.read_text())["results"] if path.exists() else []
+    known = json.loads(path.read_text(encoding="utf-8"))["results"] if path.exists() else []
     again = {result["case"] for result in results}
     order = list(cases())
     kept = [result for result in known if result["case"] not in again] + results
@@ -407,7 +407,7 @@ def save(path: Path, results: list[dict[str, Any]]) -> None:
         "machine": machine().model_dump(mode="json"),
         "results": sorted(kept, key=lambda result: order.index(result["case"])),
     }
-    path.write_text(json.dumps(document, indent=1) + "\n")
+    path.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

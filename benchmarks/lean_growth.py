@@ -34,9 +34,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--draw", action="store_true", help="draw the figures that were measured before")
     if not parser.parse_args().draw:
-        DATA.write_text(json.dumps(measured(), indent=1) + "\n")
-    report = json.loads(DATA.read_text())
-    TARGET.write_text("\n".join(["<svg " + HEAD + ">", *axes(), *curves(report["points"]), "</svg>"]) + "\n")
+        DATA.write_text(json.dumps(measured(), indent=1) + "\n", encoding="utf-8")
+    report = json.loads(DATA.read_text(encoding="utf-8"))
+    TARGET.write_text(
+        "\n".join(["<svg " + HEAD + ">", *axes(), *curves(report["points"]), "</svg>"]) + "\n", encoding="utf-8"
+    )
 
 
 def measured() -> dict[str, Any]:

@@ -56,7 +56,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     asked = parser.parse_args()
     if asked.table:
-        print(table(json.loads(DATA.read_text())["runs"]))
+        print(table(json.loads(DATA.read_text(encoding="utf-8"))["runs"]))
         return
     runs = [measure(*size, rounds=asked.rounds) for size in (SMOKE if asked.smoke else SIZES)]
     print(table(runs))
@@ -69,7 +69,7 @@ def main() -> None:
             "threads": torch.get_num_threads(),
             "runs": runs,
         }
-        DATA.write_text(json.dumps(report, indent=1) + "\n")
+        DATA.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def eager(hidden: Tensor, weight: Tensor, target: Tensor) -> Tensor:

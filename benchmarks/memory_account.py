@@ -122,7 +122,7 @@ def main() -> None:
     parser.add_argument("--table", type=Path, help="print the table of such a file, and measure nothing")
     given = parser.parse_args()
     if given.table:
-        print(table(json.loads(given.table.read_text())["rows"]))
+        print(table(json.loads(given.table.read_text(encoding="utf-8"))["rows"]))
         return
     warnings.simplefilter("ignore")
     rows = []
@@ -132,7 +132,7 @@ def main() -> None:
             print(json.dumps(rows[-1]), file=sys.stderr, flush=True)
     print(table(rows))
     if given.json:
-        given.json.write_text(json.dumps(_document(rows, given.turns), indent=1) + "\n")
+        given.json.write_text(json.dumps(_document(rows, given.turns), indent=1) + "\n", encoding="utf-8")
 
 
 def _document(rows: list[dict[str, Any]], turns: int) -> dict[str, Any]:

@@ -190,7 +190,7 @@ def main() -> None:
             "machine": machine().model_dump(mode="json"),
             "results": rows,
         }
-        chosen.json.write_text(json.dumps(document, indent=1) + "\n")
+        chosen.json.write_text(json.dumps(document, indent=1) + "\n", encoding="utf-8")
     print(markdown(rows), summary(rows), sep="\n\n")
 
 

@@ -122,7 +122,7 @@ def _prepare(tree: Path, module: str, tests: list[str], given: argparse.Namespac
     config = _CONFIG.format(
         modules=[f"src/togi/{module}.py"], timeout_s=given.timeout, python=sys.executable, tests=" ".join(tests)
     )
-    (tree / _config(module)).write_text(config)
+    (tree / _config(module)).write_text(config, encoding="utf-8")
     _cosmic_ray(tree, module, given, "init", _database(tree, module).name)
 
 

@@ -46,7 +46,7 @@ def main() -> None:
         "backend": ops.backend().name,
         "runs": found,
     }
-    DATA.write_text(json.dumps(report, indent=1) + "\n")
+    DATA.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
 
 
 def measure(name: str, count: int, side: int) -> dict[str, Any]:

@@ -56,7 +56,7 @@ class ChildRunner:
             self._serve(blocks, threads)
         for fd in (self._answer, self._asked):
             os.close(fd)
-        self._answers: IO[str] = os.fdopen(answers)
+        self._answers: IO[str] = os.fdopen(answers, encoding="utf-8")
         self._questions = questions
         self._read()
         os.kill(self._pid, signal.SIGSTOP)
@@ -87,7 +87,7 @@ class ChildRunner:
             call, samples = model(blocks, threads)
             warm(call, samples)
             os.write(self._answer, b"ready\n")
-            for line in os.fdopen(self._asked):
+            for line in os.fdopen(self._asked, encoding="utf-8"):
                 os.write(self._answer, f"{take_turn(call, samples, int(line)).to_json()}\n".encode())
         finally:
             os._exit(1)

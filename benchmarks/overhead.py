@@ -38,7 +38,7 @@ def main() -> None:
     print(f"togi --help: {help_s():.2f} s (median of 9)")
     with tempfile.TemporaryDirectory() as folder:
         tiny = Path(folder) / "tiny.py"
-        tiny.write_text(TINY)
+        tiny.write_text(TINY, encoding="utf-8")
         for subject in [f"{tiny}:subject", *options.subjects]:
             print(overhead(subject, options.trials), flush=True)
 

@@ -88,7 +88,7 @@ def main() -> None:
         rows.append(compare(model, options.time_limit, options.budget, limits))
         print(line(rows[-1]), flush=True)
         if options.json:
-            options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+            options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
     good = [row.ratio[0] for row in rows if math.isfinite(row.ratio[0])]
     if good:
         print(

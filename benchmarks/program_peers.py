@@ -63,7 +63,7 @@ class Contestant:
                 start_new_session=True,
             )
         os.close(theirs)
-        self.answers = os.fdopen(ours)
+        self.answers = os.fdopen(ours, encoding="utf-8")
         try:
             self.difference = str(self._receive("ready")["difference"])
             """How its result differs from the program's own; empty where it does not."""
@@ -112,7 +112,7 @@ class Contestant:
         return answer[key]
 
     def _last_words(self) -> str:
-        lines = self.log.read_text(errors="replace").strip().splitlines()
+        lines = self.log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
         return f"its process ended: {lines[-1] if lines else 'it said nothing'}"
 
     def _signal(self, number: signal.Signals) -> None:
@@ -124,7 +124,7 @@ def main(name: str, program: str, folder: str, artifact: str, answers: str) -> N
     """The process of one contestant."""
     import torch
 
-    out = os.fdopen(int(answers), "w", buffering=1)
+    out = os.fdopen(int(answers), "w", buffering=1, encoding="utf-8")
 
     def answer(**message: Any) -> None:
         out.write(json.dumps(message) + "\n")

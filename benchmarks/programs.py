@@ -88,7 +88,7 @@ def main() -> None:
                 row.excluded[EAGER] = str(failed)
         print(line(row), flush=True)
         if options.json:
-            options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1))
+            options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
     print(table(rows))
 
 

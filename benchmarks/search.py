@@ -228,7 +228,7 @@ def record(subject: str, folder: Path, only: Sequence[str], allow: Sequence[str]
     full: Study = found.record
     small = full.model_copy(update={"trials": tuple(slim(trial) for trial in full.trials)})
     path = folder / f"{''.join(c if c.isalnum() else '_' for c in subject)}.json"
-    path.write_text(small.to_json() + "\n")
+    path.write_text(small.to_json() + "\n", encoding="utf-8")
     return path
 
 

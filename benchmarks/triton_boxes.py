@@ -61,7 +61,7 @@ def main() -> int:
         "proven_on_a_device": False,
         "kernels": found,
     }
-    DATA.write_text(json.dumps(report, indent=1) + "\n")
+    DATA.write_text(json.dumps(report, indent=1) + "\n", encoding="utf-8")
     return int(any(f["spilled_bytes"] for f in found))
 
 
@@ -119,7 +119,7 @@ def _ptxas_of(capability: int) -> Any:
 def ptxas(ptx: str, capability: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         source = Path(folder, "kernel.ptx")
-        source.write_text(ptx)
+        source.write_text(ptx, encoding="utf-8")
         target = re.search(r"\.target (sm_\w+)", ptx)
         if target is None:
             raise RuntimeError("the PTX names no target")

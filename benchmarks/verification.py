@@ -295,7 +295,7 @@ def main() -> None:
             rows += judge(name, module, x, compiled=options.compile)
     print(summary(rows))
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        options.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def contract() -> dict[str, object]:
-    (found,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    (found,) = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["tool"]["importlinter"]["contracts"]
     return dict(found)
 
 

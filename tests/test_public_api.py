@@ -21,9 +21,9 @@ reveal_type(togi.BudgetError("x").exit_code)
 
 
 def test_type_checkers_see_the_types(tmp_path: Path) -> None:
-    (tmp_path / "use.py").write_text(SEEN)
+    (tmp_path / "use.py").write_text(SEEN, encoding="utf-8")
     (tmp_path / "mypy.ini").write_text(
-        "[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n"
+        "[mypy]\n[mypy-torch.*]\nfollow_imports = skip\n", encoding="utf-8"
     )  # reading torch takes a minute
     command = [sys.executable, "-m", "mypy", "--follow-imports=silent", "--ignore-missing-imports"]
     done = subprocess.run(

@@ -144,7 +144,7 @@ def some_file(artifact: Path) -> Path:
 
 def edit(artifact: Path, change: dict[str, object]) -> None:
     path = artifact / MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
 
 
 def test_a_changed_byte(artifact: Path) -> None:
@@ -202,7 +202,7 @@ def test_a_pickle_slipped_in_with_a_right_hash(artifact: Path, name: str) -> Non
 
     data = pickle.dumps(Boom())
     (artifact / name).write_bytes(data)
-    manifest = json.loads((artifact / MANIFEST).read_text())
+    manifest = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))
     entry = {"path": name, "bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
     edit(artifact, {"files": [*manifest["files"], entry]})
     with pytest.raises(ArtifactError, match="pickle"):
@@ -225,7 +225,7 @@ def test_a_manifest_of_another_kind(artifact: Path, change: dict[str, object]) -
 
 
 def test_an_engine_that_is_none(artifact: Path) -> None:
-    manifest = json.loads((artifact / MANIFEST).read_text())
+    manifest = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))
     edit(artifact, {"chain": [manifest["chain"][0] | {"engine": "no_grad"}]})
     with pytest.raises(ArtifactError, match="names no_grad as an engine"):
         load(artifact)
@@ -260,7 +260,7 @@ def test_what_is_no_artifact_is_never_replaced(tmp_path: Path) -> None:
 
 
 def test_an_output_below_a_file_cannot_be_written(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     with pytest.raises(ArtifactError, match="does not exist"):
         check_writable(tmp_path / "file" / "out.togi", force=False)
 

@@ -32,8 +32,8 @@ def subject():
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("TOGI_CACHE", str(tmp_path / ".cache"))
-    (tmp_path / "a.py").write_text(CODE)
-    (tmp_path / "clean.py").write_text("import torch\n")
+    (tmp_path / "a.py").write_text(CODE, encoding="utf-8")
+    (tmp_path / "clean.py").write_text("import torch\n", encoding="utf-8")
     return tmp_path
 
 
@@ -46,7 +46,7 @@ def test_exit_codes(capsys: pytest.CaptureFixture[str], folder: Path) -> None:
     assert "a.py:2:1: deprecated-function" in out(capsys, code=1)
     assert "Nothing found in 1 file." in out(capsys, "clean.py", code=0)
     assert "1 finding" in out(capsys, "--exit-zero", code=0)
-    (folder / "bad.py").write_text("import torch\nx = (\n")
+    (folder / "bad.py").write_text("import torch\nx = (\n", encoding="utf-8")
     assert "bad.py:2: not checked" in out(capsys, code=2)
     out(capsys, "--exit-zero", code=2)
 
@@ -80,24 +80,24 @@ def test_select_ignore_exclude(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_pyproject_that_cannot_be_used(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "pyproject.toml").write_text("[tool.togi.check]\nselekt = []\n")
+    (folder / "pyproject.toml").write_text("[tool.togi.check]\nselekt = []\n", encoding="utf-8")
     assert run(["check"]) == 2
     assert "there is no key 'selekt'; did you mean 'select'?" in capsys.readouterr().err
 
 
 def test_fix_and_diff(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "+torch.nn.init.xavier_uniform_(w)" in out(capsys, "--diff", code=1)
-    assert (folder / "a.py").read_text() == CODE
+    assert (folder / "a.py").read_text(encoding="utf-8") == CODE
     assert "1 fixed" in out(capsys, "--fix", code=0)
-    assert (folder / "a.py").read_text() == FIXED
+    assert (folder / "a.py").read_text(encoding="utf-8") == FIXED
     assert out(capsys, "--diff", code=0) == ""
 
 
 def test_ignore_comments_for_everything_found(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "+torch.nn.init.xavier_uniform(w)  # togi: ignore" in out(capsys, "--add-ignores", "--diff", code=1)
-    assert (folder / "a.py").read_text() == CODE
+    assert (folder / "a.py").read_text(encoding="utf-8") == CODE
     assert "1 ignore comment written" in out(capsys, "--add-ignores", code=0)
-    assert "xavier_uniform(w)  # togi: ignore[deprecated-function]\n" in (folder / "a.py").read_text()
+    assert "xavier_uniform(w)  # togi: ignore[deprecated-function]\n" in (folder / "a.py").read_text(encoding="utf-8")
     assert "written" not in out(capsys, "--add-ignores", code=0)
     assert json.loads(out(capsys, "--add-ignores", "--json", code=0))["ignores_added"] == 0
 
@@ -114,7 +114,7 @@ def test_standard_input(folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: p
     assert "Nothing found in 1 file." in out(capsys, "-", code=0)
     give(monkeypatch, "import torch\nx = (\n")
     assert "-:2: not checked" in out(capsys, "-", code=2)
-    (folder / "-").write_text(FIXED)
+    (folder / "-").write_text(FIXED, encoding="utf-8")
     assert "Nothing found in 1 file." in out(capsys, "./-", code=0)
 
 
@@ -123,9 +123,9 @@ def test_standard_input_has_the_settings_of_the_file_it_is_named_after(
 ) -> None:
     (folder / "sub").mkdir()
     (folder / "sub" / "pyproject.toml").write_text(
-        '[tool.togi.check]\nper-file-ignores = {"old*.py" = ["deprecated-function"]}\n'
+        '[tool.togi.check]\nper-file-ignores = {"old*.py" = ["deprecated-function"]}\n', encoding="utf-8"
     )
-    (folder / "sub" / "new.py").write_text("what is on disk is not read")
+    (folder / "sub" / "new.py").write_text("what is on disk is not read", encoding="utf-8")
     give(monkeypatch, CODE)
     assert "sub/new.py:2:1: deprecated-function" in (
         shown := out(capsys, "-", "--stdin-filename", "sub/new.py", code=1)
@@ -165,18 +165,18 @@ def test_each_finding_says_how_to_read_more(capsys: pytest.CaptureFixture[str]) 
 def test_output_goes_where_it_is_sent(form: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = out(capsys, "--output-format", form, code=1)
     assert out(capsys, "--output-format", form, "--output-file", "report", code=1) == ""
-    written = (folder / "report").read_text()
+    written = (folder / "report").read_text(encoding="utf-8")
     assert "deprecated-function" in written
     if form != "json":
         assert written == shown
 
 
 def test_tables_of_a_subject_go_there_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "s.py").write_text(SUBJECT.format(failing="pass"))
+    (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
     options = ("s.py:subject", "--select", "bias-before-norm")
     assert "layer" in (shown := out(capsys, *options, code=1))
     assert out(capsys, *options, "--output-file", "report", code=1) == ""
-    written = (folder / "report").read_text().splitlines()
+    written = (folder / "report").read_text(encoding="utf-8").splitlines()
     # Rows go by measured times, so their order may differ between two runs.
     assert sorted(line.split()[:1] for line in written) == sorted(line.split()[:1] for line in shown.splitlines())
 
@@ -194,14 +194,14 @@ def test_statistics(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_subject_that_cannot_be_imported_is_a_problem_and_its_source_is_checked(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (folder / "s.py").write_text(SUBJECT.format(failing="import no_such_module"))
+    (folder / "s.py").write_text(SUBJECT.format(failing="import no_such_module"), encoding="utf-8")
     document = json.loads(out(capsys, "s.py:subject", "--json", code=2))
     assert "no_such_module" in document["problems"][0]["message"]
     assert [finding["rule"] for finding in document["findings"]] == ["deprecated-function"]
 
 
 def test_a_subject(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "s.py").write_text(SUBJECT.format(failing="pass"))
+    (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
     document = json.loads(out(capsys, "s.py:subject", "--json", "--select", "module,source", code=1))
     assert {"deprecated-function", "bias-before-norm"} <= {finding["rule"] for finding in document["findings"]}
     assert document["tables"]
@@ -220,7 +220,7 @@ def test_kinds_that_are_not_selected_do_not_run(monkeypatch: pytest.MonkeyPatch,
 
     for name in ("EXAMINE", "WATCH"):
         monkeypatch.setattr(check_subject, name, lambda _ref, request, **_: answer(request))
-    (folder / "s.py").write_text(SUBJECT.format(failing="pass"))
+    (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
     assert run(["check", "s.py:subject", "--select", "source"]) == 1
     assert called == []
     assert run(["check", "s.py:subject", "--select", "module"]) == 0
@@ -232,7 +232,7 @@ def test_comments_in_the_source_silence_what_was_seen_in_a_run(monkeypatch: pyte
     from togi.lint.calls import SubjectReport
     from togi.lint.finding import Finding, Place
 
-    (folder / "s.py").write_text(SUBJECT.format(failing="pass  # togi: ignore[bias-before-norm]"))
+    (folder / "s.py").write_text(SUBJECT.format(failing="pass  # togi: ignore[bias-before-norm]"), encoding="utf-8")
     line = SUBJECT[: SUBJECT.index("{failing}")].count("\n") + 1
     found = Finding(rule="bias-before-norm", message="m", remedy="r", place=Place(path="s.py", line=line))
     monkeypatch.setattr(check_subject, "EXAMINE", lambda *_, **__: SubjectReport(findings=(found,)))
@@ -283,7 +283,7 @@ def test_output_in_an_encoding_that_has_not_all_characters(folder: Path) -> None
 
 
 def test_the_hook_runs_the_command() -> None:
-    text = (Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text()
+    text = (Path(__file__).parents[2] / ".pre-commit-hooks.yaml").read_text(encoding="utf-8")
     entry = next(line.split(": ")[1] for line in text.splitlines() if line.strip().startswith("entry:"))
     assert entry.split()[:2] == ["togi", "check"]
     assert run([*entry.split()[1:], "clean.py"]) == 0
@@ -300,7 +300,7 @@ def test_the_hook_runs_the_command() -> None:
 def test_a_mistyped_device_or_dtype_is_refused_before_anything_runs(
     capsys: pytest.CaptureFixture[str], folder: Path, arguments: tuple[str, ...], said: str
 ) -> None:
-    (folder / "model.py").write_text("raise SystemExit('imported')")
+    (folder / "model.py").write_text("raise SystemExit('imported')", encoding="utf-8")
     assert run(["check", "model.py:subject", *arguments]) == 2
     printed = capsys.readouterr()
     assert said in printed.err

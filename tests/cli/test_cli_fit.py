@@ -30,7 +30,7 @@ def frozen():
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    (tmp_path / "fit_subject.py").write_text(SUBJECT)
+    (tmp_path / "fit_subject.py").write_text(SUBJECT, encoding="utf-8")
     return str(tmp_path / "fit_subject.py")
 
 

@@ -25,7 +25,7 @@ def wide():
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    (tmp_path / "wide_net.py").write_text(FACTORY)
+    (tmp_path / "wide_net.py").write_text(FACTORY, encoding="utf-8")
     return f"{tmp_path / 'wide_net.py'}:wide"
 
 

@@ -35,7 +35,7 @@ def breaks():
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    (tmp_path / "memory_subject.py").write_text(SUBJECT)
+    (tmp_path / "memory_subject.py").write_text(SUBJECT, encoding="utf-8")
     return str(tmp_path / "memory_subject.py")
 
 
@@ -47,7 +47,7 @@ def test_text_json_and_report(file: str, tmp_path: Path, capsys: pytest.CaptureF
     assert said.startswith("Peak ")
     assert "optimizer state" in said
     assert "kept for backward" in said
-    assert "data-timeline" in page.read_text()
+    assert "data-timeline" in page.read_text(encoding="utf-8")
     assert run(["memory", f"{file}:subject", "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "account"
@@ -58,7 +58,7 @@ def test_text_json_and_report(file: str, tmp_path: Path, capsys: pytest.CaptureF
 def test_difference_of_two_runs_and_the_gate(file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["memory", f"{file}:subject", "--json"]) == 0
     earlier = tmp_path / "earlier.json"
-    earlier.write_text(capsys.readouterr().out)
+    earlier.write_text(capsys.readouterr().out, encoding="utf-8")
     assert run(["memory", f"{file}:wider", "--against", str(earlier), "--fail-over", "1KiB"]) == 1
     said = capsys.readouterr()
     assert "The peak grew by" in said.out

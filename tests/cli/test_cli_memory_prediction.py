@@ -27,7 +27,7 @@ def of_values():
 
 @pytest.fixture
 def file(tmp_path: Path) -> str:
-    (tmp_path / "prediction_subject.py").write_text(SUBJECT)
+    (tmp_path / "prediction_subject.py").write_text(SUBJECT, encoding="utf-8")
     return str(tmp_path / "prediction_subject.py")
 
 

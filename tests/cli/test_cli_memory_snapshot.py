@@ -29,7 +29,7 @@ def test_text_json_report_and_gate(file: Path, tmp_path: Path, capsys: pytest.Ca
     page = tmp_path / "snapshot.html"
     assert run(["memory", str(file), "--report", str(page)]) == 0
     assert "peak 1.00 MiB allocated" in capsys.readouterr().out
-    assert "data-timeline" in page.read_text()
+    assert "data-timeline" in page.read_text(encoding="utf-8")
     assert run(["memory", str(file), "--json", "--fail-over", "1KiB"]) == 1
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "snapshot"

@@ -105,12 +105,12 @@ def test_a_report_replaces_no_other_file_and_says_so_first(
     fake: FakeTune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     precious = tmp_path / "thesis.html"
-    precious.write_text("years of work")
+    precious.write_text("years of work", encoding="utf-8")
     assert run(["tune", "m.py:f", "--report", str(precious)]) == 2
     assert run(["tune", "m.py:f", "--report", str(tmp_path / "no" / "r.html")]) == 2
     assert run(["tune", "m.py:f", "--report", str(tmp_path)]) == 2
     assert fake.called == {}
-    assert precious.read_text() == "years of work"
+    assert precious.read_text(encoding="utf-8") == "years of work"
     assert "--force" in capsys.readouterr().err
     assert run(["tune", "m.py:f", "--report", str(precious), "--force"]) == 0
     assert precious.read_bytes().startswith(b"<!doctype html>")

@@ -34,7 +34,8 @@ def _write(folder: Path, name: str, id: str) -> None:
     (folder / f"{name}.py").write_text(
         "from base_of_some_plugins import Base\n"
         "class Half(Base): pass\n"
-        f"class Whole(Base):\n    id = '{id}'\n    def act(self): pass\n"
+        f"class Whole(Base):\n    id = '{id}'\n    def act(self): pass\n",
+        encoding="utf-8",
     )
 
 
@@ -46,7 +47,7 @@ def test_concrete_classes_of_the_files_are_found_and_what_they_import_is_not(pac
 
 
 def test_a_plugin_that_cannot_be_imported_is_not_dropped(package: Path) -> None:
-    (package / "broken.py").write_text("import a_package_that_is_nowhere")
+    (package / "broken.py").write_text("import a_package_that_is_nowhere", encoding="utf-8")
     with pytest.raises(ModuleNotFoundError):
         instances_in("some_plugins", Base)  # type: ignore[type-abstract]
 

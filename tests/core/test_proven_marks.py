@@ -48,8 +48,8 @@ def test_parts_are_marked_in_their_own_modules() -> None:
 
 def test_marks_are_found_without_importing_the_module(tmp_path: Path) -> None:
     code = 'import nothing_of_that_name\n\nPROVEN = Proven(part="a kernel", cpu="2026-01-02", cuda=None)\n'
-    (tmp_path / "kernel.py").write_text(code)
-    (tmp_path / "other.py").write_text("PROVEN_IT = 1\n")
+    (tmp_path / "kernel.py").write_text(code, encoding="utf-8")
+    (tmp_path / "other.py").write_text("PROVEN_IT = 1\n", encoding="utf-8")
     (mark,) = marked_parts(tmp_path)
     assert mark.sentence == f"cpu: 2026-01-02; cuda: {NOT_YET}"
 

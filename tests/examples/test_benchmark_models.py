@@ -14,8 +14,10 @@ from togi.worker.locate import locate
 FILE = Path(__file__).parents[2] / "benchmarks" / "models.py"
 NAMES = [
     node.name
-    for node in ast.parse(FILE.read_text()).body
-    if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    for node in ast.parse(FILE.read_text(encoding="utf-8")).body
+    if isinstance(node, ast.FunctionDef)
+    and not node.name.startswith("_")
+    and len(node.args.args) == len(node.args.defaults)  # a factory is called without arguments
 ]
 
 

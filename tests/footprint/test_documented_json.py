@@ -34,7 +34,9 @@ KINDS: dict[str, tuple[type[Record], list[type[Record]]]] = {
 
 
 def section(kind: str) -> str:
-    found = re.search(rf'^### [^\n]*`"kind": "{kind}"`\n(.*?)(?=^###? )', PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    found = re.search(
+        rf'^### [^\n]*`"kind": "{kind}"`\n(.*?)(?=^###? )', PAGE.read_text(encoding="utf-8"), re.MULTILINE | re.DOTALL
+    )
     assert found
     return found[1]
 

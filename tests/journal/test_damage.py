@@ -63,7 +63,7 @@ def test_flipped_bytes_are_never_read_as_something_else(journal_path: Path) -> N
 
 def test_not_a_database(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
-    path.write_text("not a journal " * 100)
+    path.write_text("not a journal " * 100, encoding="utf-8")
     assert_refused_and_kept(path, "not a journal")
 
 

@@ -137,7 +137,7 @@ def test_unwritable_folder(place: str) -> None:
 
 
 def test_path_below_a_file_or_at_a_folder(tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("x")
+    (tmp_path / "file").write_text("x", encoding="utf-8")
     with pytest.raises(JournalError, match="folder you can write to"):
         Journal.open(tmp_path / "file" / "j.db")
     (tmp_path / "folder").mkdir()

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from togi.lint.finding import CheckResult, Cost, Edit, Finding, Fix, Note, Place, Problem, Table
 
+LETTER = os.fsdecode("ä".encode())
+"""In a file's name, as this process knows it: where names are not UTF-8, as characters that stand for two bytes."""
+SHOWN = LETTER if LETTER.isprintable() else "\N{REPLACEMENT CHARACTER}" * len(LETTER)
 SOURCE = "import torch\nfor x in loader:\n\ttotal += loss.item()  # \x1b[2J\n"
 
 
 def made_up_result(folder: Path) -> CheckResult:
     """Its files are written into ``folder``, which must be the working folder."""
     (folder / "src, a").mkdir(exist_ok=True)
-    (folder / "src, a" / "träin:1.py").write_text(SOURCE, encoding="utf-8")
-    path = "src, a/träin:1.py"
+    path = f"src, a/tr{LETTER}in:1.py"
+    (folder / path).write_text(SOURCE, encoding="utf-8")
     edit = Edit(line=3, column=11, end_line=3, end_column=22, text="loss.detach()")
     finding = Finding(
         rule="torchscript",

@@ -59,16 +59,18 @@ def test_where_the_comment_goes(before: str, after: str, file: Path) -> None:
 
 
 def test_only_what_counts_gets_a_comment(file: Path) -> None:
-    file.with_name("pyproject.toml").write_text('[tool.togi.check]\nignore = ["deprecated-function"]\n')
-    file.write_text(text := f"import torch\n{CALL}\n")
+    file.with_name("pyproject.toml").write_text(
+        '[tool.togi.check]\nignore = ["deprecated-function"]\n', encoding="utf-8"
+    )
+    file.write_text(text := f"import torch\n{CALL}\n", encoding="utf-8")
     assert added(file).result.ignores_added == 0
-    assert file.read_text() == text
+    assert file.read_text(encoding="utf-8") == text
 
 
 def test_a_dry_run_writes_nothing(file: Path) -> None:
-    file.write_text(text := f"import torch\n{CALL}\n")
+    file.write_text(text := f"import torch\n{CALL}\n", encoding="utf-8")
     done = added(file, dry=True)
-    assert file.read_text() == text
+    assert file.read_text(encoding="utf-8") == text
     assert [change.after.decode() for change in done.changes] == [f"import torch\n{CALL}  {NAMED}\n"]
     assert len(done.result) == 1
 
@@ -87,10 +89,10 @@ def test_notebooks(file: Path) -> None:
         {"cell_type": "code", "source": ["!ls\n", f"%time {CALL}\n", "x = [\n", f"{CALL}\n", "]"], "outputs": []},
     ]
     text = json.dumps({"cells": cells, "metadata": {}}, indent=1)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     assert added(path).result.ignores_added == 2
     expected = text.replace(f"%time {CALL}", f"%time {CALL}  {NAMED}").replace('"]"', f'"]  {NAMED}"')
-    assert path.read_text() == expected
+    assert path.read_text(encoding="utf-8") == expected
     assert check_paths([path], cache=False).exit_code == 0
     assert added(path).result.ignores_added == 0
 
@@ -107,6 +109,6 @@ def test_files_of_every_rule(file: Path) -> None:
     assert (len(done.result), done.result.problems) == (0, ())
     assert len(done.result.suppressed) == len(before) + len(before.suppressed)
     for number, original in enumerate(originals):
-        new = (file.parent / f"f{number}.py").read_text()
-        assert ast.dump(ast.parse(new)) == ast.dump(ast.parse(original.read_text()))
+        new = (file.parent / f"f{number}.py").read_text(encoding="utf-8")
+        assert ast.dump(ast.parse(new)) == ast.dump(ast.parse(original.read_text(encoding="utf-8")))
     assert added(file.parent).result.ignores_added == 0

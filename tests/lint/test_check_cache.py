@@ -20,7 +20,7 @@ GOOD = "import torch\ntorch.nn.init.xavier_uniform(w)\n"
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     for name in ("a.py", "b.py"):
-        (tmp_path / name).write_text(f"{GOOD}# {name}\n")
+        (tmp_path / name).write_text(f"{GOOD}# {name}\n", encoding="utf-8")
     return tmp_path
 
 
@@ -46,9 +46,9 @@ def test_paths_are_those_of_this_run(folder: Path, monkeypatch: pytest.MonkeyPat
 
 def test_content_settings_and_rules_make_it_miss(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     check_paths(["."])
-    (folder / "a.py").write_text(GOOD)
+    (folder / "a.py").write_text(GOOD, encoding="utf-8")
     assert check_paths(["."]).cached == 1
-    (folder / "pyproject.toml").write_text('[tool.togi.check]\nhot = ["step"]\n')
+    (folder / "pyproject.toml").write_text('[tool.togi.check]\nhot = ["step"]\n', encoding="utf-8")
     assert check_paths(["."]).cached == 0
     monkeypatch.setattr(cache, "rules_version", lambda: b"other rules")
     assert check_paths(["."]).cached == 0
@@ -56,7 +56,7 @@ def test_content_settings_and_rules_make_it_miss(folder: Path, monkeypatch: pyte
 
 def test_a_selection_does_not(folder: Path) -> None:
     check_paths(["."])
-    (folder / "pyproject.toml").write_text('[tool.togi.check]\nselect = ["torchscript"]\n')
+    (folder / "pyproject.toml").write_text('[tool.togi.check]\nselect = ["torchscript"]\n', encoding="utf-8")
     result = check_paths(["."])
     assert (result.cached, len(result)) == (2, 0)
 
@@ -91,7 +91,7 @@ def test_a_cache_of_another_schema_is_replaced(own_cache: Path) -> None:
 
 
 def test_a_cache_that_cannot_be_written_is_said(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "file").write_text("")
+    (folder / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("TOGI_CACHE", str(folder / "file" / "below"))
     result = check_paths(["a.py"])
     assert len(result) == 1
@@ -117,7 +117,7 @@ def test_thousands_of_keys(tmp_path: Path) -> None:
 
 def test_several_runs_at_once(folder: Path) -> None:
     for number in range(40):
-        (folder / f"n{number}.py").write_text(f"{GOOD}# {number}\n")
+        (folder / f"n{number}.py").write_text(f"{GOOD}# {number}\n", encoding="utf-8")
     code = "from togi.lint.check_paths import check_paths; r = check_paths(['.']); print(len(r), *r.notes, *r.problems)"
     runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert [run.communicate(timeout=60)[0].strip() for run in runs] == ["42"] * 4

@@ -15,7 +15,7 @@ def tree(folder: Path, *names: str) -> Path:
     for name in names:
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text("import torch\n")
+        path.write_text("import torch\n", encoding="utf-8")
     return folder
 
 
@@ -39,7 +39,7 @@ def test_python_and_notebooks_without_folders_that_hold_no_code(folder: Path) ->
 
 def test_what_is_named_is_always_checked(folder: Path) -> None:
     tree(folder, "build/x.py", "script", "stub.pyi", ".gitignore")
-    (folder / ".gitignore").write_text("*\n")
+    (folder / ".gitignore").write_text("*\n", encoding="utf-8")
     paths = (folder / "build", folder / "script", folder / "stub.pyi", folder / "build" / "x.py")
     (folder / ".gitignore").unlink()
     assert names(folder, *paths, exclude=("script",)) == ["build/x.py", "script", "stub.pyi"]
@@ -48,15 +48,17 @@ def test_what_is_named_is_always_checked(folder: Path) -> None:
 def test_gitignore(folder: Path) -> None:
     tree(folder, ".git/HEAD", "keep.py", "gen_a.py", "gen_keep.py", "sub/gen_b.py", "sub/data/x.py", "data.py")
     tree(folder, "top/only.py", "sub/top/only.py", "deep/a/b/c.py", "name [1].py")
-    (folder / ".gitignore").write_text("# no\n\ngen_*\n!gen_keep.py\ndata/\n/top\ndeep/**/c.py\nname \\[1\\].py\n")
-    (folder / "sub" / ".gitignore").write_text("!gen_b.py\n")
+    (folder / ".gitignore").write_text(
+        "# no\n\ngen_*\n!gen_keep.py\ndata/\n/top\ndeep/**/c.py\nname \\[1\\].py\n", encoding="utf-8"
+    )
+    (folder / "sub" / ".gitignore").write_text("!gen_b.py\n", encoding="utf-8")
     assert sorted(names(folder)) == ["data.py", "gen_keep.py", "keep.py", "sub/gen_b.py", "sub/top/only.py"]
     assert sorted(names(folder, folder / "sub")) == ["sub/gen_b.py", "sub/top/only.py"]
 
 
 def test_exclude_of_the_call_and_of_the_project(folder: Path) -> None:
     tree(folder, "a.py", "old/b.py", "x/old/c.py", "x/y/gen.py", "z/gen.py")
-    (folder / "pyproject.toml").write_text('[tool.togi.check]\nexclude = ["x/**/gen.py"]\n')
+    (folder / "pyproject.toml").write_text('[tool.togi.check]\nexclude = ["x/**/gen.py"]\n', encoding="utf-8")
     assert names(folder, exclude=("old/",)) == ["a.py", "z/gen.py"]
     assert sorted(names(folder, exclude=("/old", "z"))) == ["a.py", "x/old/c.py"]
 
@@ -64,7 +66,7 @@ def test_exclude_of_the_call_and_of_the_project(folder: Path) -> None:
 @pytest.mark.parametrize("place", ["tests", "tests/togi"])
 def test_the_name_of_the_project_and_of_what_it_lies_in_say_nothing(folder: Path, place: str) -> None:
     project = tree(folder / place, "a.py", "tests/b.py")
-    (project / "pyproject.toml").write_text('[tool.togi.check]\nexclude = ["tests/"]\n')
+    (project / "pyproject.toml").write_text('[tool.togi.check]\nexclude = ["tests/"]\n', encoding="utf-8")
     assert names(project) == ["a.py"]
 
 
@@ -102,7 +104,7 @@ def test_deep_trees(folder: Path) -> None:
     for _ in range(400):
         deep = deep / "d"
     deep.mkdir(parents=True)
-    (deep / "x.py").write_text("")
+    (deep / "x.py").write_text("", encoding="utf-8")
     assert len(names(folder)) == 1
 
 
@@ -117,5 +119,5 @@ def test_unreadable_folders(folder: Path) -> None:
 
 
 def test_names_that_are_no_text(folder: Path) -> None:
-    (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\n")
+    (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\n", encoding="utf-8")
     assert len(discover([folder], Overrides()).files) == 1

@@ -13,7 +13,7 @@ from togi.core.errors import SubjectError, TogiError
 @pytest.fixture(autouse=True)
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "a.py").write_text("import torch\ntorch.nn.init.xavier_uniform(w)\n")
+    (tmp_path / "a.py").write_text("import torch\ntorch.nn.init.xavier_uniform(w)\n", encoding="utf-8")
     return tmp_path
 
 

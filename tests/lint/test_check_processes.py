@@ -17,7 +17,7 @@ def tasks(tmp_path: Path) -> list[Task]:
     made = []
     for number in range(12):
         path = tmp_path / f"f{number}.py"
-        path.write_text(GOOD if number % 2 else "import torch\nx = (\n")
+        path.write_text(GOOD if number % 2 else "import torch\nx = (\n", encoding="utf-8")
         made.append(Task(str(path), path.name, path.read_bytes(), ("step",)))
     return made
 
@@ -46,7 +46,7 @@ def test_many_processes_answer_as_one_does(tasks: list[Task], monkeypatch: pytes
 def test_modules_of_the_user_do_not_hide_those_of_python(
     tasks: list[Task], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "json.py").write_text("raise ValueError")
+    (tmp_path / "json.py").write_text("raise ValueError", encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.chdir(tmp_path)
     assert [len(done.report.findings) for done in check_all(tasks)] == [0, 1] * 6

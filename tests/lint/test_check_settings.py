@@ -13,7 +13,7 @@ from togi.lint.settings import Overrides, SettingsError, SettingsFinder, overrid
 def table(folder: Path, text: str) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / "pyproject.toml"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     return path
 
 

@@ -20,7 +20,7 @@ GOOD = f"import torch\n{CALL}"
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "good.py").write_text(GOOD)
+    (tmp_path / "good.py").write_text(GOOD, encoding="utf-8")
     return tmp_path
 
 
@@ -89,15 +89,15 @@ def test_files_in_which_nothing_could_be(data: bytes, folder: Path) -> None:
 
 
 def test_the_limit_can_be_raised(folder: Path) -> None:
-    (folder / "pyproject.toml").write_text("[tool.togi.check]\nmax-file-bytes = 20\n")
+    (folder / "pyproject.toml").write_text("[tool.togi.check]\nmax-file-bytes = 20\n", encoding="utf-8")
     assert "larger than 20 bytes" in check(folder).problems[0].message
-    (folder / "pyproject.toml").write_text("[tool.togi.check]\nmax-file-bytes = 20000\n")
+    (folder / "pyproject.toml").write_text("[tool.togi.check]\nmax-file-bytes = 20000\n", encoding="utf-8")
     assert not check(folder).problems
 
 
 @pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() == 0, reason="root may read everything")
 def test_a_file_without_permission(folder: Path) -> None:
-    (folder / "secret.py").write_text(GOOD)
+    (folder / "secret.py").write_text(GOOD, encoding="utf-8")
     (folder / "secret.py").chmod(0)
     assert "Permission denied" in check(folder).problems[0].message
 
@@ -126,7 +126,7 @@ def test_a_rule_that_stumbles_does_not_take_the_others_with_it(folder: Path, mon
 
 
 def test_nothing_is_executed_and_torch_is_not_imported(folder: Path) -> None:
-    (folder / "good.py").write_text(f"{GOOD}open('executed', 'w')\n")
+    (folder / "good.py").write_text(f"{GOOD}open('executed', 'w')\n", encoding="utf-8")
     code = (
         "import sys; from togi.lint.check_paths import check_paths; assert len(check_paths(['.'])) == 1; "
         "print([name for name in ('torch', 'numpy', 'rich') if name in sys.modules])"

@@ -6,6 +6,7 @@ The schema is that of OASIS (2.1.0-rtm.5) as it is distributed with the npm pack
 from __future__ import annotations
 
 import json
+import os
 from email.message import Message
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from togi.lint.rule import all_rules
 from togi.render.findings import lines
 from togi.render.findings.sarif import FINGERPRINT, sarif
 
-SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json").read_text())
+SCHEMA = json.loads((Path(__file__).parent / "data" / "sarif-2.1.0-rtm.5.json").read_text(encoding="utf-8"))
 
 
 def valid(result: CheckResult) -> dict[str, Any]:
@@ -82,9 +83,15 @@ def test_rules_say_how_to_read_more(folder: Path, monkeypatch: pytest.MonkeyPatc
     assert rule["helpUri"] == f"https://example.org/docs/rules/{rule['id']}.md"
 
 
+def test_names_that_are_no_text(folder: Path) -> None:
+    (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\ntorch.qr(x)\n", encoding="utf-8")
+    (found,) = valid(check_paths(["."], cache=False))["results"]
+    assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "caf%E9.py"
+
+
 def test_fingerprints_follow_code_that_moves(folder: Path) -> None:
     def prints(text: str) -> list[str]:
-        (folder / "a.py").write_text(text)
+        (folder / "a.py").write_text(text, encoding="utf-8")
         results = valid(check_paths(["a.py"], cache=False))["results"]
         return [result["partialFingerprints"][FINGERPRINT] for result in results]
 

@@ -7,7 +7,7 @@ import json
 from pathlib import Path
 
 import pytest
-from made_up_findings import made_up_result
+from made_up_findings import LETTER, SHOWN, made_up_result
 
 from togi.lint.finding import CheckResult, Finding, Fix, Place
 from togi.render.findings import lines
@@ -33,7 +33,7 @@ def shown(code: str, place: Place, width: int, folder: Path) -> str:
 def test_full_text(result: CheckResult) -> None:
     text = plain_text(full(result, 80))
     assert text.startswith(
-        "src, a/träin:1.py:3:11: torchscript [*] 100% of steps wait: here\n"
+        f"src, a/tr{SHOWN}in:1.py:3:11: torchscript [*] 100% of steps wait: here\n"
         "  |\n"
         "2 | for x in loader:\n"
         "3 |     total += loss.item()  # \N{REPLACEMENT CHARACTER}[2J\n"
@@ -48,7 +48,7 @@ def test_full_text(result: CheckResult) -> None:
     assert "n.ipynb:cell 4:2:1: unsafe-load" in text
     assert "layer1.0.conv: bias-before-norm has a bias. (8 times)\n" in text
     assert "bad.py:3: not checked: is no Python: x\nn.ipynb:cell 2: not checked: m\n" in text
-    assert "src, a/träin:1.py:1: note: unused\n" in text
+    assert f"src, a/tr{SHOWN}in:1.py:1: note: unused\n" in text
     assert "\x1b" not in text
 
 
@@ -91,7 +91,7 @@ def test_many_lines_are_cut(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert "... 16 more lines" in text
 
 
-@pytest.mark.parametrize("place", [Place(path="gone.py", line=1), Place(path="src, a/träin:1.py", line=99)])
+@pytest.mark.parametrize("place", [Place(path="gone.py", line=1), Place(path=f"src, a/tr{LETTER}in:1.py", line=99)])
 def test_no_excerpt_of_what_is_not_there(place: Place, result: CheckResult) -> None:
     assert result
     assert excerpt(place, 80) == []
@@ -100,7 +100,7 @@ def test_no_excerpt_of_what_is_not_there(place: Place, result: CheckResult) -> N
 def test_github(result: CheckResult) -> None:
     lines = list(workflow_commands(result))
     assert lines[0] == (
-        "::warning file=src%2C a/träin%3A1.py,line=3,endLine=3,col=11,endColumn=22,title=togi%3A torchscript::"
+        f"::warning file=src%2C a/tr{LETTER}in%3A1.py,line=3,endLine=3,col=11,endColumn=22,title=togi%3A torchscript::"
         "100%25 of%0Asteps wait: here. Instead: write total += loss.detach()%0Aand read it once"
         "%0AMore: togi explain torchscript"
     )

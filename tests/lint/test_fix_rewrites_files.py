@@ -53,7 +53,7 @@ def one_at_a_time(line: str) -> str | None:
 def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "a.py"
-    path.write_text(BEFORE)
+    path.write_text(BEFORE, encoding="utf-8")
     return path
 
 
@@ -72,20 +72,20 @@ def fixed(path: Path, **options: bool) -> FixResult:
 def test_rounds_until_nothing_is_left(file: Path, use: Callable[..., None]) -> None:
     use(one_at_a_time)
     done = fixed(file)
-    assert file.read_text() == AFTER
+    assert file.read_text(encoding="utf-8") == AFTER
     assert (done.result.fixed, len(done.result), done.result.exit_code) == (2, 0, 0)
 
 
 def test_unsafe_fixes_are_asked_for(file: Path, use: Callable[..., None]) -> None:
     use(one_at_a_time, safe=False)
-    assert (fixed(file).result.fixed, file.read_text()) == (0, BEFORE)
-    assert (fixed(file, unsafe=True).result.fixed, file.read_text()) == (2, AFTER)
+    assert (fixed(file).result.fixed, file.read_text(encoding="utf-8")) == (0, BEFORE)
+    assert (fixed(file, unsafe=True).result.fixed, file.read_text(encoding="utf-8")) == (2, AFTER)
 
 
 def test_a_dry_run_writes_nothing_and_shows_it(file: Path, use: Callable[..., None]) -> None:
     use(one_at_a_time)
     done = fixed(file, dry=True)
-    assert file.read_text() == BEFORE
+    assert file.read_text(encoding="utf-8") == BEFORE
     assert len(done.result) == 1
     assert exact_text(diff(done.changes)) == (
         "--- a.py\n+++ a.py\n@@ -1,2 +1,2 @@\n import torch\n-x = old(old(1))\n+x = new(new(1))\n"
@@ -119,11 +119,11 @@ def test_what_cannot_be_fixed_stays_untouched(
     change: Change, said: str, file: Path, use: Callable[..., None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(fixing, "MAX_ROUNDS", 3)
-    file.write_text("import torch\nx = 1 + old + 1\n")
+    file.write_text("import torch\nx = 1 + old + 1\n", encoding="utf-8")
     use(change)
     done = fixed(file)
     assert said in done.result.problems[-1].message
-    assert file.read_text() == "import torch\nx = 1 + old + 1\n"
+    assert file.read_text(encoding="utf-8") == "import torch\nx = 1 + old + 1\n"
     assert done.result.exit_code == 2
 
 
@@ -158,7 +158,7 @@ def test_mode_and_links_stay(file: Path, use: Callable[..., None]) -> None:
     fixed(link)
     assert link.is_symlink()
     assert stat.S_IMODE(file.stat().st_mode) == 0o754
-    assert file.read_text() == AFTER
+    assert file.read_text(encoding="utf-8") == AFTER
     assert [path.name for path in sorted(file.parent.iterdir())] == ["a.py", "link.py"]
 
 
@@ -169,19 +169,19 @@ def test_a_file_that_changed_meanwhile_is_not_overwritten(
     real = fixing.write
 
     def write(change: fixing.FileChange) -> object:
-        file.write_text("import torch\nmine = 1\n")
+        file.write_text("import torch\nmine = 1\n", encoding="utf-8")
         return real(change)
 
     monkeypatch.setattr(fixing, "write", write)
     assert "changed by somebody else" in fixed(file).result.problems[0].message
-    assert file.read_text() == "import torch\nmine = 1\n"
+    assert file.read_text(encoding="utf-8") == "import torch\nmine = 1\n"
 
 
 def test_ignored_findings_are_not_fixed(file: Path, use: Callable[..., None]) -> None:
     use(one_at_a_time)
-    file.write_text("import torch\nx = old  # togi: ignore[torchscript]\ny = old\n")
+    file.write_text("import torch\nx = old  # togi: ignore[torchscript]\ny = old\n", encoding="utf-8")
     fixed(file)
-    assert file.read_text() == "import torch\nx = old  # togi: ignore[torchscript]\ny = new\n"
+    assert file.read_text(encoding="utf-8") == "import torch\nx = old  # togi: ignore[torchscript]\ny = new\n"
 
 
 def test_notebooks(file: Path, use: Callable[..., None]) -> None:
@@ -193,8 +193,8 @@ def test_notebooks(file: Path, use: Callable[..., None]) -> None:
         {"cell_type": "code", "source": ["!ls\n", "x = old(old)"], "outputs": []},
     ]
     text = json.dumps({"cells": cells, "metadata": {}}, indent=1)
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     shown = plain_text(diff(fixed(path, dry=True).changes))
     assert shown.startswith("--- n.ipynb:cell 3\n+++ n.ipynb:cell 3\n")
     assert fixed(path).result.fixed == 2
-    assert path.read_text() == text.replace("x = old(old)", "x = new(new)")
+    assert path.read_text(encoding="utf-8") == text.replace("x = old(old)", "x = new(new)")

@@ -17,7 +17,13 @@ from togi.lint.settings import Overrides
 pytestmark = pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed: nothing to compare with")
 
 FOLDERS = ("", "a/", "b/", "a/a/", "a/b/", "b/a/", "b/b/", "a/b/a/", "a/b/c/", "c.d/", "c.d/a/")
-FILES = tuple(folder + name for folder in FOLDERS for name in ("x.py", "y.py", "x y.py", "#z.py", "!z.py", "é.py"))
+OTHER = os.fsdecode("é.py".encode())
+"""Where names are not UTF-8, characters that stand for its bytes."""
+NO_TEXT = os.fsdecode(b"\xe9.py")
+"""The same name in Latin-1."""
+FILES = tuple(
+    folder + name for folder in FOLDERS for name in ("x.py", "y.py", "x y.py", "#z.py", "!z.py", OTHER, NO_TEXT)
+)
 NAMES = ("a", "b", "c", "x.py", "y.py", "*", "**", "*.py", "?", "[ab]", "[!a]", "*.d", "x*", "c.d", "x y.py", "\\x.py")
 
 TRICKY: dict[str, Mapping[str, str]] = {
@@ -45,6 +51,7 @@ TRICKY: dict[str, Mapping[str, str]] = {
     "line ends of Windows, byte order mark": {"": "\ufeffx.py\r\ny.py\r\n"},
     "lines that are no pattern": {"": "/\n!\n\n   \nx.py\n[\n[z-a].py\n"},
     "other letters": {"": "é.py\n"},
+    "bytes that are no UTF-8": {"": "\udce9.py\n"},
 }
 
 
@@ -62,9 +69,9 @@ def git(top: Path, *arguments: str, stdin: str = "") -> str:
     """Without the configuration of the user and of the system."""
     environment = {**os.environ, "GIT_CONFIG_GLOBAL": os.devnull, "GIT_CONFIG_SYSTEM": os.devnull}
     done = subprocess.run(
-        ["git", "-C", str(top), *arguments], input=stdin.encode(), capture_output=True, env=environment, check=False
+        ["git", "-C", str(top), *arguments], input=os.fsencode(stdin), capture_output=True, env=environment, check=False
     )
-    return done.stdout.decode()
+    return os.fsdecode(done.stdout)
 
 
 def write(top: Path, patterns: Mapping[str, str]) -> None:
@@ -72,7 +79,7 @@ def write(top: Path, patterns: Mapping[str, str]) -> None:
         path = top / folder / ".gitignore"
         path.unlink(missing_ok=True)
         if folder in patterns:
-            path.write_text(patterns[folder], encoding="utf-8", newline="")
+            path.write_text(patterns[folder], encoding="utf-8", errors="surrogateescape", newline="")
 
 
 def by_git(top: Path) -> set[str]:
@@ -119,7 +126,7 @@ def test_a_named_folder_is_checked_although_git_ignores_it(repository: Path) -> 
 
 
 def test_outside_of_a_repository_files_above_do_not_apply(tmp_path: Path) -> None:
-    (tmp_path / ".gitignore").write_text("*\n")
+    (tmp_path / ".gitignore").write_text("*\n", encoding="utf-8")
     (tmp_path / "below").mkdir()
     (tmp_path / "below" / "x.py").touch()
     if any((parent / ".git").exists() for parent in tmp_path.parents):

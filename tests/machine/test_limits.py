@@ -11,14 +11,14 @@ from togi.machine.limits import available_bytes, processes_bytes, usable_bytes
 
 def test_available_memory_is_read(tmp_path: Path) -> None:
     meminfo = tmp_path / "meminfo"
-    meminfo.write_text("MemTotal: 100 kB\nMemAvailable:   42 kB\n")
+    meminfo.write_text("MemTotal: 100 kB\nMemAvailable:   42 kB\n", encoding="utf-8")
     assert available_bytes(meminfo) == 42 * 1024
     assert available_bytes(tmp_path / "absent") is None
 
 
 @pytest.mark.parametrize("text", ["", "MemTotal: 100 kB\n", "MemAvailable:\n", "MemAvailable: much kB\n"])
 def test_a_system_that_does_not_say(tmp_path: Path, text: str) -> None:
-    (tmp_path / "meminfo").write_text(text)
+    (tmp_path / "meminfo").write_text(text, encoding="utf-8")
     assert available_bytes(tmp_path / "meminfo") is None
 
 

@@ -94,11 +94,11 @@ def groups(tmp_path, monkeypatch):
     """A function that lays out a control-group tree: (membership, {path: content})."""
 
     def lay_out(membership, files):
-        (tmp_path / "self").write_text(membership)
+        (tmp_path / "self").write_text(membership, encoding="utf-8")
         for name, content in files.items():
             path = tmp_path / "root" / name
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.write_text(content)
+            path.write_text(content, encoding="utf-8")
         monkeypatch.setattr(limits, "ROOT", tmp_path / "root")
         monkeypatch.setattr(limits, "MEMBERSHIP", tmp_path / "self")
 

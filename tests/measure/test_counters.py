@@ -13,7 +13,7 @@ def _system(root: Path, files: dict[str, str]) -> tuple[Path, Path]:
     for name, text in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_text(text)
+        path.write_text(text, encoding="utf-8")
     return root / "proc", root / "sys"
 
 

@@ -24,7 +24,7 @@ def _faults_per_call(keep: bool) -> tuple[bool, float]:
         finally:
             os._exit(0)
     os.close(write)
-    with os.fdopen(read) as answers:
+    with os.fdopen(read, encoding="utf-8") as answers:
         kept_text, faults_text = answers.read().split()
     os.waitpid(pid, 0)
     return bool(int(kept_text)), float(faults_text)

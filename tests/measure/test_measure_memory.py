@@ -28,7 +28,7 @@ def _in_child(work: Callable[[], dict]) -> dict:
         finally:
             os._exit(0)
     os.close(write)
-    with os.fdopen(read) as answers:
+    with os.fdopen(read, encoding="utf-8") as answers:
         text = answers.read()
     os.waitpid(pid, 0)
     return json.loads(text)

@@ -27,7 +27,7 @@ MATCH = (
 def counting_compiler(folder: Path) -> Path:
     """A compiler that leaves a mark for every run."""
     script = folder / "counting-c++"
-    script.write_text(f'#!/bin/sh\nmktemp {folder}/run.XXXXXX >/dev/null\nexec g++ -O0 "$@" -O0\n')
+    script.write_text(f'#!/bin/sh\nmktemp {folder}/run.XXXXXX >/dev/null\nexec g++ -O0 "$@" -O0\n', encoding="utf-8")
     script.chmod(0o755)
     return script
 
@@ -81,7 +81,7 @@ def test_what_decides_the_library_is_in_its_name(monkeypatch, tmp_path):
     monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DX"))
     names.add(native._key(compiler))
     changed = tmp_path / "boxes.cpp"
-    changed.write_text(native.SOURCE.read_text() + "\n")
+    changed.write_text(native.SOURCE.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     monkeypatch.setattr(native, "SOURCE", changed)
     names.add(native._key(compiler))
     monkeypatch.setattr(native, "_processor", lambda: "another")

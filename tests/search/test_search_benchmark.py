@@ -84,7 +84,7 @@ def test_tree_reaches_every_recipe_and_only_those(benchmark, recorded) -> None:
 
 def test_report_and_command_line(benchmark, recorded, tmp_path: Path, capsys, monkeypatch) -> None:
     study = Study(id="s", subject="synthetic", facts=CONVOLUTIONAL, trials=tuple(recorded.trials.values()))
-    (tmp_path / "synthetic.json").write_text(study.to_json())
+    (tmp_path / "synthetic.json").write_text(study.to_json(), encoding="utf-8")
     monkeypatch.setattr(benchmark, "all_techniques", family)
     arguments = ["--data", str(tmp_path), "--random-seeds", "5", "--tpe-seeds", "1"]
     assert benchmark.main(arguments) == 0

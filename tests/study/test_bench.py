@@ -28,7 +28,8 @@ def subjects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         "def slow():\n"
         "    return make(Slow)\n"
         "def broken():\n"
-        "    return torch.nn.Linear(8, 8), torch.randn(4, 3)\n"
+        "    return torch.nn.Linear(8, 8), torch.randn(4, 3)\n",
+        encoding="utf-8",
     )
     return tmp_path / "models.py"
 

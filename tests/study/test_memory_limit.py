@@ -53,12 +53,12 @@ class Slices(Technique):
 @pytest.fixture
 def workplace(tmp_path: Path) -> Path:
     """A subject whose eager pass needs 32 MiB and more, and an installed technique ``slices`` that needs less."""
-    (tmp_path / "wide.py").write_text(SUBJECT)
-    (tmp_path / "slices.py").write_text(TECHNIQUE)
+    (tmp_path / "wide.py").write_text(SUBJECT, encoding="utf-8")
+    (tmp_path / "slices.py").write_text(TECHNIQUE, encoding="utf-8")
     installed = tmp_path / "slices-1.0.dist-info"
     installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: slices\nVersion: 1.0\n")
-    (installed / "entry_points.txt").write_text("[togi.techniques]\nslices = slices:Slices\n")
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: slices\nVersion: 1.0\n", encoding="utf-8")
+    (installed / "entry_points.txt").write_text("[togi.techniques]\nslices = slices:Slices\n", encoding="utf-8")
     return tmp_path
 
 
@@ -107,6 +107,6 @@ def test_where_nothing_fits_the_least_is_said_and_nothing_is_written(workplace: 
     assert f"{least['total_bytes']:,} bytes" in study["verdict"]
     assert not (workplace / "wide.togi").exists()
     assert "wide.togi was not written: nothing was chosen" in stderr
-    assert least["recipe"]["label"] in (workplace / "wide.html").read_text()
+    assert least["recipe"]["label"] in (workplace / "wide.html").read_text(encoding="utf-8")
     code, again, _ = togi(workplace, "report")
     assert (code, again["best"], again["verdict"]) == (1, None, study["verdict"])

@@ -40,7 +40,7 @@ WITHOUT_TOGI = "import runpy, sys; sys.modules['togi'] = None; runpy.run_path(sy
 @pytest.fixture(scope="module")
 def write(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Write]:
     path = tmp_path_factory.mktemp("subject") / "net.py"
-    path.write_text(SUBJECT)
+    path.write_text(SUBJECT, encoding="utf-8")
     with WorkerPool(SubjectRef.here("locator", f"{path}:subject"), machine(), device="cpu", seed=0) as pool:
         limits = Limits(timeout_s=120)
         survey, _ = pool.survey(limits, lambda _: None)

@@ -99,7 +99,8 @@ def test_a_subject_that_starts_threads_is_tuned_in_fresh_processes(tmp_path: Pat
         "threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()\n"
         "def subject():\n"
         "    torch.manual_seed(0)\n"
-        "    return torch.nn.Linear(8, 8), torch.randn(4, 8)\n"
+        "    return torch.nn.Linear(8, 8), torch.randn(4, 8)\n",
+        encoding="utf-8",
     )
     study = togi.tune(f"{tmp_path}/threaded.py:subject", only=["torchscript"], effort="quick", time_limit_s=60)
     measured = [t for t in study.trials if t.timing is not None]
@@ -161,7 +162,7 @@ def test_a_damaged_journal_is_kept_and_said(home: Path) -> None:
 
 def test_an_interrupt_keeps_what_was_learned_and_leaves_no_process(tmp_path: Path, home: Path) -> None:
     (tmp_path / "tiny.py").write_text(
-        "import torch\ndef subject():\n    return torch.nn.Linear(64, 64), torch.randn(8, 64)\n"
+        "import torch\ndef subject():\n    return torch.nn.Linear(64, 64), torch.randn(8, 64)\n", encoding="utf-8"
     )
     command = [sys.executable, "-m", "togi", "tune", f"{tmp_path}/tiny.py:subject", "--time-limit", "120s"]
     process = subprocess.Popen(

@@ -70,7 +70,7 @@ def subject():
 @pytest.fixture(scope="module")
 def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("program")
-    (folder / "generator.py").write_text(FACTORY)
+    (folder / "generator.py").write_text(FACTORY, encoding="utf-8")
     return folder
 
 

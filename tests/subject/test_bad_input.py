@@ -54,7 +54,7 @@ BODIES = {
 
 def write(tmp_path, body):
     path = tmp_path / "m.py"
-    path.write_text(HEAD + body + "\n")
+    path.write_text(HEAD + body + "\n", encoding="utf-8")
     return path
 
 
@@ -79,7 +79,7 @@ def test_the_subjects_own_errors_pass_through(tmp_path):
 
 def test_a_syntax_error_names_its_line(tmp_path):
     path = tmp_path / "m.py"
-    path.write_text("x = 1\ndef make(:\n    pass\n")
+    path.write_text("x = 1\ndef make(:\n    pass\n", encoding="utf-8")
     with pytest.raises(SubjectError, match=r"m\.py:2: .*def make\(:"):
         locate(f"{path}:make")
 
@@ -134,7 +134,7 @@ def test_a_folder_where_a_file_is_needed(tmp_path):
     (tmp_path / "m.pt2").mkdir()
     with pytest.raises(SubjectError, match="is a folder"):
         locate(str(tmp_path / "m.pt2"))
-    (tmp_path / "m.togi").write_text("x")
+    (tmp_path / "m.togi").write_text("x", encoding="utf-8")
     with pytest.raises(SubjectError, match="is a file"):
         locate(str(tmp_path / "m.togi"))
 

@@ -40,7 +40,7 @@ def full(): return togi.Subject(Net(), (torch.rand(1, 3),), dynamic={"x": [0]})
 @pytest.fixture
 def models(tmp_path):
     path = tmp_path / "my-models.py"
-    path.write_text(FILE)
+    path.write_text(FILE, encoding="utf-8")
     return path
 
 
@@ -60,7 +60,7 @@ def test_classes_of_the_file_can_be_copied_and_pickled(models):
 
 def test_the_files_name_hides_no_other_module(tmp_path):
     path = tmp_path / "json.py"
-    path.write_text(FILE)
+    path.write_text(FILE, encoding="utf-8")
     import json
 
     locate(f"{path}:one")
@@ -68,11 +68,12 @@ def test_the_files_name_hides_no_other_module(tmp_path):
 
 
 def test_files_beside_it_are_imported(tmp_path):
-    (tmp_path / "togi_test_neighbour.py").write_text("WIDTH = 5\n")
+    (tmp_path / "togi_test_neighbour.py").write_text("WIDTH = 5\n", encoding="utf-8")
     path = tmp_path / "m.py"
     path.write_text(
         "from togi_test_neighbour import WIDTH\nimport torch\n"
-        "def make(): return torch.nn.Linear(WIDTH, 1), torch.rand(1, WIDTH)\n"
+        "def make(): return torch.nn.Linear(WIDTH, 1), torch.rand(1, WIDTH)\n",
+        encoding="utf-8",
     )
     assert locate(f"{path}:make").module.in_features == 5
 
@@ -81,9 +82,10 @@ def test_a_file_inside_a_package_has_its_relative_imports(tmp_path):
     package = tmp_path / "togi_test_package"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "parts.py").write_text("WIDTH = 4\n")
+    (package / "parts.py").write_text("WIDTH = 4\n", encoding="utf-8")
     (package / "models.py").write_text(
-        "from .parts import WIDTH\nimport torch\ndef make(): return torch.nn.Linear(WIDTH, 1), torch.rand(1, WIDTH)\n"
+        "from .parts import WIDTH\nimport torch\ndef make(): return torch.nn.Linear(WIDTH, 1), torch.rand(1, WIDTH)\n",
+        encoding="utf-8",
     )
     assert locate(f"{package / 'models.py'}:make").module.in_features == 4
 
@@ -92,14 +94,16 @@ def test_a_package_in_the_current_folder(tmp_path, monkeypatch):
     package = tmp_path / "togi_test_other"
     package.mkdir()
     (package / "__init__.py").touch()
-    (package / "models.py").write_text("import torch\ndef make(): return torch.nn.ReLU(), torch.rand(2)\n")
+    (package / "models.py").write_text(
+        "import torch\ndef make(): return torch.nn.ReLU(), torch.rand(2)\n", encoding="utf-8"
+    )
     monkeypatch.chdir(tmp_path)
     assert isinstance(locate("togi_test_other.models:make").module, nn.ReLU)
 
 
 def test_a_changed_file_is_read_again(models):
     locate(f"{models}:one")
-    models.write_text(FILE + "\ndef later(): return Net(), torch.zeros(4, 3)\n")
+    models.write_text(FILE + "\ndef later(): return Net(), torch.zeros(4, 3)\n", encoding="utf-8")
     assert locate(f"{models}:later").inputs[0].args[0].shape == (4, 3)
 
 
@@ -115,7 +119,8 @@ def test_locating_runs_no_forward_pass(tmp_path):
     path = tmp_path / "m.py"
     path.write_text(
         "import torch\nclass N(torch.nn.Module):\n    def forward(self, x): raise RuntimeError('ran')\n"
-        "def make(): return N(), torch.rand(1)\n"
+        "def make(): return N(), torch.rand(1)\n",
+        encoding="utf-8",
     )
     assert locate(f"{path}:make").inputs == (Inputs.of(locate(f"{path}:make").samples),)
 

@@ -106,7 +106,9 @@ def test_transformers_folder_with_and_without_weights(tmp_path):
 
 
 def test_transformers_pickled_weights_are_refused(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert", "architectures": ["BertModel"]}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"model_type": "bert", "architectures": ["BertModel"]}), encoding="utf-8"
+    )
     (tmp_path / "pytorch_model.bin").touch()
     with pytest.raises(SubjectError, match="does not unpickle"):
         locate(f"transformers:{tmp_path}")

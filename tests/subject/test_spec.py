@@ -51,7 +51,7 @@ def test_unknown_option(text, expected):
 
 
 def test_checking_a_name_imports_no_torch(tmp_path):
-    (tmp_path / "m.py").write_text("import torch\ndef make(): ...\n")
+    (tmp_path / "m.py").write_text("import torch\ndef make(): ...\n", encoding="utf-8")
     code = (
         "import sys; from togi.worker.locate import check_spec\n"
         f"[check_spec(s) for s in ('{tmp_path}/m.py:make', 'timm:resnet50', 'torchvision:resnet18',"
@@ -66,7 +66,8 @@ def test_names_bound_in_blocks_by_imports_and_assignments_are_found(tmp_path):
         "from somewhere import imported as renamed\n"
         "try:\n    import x\nexcept ImportError:\n    def in_handler(): ...\n"
         "if True:\n    assigned = lambda: None\n"
-        "typed: object = None\n"
+        "typed: object = None\n",
+        encoding="utf-8",
     )
     for name in ("renamed", "in_handler", "assigned", "typed"):
         check_spec(f"{path}:{name}")
@@ -77,7 +78,7 @@ def test_names_bound_in_blocks_by_imports_and_assignments_are_found(tmp_path):
 @pytest.mark.parametrize("text", ["from os import *\n", "def __getattr__(name): ...\n"])
 def test_a_file_whose_names_cannot_be_known_passes(tmp_path, text):
     path = tmp_path / "m.py"
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     check_spec(f"{path}:anything")
 
 
@@ -85,8 +86,8 @@ def test_a_package_is_found_beside_the_current_folder_and_not_imported(tmp_path,
     folder = tmp_path / "pkg" / "sub"
     folder.mkdir(parents=True)
     for init in (tmp_path / "pkg" / "__init__.py", folder / "__init__.py"):
-        init.write_text("raise RuntimeError('imported')\n")
-    (folder / "models.py").write_text("def make(): ...\n")
+        init.write_text("raise RuntimeError('imported')\n", encoding="utf-8")
+    (folder / "models.py").write_text("def make(): ...\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     check_spec("pkg.sub.models:make")
     with pytest.raises(UnknownNameError, match="did you mean 'make'"):

@@ -209,15 +209,15 @@ def test_save_and_load_give_the_same_truth(tmp_path):
 def test_a_damaged_truth_is_refused(tmp_path, damage):
     truth_of(nn.Linear(4, 4), X).save(tmp_path)
     if damage == "json":
-        (tmp_path / "truth.json").write_text("{")
+        (tmp_path / "truth.json").write_text("{", encoding="utf-8")
     elif damage == "tensors":
         (tmp_path / "truth.safetensors").write_bytes(b"\xff" * 100)
     elif damage == "missing":
         (tmp_path / "truth.safetensors").unlink()
     else:
-        document = json.loads((tmp_path / "truth.json").read_text())
+        document = json.loads((tmp_path / "truth.json").read_text(encoding="utf-8"))
         document["dtypes"] = dict.fromkeys(document["dtypes"], "load")
-        (tmp_path / "truth.json").write_text(json.dumps(document))
+        (tmp_path / "truth.json").write_text(json.dumps(document), encoding="utf-8")
     with pytest.raises(TogiError, match="cannot be read"):
         Truth.load(tmp_path)
 

@@ -38,7 +38,7 @@ class Model(torch.nn.Module):
 @pytest.fixture(scope="module")
 def ref(tmp_path_factory: pytest.TempPathFactory) -> SubjectRef:
     file = tmp_path_factory.mktemp("subject") / "called_subject.py"
-    file.write_text(SUBJECT)
+    file.write_text(SUBJECT, encoding="utf-8")
     here = str(Path(__file__).parent)
     found = SubjectRef.here("locator", f"{file}:subject")
     return found.model_copy(update={"path": (here, *found.path)})

@@ -39,10 +39,12 @@ def hostile_path(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     site = tmp_path_factory.mktemp("site")
     info = site / "togi_hostile-1.0.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: togi-hostile\nVersion: 1.0\n")
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: togi-hostile\nVersion: 1.0\n", encoding="utf-8")
     lines = [f"hostile_{name} = hostile_family:Hostile{name.title()}" for name in NAMES]
-    (info / "entry_points.txt").write_text("\n".join([f"[{registry.ENTRY_POINT_GROUP}]", *lines]) + "\n")
-    (site / "hostile_family.py").write_text((HERE / "hostile_family.py").read_text())
+    (info / "entry_points.txt").write_text(
+        "\n".join([f"[{registry.ENTRY_POINT_GROUP}]", *lines]) + "\n", encoding="utf-8"
+    )
+    (site / "hostile_family.py").write_text((HERE / "hostile_family.py").read_text(encoding="utf-8"), encoding="utf-8")
     sys.path.insert(0, str(site))
     registry.all_techniques.cache_clear()
     yield site
@@ -59,7 +61,8 @@ def study(hostile_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Study
         "def subject():\n"
         "    torch.manual_seed(0)\n"
         "    m = torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))\n"
-        "    return m, torch.randn(8, 16)\n"
+        "    return m, torch.randn(8, 16)\n",
+        encoding="utf-8",
     )
     os.environ["TOGI_HOME"] = str(folder / "home")
     result = api.tune(

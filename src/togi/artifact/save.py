@@ -67,7 +67,7 @@ def write_manifest(
         files=list_files(folder),
         environment=environment,
     )
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1))
+    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
     return manifest
 
 

@@ -144,7 +144,7 @@ def _read_account(path: Path) -> Account:
     from togi.footprint.account.record import Account
 
     try:
-        document = json.loads(path.read_text())
+        document = json.loads(path.read_text(encoding="utf-8"))
         document.pop("change", None)
         if document.pop("kind") != ACCOUNT:
             raise KeyError("kind")

@@ -178,7 +178,7 @@ def _started(pid: int) -> str:
     Empty for a zombie or where there is no ``/proc``: a process that ended must not count as alive.
     """
     try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
     except OSError:
         return ""
     return "" if fields[0] in ("Z", "X") else fields[19]
@@ -186,7 +186,7 @@ def _started(pid: int) -> str:
 
 def _place() -> str:
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
         return os.uname().nodename

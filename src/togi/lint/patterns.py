@@ -6,9 +6,11 @@ As in git, later lines and deeper files win, ``!`` takes a file back, and a trai
 
 from __future__ import annotations
 
+import codecs
 import functools
 import os
 import re
+import sys
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -155,10 +157,11 @@ def _as_folder(path: str) -> str:
 
 def _read(path: str) -> tuple[_Line, ...]:
     try:
-        with open(path, encoding="utf-8-sig", errors="replace", newline="") as file:
-            text = file.read()
+        data = Path(path).read_bytes()
     except OSError:
         return ()
+    # As the names of files are read, so that bytes are compared with bytes, as in git.
+    text = data.removeprefix(codecs.BOM_UTF8).decode(sys.getfilesystemencoding(), "surrogateescape")
     lines = (line.removesuffix("\r") for line in text.split("\n"))
     return tuple(line for line in _parsed(lines, strict=False) if line.pattern.include is not None)
 

@@ -47,10 +47,10 @@ def processes_bytes(pid: int) -> int:
     while queue:
         current = queue.pop()
         with contextlib.suppress(OSError, ValueError, StopIteration):
-            status = Path(f"/proc/{current}/status").read_text().splitlines()
+            status = Path(f"/proc/{current}/status").read_text(encoding="utf-8", errors="replace").splitlines()
             total += 1024 * int(next(line for line in status if line.startswith("RssAnon:")).split()[1])
             for listing in Path(f"/proc/{current}/task").glob("*/children"):
-                queue += [int(child) for child in listing.read_text().split()]
+                queue += [int(child) for child in listing.read_text(encoding="utf-8").split()]
     return total
 
 

@@ -108,6 +108,6 @@ def _throttled_s(proc: Path, sys: Path) -> float:
 def _read(path: Path) -> str:
     """The text of a kernel file; empty where it does not exist, may not be read, or its thread just ended."""
     try:
-        return path.read_text()
+        return path.read_text(encoding="utf-8")
     except OSError:
         return ""

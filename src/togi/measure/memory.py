@@ -189,7 +189,7 @@ def _release(device: str) -> None:
 def _resident() -> tuple[int, int]:
     """(anonymous bytes, bytes of mapped data files), exact: counted by walking the page tables."""
     try:
-        lines = (_SELF / "smaps").read_text(errors="replace").splitlines()
+        lines = (_SELF / "smaps").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # not offered (some sandboxes): the counters of the process, without mapped files
         return _status_bytes("RssAnon"), 0
     return _count_resident(lines, _installed())
@@ -228,7 +228,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def _status_bytes(field: str) -> int:
-    for line in (_SELF / "status").read_text().splitlines():
+    for line in (_SELF / "status").read_text(encoding="utf-8", errors="replace").splitlines():
         if line.startswith(f"{field}:"):
             return int(line.split()[1]) * 1024
     return 0
@@ -237,7 +237,7 @@ def _status_bytes(field: str) -> int:
 def _reset_high_water() -> bool:
     """Set VmHWM to what is resident now (proc.rst, clear_refs: 5)."""
     try:
-        (_SELF / "clear_refs").write_text("5")
+        (_SELF / "clear_refs").write_text("5", encoding="utf-8")
     except OSError:
         return False
     return _status_bytes("VmHWM") > 0

@@ -39,7 +39,7 @@ def _busiest_first() -> list[int]:
 
 def _cpu_ns(tid: str) -> int:
     try:
-        fields = (_TASKS / tid / "schedstat").read_text().split()
+        fields = (_TASKS / tid / "schedstat").read_text(encoding="utf-8").split()
     except OSError:
         return 0
     return int(fields[0]) if fields else 0

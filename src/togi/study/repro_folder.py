@@ -100,7 +100,7 @@ def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None
     save_exported(program, folder / "model.pt2")
     save_file(_named(start.flat_samples()), folder / "inputs.safetensors")
     save_file(_named(_eager_outputs(start)), folder / "expected.safetensors")
-    (folder / "repro.py").write_text(_script(recipe, subject, lines, prefix))
+    (folder / "repro.py").write_text(_script(recipe, subject, lines, prefix), encoding="utf-8")
 
 
 def _engine_lines(recipe: Recipe) -> str:

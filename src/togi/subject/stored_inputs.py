@@ -35,7 +35,7 @@ def write_inputs(path: Path, given: Sequence[Inputs]) -> None:
         for index, tensor in enumerate(one.tensors())
     }
     save_file(tensors, str(path.with_suffix(".safetensors")))
-    path.with_suffix(".json").write_text(_Calls(calls=calls).to_json())
+    path.with_suffix(".json").write_text(_Calls(calls=calls).to_json(), encoding="utf-8")
 
 
 def read_inputs(path: Path) -> list[Inputs]:
@@ -44,7 +44,7 @@ def read_inputs(path: Path) -> list[Inputs]:
 
     tensors = load_file(str(path.with_suffix(".safetensors")))
     found = []
-    for number, call in enumerate(_Calls.from_json(path.with_suffix(".json").read_text()).calls):
+    for number, call in enumerate(_Calls.from_json(path.with_suffix(".json").read_text(encoding="utf-8")).calls):
         count = sum(1 for name in tensors if name.startswith(f"{number}."))
         rest = iter([tensors[f"{number}.{index}"] for index in range(count)])
         found.append(Inputs(call.args.build(rest), call.kwargs.build(rest)))

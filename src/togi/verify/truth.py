@@ -139,7 +139,7 @@ class Truth:
         }
         save_file(tensors or {"empty": torch.zeros(1)}, str(folder / _TENSORS))
         document = {"facts": json.loads(self.facts.to_json()), "dtypes": dtypes}
-        (folder / _JSON).write_text(json.dumps(document))
+        (folder / _JSON).write_text(json.dumps(document), encoding="utf-8")
 
     @classmethod
     def load(cls, folder: Path) -> Truth:
@@ -152,7 +152,7 @@ class Truth:
         try:
             if (folder / _JSON).stat().st_size > _JSON_LIMIT_BYTES:
                 raise ValueError(f"{_JSON} is larger than {_JSON_LIMIT_BYTES >> 20} MiB")
-            document = json.loads((folder / _JSON).read_text())
+            document = json.loads((folder / _JSON).read_text(encoding="utf-8"))
             facts = TruthFacts.model_validate_json(json.dumps(document["facts"]))
             with safe_open(str(folder / _TENSORS), framework="pt") as file:
                 eager, truth = _read(file, facts, document["dtypes"])

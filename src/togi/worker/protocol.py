@@ -96,11 +96,11 @@ class Survey(Record):
 
     def write(self, folder: Path) -> None:
         """Where the trials of the subject read it."""
-        (folder / _SURVEY_FILE).write_text(self.model_dump_json())
+        (folder / _SURVEY_FILE).write_text(self.model_dump_json(), encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path) -> Self:
-        return cls.model_validate_json((folder / _SURVEY_FILE).read_text())
+        return cls.model_validate_json((folder / _SURVEY_FILE).read_text(encoding="utf-8"))
 
 
 class Ending(Record):

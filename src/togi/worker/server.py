@@ -177,7 +177,7 @@ def _settle(job: Job) -> None:
         os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
+        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
@@ -201,7 +201,7 @@ def _child_pids() -> list[int]:
     pids: list[int] = []
     for listing in Path("/proc/self/task").glob("*/children"):
         with contextlib.suppress(OSError):
-            pids += [int(pid) for pid in listing.read_text().split()]
+            pids += [int(pid) for pid in listing.read_text(encoding="utf-8").split()]
     return pids
 
 

@@ -12,7 +12,7 @@ from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.policies import Chunk, SavePolicy
 from togi.footprint.fit.result import FitResult, Point, Proof
 
-PAGE = (Path(__file__).parents[3] / "docs" / "fit.md").read_text().split("## As JSON")[1]
+PAGE = (Path(__file__).parents[3] / "docs" / "fit.md").read_text(encoding="utf-8").split("## As JSON")[1]
 RESULT, PLAN = PAGE.split("\nA plan:\n")
 
 

@@ -103,7 +103,7 @@ def test_plans_that_do_not_belong_change_nothing(plan: Plan) -> None:
 def test_plans_are_saved_and_read(plan: Plan, tmp_path: Any) -> None:
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan
-    (tmp_path / "other.json").write_text('{"kind": "plan", "colour": 1}')
+    (tmp_path / "other.json").write_text('{"kind": "plan", "colour": 1}', encoding="utf-8")
     for path in ("other.json", "nowhere.json"):
         with pytest.raises(FitError, match="togi fit"):
             Plan.load(tmp_path / path)

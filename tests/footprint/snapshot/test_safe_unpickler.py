@@ -257,7 +257,7 @@ def test_what_is_a_snapshot_by_name_or_first_byte(tmp_path: Path) -> None:
     magic = tmp_path / "snapshot"
     magic.write_bytes(pickle.dumps({}))
     text = tmp_path / "model.py"
-    text.write_text("x = 1")
+    text.write_text("x = 1", encoding="utf-8")
     assert is_snapshot(str(magic))
     assert is_snapshot("not/there.pickle")
     assert not is_snapshot(str(text))

@@ -43,7 +43,7 @@ def notes(module: nn.Module, sample: Any, **order: Any) -> str:
 
 
 def test_in_a_child(tmp_path: Path) -> None:
-    (tmp_path / "folded_subject.py").write_text(SUBJECT)
+    (tmp_path / "folded_subject.py").write_text(SUBJECT, encoding="utf-8")
     ref = SubjectRef.here("locator", f"{tmp_path / 'folded_subject.py'}:subject")
     answer = EXAMINE(ref, ModuleRequest(device="A100"))
     assert {one.rule for one in answer.findings} == {"bias-before-norm", "conv-batchnorm-unfolded", "training-mode"}

@@ -172,7 +172,7 @@ def test_figures_of_this_machine_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
         assert this_machine.figures_here("cpu", here) == CURVE
     assert measured == [("float32",)]
     (file,) = (tmp_path / "togi").iterdir()
-    file.write_text("{damaged")
+    file.write_text("{damaged", encoding="utf-8")
     this_machine.figures_here("cpu", here, ["bfloat16", "int64"])
     assert this_machine.figures_here("cpu", here) == CURVE
     assert measured[1:] == [("bfloat16", "float32"), ("float32",)]
@@ -186,7 +186,7 @@ def test_disturbed_figures_are_not_kept(tmp_path: Path, monkeypatch: pytest.Monk
 
 
 def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / "file").write_text("")
+    (tmp_path / "file").write_text("", encoding="utf-8")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     monkeypatch.setattr(this_machine, "measure", lambda *_: CURVE)
     assert this_machine.figures_here("cpu", machine()) == CURVE

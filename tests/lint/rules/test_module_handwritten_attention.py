@@ -82,7 +82,7 @@ def test_found_however_it_is_written(form: str) -> None:
     (found,) = findings(RULE, Attention(form), SAMPLE)
     assert found.place is not None
     assert found.place.path.endswith("test_module_handwritten_attention.py")
-    source = open(found.place.path).read().splitlines()  # noqa: SIM115
+    source = open(found.place.path, encoding="utf-8").read().splitlines()  # noqa: SIM115
     assert "softmax" in source[found.place.line - 1]
     assert "scaled_dot_product_attention" in found.remedy
 

@@ -120,10 +120,10 @@ EXPECTED = {
 
 def test_every_rule_finds_its_line_in_a_child(tmp_path) -> None:
     file = tmp_path / "everything.py"
-    file.write_text(textwrap.dedent(EXAMPLE))
+    file.write_text(textwrap.dedent(EXAMPLE), encoding="utf-8")
     ref = SubjectRef.here("locator", f"{file}:subject")
     answer = WATCH(ref, TraceRequest(device="cpu", train=False))
-    lines = file.read_text().splitlines()
+    lines = file.read_text(encoding="utf-8").splitlines()
     found: dict[str, set[str]] = {}
     for finding in answer.findings:
         assert finding.place is not None

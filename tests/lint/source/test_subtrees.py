@@ -15,7 +15,7 @@ LEFT_OUT = (ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop, 
 
 @pytest.mark.parametrize("path", CORPUS, ids=lambda path: f"{path.parent.name}-{path.stem}")
 def test_every_subtree_is_complete_and_in_order(path: Path) -> None:
-    module = ast.parse(path.read_text())
+    module = ast.parse(path.read_text(encoding="utf-8"))
     tree = Tree(module)
     for node in ast.walk(module):
         if isinstance(node, LEFT_OUT):

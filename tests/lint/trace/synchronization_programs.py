@@ -61,7 +61,7 @@ def programs() -> list[Program]:
 
 
 def _of(path: Path) -> list[Program]:
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     module = _imported(path)
     marks = {number: m for number, line in enumerate(text.splitlines(), 1) if (m := _MARK.search(line))}
     found = []

@@ -35,7 +35,7 @@ def trial(id: str) -> None:
                 torch.testing.assert_close(program(*sample.args), expected, rtol=1e-4, atol=1e-5)
     assert "openvino_telemetry" not in sys.modules
     children = Path(f"/proc/self/task/{os.getpid()}/children")
-    assert not children.exists() or not children.read_text().split(), "it left processes behind"
+    assert not children.exists() or not children.read_text(encoding="utf-8").split(), "it left processes behind"
 
 
 def in_child(id: str) -> int:

@@ -50,7 +50,7 @@ def test_a_process_without_it_is_refused():
 
 def test_a_process_with_it_is_accepted():
     """Any library that this process has mapped stands in for one."""
-    with open("/proc/self/maps") as maps:
+    with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
         mapped = next(line.split()[-1] for line in maps if "libtorch" in line)
     result = ALLOCATOR.apply(candidate({"mimalloc": mapped}), {"name": "mimalloc"})
     assert mapped in result.notes[-1]

@@ -118,13 +118,13 @@ class Plan(Record):
 
     def save(self, path: str | Path) -> None:
         """As indented JSON."""
-        Path(path).write_text(self.model_dump_json(indent=2) + "\n")
+        Path(path).write_text(self.model_dump_json(indent=2) + "\n", encoding="utf-8")
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read what ``save`` wrote. Raises FitError for anything else."""
         try:
-            return cls.model_validate_json(Path(path).read_text())
+            return cls.model_validate_json(Path(path).read_text(encoding="utf-8"))
         except OSError as error:
             raise FitError(
                 f"the plan {path} cannot be read: {error.strerror}. 'togi fit --out {path}' writes one"

@@ -124,7 +124,7 @@ def _turn(path: Path) -> Iterator[None]:
     """One process compiles, the others wait. Where files cannot be locked, all compile: as right, only slower."""
     import fcntl
 
-    with path.open("w") as lock:
+    with path.open("wb") as lock:
         with suppress(OSError):  # some network file systems
             fcntl.flock(lock, fcntl.LOCK_EX)
         yield
@@ -148,7 +148,7 @@ def _key(compiler: str, source: Path | None = None) -> str:
     binary = Path(compiler).resolve()
     status = binary.stat()
     parts = [
-        (source or SOURCE).read_text(),
+        (source or SOURCE).read_text(encoding="utf-8"),
         *FLAGS,
         str(binary),
         str(status.st_size),
@@ -161,7 +161,7 @@ def _key(compiler: str, source: Path | None = None) -> str:
 def _processor() -> str:
     """What ``-march=native`` looks at: a home folder may be shared by machines with different processors."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().split("\n\n", 1)[0].splitlines()
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
     except OSError:
         return f"{platform.machine()} {platform.processor()}"
     told = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")

@@ -120,7 +120,7 @@ def _region(place: Place) -> dict[str, int]:
 def _artifact(path: str) -> dict[str, str]:
     if Path(path).is_absolute():
         return {"uri": Path(path).as_uri()}
-    return {"uri": quote(path), "uriBaseId": _ROOT}
+    return {"uri": quote(path, errors="surrogateescape"), "uriBaseId": _ROOT}
 
 
 def _fix(finding: Finding, place: Place) -> dict[str, Any]:

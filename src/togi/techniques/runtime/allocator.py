@@ -89,7 +89,7 @@ def _supported(facts: Facts) -> list[str]:
 def _preloaded(path: str) -> bool:
     """Whether this process has the library mapped, under this name or the one a link leads to."""
     try:
-        maps = Path("/proc/self/maps").read_text()
+        maps = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace")
     except OSError:
         return False
     return os.path.basename(path) in maps or os.path.realpath(path) in maps
