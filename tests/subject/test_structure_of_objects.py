@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 import threading
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -143,3 +143,60 @@ def test_another_constant_inside_is_another_form() -> None:
         list(structure.walk(SimpleState(None), "x"))
     leaves = [leaf.admits(item) for _, leaf, item in structure.walk(other) if leaf.kind != "tensor"]
     assert leaves.count(False) == 1
+
+
+class Point(NamedTuple):
+    x: torch.Tensor
+    name: str
+
+
+def changed_state(**attributes: Any) -> State:
+    state = State(torch.zeros(2))
+    vars(state).update(attributes)
+    return state
+
+
+VALUES: list[Any] = [
+    State(torch.zeros(2)),
+    State(torch.ones(3)),
+    changed_state(mode="fast"),
+    changed_state(dtype=torch.float64),
+    changed_state(device=torch.device("meta")),
+    changed_state(layers=[SimpleState(None)]),
+    changed_state(layer_class=State),
+    changed_state(more=1),
+    SimpleState(None),
+    SimpleState(torch.zeros(1)),
+    Registered(torch.zeros(2), "left"),
+    Registered(torch.zeros(2), "right"),
+    Point(torch.zeros(1), "a"),
+    (torch.zeros(1), "a"),
+    [torch.zeros(1), "a"],
+    {"x": torch.zeros(1), "name": "a"},
+    {"name": "a", "x": torch.zeros(1)},
+    torch.zeros(1),
+    Mode.FAST,
+    1,
+    True,
+    None,
+]
+
+
+def test_reading_the_tensors_of_a_value_agrees_with_walking_through_it() -> None:
+    def walked(structure: Structure, value: Any) -> list[int] | None:
+        try:
+            leaves = list(structure.walk(value))
+        except ValueError:
+            return None
+        right = all(leaf.kind == "tensor" or leaf.admits(item) for _, leaf, item in leaves)
+        return [id(item) for _, leaf, item in leaves if leaf.kind == "tensor"] if right else None
+
+    agreed = 0
+    for known in VALUES:
+        structure = Structure.of(known)
+        for value in (*VALUES, known):
+            found: list[torch.Tensor] = []
+            whole = structure.read(value, found)
+            assert ([id(tensor) for tensor in found] if whole else None) == walked(structure, value)
+            agreed += whole
+    assert len(VALUES) < agreed < len(VALUES) ** 2 / 2

@@ -64,7 +64,7 @@ class Effects(Record):
         back: dict[Any, Any] = {}
         for change in self.changes:
             given = args[change.argument] if isinstance(change.argument, int) else kwargs[change.argument]
-            tensors = tensors_in(given)
+            tensors = tensors_in(given) if change.written or any(kept is not None for kept in change.kept) else []
             after = [next(rest) if kept is None else tensors[kept] for kept in change.kept]
             for index in change.written:
                 tensors[index].copy_(next(rest))

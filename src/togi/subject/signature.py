@@ -15,7 +15,7 @@ from togi.core.errors import SubjectError, nearest
 from togi.core.quantities import a_type
 from togi.core.records import Record, TensorFacts
 from togi.subject.inputs import Dynamic, Inputs
-from togi.subject.structure import TENSOR, Structure, merged
+from togi.subject.structure import Structure, merged
 
 if TYPE_CHECKING:
     import torch
@@ -111,17 +111,9 @@ class Signature(Record):
         """
         tensors: list[Tensor] = []
         for name, structure, value in zip(self.names, self.arguments, self._bind(args, kwargs), strict=True):
-            if structure is TENSOR or structure.kind == "tensor":
-                tensors.append(value)
-                continue
-            try:
-                for path, leaf, item in structure.walk(value, name):
-                    if leaf.kind == "tensor":
-                        tensors.append(item)
-                    elif not leaf.admits(item):
-                        raise ValueError(f"{path} is {item!r}, expected {leaf.describe()}")
-            except ValueError as error:
-                raise TypeError(f"{error}. It was tuned for calls of the form ({', '.join(self.names)}).") from None
+            if not structure.read(value, tensors):
+                difference = _difference(name, structure, value)
+                raise TypeError(f"{difference}. It was tuned for calls of the form ({', '.join(self.names)}).")
         return tensors
 
     def checked(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
@@ -207,6 +199,17 @@ def _flat(entries: Iterable[tuple[str, Structure, Any]]) -> list[tuple[str, torc
         for path, leaf, item in structure.walk(value, name)
         if leaf.kind == "tensor"
     ]
+
+
+def _difference(name: str, structure: Structure, value: Any) -> str:
+    """Where a value has another structure or another constant."""
+    try:
+        for path, leaf, item in structure.walk(value, name):
+            if leaf.kind != "tensor" and not leaf.admits(item):
+                return f"{path} is {item!r}, expected {leaf.describe()}"
+    except ValueError as error:
+        return str(error)
+    return f"{name} differs"
 
 
 def _facts(samples: Sequence[list[tuple[str, torch.Tensor]]], dynamic: Dynamic) -> tuple[TensorFacts, ...]:

@@ -14,7 +14,7 @@ import functools
 import importlib
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -101,23 +101,78 @@ class Structure(Record):
         """Whether a value is the one that this leaf stands for: any tensor, or the same constant."""
         if self.kind == "constant":
             return isinstance(value, CONSTANTS) and bool(value == self.value)
+        if self.kind == "dtype":
+            return str(value) == f"torch.{self.value}"
+        if self.kind == "device":
+            return str(value) == self.value
         return self.kind != "opaque" and Structure.of(value) == self
 
     @property
     def is_leaf(self) -> bool:
         return self.kind in _LEAVES
 
+    def read(self, value: Any, tensors: list[Tensor]) -> bool:
+        """Add the tensors of a value of this structure. False where it has another one, or other constants; ``walk``
+        then says where."""
+        return self._reader(value, tensors)
+
     def build(self, tensors: Iterator[Tensor]) -> Any:
         """The value again, taking tensors in order of traversal."""
+        return self._builder(tensors)
+
+    @functools.cached_property
+    def _reader(self) -> Callable[[Any, list[Tensor]], bool]:
+        """``read``, with what does not depend on the value done once: programs read their caches in every step."""
         if self.kind == "tensor":
-            return next(tensors)
+            return _read_tensor
+        if self.is_leaf:
+            return lambda value, _: self.admits(value)
+        readers, opened = [child._reader for child in self.children], self._opener()
+
+        def read(value: Any, tensors: list[Tensor]) -> bool:
+            children = opened(value)
+            return children is not None and all(
+                reader(child, tensors) for reader, child in zip(readers, children, strict=True)
+            )
+
+        return read
+
+    def _opener(self) -> Callable[[Any], Collection[Any] | None]:
+        """The children of a value, or None where it is no such container."""
+        kind, keys, count, context = self.kind, self.keys, len(self.children), self.value
+        known: set[type] = set()  # classes whose instances are their attributes
+
+        def opened(value: Any) -> Collection[Any] | None:
+            if type(value) in known:
+                attributes = vars(value)
+                return attributes.values() if tuple(attributes) == keys else None
+            items = _items(value)
+            if items is None or (items.kind, items.keys, items.context, len(items.children)) != (
+                kind,
+                keys,
+                context,
+                count,
+            ):
+                return None
+            if kind == "object":
+                known.add(type(value))
+            return items.children
+
+        return opened
+
+    @functools.cached_property
+    def _builder(self) -> Callable[[Iterator[Tensor]], Any]:
+        """``build``, with classes and constants looked up once."""
+        if self.kind == "tensor":
+            return next
         if self.kind == "opaque":
             raise ValueError(f"a {self.type} cannot be rebuilt from tensors")
         if self.is_leaf:
-            return self._constant()
-        children = [child.build(tensors) for child in self.children]
-        cls = _class(self.type, self.kind) if self.kind in _NAMED else None
-        return _built(_Items(self.kind, self.keys, children, self.value), cls)
+            constant = self._constant()
+            return lambda _: constant
+        builders, kind, keys, context = [child._builder for child in self.children], self.kind, self.keys, self.value
+        cls = _class(self.type, kind) if kind in _NAMED else None
+        return lambda tensors: _built(_Items(kind, keys, [make(tensors) for make in builders], context), cls)
 
     def _constant(self) -> Any:
         import torch
@@ -152,6 +207,11 @@ class Structure(Record):
 TENSOR = Structure(kind="tensor")
 
 
+def _read_tensor(value: Any, tensors: list[Tensor]) -> bool:
+    tensors.append(value)
+    return True
+
+
 def merged(first: Structure, second: Structure) -> Structure:
     """What two outputs have in common: a part that differs from call to call cannot be rebuilt from tensors alone."""
     if first == second:
@@ -164,7 +224,7 @@ def merged(first: Structure, second: Structure) -> Structure:
     )
     if first.children and alike:
         children = tuple(merged(a, b) for a, b in zip(first.children, second.children, strict=True))
-        return first.model_copy(update={"children": children})
+        return Structure(kind=first.kind, keys=first.keys, children=children, type=first.type, value=first.value)
     kind = first.type or (type(first.value).__name__ if first.kind == "constant" else first.kind)
     return Structure(kind="opaque", type=f"{kind} that differs from call to call")
 
