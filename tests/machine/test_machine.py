@@ -81,6 +81,13 @@ def test_hyperthreads_of_one_core_count_once(monkeypatch):
     assert (found.cpu_cores, found.threads) == (4, 2)
 
 
+@pytest.mark.parametrize(("asked", "limit"), [("avx2", "AVX2"), ("ALL", ""), ("", "")])
+def test_limit_of_onednn(monkeypatch, asked, limit):
+    monkeypatch.delenv("DNNL_MAX_CPU_ISA", raising=False)
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", asked)
+    assert machine().onednn_limit == limit
+
+
 def test_arm_processor_without_a_model_name(monkeypatch):
     text = "processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd0c"
     monkeypatch.setattr(describe, "_read", lambda path: text if path == "/proc/cpuinfo" else "")

@@ -127,6 +127,8 @@ class Machine(Record):
 
     cpu_model: str
     cpu_flags: tuple[str, ...] = ()
+    onednn_limit: str = ""
+    """``ONEDNN_MAX_CPU_ISA`` where it is set: oneDNN (in torch and in OpenVINO) uses no later instructions."""
     cpu_cores: int
     memory_bytes: int
     threads: int
@@ -143,7 +145,7 @@ class Machine(Record):
 
     def differences(self, other: Machine) -> list[str]:
         """The checked fields in which ``other`` differs, as sentences."""
-        checked = ("cpu_model", "cpu_cores", "threads", "versions", "gpu", "gpu_driver")
+        checked = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "versions", "gpu", "gpu_driver")
         return [
             f"{field}: {getattr(self, field)!r} here, {getattr(other, field)!r} there"
             for field in checked

@@ -46,6 +46,7 @@ def machine(device: str = "cpu") -> Machine:
     return Machine(
         cpu_model=_cpu_model(),
         cpu_flags=_cpu_flags(),
+        onednn_limit=_onednn_limit(),
         cpu_cores=cores,
         memory_bytes=usable_bytes(),
         threads=_threads(cores),
@@ -115,6 +116,11 @@ def _cpu_flags() -> tuple[str, ...]:
         if flags := block.get("flags") or block.get("Features") or block.get("isa"):
             return tuple(sorted(set(flags.split())))
     return tuple(sorted(_output("sysctl", "-n", "machdep.cpu.features").lower().split()))
+
+
+def _onednn_limit() -> str:
+    asked = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA", "")
+    return "" if asked.upper() in ("ALL", "DEFAULT") else asked.upper()
 
 
 def _versions() -> dict[str, str]:

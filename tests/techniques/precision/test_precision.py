@@ -57,6 +57,9 @@ def test_lowered_precision_is_near_and_survives_saving(
 
 
 def test_bf16_openvino_is_asked_for_in_the_stored_model(tmp_path: Path) -> None:
+    answer = technique("bf16_openvino").applies(mixed().facts)
+    if isinstance(answer, Refuses):
+        pytest.skip(answer.reason)
     candidate = technique("bf16_openvino").apply(mixed(), {})
     program = technique("openvino").apply(candidate, {}).program
     assert program is not None
@@ -79,7 +82,24 @@ def test_openvino_stays_in_float32_unless_asked() -> None:
 def test_half_precision_follows_the_processor(id: str) -> None:
     assert isinstance(technique(id).applies(mixed(cpu_flags=("avx2",)).facts), Refuses)
     both = ("avx512_bf16", "avx512_fp16")
-    assert technique(id).applies(mixed(cpu_flags=both).facts) == Applies()
+    assert technique(id).applies(mixed(cpu_flags=both, onednn_limit="").facts) == Applies()
+
+
+@pytest.mark.parametrize(
+    ("limit", "refusing"),
+    [
+        ("AVX2", {"bf16", "bf16_openvino", "fp16"}),
+        ("AVX512_CORE_BF16", {"fp16"}),
+        ("AVX512_CORE_FP16", set()),
+        ("AVX512_CORE_AMX", set()),
+    ],
+)
+def test_half_precision_follows_the_limit_of_onednn(limit: str, refusing: set[str]) -> None:
+    facts = mixed(cpu_flags=("avx512_bf16", "avx512_fp16"), onednn_limit=limit).facts
+    answers = {id: technique(id).applies(facts) for id in ("bf16", "bf16_openvino", "fp16")}
+    refused = {id: answer.reason for id, answer in answers.items() if isinstance(answer, Refuses)}
+    assert set(refused) == refusing
+    assert all(limit in reason for reason in refused.values())
 
 
 @pytest.mark.parametrize("id", ["int8_openvino", "int8_onnxruntime"])

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Options
-from togi.techniques.precision.half import BFLOAT16_FLAGS, HalfPrecision
+from togi.techniques.precision.half import BEFORE_BFLOAT16, BFLOAT16_FLAGS, HalfPrecision
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,8 @@ class Bf16(HalfPrecision):
     When it applies: to modules with float32 weights or inputs, on a GPU, and on CPUs with instructions for it (x86:
     avx512_bf16, amx_bf16; ARM: bf16).
 
-    When it refuses: on CPUs without these instructions, where it is emulated and slower; where nothing is float32.
+    When it refuses: on CPUs without these instructions or where ``ONEDNN_MAX_CPU_ISA`` rules them out: it is emulated
+    and slower there; where nothing is float32.
 
     Claim: approximate. Relative error of 4e-3 to 3e-2, 10,000 to 28,000 times that of plain eager (resnet50,
     mobilenetv3, ViT-tiny, ConvNeXt-atto, EfficientNet-Lite0 on an AVX-512 CPU). Half the memory for weights with
@@ -38,6 +39,7 @@ class Bf16(HalfPrecision):
     proven = Proven(cpu="2026-11-21")
     type_name = "bfloat16"
     cpu_flags = BFLOAT16_FLAGS
+    onednn_limits = BEFORE_BFLOAT16
 
     def dtype(self) -> torch.dtype:
         import torch

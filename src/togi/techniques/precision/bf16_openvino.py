@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Applies, LowerPrecision, Options, Refuses
-from togi.techniques.precision.half import BFLOAT16_FLAGS
+from togi.techniques.precision.half import BEFORE_BFLOAT16, BFLOAT16_FLAGS, limited
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -22,7 +22,8 @@ class Bf16OpenVino(LowerPrecision):
 
     When it applies: together with the engine ``openvino``, on CPUs with avx512_bf16, amx_bf16 or bf16.
 
-    When it refuses: on other CPUs, where OpenVINO would ignore it.
+    When it refuses: on other CPUs, where OpenVINO would ignore it; where ``ONEDNN_MAX_CPU_ISA`` rules such instructions
+    out, since OpenVINO emulates them then or cannot compile the model.
 
     Claim: approximate; faster than float32 most of all on CPUs with AMX. ``togi explain bf16_openvino --prove``
     measures it here.
@@ -42,6 +43,8 @@ class Bf16OpenVino(LowerPrecision):
             return Refuses(
                 "this CPU has no bfloat16 instructions (avx512_bf16, amx_bf16): OpenVINO would stay in float32"
             )
+        if facts.machine.onednn_limit in BEFORE_BFLOAT16:
+            return Refuses(limited(facts.machine.onednn_limit, "bfloat16"))
         return Applies()
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:

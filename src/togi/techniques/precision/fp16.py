@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import Options
-from togi.techniques.precision.half import FLOAT16_FLAGS, HalfPrecision
+from togi.techniques.precision.half import BEFORE_FLOAT16, FLOAT16_FLAGS, HalfPrecision
 
 if TYPE_CHECKING:
     import torch
@@ -23,7 +23,8 @@ class Fp16(HalfPrecision):
     When it applies: to modules with float32 weights or inputs, on a GPU, and on CPUs with instructions for it (x86:
     avx512_fp16, amx_fp16; ARM: fphp, asimdhp).
 
-    When it refuses: on CPUs without these instructions, where it is emulated and slower; where nothing is float32.
+    When it refuses: on CPUs without these instructions or where ``ONEDNN_MAX_CPU_ISA`` rules them out: it is emulated
+    and slower there; where nothing is float32.
 
     Claim: approximate. On a GPU usually faster than float32, with half the memory for weights under ``cast``; on CPUs
     without the instructions slower. ``togi explain fp16 --prove`` measures it here.
@@ -37,6 +38,7 @@ class Fp16(HalfPrecision):
     proven = Proven(cpu="2026-11-21")
     type_name = "float16"
     cpu_flags = FLOAT16_FLAGS
+    onednn_limits = BEFORE_FLOAT16
 
     def dtype(self) -> torch.dtype:
         import torch
