@@ -156,6 +156,8 @@ class Search:
         if not affordable:
             self.stopped = f"{left:.0f} s are left, too few for any recipe that is left"
             return None
+        if self._best_log_latency() >= 0:  # nothing is faster yet: a first gain is worth more than a cheap trial
+            return max(affordable, key=lambda p: p.improvement).recipe
         return affordable[0].recipe
 
     def why(self, recipe: Recipe) -> str:

@@ -32,7 +32,7 @@ _LONGEST_S = 900.0
 """For all parts where the study has no limit."""
 _LEAST_S = 6.0
 """Below it a study of a part does not get past its reference."""
-_FIRST_S = 12.0
+_FIRST_S = 25.0
 """For a part before the program is tried for the first time: the likeliest engines."""
 _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""
