@@ -16,7 +16,7 @@ import pytest
 from made_up_findings import made_up_result
 
 from togi.lint.check_paths import check_paths
-from togi.lint.finding import CheckResult
+from togi.lint.finding import CheckResult, FileReport
 from togi.lint.rule import all_rules
 from togi.render.findings import lines
 from togi.render.findings.sarif import FINGERPRINT, sarif
@@ -87,6 +87,13 @@ def test_names_that_are_no_text(folder: Path) -> None:
     (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\ntorch.qr(x)\n", encoding="utf-8")
     (found,) = valid(check_paths(["."], cache=False))["results"]
     assert found["locations"][0]["physicalLocation"]["artifactLocation"]["uri"] == "caf%E9.py"
+
+
+def test_names_that_are_no_text_are_kept_and_sent(folder: Path) -> None:
+    (folder / os.fsdecode(b"caf\xe9.py")).write_text("import torch\ntorch.qr(x)\n", encoding="utf-8")
+    report = FileReport(findings=check_paths(["."], cache=False).findings)
+    assert report.findings
+    assert FileReport.from_kept(report.kept()) == report
 
 
 def test_fingerprints_follow_code_that_moves(folder: Path) -> None:

@@ -80,7 +80,7 @@ class Cache:
         if self._path is None or not reports:
             return
         today = int(time.time() // 86400)
-        rows = [(key, report.model_dump_json(exclude_defaults=True), today) for key, report in reports.items()]
+        rows = [(key, report.kept(), today) for key, report in reports.items()]
         try:
             self._write(rows, today)
         except sqlite3.OperationalError as error:
@@ -116,6 +116,6 @@ class Cache:
 
 def _report(text: str) -> FileReport | None:
     try:
-        return FileReport.model_validate_json(text)
+        return FileReport.from_kept(text)
     except ValueError:
         return None

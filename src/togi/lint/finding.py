@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
-from typing import final
+from typing import Self, final
+
+from pydantic_core import PydanticSerializationError
 
 from togi.core.record import Record, Scalar
 
@@ -129,6 +132,20 @@ class FileReport(Record):
     problems: tuple[Problem, ...] = ()
     lines: int = 0
     """Lines of code that the rules looked at."""
+
+    def kept(self) -> str:
+        """As JSON. A file's name that is no text comes as lone surrogates, which only Python's own JSON knows."""
+        try:
+            return self.model_dump_json(exclude_defaults=True)
+        except PydanticSerializationError:
+            return json.dumps(self.model_dump(mode="json", exclude_defaults=True))
+
+    @classmethod
+    def from_kept(cls, text: str) -> Self:
+        try:
+            return cls.model_validate_json(text)
+        except ValueError:
+            return cls.model_validate(json.loads(text))
 
 
 @final

@@ -194,7 +194,7 @@ def _ask(process: _Process, task: Task) -> Done | None:
 def _read(answer: dict[str, Any], task: Task) -> Done:
     if "error" in answer:
         return Done(None, FileReport(problems=(Problem(path=task.shown, message=answer["error"]),)))
-    return Done(bytes.fromhex(answer["key"]), FileReport.model_validate_json(answer["report"]))
+    return Done(bytes.fromhex(answer["key"]), FileReport.from_kept(answer["report"]))
 
 
 def _died(process: _Process, task: Task) -> Done:
@@ -230,6 +230,6 @@ def _answer(request: dict[str, Any], answers: IO[bytes]) -> None:
     else:
         report = check_bytes(data, request["shown"], request["hot"])
         key = cache_key(request["path"], data, request["hot"])
-        reply = {"key": key.hex(), "report": report.model_dump_json(exclude_defaults=True)}
+        reply = {"key": key.hex(), "report": report.kept()}
     answers.write(json.dumps(reply).encode() + b"\n")
     answers.flush()
