@@ -32,8 +32,6 @@ _LONGEST_S = 900.0
 """For all parts where the study has no limit."""
 _LEAST_S = 6.0
 """Below it a study of a part does not get past its reference."""
-_FIRST_S = 25.0
-"""For a part before the program is tried for the first time: the likeliest engines."""
 _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""
 
@@ -84,8 +82,8 @@ class _PartStudy:
 
 @final
 class PartsTuner:
-    """Cuts a program and tunes each part within its share of the time, twice: the likeliest engines for all parts, so
-    that the program is soon faster, then whatever may be faster yet."""
+    """Cuts a program and tunes each part within its share of the time, twice: all parts to their first gain, so that
+    the program is soon faster, then for whatever may be faster yet."""
 
     def __init__(self, whole: StudyRunner, journal: Journal, *, resume: bool) -> None:
         self.whole, self.journal, self.resume = whole, journal, resume
@@ -107,9 +105,9 @@ class PartsTuner:
         studies = [_PartStudy(part) for part in cuts.parts]
         until -= (until - time.monotonic()) * _WHOLE_SHARE
         try:
-            for longest_s in (_FIRST_S, _LONGEST_S):
-                for study, share_s in _shares(studies, until):
-                    self._go_on(study, min(share_s, longest_s), studies)
+            for first_gain in (True, False):
+                for study, share_s in _shares(studies, until, keep=first_gain):
+                    self._go_on(study, share_s, studies, first_gain=first_gain)
                 self._try_whole(studies)
         finally:
             for study in studies:
@@ -122,19 +120,19 @@ class PartsTuner:
             update={"parts": tuple(study.result() for study in studies), "obstacles": cuts.obstacles}
         )
 
-    def _go_on(self, study: _PartStudy, seconds: float, studies: Sequence[_PartStudy]) -> None:
-        """Explore it for some seconds and save what is then the best."""
+    def _go_on(self, study: _PartStudy, seconds: float, studies: Sequence[_PartStudy], *, first_gain: bool) -> None:
+        """Explore it for some seconds, or to the first gain, and save what is then the best."""
         if study.runner is None and seconds < _LEAST_S:
             study.reason = f"only {max(0.0, seconds):.0f} s were left for it"
             return
-        began = time.monotonic()
         part = study.part
         self.progress.message(f"part {study.label}: {plural(part.calls, 'call')}, {part.share:.0%} of the time")
         try:
             if study.runner is None:
                 study.runner = self._open(study, [other.best.recipe for other in studies if other.best is not None])
                 study.finals = Finals(study.runner, self.pool.folder)
-            study.runner.explore(max(seconds + began - time.monotonic(), _LEAST_S / 2))
+                study.runner.explore(0.0)  # the reference
+            study.runner.explore(seconds, first_gain=first_gain)
         except (SubjectError, TrialEnded) as error:
             study.reason = str(error)
             return
@@ -245,11 +243,16 @@ class PartsTuner:
         return folder
 
 
-def _shares(studies: Sequence[_PartStudy], until: float) -> Iterator[tuple[_PartStudy, float]]:
-    """Each with its share of the seconds that are then left, by its share of the program's time; most worth first."""
+def _shares(studies: Sequence[_PartStudy], until: float, *, keep: bool) -> Iterator[tuple[_PartStudy, float]]:
+    """Each with its share of the seconds that are then left, by its share of the program's time; most worth first.
+
+    ``keep``: those before leave theirs to a second round, and every part gets enough for a trial while there is time.
+    """
     for position, study in enumerate(studies):
-        rest = sum(other.part.share for other in studies[position:])
-        yield study, (until - time.monotonic()) * study.part.share / rest
+        left_s = until - time.monotonic()
+        rest = sum(other.part.share for other in (studies if keep else studies[position:]))
+        share_s = left_s * study.part.share / rest
+        yield study, max(share_s, min(_LEAST_S, left_s / 4)) if keep else share_s
 
 
 def _techniques(of: Recipe) -> list[str]:

@@ -13,8 +13,9 @@ from typing import Self, final
 
 from togi.core.errors import SubjectError
 from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial
+from togi.decide.choose import acceptable
 from togi.decide.faithful import accept
-from togi.decide.faster import CONFIDENCE, conclusive
+from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE, conclusive
 from togi.journal import Journal, StudyLog, study_key
 from togi.machine.describe import machine
 from togi.machine.limits import available_bytes
@@ -110,8 +111,9 @@ class StudyRunner:
             list(log.notes),
         )
 
-    def explore(self, seconds: float) -> None:
-        """Try what the search suggests until it has nothing better, or the time for it is over.
+    def explore(self, seconds: float, *, first_gain: bool = False) -> None:
+        """Try what the search suggests until it has nothing better, or the time for it is over, or (``first_gain``)
+        something is faster beyond doubt.
 
         The reference is tried in any case: without it there is nothing to relate to.
         """
@@ -125,8 +127,17 @@ class StudyRunner:
                 self._catch_up()
                 continue
             self.progress.message(self.search.why(next_recipe))
-            if not self._try(next_recipe, left):
+            if not self._try(next_recipe, left) or (first_gain and self._gained(next_recipe)):
                 return
+
+    def _gained(self, candidate: Recipe) -> bool:
+        trial = self.last(candidate)
+        return (
+            trial is not None
+            and acceptable(trial, self.settings.max_memory_bytes)
+            and trial.timing is not None
+            and BETWEEN_PROCESSES.faster(trial.timing.speedup_x)
+        )
 
     def _try(self, candidate: Recipe, left_s: float) -> bool:
         """One trial, told to everybody. False where the study's limit cut it off."""
