@@ -138,3 +138,37 @@ def test_tensors_inside_opaque_objects_are_found_once():
 def test_inputs_are_named_as_the_signature_names_them():
     samples = [Inputs((torch.ones(1),), {"b": torch.ones(1)})]
     assert [n for n, _ in input_tensors(samples[0], signature(samples))] == ["args_0", "b"]
+
+
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bool, torch.float32])
+@pytest.mark.parametrize("side", ["left", "right"])
+def test_masks_keep_their_side_and_no_row_is_masked_whole(dtype, side):
+    lengths = torch.tensor([[6], [4], [3]])
+    counts = torch.arange(6) < lengths if side == "right" else torch.arange(6) >= 6 - lengths
+    mask = torch.where(counts, 0.0, float("-inf")) if dtype.is_floating_point else counts.to(dtype)
+    ids = torch.where(counts, torch.arange(1, 19).reshape(3, 6), 0)
+    found = derived([Inputs((ids, mask))])
+    assert any(not torch.equal(one.args[1], mask) for one in found)
+    for one in found:
+        counted = one.args[1] == 0 if dtype.is_floating_point else one.args[1].bool()
+        assert counted.any(-1).all()
+        edges = counted if side == "right" else counted.flip(-1)
+        assert (edges.long().diff(dim=-1) <= 0).all(), "padding stays on its side"
+        assert torch.equal(one.args[0] != 0, counted)
+
+
+def test_a_single_padded_row_gets_more_padding_and_a_full_one_stays():
+    ids = torch.tensor([[0, 0, 5, 6, 7]])
+    changed = [one.kwargs["mask"] for one in derived([Inputs((), {"ids": ids, "mask": ids != 0})])[1:]]
+    assert all(mask.tolist() == [[False, False, False, True, True]] for mask in changed)
+    full = torch.ones(1, 5, dtype=torch.int64)
+    assert all(torch.equal(one.kwargs["mask"], full) for one in derived([Inputs((), {"ids": ids, "mask": full})]))
+
+
+def test_smaller_sizes_of_padded_prompts_keep_what_counts():
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1, 1, 1], [0, 0, 0, 0, 0, 0, 1, 1]])
+    samples = [Inputs((mask * 5, mask)), Inputs((torch.ones(2, 12).long(), torch.ones(2, 12).long()))]
+    samples[1].args[1][1, :9] = 0
+    found = derived(samples, dynamic={"args_1": [1]})
+    assert {one.args[1].shape[1] for one in found} >= {4, 8, 10, 12}
+    assert all(one.args[1].bool().any(-1).all() for one in found)

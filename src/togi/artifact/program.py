@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Self, final
 
@@ -97,6 +98,16 @@ class Installed:
                 del vars(switch.module)["forward"]
                 if before is not None:
                     vars(switch.module)["forward"] = before
+
+    @contextmanager
+    def suspended(self) -> Iterator[None]:
+        """Inside, the originals serve all calls."""
+        self.remove()
+        try:
+            yield
+        finally:
+            for switch in self.switches:
+                vars(switch.module)["forward"] = switch
 
     def __enter__(self) -> Self:
         return self

@@ -206,6 +206,17 @@ class LeafError(Record):
     units: float
 
 
+class ForcedCalls(Record):
+    """Calls of one part of a program, as the original makes them: with plain eager's own decisions before each."""
+
+    path: str
+    calls: int
+    units: float
+    """Worst call: error in multiples of plain eager's own error."""
+    faithful: bool
+    problem: str = ""
+
+
 class ErrorReport(Record):
     """The verdict of verification on one candidate."""
 
@@ -223,6 +234,10 @@ class ErrorReport(Record):
     """What deserves knowing and is not wrong: other strides than the original's, a copy instead of a view, ..."""
     metric: float | None = None
     metric_original: float | None = None
+    divergence: str = ""
+    """Of a program in parts: the first decision (a token, a box, a number of results) that it takes differently."""
+    forced: tuple[ForcedCalls, ...] = ()
+    """Where it decides differently: its parts on the calls that the original makes."""
 
 
 class Noise(Record):

@@ -6,6 +6,7 @@ of the calls that matter are looked at and kept.
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import Counter, defaultdict
@@ -22,6 +23,8 @@ from togi.subject.structure import Structure
 
 _MOST_CALLS = 500_000
 _SIZES_KEPT = 6
+_CALLS_PROVEN = 48
+"""Of one module, as the original makes them, for the proof with the original's own decisions."""
 
 InsteadOfCall = Callable[[nn.Module, Any, Any, Callable[..., Any]], Any]
 """``(module, args, kwargs, run)``: what is done instead of a call; ``run`` makes it."""
@@ -115,12 +118,16 @@ class Recorded:
     Of many sizes the first few and the last are kept: a cache that grows is seen short and long.
     """
 
-    def __init__(self, limit_bytes: int) -> None:
+    def __init__(self, limit_bytes: int, calls: int) -> None:
+        """``limit_bytes``: for the copies of sizes, and half of it for those of the proof. ``calls``: how many come."""
         self.forms: dict[tuple[Structure, ...], dict[Any, Inputs]] = {}
         """By form (structure of the arguments, constants included), then by sizes."""
+        self.proof: dict[tuple[Structure, ...], list[Inputs]] = defaultdict(list)
+        """By form: all calls, or as many as there is room for, evenly spread: what a part is proven on."""
         self.calls: Counter[tuple[Structure, ...]] = Counter()
         self.seconds: dict[tuple[Structure, ...], float] = defaultdict(float)
-        self._left = limit_bytes
+        self._left, self._left_to_prove = limit_bytes, limit_bytes // 2
+        self._every = math.ceil(calls / _CALLS_PROVEN)
 
     def see(self, given: Inputs) -> tuple[Structure, ...]:
         """Look at a call before it is made; its form."""
@@ -140,20 +147,33 @@ class Recorded:
     def _keep(self, form: tuple[Structure, ...], given: Inputs) -> None:
         by_sizes = self.forms.setdefault(form, {})
         sizes, size_bytes = _sizes(given)
-        if sizes in by_sizes or size_bytes > self._left:
+        new = sizes not in by_sizes and size_bytes <= self._left
+        to_prove = self.calls[form] % self._every == 0 and size_bytes <= self._left_to_prove
+        if not new and not to_prove:
+            return
+        copied = given.clone()
+        if to_prove:
+            self._left_to_prove -= size_bytes
+            self.proof[form].append(copied)
+        if not new:
             return
         if len(by_sizes) == _SIZES_KEPT:
             by_sizes.popitem()
         else:
             self._left -= size_bytes
-        by_sizes[sizes] = given.clone()
+        by_sizes[sizes] = copied
 
 
 def record_inputs(
-    program: nn.Module, samples: Sequence[Inputs], modules: Mapping[str, nn.Module], limit_bytes: int
+    program: nn.Module,
+    samples: Sequence[Inputs],
+    modules: Mapping[str, nn.Module],
+    calls: Mapping[str, int],
+    limit_bytes: int,
 ) -> dict[str, Recorded]:
-    """Run the program once more and keep what some modules are called with, ``limit_bytes`` for each at most."""
-    found = {path: Recorded(limit_bytes) for path in modules}
+    """Run the program once more and keep what some modules are called with, ``limit_bytes`` for each at most.
+    ``calls``: how often each is called."""
+    found = {path: Recorded(limit_bytes, calls[path]) for path in modules}
     wanted = {id(module): found[path] for path, module in modules.items()}
 
     def call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:

@@ -124,7 +124,13 @@ class _Cutting:
 
     def _record(self, uses: Sequence[_Use]) -> dict[str, Recorded]:
         with torch.no_grad():
-            return record_inputs(self.program, self.samples, {use.path: use.module for use in uses}, _INPUTS_BYTES)
+            return record_inputs(
+                self.program,
+                self.samples,
+                {use.path: use.module for use in uses},
+                {use.path: sum(self.tree.calls[place].calls for place in use.places) for use in uses},
+                _INPUTS_BYTES,
+            )
 
     def _cut(self, group: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[int]:
         """Parts of modules that are alike; the places to enter where they cannot be captured."""
@@ -146,6 +152,9 @@ class _Cutting:
             weights = weights or {use.path: weights_hash(use.module) for use in group}
             name = f"part-{len(self.parts)}"
             write_inputs(Path(self.request.folder) / name, given)
+            proof = {use.path: f"{name}-proof-{position}" for position, use in enumerate(group)}
+            for path, file in proof.items():
+                write_inputs(Path(self.request.folder) / file, recorded[path].proof[form])
             self.parts.append(
                 Part(
                     path=first.path,
@@ -155,6 +164,7 @@ class _Cutting:
                     calls=seen.calls[form],
                     share=share * seen.share(form),
                     inputs=name,
+                    proof=proof,
                     effects=found[0],
                     survey=found[1],
                     weights=weights,

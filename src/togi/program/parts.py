@@ -21,7 +21,9 @@ class Part(Record):
     share: float
     """Of the program's time, of all copies together."""
     inputs: str
-    """File of recorded calls, in the folder given."""
+    """File of recorded calls, in the folder given: what it is tuned on."""
+    proof: dict[str, str]
+    """Files of the calls that the original makes of each copy, by path."""
     effects: Effects
     survey: Survey
     weights: dict[str, str]

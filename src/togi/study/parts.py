@@ -103,6 +103,9 @@ class PartsTuner:
         )
         cuts = CUT.run(self.pool, request, Limits(timeout_s=_CUT_TIMEOUT_S))
         studies = [_PartStudy(part) for part in cuts.parts]
+        self.pool.prove_on(
+            (path, part.effects, self.pool.folder / file) for part in cuts.parts for path, file in part.proof.items()
+        )
         until -= (until - time.monotonic()) * _WHOLE_SHARE
         try:
             for first_gain in (True, False):

@@ -42,14 +42,65 @@ def variants(samples: Sequence[Inputs], signature: Signature, seed: int) -> list
 
 def _changed(sample: Inputs, change: Change, seed: int) -> Inputs:
     """Tensors of one shape are permuted alike: a padding mask still covers the padding."""
+    masks = {tuple(mask.shape): mask for mask in sample.tensors() if change is not _mirrored and _is_mask(mask)}
 
     def of(tensor: Tensor) -> Tensor:
         if tensor.layout is not torch.strided or tensor.is_quantized or not tensor.numel():
             return clone(tensor)
         generator = torch.Generator().manual_seed(seed + 1)
-        return with_layout_of(tensor, change(tensor.detach(), generator).to(tensor.dtype))
+        mask = masks.get(tuple(tensor.shape))
+        if mask is not None and (_is_mask(tensor) or not tensor.is_floating_point()):
+            changed = _under_mask(tensor.detach(), mask, generator)
+        else:
+            changed = change(tensor.detach(), generator)
+        return with_layout_of(tensor, changed.to(tensor.dtype))
 
     return copy_inputs(sample, of)
+
+
+def _is_mask(tensor: Tensor) -> bool:
+    """Rows that say what counts: bools, zeros and ones, or zeros and what a softmax makes zero."""
+    if tensor.layout is not torch.strided or tensor.is_quantized or tensor.dim() < 2:
+        return False
+    if tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() == 1):
+        return False
+    values = torch.unique(tensor)
+    if len(values) != 2:
+        return False
+    low, high = values.tolist()
+    return bool(high == 0 and low <= _MASKED) if tensor.is_floating_point() else (low, high) == (0, 1)
+
+
+_MASKED = -1e4
+
+
+def _under_mask(tensor: Tensor, mask: Tensor, generator: torch.Generator) -> Tensor:
+    """A mask, or integers of its shape: rows change places, integers also within what counts of their row.
+
+    Elements of a mask do not: they could mask all that a position may see, where a softmax divides by zero and every
+    engine answers as it likes, which no sample shows. A mask of one row gets one element more of padding.
+    """
+    width = mask.shape[-1]
+    counts = (mask == mask.max()).reshape(-1, width).cpu()
+    rows = tensor.reshape(-1, width).cpu()
+    order = torch.randperm(len(rows), generator=generator)
+    found, kept = rows[order].clone(), counts[order]
+    for row, counting in zip(found, kept, strict=True):
+        edge = _edge(counting) if len(rows) == 1 else None
+        if edge is not None:
+            row[edge] = row[~counting][0]
+            counting[edge] = False
+        if not _is_mask(tensor):
+            row[counting] = row[counting][torch.randperm(int(counting.sum()), generator=generator)]
+    return found.reshape(tensor.shape).to(tensor.device)
+
+
+def _edge(counting: Tensor) -> int | None:
+    """The element beside the padding; None where what counts is one element, or not in one piece with an end."""
+    changes = (counting[1:] != counting[:-1]).nonzero().flatten().tolist()
+    if len(changes) != 1 or int(counting.sum()) < 2:
+        return None
+    return int(changes[0]) + (0 if bool(counting[0]) else 1)
 
 
 def _moved(tensor: Tensor, generator: torch.Generator) -> Tensor:
@@ -126,15 +177,26 @@ def _resized(samples: Sequence[Inputs], signature: Signature, sizes: Sizes, seed
     flat = [signature.flatten_inputs(s.args, s.kwargs) for s in samples]
     source = max(flat, key=lambda tensors: sum(t.numel() for t in tensors))
     tensors = list(source)
+
+    def group_of(i: int, dim: int) -> tuple[int, ...]:
+        return tuple(one[i].shape[dim] for one in flat)
+
+    from_the_end = {group_of(i, dim) for i, dim in signature.dynamic_dims if _padded_in_front(source[i], dim)}
     for i, dim in signature.dynamic_dims:
-        size = sizes[tuple(one[i].shape[dim] for one in flat)]
+        size = sizes[group_of(i, dim)]
         old = tensors[i].shape[dim]
         if old:
-            index = (torch.arange(size) % old).to(tensors[i].device)
+            first = old - size if group_of(i, dim) in from_the_end else 0
+            index = ((torch.arange(size) + first) % old).to(tensors[i].device)
             tensors[i] = tensors[i].index_select(dim, index)
     laid_out = [with_layout_of(like, tensor) for like, tensor in zip(source, tensors, strict=True)]
     args, kwargs = signature.build_inputs(laid_out)
     return _changed(Inputs(args, kwargs), _mirrored, seed)
+
+
+def _padded_in_front(tensor: Tensor, dim: int) -> bool:
+    """A mask whose padding comes first: what is cut off is padding too, else nothing of a row might count."""
+    return dim == tensor.dim() - 1 and _is_mask(tensor) and bool((tensor[..., 0] != tensor.max()).any())
 
 
 def _mirrored(tensor: Tensor, generator: torch.Generator) -> Tensor:

@@ -20,8 +20,9 @@ import torch
 
 from togi.artifact.links import write_links
 from togi.artifact.manifest import MANIFEST, Saved, read_manifest
+from togi.artifact.program import Installed
 from togi.core.errors import NotSaveable, Refused
-from togi.core.records import Footprint, Record
+from togi.core.records import ErrorReport, Footprint, Record
 from togi.graph.candidate import Candidate
 from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
@@ -73,6 +74,7 @@ class _Worker:
         self.call: Callable[..., Any]
         self.samples: tuple[Inputs, ...]
         self.candidate: Candidate | None = None
+        self.installed: Installed | None = None
 
     @functools.cached_property
     def surveyed(self) -> Survey:
@@ -157,7 +159,8 @@ class _Worker:
             ready = prepare(self.subject, device=self.config.device)
             for part in optimized.parts:
                 find_module(ready.module, part.entry.path, ready.samples[0])
-            self.call = optimized.into(ready.module).program
+            self.installed = optimized.into(ready.module)
+            self.call = self.installed.program
         self.samples = self._artifact_samples(optimized.signature)
 
     def _artifact_samples(self, signature: Signature) -> tuple[Inputs, ...]:
@@ -181,7 +184,30 @@ class _Worker:
             seed=self.config.seed,
             metric=metric,
         )
+        if not report.faithful and self.installed is not None:
+            report = self._with_forced_calls(report, self.installed)
         self.channel.send({"verified": report.model_dump(mode="json")})
+
+    def _with_forced_calls(self, report: ErrorReport, installed: Installed) -> ErrorReport:
+        """A program in parts that differs from the original: whether it decides otherwise, and its parts on the calls
+        that the original makes."""
+        from togi.worker.forced import divergence, forced_calls
+
+        seed, device = self.config.seed, self.config.device
+        different = divergence(installed, self.samples, seed)
+        if not different:
+            return report
+        forms = [(switch.path, form) for switch in installed.switches for form in switch.forms]
+        forced = [
+            forced_calls(part_of(self.subject, ref, device), ref.path, form.optimized, seed, device)
+            for ref in self.job.proven_on
+            for path, form in forms
+            if path == ref.path and form.entry.effects == ref.effects
+        ]
+        found = tuple(part for part in forced if part is not None)
+        if {part.path for part in found} != {path for path, _ in forms}:
+            return report
+        return report.model_copy(update={"divergence": different, "forced": found})
 
     def _obey(self, message: Message) -> None:
         if "warm" in message:

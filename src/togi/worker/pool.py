@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,6 +37,7 @@ class WorkerPool:
         )
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
         self._part: PartRef | None = None
+        self._proven_on: tuple[PartRef, ...] = ()
         self._started = 0
 
     def part(self, path: str, effects: Effects, inputs: Path, survey: Survey) -> WorkerPool:
@@ -47,6 +48,14 @@ class WorkerPool:
         part._part = PartRef(path=path, effects=effects, inputs=str(inputs), folder=str(part.folder))
         survey.write(part.folder)
         return part
+
+    def prove_on(self, calls: Iterable[tuple[str, Effects, Path]]) -> None:
+        """Where an artifact of parts decides otherwise than the original, each part (its path, what its calls change)
+        is proven on the calls in a file: those that the original makes."""
+        self._proven_on = tuple(
+            PartRef(path=path, effects=effects, inputs=str(file), folder=str(self.folder))
+            for path, effects, file in calls
+        )
 
     def __enter__(self) -> Self:
         try:
@@ -107,7 +116,7 @@ class WorkerPool:
     ) -> RunningTrial:
         """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded."""
         server = self.server(environment_of(recipe, facts))
-        job = self._job("artifact", recipe=recipe, artifact=str(folder), check=check)
+        job = self._job("artifact", recipe=recipe, artifact=str(folder), check=check, proven_on=self._proven_on)
         return RunningTrial.start(server, job, limits, name or folder.name)
 
     def call(self, function: str, request: Message, limits: Limits, on_phase: OnPhase = lambda _: None) -> Message:

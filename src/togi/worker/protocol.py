@@ -84,6 +84,8 @@ class Job(Record):
     function: str | None = None
     """``module:name`` of what a call calls with the subject and ``request``."""
     request: Message = Field(default_factory=dict)
+    proven_on: tuple[PartRef, ...] = ()
+    """Of an artifact of parts: the calls that the original makes of each."""
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
 

@@ -1,0 +1,100 @@
+"""The teacher-forced proof of a program in parts: every call that the original makes, with its own decisions.
+
+Where a program decides by values (the next token, the boxes that are kept), an engine that rounds differently decides
+otherwise where two values are as good as equal, and all that follows differs: a comparison of the results cannot tell
+that from a fault. So the parts are called with what the original called them with, and every answer is compared in
+plain eager's units. What was decided differently, and where first, is said beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from togi.artifact.load import OptimizedModule
+from togi.artifact.program import Installed
+from togi.core.records import ForcedCalls
+from togi.subject.behaviour import same, seed_all
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.pure import Pure
+from togi.subject.structure import Structure, tensors_in
+from togi.techniques.build import first_candidate
+from togi.verify import make_truth, verify
+from togi.verify.output_structure import unlike
+
+
+def divergence(installed: Installed, samples: Sequence[Inputs], seed: int) -> str:
+    """The first decision that the program with its parts takes otherwise than the original: a difference in what it
+    returns beside floating-point numbers. Empty where there is none, or where it differs from itself (no tie does)."""
+    for sample in samples:
+        found = _run(installed, sample, seed)
+        with installed.suspended():
+            expected = _run(installed, sample, seed)
+        if different := _decided_otherwise(expected, found):
+            return "" if _decided_otherwise(found, _run(installed, sample, seed)) else different
+    return ""
+
+
+def _run(installed: Installed, sample: Inputs, seed: int) -> Any:
+    given = sample.clone()
+    seed_all(seed)
+    with torch.no_grad():
+        return installed.program(*given.args, **given.kwargs)
+
+
+def _decided_otherwise(expected: Any, found: Any) -> str:
+    if different := unlike(Structure.of(expected), Structure.of(found), "output"):
+        return different
+    for number, (one, other) in enumerate(zip(tensors_in(expected), tensors_in(found), strict=True)):
+        name = "output" if number == 0 else f"tensor {number} of the output"
+        if one.shape != other.shape:
+            return f"{name} has the sizes {tuple(other.shape)}, the original's {tuple(one.shape)}"
+        if not one.is_floating_point() and not one.is_complex() and not torch.equal(one, other):
+            differs = (one != other).nonzero()
+            return f"{name} differs in {len(differs)} of {one.numel()} places, first at {differs[0].tolist()}"
+    return ""
+
+
+def forced_calls(subject: Subject, path: str, optimized: OptimizedModule, seed: int, device: str) -> ForcedCalls | None:
+    """Of one part. ``subject``: the original part with the calls that the program makes of it. None where the engine
+    serves none of them."""
+    signature = optimized.signature
+    calls = [call for call in subject.inputs if _serves(optimized, call)]
+    if not calls:
+        return None
+    start = first_candidate(Subject(subject.module, calls), optimized.manifest.facts, signature)
+    truth = make_truth(start.module, start.samples, signature, seed=seed, device=device, samples=len(calls))
+    report = verify(optimized, truth, start.samples, signature, seed=seed)
+    problem = next(iter(report.problems), "") or _written_back_otherwise(start.module, start.samples)
+    return ForcedCalls(
+        path=path,
+        calls=len(calls),
+        units=report.units,
+        faithful=report.faithful and not problem,
+        problem=problem,
+    )
+
+
+def _serves(optimized: OptimizedModule, call: Inputs) -> bool:
+    try:
+        optimized.signature.checked(call.args, call.kwargs)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+def _written_back_otherwise(part: Any, calls: Sequence[Inputs]) -> str:
+    """Whether the changes that a call makes are made as the original makes them, to the bit."""
+    if not isinstance(part, Pure):
+        return ""
+    for call in calls:
+        one, other = call.clone(), call.clone()
+        with torch.no_grad():
+            expected = part.module(*one.args, **one.kwargs)
+            found = part.effects.finish(part(*other.args, **other.kwargs), other.args, other.kwargs)
+        there, here = [expected, one.args, dict(one.kwargs)], [found, other.args, dict(other.kwargs)]
+        if Structure.of(there) != Structure.of(here) or not same(tensors_in(there), tensors_in(here)):
+            return "what a call changes in its arguments is not written back as the original does"
+    return ""

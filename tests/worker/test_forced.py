@@ -1,0 +1,183 @@
+"""A tie that falls the other way is told from a fault: by the calls that the original makes, in plain eager's units.
+
+A model of two equally good tokens writes a text; its engine is the model itself with something added to one of them.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from togi.artifact.manifest import PartEntry
+from togi.artifact.program import Installed, LoadedPart, Switch
+from togi.core.records import ErrorReport, ForcedCalls, Outcome
+from togi.decide.faithful import accept
+from togi.subject.effects import Effects
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.program import ProgramModule
+from togi.subject.pure import Pure
+from togi.subject.structure import Structure
+from togi.worker.forced import divergence, forced_calls
+from togi.worker.survey import survey
+
+STEPS = 6
+Noise = Callable[[], float]
+
+
+class Store:
+    def __init__(self, states: Tensor, seen: Tensor) -> None:
+        self.states, self.seen = states, seen
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.tokens = nn.Embedding(7, 16)
+        self.out = nn.Linear(16, 7, bias=False)
+        with torch.no_grad():
+            self.out.weight[3] = self.out.weight[5] = 3 * self.out.weight.abs().max()  # as good as each other
+
+    def forward(self, token: Tensor, store: Store) -> Tensor:
+        store.states = torch.cat([store.states, self.tokens(token).abs()])
+        store.seen = store.seen + 1
+        return self.out(store.states.mean(0, keepdim=True))  # type: ignore[no-any-return]
+
+
+class Writer:
+    def __init__(self) -> None:
+        torch.manual_seed(0)
+        self.step = Step().eval()
+        self.given: list[Inputs] = []
+        """What the step was called with."""
+
+    def write(self, token: Tensor) -> Tensor:
+        store, text = Store(torch.zeros(0, 16), torch.zeros(1)), [token]
+        for _ in range(STEPS):
+            self.given.append(Inputs((text[-1], store)).clone())
+            text.append(self.step(text[-1], store).argmax(1))
+        return torch.cat(text)
+
+    def mean(self, token: Tensor) -> Tensor:
+        return self.step(token, Store(torch.zeros(0, 16), torch.zeros(1)))
+
+
+class Engine:
+    """The part with something added to the score of token 5."""
+
+    def __init__(self, pure: Pure, calls: list[Inputs], noise: Noise) -> None:
+        found = survey(Subject(pure, calls))
+        self.pure, self.noise, self.signature = pure, noise, found.signature
+        self.manifest = SimpleNamespace(facts=found.facts)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        scores, new = self.pure(*args, **kwargs)
+        more = torch.zeros_like(scores)
+        more[0, 5] = self.noise() * scores[0, 5].abs()
+        return scores + more, new
+
+    def call_with(self, _tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
+        return self(*args, **kwargs)
+
+
+def always(noise: float) -> Noise:
+    return lambda: noise
+
+
+class Case:
+    """A writer with an engine in it, beside an original with the calls that it makes."""
+
+    def __init__(self, noise: Noise, call: str = "write") -> None:
+        original = Writer()
+        with torch.no_grad():
+            original.write(torch.tensor([1]))
+            self.calls = original.given[1:]
+            self.effects, _ = Effects.of(original.step, self.calls[0].clone())
+        self.pure = Pure(original.step, self.effects)
+        self.engine = Engine(self.pure, self.calls, noise)
+        live = Writer()
+        program = ProgramModule(getattr(live, call))
+        switch = Switch(live.step, "step", live.step.forward)
+        entry = PartEntry(path="step", module="Step", folder="0", effects=self.effects, weights="")
+        switch.forms.append(LoadedPart(entry, self.engine))  # type: ignore[arg-type]
+        self.installed = Installed(program, [switch])
+
+    def divergence(self) -> str:
+        return divergence(self.installed, [Inputs((torch.tensor([1]),))], 0)
+
+    def forced(self, part: nn.Module | None = None) -> ForcedCalls | None:
+        return forced_calls(Subject(part or self.pure, self.calls), "step", self.engine, 0, "cpu")  # type: ignore[arg-type]
+
+    def outcome(self) -> tuple[Outcome, str]:
+        forced = self.forced()
+        assert forced is not None
+        free = ErrorReport(faithful=False, units=1e6, rmse=0.5, max_abs=1.0, problems=("output differs",))
+        return accept(free.model_copy(update={"divergence": self.divergence(), "forced": (forced,)}), exact=True)
+
+
+def test_a_tie_that_rounding_decides_is_accepted_and_said() -> None:
+    case = Case(always(1e-7))
+    assert "differs in" in case.divergence()
+    assert "first at [" in case.divergence()
+    forced = case.forced()
+    assert forced is not None
+    assert forced.faithful
+    assert forced.calls == STEPS - 1
+    outcome, reason = case.outcome()
+    assert outcome is Outcome.OK
+    assert reason.startswith("a tie fell the other way (output differs in")
+
+
+def test_a_fault_that_decides_otherwise_is_refused() -> None:
+    case = Case(always(1e-3))
+    assert case.divergence()
+    forced = case.forced()
+    assert forced is not None
+    assert not forced.faithful
+    assert case.outcome()[0] is Outcome.WRONG
+
+
+def test_a_program_that_decides_differently_from_call_to_call_has_no_tie() -> None:
+    turns: Iterator[float] = itertools.cycle([0.0] * STEPS + [1e-7] * STEPS)
+    next(turns)  # each call begins elsewhere
+    case = Case(lambda: next(turns))
+    assert case.divergence() == ""
+    assert case.outcome()[0] is Outcome.WRONG
+
+
+def test_numbers_that_differ_are_no_decision() -> None:
+    assert Case(always(1e-3), "mean").divergence() == ""
+
+
+def test_the_originals_serve_nothing_else_while_they_are_asked() -> None:
+    case = Case(always(1e-7))
+    served = case.installed.switches[0]
+    case.divergence()
+    assert served.engine_calls == 2 * STEPS
+    assert vars(served.module)["forward"] is served
+
+
+def test_changes_that_are_written_back_wrongly_are_found() -> None:
+    case = Case(always(0.0))
+    assert case.forced() is not None
+    (change,) = case.effects.changes
+    after = Structure.from_json(change.after.to_json().replace("states", "x").replace("seen", "states"))
+    after = Structure.from_json(after.to_json().replace('"x"', '"seen"'))
+    swapped = change.model_copy(update={"after": after})
+    faulty = Pure(case.pure.module, Effects(changes=(swapped,)))
+    forced = case.forced(faulty)
+    assert forced is not None
+    assert not forced.faithful
+    assert "not written back" in forced.problem
+
+
+@pytest.mark.parametrize("noise", [0.0, 1e-7])
+def test_what_the_engine_does_not_serve_is_not_counted(noise: float) -> None:
+    case = Case(always(noise))
+    case.calls = [Inputs((one.args[0].double(), one.args[1])) for one in case.calls]
+    assert case.forced() is None
