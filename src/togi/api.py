@@ -216,12 +216,14 @@ def load(path: PathOrName, *, device: str | None = None) -> OptimizedModule:
 
 def bench(
     *subjects: PathOrName,
-    device: str = "cpu",
+    device: str | None = None,
     seed: int = 0,
     time_limit_s: float | str | None = None,
     progress: Progress | bool | None = None,
 ) -> Comparison:
     """Are they really different? Subjects (locators) and artifacts taking turns; the first is compared with.
+
+    ``device``: None is the one that the artifacts were tuned for, else the CPU.
 
     Raises TogiError when there are fewer than two, when one is a live module, or when a subject cannot be loaded.
     """
@@ -242,7 +244,7 @@ def bench(
     specs = [str(subject) for subject in subjects]
     return run_bench(
         specs,
-        device=parse_device(device),
+        device=None if device is None else parse_device(device),
         seed=seed,
         time_limit_s=limit_s,
         progress=_progress(progress, " / ".join(specs)),

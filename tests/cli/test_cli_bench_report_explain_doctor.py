@@ -47,7 +47,7 @@ def test_bench(
     document = json.loads(capsys.readouterr().out)
     assert document["kind"] == "comparison"
     assert [c["name"] for c in document["contestants"]] == ["a", "b"]
-    assert (called["subjects"], called["seed"], called["device"]) == (("a", "b"), 3, "cpu")
+    assert (called["subjects"], called["seed"], called["device"]) == (("a", "b"), 3, None)
     assert run(["bench", "a", "b"]) == code
     assert "no difference" in capsys.readouterr().out
 

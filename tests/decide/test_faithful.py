@@ -7,7 +7,7 @@ import math
 import pytest
 
 from togi.core.errors import TogiError
-from togi.core.records import ErrorReport, Outcome
+from togi.core.records import ErrorReport, ForcedCalls, Outcome
 from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, accept, in_units, unit_of_error, within
 from togi.search.settings import Settings
 
@@ -26,6 +26,33 @@ def test_a_problem_is_wrong_whatever_the_error() -> None:
         Outcome.WRONG,
         "output is overwritten by a later call",
     )
+
+
+PROVEN = ForcedCalls(path="model", calls=31, units=1.25, faithful=True)
+ELSEWHERE = "output differs in 3 of 32 places, first at [0, 71]"
+
+
+def test_a_tie_is_right_where_every_part_is_right_with_the_originals_decisions() -> None:
+    forced = (PROVEN, ForcedCalls(path="head", calls=2, units=0.5, faithful=True))
+    found = report(problems=("output differs",), divergence=ELSEWHERE, forced=forced)
+    assert accept(found, exact=True) == (
+        Outcome.OK,
+        f"a tie fell the other way ({ELSEWHERE}): with plain eager's decisions each of 33 calls of its parts is right, "
+        "at most 1.2 x eager's own error",
+    )
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"divergence": "", "forced": (PROVEN,)},
+        {"divergence": ELSEWHERE, "forced": ()},
+        {"divergence": ELSEWHERE, "forced": (PROVEN, PROVEN.model_copy(update={"faithful": False}))},
+    ],
+    ids=["no decision differs", "no part was proven", "one part is wrong"],
+)
+def test_no_tie(fields: dict[str, object]) -> None:
+    assert accept(report(problems=("output differs",), **fields), exact=True) == (Outcome.WRONG, "output differs")
 
 
 def test_an_exact_technique_has_no_allowance() -> None:

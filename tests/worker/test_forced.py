@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -22,11 +23,16 @@ from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.program import ProgramModule
 from togi.subject.pure import Pure
+from togi.subject.stored_inputs import write_inputs
 from togi.subject.structure import Structure
+from togi.worker.child import _Worker
 from togi.worker.forced import divergence, forced_calls
+from togi.worker.protocol import Job, PartRef, ServerConfig, SubjectRef
 from togi.worker.survey import survey
 
 STEPS = 6
+FREE = ErrorReport(faithful=False, units=1e6, rmse=0.5, max_abs=1.0, problems=("output differs",))
+"""Of the program with its parts, left to its own decisions."""
 Noise = Callable[[], float]
 
 
@@ -63,8 +69,12 @@ class Writer:
             text.append(self.step(text[-1], store).argmax(1))
         return torch.cat(text)
 
-    def mean(self, token: Tensor) -> Tensor:
-        return self.step(token, Store(torch.zeros(0, 16), torch.zeros(1)))
+    def scores(self, token: Tensor) -> Tensor:
+        return self.step(token, Store(torch.zeros(0, 16), torch.zeros(1)))  # type: ignore[no-any-return]
+
+    def listed(self, token: Tensor) -> list[list[float]]:
+        found: list[list[float]] = self.scores(token).tolist()
+        return found
 
 
 class Engine:
@@ -104,7 +114,7 @@ class Case:
         program = ProgramModule(getattr(live, call))
         switch = Switch(live.step, "step", live.step.forward)
         entry = PartEntry(path="step", module="Step", folder="0", effects=self.effects, weights="")
-        switch.forms.append(LoadedPart(entry, self.engine))  # type: ignore[arg-type]
+        switch.forms = (LoadedPart(entry, self.engine),)  # type: ignore[arg-type]
         self.installed = Installed(program, [switch])
 
     def divergence(self) -> str:
@@ -116,8 +126,7 @@ class Case:
     def outcome(self) -> tuple[Outcome, str]:
         forced = self.forced()
         assert forced is not None
-        free = ErrorReport(faithful=False, units=1e6, rmse=0.5, max_abs=1.0, problems=("output differs",))
-        return accept(free.model_copy(update={"divergence": self.divergence(), "forced": (forced,)}), exact=True)
+        return accept(FREE.model_copy(update={"divergence": self.divergence(), "forced": (forced,)}), exact=True)
 
 
 def test_a_tie_that_rounding_decides_is_accepted_and_said() -> None:
@@ -131,6 +140,43 @@ def test_a_tie_that_rounding_decides_is_accepted_and_said() -> None:
     outcome, reason = case.outcome()
     assert outcome is Outcome.OK
     assert reason.startswith("a tie fell the other way (output differs in")
+
+
+@pytest.mark.parametrize(("noise", "faithful"), [(1e-7, True), (1e-3, False)])
+def test_a_trial_of_a_program_reads_the_calls_of_its_parts(noise: float, faithful: bool, tmp_path: Path) -> None:
+    case = Case(always(noise))
+    write_inputs(tmp_path / "calls", case.calls)
+    ref = PartRef(path="step", effects=case.effects, inputs=str(tmp_path / "calls"), folder=str(tmp_path))
+    config = ServerConfig(
+        token="",
+        subject=SubjectRef.here("nothing"),
+        folder=str(tmp_path),
+        device="cpu",
+        seed=0,
+        threads=1,
+        machine=case.engine.manifest.facts.machine,
+    )
+    subject = Subject(ProgramModule(Writer().write), Inputs((torch.tensor([1]),)))
+    job = Job(kind="artifact", log="", proven_on=(ref,))
+    worker = _Worker(job, config, subject, None)  # type: ignore[arg-type]
+    worker.samples = subject.inputs
+    report = worker._with_forced_calls(FREE, case.installed)
+    assert report.divergence == case.divergence()
+    (forced,) = report.forced
+    assert (forced.calls, forced.faithful) == (STEPS - 1, faithful)
+    assert accept(report, exact=True)[0] is (Outcome.OK if faithful else Outcome.WRONG)
+
+
+def test_without_the_calls_of_every_part_nothing_is_concluded(tmp_path: Path) -> None:
+    case = Case(always(1e-7))
+    worker = _Worker(
+        Job(kind="artifact", log=""),
+        SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path)),  # type: ignore[arg-type]
+        Subject(ProgramModule(Writer().write), Inputs((torch.tensor([1]),))),
+        None,  # type: ignore[arg-type]
+    )
+    worker.samples = worker.subject.inputs
+    assert worker._with_forced_calls(FREE, case.installed) == FREE
 
 
 def test_a_fault_that_decides_otherwise_is_refused() -> None:
@@ -150,8 +196,9 @@ def test_a_program_that_decides_differently_from_call_to_call_has_no_tie() -> No
     assert case.outcome()[0] is Outcome.WRONG
 
 
-def test_numbers_that_differ_are_no_decision() -> None:
-    assert Case(always(1e-3), "mean").divergence() == ""
+@pytest.mark.parametrize("call", ["scores", "listed"])
+def test_numbers_that_differ_are_no_decision(call: str) -> None:
+    assert Case(always(1e-3), call).divergence() == ""
 
 
 def test_the_originals_serve_nothing_else_while_they_are_asked() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,10 +36,11 @@ class Switch:
         self.path = path
         self.module = module
         self.original: Callable[..., Any] | None = original
-        self.forms: list[LoadedPart] = []
+        self.forms: tuple[LoadedPart, ...] = ()
         self.engine_calls = 0
         self.original_calls = 0
         """Calls outside of what was proven, which the original served."""
+        self._counting = threading.Lock()
         self.last_reason = ""
         """Why the last of these was not the engine's."""
         functools.update_wrapper(self, original)  # callers read its signature and pass what it names
@@ -55,15 +57,17 @@ class Switch:
                 continue
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
                 return self._fall_back("gradients are wanted", args, kwargs)
-            if position:  # the calls that follow are likely of the same form
-                self.forms.insert(0, self.forms.pop(position))
-            self.engine_calls += 1
+            if position:  # the calls that follow are likely of the same form; a new tuple, since threads may be reading
+                self.forms = (form, *(other for other in self.forms if other is not form))
+            with self._counting:
+                self.engine_calls += 1
             result = form.optimized.call_with(tensors, args, kwargs)
             return form.entry.effects.finish(result, args, kwargs) if form.entry.effects.changes else result
         return self._fall_back(self.last_reason, args, kwargs)
 
     def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
-        self.original_calls += 1
+        with self._counting:
+            self.original_calls += 1
         self.last_reason = reason
         if self.original is None:
             raise TogiError(
@@ -149,7 +153,7 @@ def install(parts: Sequence[LoadedPart], program: Any, *, keep_originals: bool) 
                     "Tune this program again"
                 )
             switches[path] = Switch(found, path, found.forward)
-        switches[path].forms.append(part)
+        switches[path].forms += (part,)
     installed = Installed(module, list(switches.values()))
     if not keep_originals:
         _free(module, installed.switches)

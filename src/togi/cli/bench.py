@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import Device, Json, Seed, TimeLimit
+from togi.cli.options import AnyDevice, Json, Seed, TimeLimit
 
 
 def bench(
@@ -16,7 +16,7 @@ def bench(
     ],
     time_limit: TimeLimit = None,
     json: Json = False,
-    device: Device = "cpu",
+    device: AnyDevice = None,
     seed: Seed = 0,
 ) -> int:
     """Compare subjects or artifacts in turns on the same inputs: which is faster, by how much, beyond doubt or not.

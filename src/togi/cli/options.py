@@ -35,9 +35,9 @@ SHARE = argument(parse_share)
 DROP = argument(parse_drop)
 
 
-def _device(name: str) -> str:
+def _device(name: str | None) -> str | None:
     try:
-        return parse_device(name)
+        return None if name is None else parse_device(name)
     except UnknownNameError as error:
         raise typer.BadParameter(str(error)) from None
 
@@ -57,6 +57,15 @@ def complete_rule(incomplete: str) -> list[str]:
 Json = Annotated[bool, typer.Option("--json", help="One JSON document on standard output (docs/commands.md).")]
 Device = Annotated[
     str, typer.Option("--device", metavar="cpu|cuda[:N]", callback=_device, help="Where the model runs.")
+]
+AnyDevice = Annotated[
+    str | None,
+    typer.Option(
+        "--device",
+        metavar="cpu|cuda[:N]",
+        callback=_device,
+        help="Where they run; default: the device that the artifacts were tuned for, else the CPU.",
+    ),
 ]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of everything that is drawn by chance.")]
 Journal = Annotated[

@@ -105,12 +105,23 @@ def peak_resident_bytes(run: Callable[[], None]) -> int:
     return max(0, highest() - before)
 
 
+_REFUSALS = (
+    "can't allocate memory",
+    "out of memory",
+    "std::bad_alloc",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+    "Failed to allocate memory for requested buffer",  # ONNX Runtime's arena
+)
+
+
 def is_out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory was refused. Only CUDA's has a class of its own; others say it in words."""
     import torch
 
-    refusals = ("can't allocate memory", "out of memory", "std::bad_alloc")
-    return isinstance(error, MemoryError | torch.OutOfMemoryError) or any(text in str(error) for text in refusals)
+    if isinstance(error, MemoryError | torch.OutOfMemoryError):
+        return True
+    return any(text in str(error) for text in _REFUSALS)
 
 
 def torch_allocator_peak_bytes(run: Callable[[], None]) -> int | None:

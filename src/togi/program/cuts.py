@@ -38,6 +38,10 @@ _MADE_ANEW = (
     "the program makes it anew in each run, or holds it where togi does not find it, so no engine can stand for it: "
     "make it once and keep it in an attribute"
 )
+_NO_MODULE = (
+    "a run on these samples calls no module, so there is nothing that an engine could stand for: give samples that "
+    "reach the modules"
+)
 _SAMPLES = 4
 """Recorded calls of one form that a part is tuned and proven on."""
 
@@ -76,11 +80,13 @@ class _Cutting:
         self.obstacles: list[Obstacle] = []
 
     def cuts(self) -> Cuts:
-        places = self.tree.children(0)
+        places = places_called = self.tree.children(0)
         while uses := self._uses(places):
             recorded = self._record(uses)
             places = [place for group in _alike(uses, recorded) for place in self._cut(group, recorded)]
         self.obstacles += self._made_anew()
+        if not places_called:
+            self.obstacles.append(Obstacle(path="", module=self.tree.calls[0].module, share=1.0, reason=_NO_MODULE))
         parts = sorted(self.parts, key=lambda part: -part.share)
         return Cuts(tree=self.tree, parts=tuple(parts), obstacles=tuple(self.obstacles))
 

@@ -7,6 +7,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from togi.artifact.manifest import read_manifest
+from togi.core.errors import ArtifactError
 from togi.core.records import Facts, Footprint, Machine, Outcome
 from togi.machine.describe import machine
 from togi.measure import RaceEntry, RaceResult, race
@@ -21,13 +22,18 @@ _LIMITS = Limits(timeout_s=900.0)
 
 
 def run_bench(
-    specs: Sequence[str], *, device: str, seed: int, time_limit_s: float | None, progress: Progress
+    specs: Sequence[str], *, device: str | None, seed: int, time_limit_s: float | None, progress: Progress
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
     An artifact beside a subject runs on that subject's inputs and is verified against it; artifacts alone run on inputs
     made from the first one's signature. Subjects run in plain eager under ``no_grad`` on their own inputs.
+
+    ``device``: None is the one that the artifacts were tuned for, else the CPU.
+
+    Raises ArtifactError where one was tuned for another.
     """
+    device = _device(specs, device)
     here = machine(device)
     with ExitStack() as stack:
         bench = _Bench(stack, here, device, seed, progress)
@@ -87,6 +93,18 @@ class _Bench:
         """What an artifact is verified against; once for all that the host takes."""
         if (facts := self.facts.pop(host, None)) is not None:
             self._pool(host).make_truth(facts, _LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
+
+
+def _device(specs: Sequence[str], wanted: str | None) -> str:
+    tuned_for = {spec: read_manifest(Path(spec)).facts.device for spec in specs if _is_artifact(spec)}
+    found = wanted or next(iter(tuned_for.values()), "cpu")
+    for spec, device in tuned_for.items():
+        if device != found.partition(":")[0]:
+            raise ArtifactError(
+                f"{spec} was tuned for {device}, and the comparison runs on {found}: compare what was tuned for one "
+                "device"
+            )
+    return found
 
 
 def _is_artifact(spec: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
+from collections.abc import Sequence
 
-from togi.core.records import ProgramTree, Study
+from togi.core.records import ProgramTree, Study, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.settings import Settings
 from togi.study.finals import Decision
@@ -24,7 +25,7 @@ def conclude(runner: StudyRunner, decision: Decision, program: ProgramTree | Non
             "excluded": search.excluded,
             "finalists": decision.finalists,
             "best": None if chosen is None else chosen.recipe,
-            "verdict": " ".join([_verdict(decision), *runner.notes]),
+            "verdict": " ".join([_verdict(decision, _untried(trials, program, runner.settings)), *runner.notes]),
             "command": _command(runner.subject, runner.settings),
             "program": program,
         }
@@ -34,13 +35,28 @@ def conclude(runner: StudyRunner, decision: Decision, program: ProgramTree | Non
     return study
 
 
-def _verdict(decision: Decision) -> str:
+def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Settings) -> str:
+    """Why nothing but the original was tried; empty where something was."""
+    parts = program.parts if program is not None else ()
+    tried = any(not trial.recipe.is_reference and trial.recipe.choices for trial in trials)
+    if tried or any(part.recipe is not None for part in parts):
+        return ""
+    if settings.limit_s is None:
+        return "Nothing could be tried here: every technique is refused, left out or missing"
+    return (
+        f"Nothing was tried: the time limit of {settings.limit_s:g} s was over once the original had been run, proven "
+        "and timed. Give a longer --time-limit"
+    )
+
+
+def _verdict(decision: Decision, untried: str) -> str:
     """The choice in a sentence or two."""
     chosen = decision.chosen.trial
     if chosen is None:
         return f"Nothing could be chosen: {decision.chosen.reason}."
     if chosen.recipe.is_reference or chosen.timing is None:
-        return "Nothing was faster than the original beyond doubt: keep it as it is, under torch.no_grad."
+        found = untried or "Nothing was faster than the original beyond doubt"
+        return f"{found}: keep it as it is, under torch.no_grad."
     speedup = chosen.timing.speedup_x
     faithful = chosen.error is None or chosen.error.faithful
     right = "as right as plain eager" if faithful else chosen.reason

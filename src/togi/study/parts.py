@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -97,7 +97,7 @@ class PartsTuner:
         self.progress.message(f"{self.whole.subject} cannot be captured whole: looking for its parts")
         request = CutRequest(
             folder=str(self.pool.folder),
-            device=self.settings.device,
+            device=self.pool.config.device,
             seed=self.settings.seed,
             machine=self.whole.facts.machine,
         )
@@ -132,7 +132,9 @@ class PartsTuner:
         self.progress.message(f"part {study.label}: {plural(part.calls, 'call')}, {part.share:.0%} of the time")
         try:
             if study.runner is None:
-                study.runner = self._open(study, [other.best.recipe for other in studies if other.best is not None])
+                study.runner = self._open(
+                    study, {other.best.recipe: None for other in studies if other.best is not None}
+                )
                 study.finals = Finals(study.runner, self.pool.folder)
                 study.runner.explore(0.0)  # the reference
             study.runner.explore(seconds, first_gain=first_gain)
@@ -141,7 +143,7 @@ class PartsTuner:
             return
         self._save(study)
 
-    def _open(self, study: _PartStudy, winners: Sequence[Recipe]) -> StudyRunner:
+    def _open(self, study: _PartStudy, winners: Iterable[Recipe]) -> StudyRunner:
         """``winners``: what was best for other parts is likely good for this one."""
         part, without = study.part, (*self.settings.without, *_of_the_process())
         return StudyRunner.open(

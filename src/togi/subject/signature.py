@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -39,6 +40,8 @@ class Signature(Record):
     """Every flat input tensor; None in a shape is a dynamic dimension."""
     outputs_facts: tuple[TensorFacts, ...]
     device: str = "cpu"
+    devices: tuple[str, ...] = ()
+    """Of every flat input; empty in artifacts of before, whose inputs are then not checked for it."""
 
     @classmethod
     def of(
@@ -75,6 +78,7 @@ class Signature(Record):
             inputs_facts=_facts(flat_inputs, dynamic or {}),
             outputs_facts=_facts(flat_outputs, {}),
             device=device,
+            devices=tuple(tensor.device.type for _, tensor in flat_inputs[0]),
         )
 
     @property
@@ -129,11 +133,17 @@ class Signature(Record):
         """
         import torch
 
-        for facts, tensor in zip(self.inputs_facts, tensors, strict=True):
+        devices = self.devices or itertools.repeat("")
+        for facts, device, tensor in zip(self.inputs_facts, devices, tensors, strict=False):
             if not isinstance(tensor, torch.Tensor):
                 raise TypeError(f"{facts.name} is {a_type(tensor)}, expected a {facts.dtype} tensor")
             if str(tensor.dtype).removeprefix("torch.") != facts.dtype:
                 raise TypeError(f"{facts.name} is {tensor.dtype}, but was tuned and proven for torch.{facts.dtype}")
+            if device and tensor.device.type != device:
+                raise ValueError(
+                    f"{facts.name} is on {tensor.device}, but was tuned and proven on {device}: move it there with "
+                    f".to('{device}')"
+                )
             fits = len(facts.shape) == tensor.dim() and all(
                 want is None or want == got for want, got in zip(facts.shape, tensor.shape, strict=True)
             )

@@ -51,14 +51,15 @@ class Package:
     distribution: str
     extra: str
     minimum: str | None = None
+    alternatives: tuple[str, ...] = ()
+    """Other distributions that hold the same package: of a device, of every night."""
 
     def missing(self) -> str | None:
         """What is wrong with it here, as a sentence, or None when it is installed and new enough."""
         from packaging.version import Version
 
-        try:
-            found = importlib.metadata.version(self.distribution)
-        except importlib.metadata.PackageNotFoundError:
+        found = next(filter(None, map(_version, (self.distribution, *self.alternatives))), None)
+        if found is None:
             return f"{self.distribution} is not installed"
         if self.minimum is not None and Version(found) < Version(self.minimum):
             return f"{self.distribution} {found} is older than {self.minimum}"
@@ -68,6 +69,13 @@ class Package:
     def fix(self) -> str:
         """The command that installs it."""
         return f"pip install 'togi[{self.extra}]'"
+
+
+def _version(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 class Technique(abc.ABC):

@@ -117,7 +117,7 @@ class _Worker:
     def answer(self) -> None:
         """Call one function with the subject (``togi.worker.call``)."""
         self.enter("run")
-        self.channel.send({"returned": _call(self.job, self.subject)})
+        self.channel.send({"returned": _call(self.job, self.subject, self.config.device)})
 
     def trial(self) -> None:
         """Build and verify at once; then obey until told to quit."""
@@ -265,13 +265,16 @@ def part_of(subject: Subject, part: PartRef, device: str) -> Subject:
     return Subject(Pure(module, part.effects) if part.effects.changes else module, read_inputs(Path(part.inputs)))
 
 
-def _call(job: Job, subject: Any) -> Message:
-    """Call the job's function with the subject; what it answered or raised, as a message."""
+def _call(job: Job, subject: Any, device: str) -> Message:
+    """Call the job's function with the subject; what it answered or raised, as a message. A device with a number
+    (``cuda:1``) is ``device`` here, where no other is seen."""
     try:
         assert job.function is not None
         module, _, name = job.function.partition(":")
         function = getattr(importlib.import_module(module), name)
-        answer = function(subject, request_type(function).model_validate(job.request))
+        numbered = str(job.request.get("device", "")).startswith("cuda:")
+        request = {**job.request, "device": device} if numbered else job.request
+        answer = function(subject, request_type(function).model_validate(request))
         return {"answer": answer.model_dump(mode="json")}
     except Exception as error:  # foreign code: the subject's
         return {"raised": Raised.of(error).model_dump(mode="json")}

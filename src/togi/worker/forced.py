@@ -19,7 +19,7 @@ from togi.core.records import ForcedCalls
 from togi.subject.behaviour import same, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import Pure
-from togi.subject.structure import Structure, tensors_in
+from togi.subject.structure import Structure, tensors_in, with_floats_as_tensors
 from togi.techniques.build import first_candidate
 from togi.verify import make_truth, verify
 from togi.verify.output_structure import unlike
@@ -45,6 +45,7 @@ def _run(installed: Installed, sample: Inputs, seed: int) -> Any:
 
 
 def _decided_otherwise(expected: Any, found: Any) -> str:
+    expected, found = with_floats_as_tensors(expected), with_floats_as_tensors(found)
     if different := unlike(Structure.of(expected), Structure.of(found), "output"):
         return different
     for number, (one, other) in enumerate(zip(tensors_in(expected), tensors_in(found), strict=True)):

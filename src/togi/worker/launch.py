@@ -66,6 +66,7 @@ class TrialServer:
             "OPENBLAS_NUM_THREADS": "1",  # numpy's OpenBLAS starts its threads on import, before any fork
             "TOKENIZERS_PARALLELISM": "false",
             "PYTHONUNBUFFERED": "1",
+            "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # is_available() then starts no CUDA, which no fork survives
             # compilers' caches and unpacked libraries: shared by the trials of a run, gone with its folder
             "TMPDIR": str(Path(self.config.folder) / "tmp"),
             **self.environment,

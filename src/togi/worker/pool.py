@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import os
 import shutil
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -10,6 +11,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
+from togi.core.errors import SubjectError
+from togi.core.quantities import plural
 from togi.core.records import Facts, Machine, Recipe
 from togi.subject.effects import Effects
 from togi.techniques import technique
@@ -26,6 +29,7 @@ class WorkerPool:
 
     def __init__(self, subject: SubjectRef, machine: Machine, *, device: str, seed: int) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="togi-"))
+        device, self._visible = one_device(device)
         self.config = ServerConfig(
             token=new_token(),
             subject=subject,
@@ -79,7 +83,7 @@ class WorkerPool:
         """The server whose children run under ``environment``; started on first use."""
         key = tuple(sorted(environment.items()))
         if key not in self._servers:
-            server = TrialServer(self.config, environment)
+            server = TrialServer(self.config, {**environment, **self._visible})
             server.start()
             self._servers[key] = server
         return self._servers[key]
@@ -129,6 +133,24 @@ class WorkerPool:
         self._started += 1
         log = self.folder / f"{self._started}-{kind}.log"
         return Job.model_validate({"kind": kind, "log": str(log), "part": self._part, **fields})
+
+
+def one_device(device: str) -> tuple[str, dict[str, str]]:
+    """The name of a device in children that see no other, and the environment that makes it so: ``cuda`` with
+    ``CUDA_VISIBLE_DEVICES`` for ``cuda:N``. Timers, memory and backends then need not know which one it is.
+
+    Raises SubjectError where ``CUDA_VISIBLE_DEVICES`` of this process names fewer.
+    """
+    kind, _, number = device.partition(":")
+    if not number:
+        return device, {}
+    visible = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
+    if visible and int(number) >= len(visible):
+        raise SubjectError(
+            f"device {device} was asked for, and CUDA_VISIBLE_DEVICES={','.join(visible)} shows "
+            f"{plural(len(visible), 'device')}: count from 0 among these"
+        )
+    return kind, {"CUDA_VISIBLE_DEVICES": visible[int(number)] if visible else number}
 
 
 def environment_of(recipe: Recipe, facts: Facts) -> dict[str, str]:

@@ -36,7 +36,9 @@ def main() -> None:
     except BaseException as error:
         channel.send({"raised": Raised.of(error).model_dump(mode="json")})
         return
-    channel.send({"ready": True, "pid": os.getpid(), "fork_safe": _fork_safe(), "threads": _thread_count()})
+    channel.send(
+        {"ready": True, "pid": os.getpid(), "fork_safe": _fork_safe(config.device), "threads": _thread_count()}
+    )
     with contextlib.suppress(Closed):
         _Server(channel, config, subject).serve()
 
@@ -185,10 +187,25 @@ def _settle(job: Job) -> None:
     os.dup2(log, 2)
 
 
-def _fork_safe() -> bool:
+def _fork_safe(device: str) -> bool:
+    """Whether a forked child can do its work: no other thread, and CUDA, where it is needed, not started here."""
     import torch
 
-    return _thread_count() == 1 and not torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    if _thread_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return False
+    return device.partition(":")[0] != "cuda" or not _cuda_lost_by_fork()
+
+
+def _cuda_lost_by_fork() -> bool:
+    """Asked in a forked child: what a subject's file called (``torch.cuda.device_count()``) may have started the driver
+    without torch knowing."""
+    from togi.torch_internals.cuda import in_bad_fork
+
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if in_bad_fork() else 0)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status) != 0
 
 
 def _thread_count() -> int:

@@ -28,6 +28,10 @@ from togi.worker.protocol import Survey
 _SHORT_MS = 50.0
 """A pass that is faster than this is timed again: a single short time is mostly noise."""
 _REPEATS = 5
+_TRAINS = (
+    ". It trains inside, and togi runs it as inference does, without gradients: give the model that was trained, or "
+    "fit the training step ('togi fit')"
+)
 
 
 def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Machine | None = None) -> Survey:
@@ -80,6 +84,7 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
     except Exception as error:  # foreign code: the user's forward
         raise SubjectError(
             f"{class_name(module)} does not run on sample {number}, {_describe(module, sample)}: {user_place(error)}"
+            f"{_TRAINS if 'does not require grad' in str(error) else ''}"
         ) from error
 
 

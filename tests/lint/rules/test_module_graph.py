@@ -1,12 +1,16 @@
-"""mergeable-branches, channels-off-multiple."""
+"""mergeable-branches, channels-off-multiple, not-captured."""
 
 from __future__ import annotations
+
+from pathlib import Path
 
 import pytest
 import timm
 import torch
 from module_findings import findings, layers
 from torch import nn
+
+from togi.subject.program import ProgramModule
 
 
 class Branches(nn.Module):
@@ -84,3 +88,51 @@ def test_a_vocabulary_off_the_multiple_is_reported_but_cannot_be_padded() -> Non
 def test_few_classes_are_too_small_to_matter() -> None:
     module = nn.Sequential(body(64), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(16, 10))
     assert layers(findings("channels-off-multiple", module, torch.randn(1, 16, 64, 64))) == 0
+
+
+class Keeps(nn.Module):
+    """Chooses rows by their values, which no graph of fixed sizes can hold."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)])
+        self.head = Chosen()
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(x))  # type: ignore[no-any-return]
+
+
+class Chosen(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(*[nn.Linear(64, 64) for _ in range(8)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        kept = x[x[:, 0] > 0]
+        if len(kept) > 1:
+            x = kept
+        return self.body(x)  # type: ignore[no-any-return]
+
+
+def test_what_cannot_be_captured_is_named_with_the_line_and_the_module_inside() -> None:
+    found = findings("not-captured", Keeps(), torch.randn(64, 64))
+    assert [finding.layer for finding in found] == ["", "head"]
+    for finding in found:
+        assert "a branch or a size depends on the values of a tensor" in finding.message
+        assert f"{Path(__file__).name}:" in finding.message
+        assert "if len(kept) > 1:" in finding.message
+    assert found[1].evidence.startswith("Chosen: ")
+
+
+def test_of_a_program_only_the_modules_are_named() -> None:
+    model = Keeps().eval()
+
+    def call(x: torch.Tensor) -> list[float]:
+        return model(x).sum(1).tolist()  # type: ignore[no-any-return]
+
+    found = findings("not-captured", ProgramModule(call), torch.randn(64, 64))
+    assert [finding.layer for finding in found] == ["model", "model.head"]
+
+
+def test_what_is_captured_is_not_named() -> None:
+    assert not findings("not-captured", Branches(), SAMPLE)

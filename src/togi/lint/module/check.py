@@ -7,6 +7,7 @@ as it is. Its outputs for one sample must be faithful (``decide.faithful``); ``t
 from __future__ import annotations
 
 import math
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -15,7 +16,7 @@ import torch
 from torch import nn
 
 from togi.core.errors import Refused
-from togi.core.records import Facts, Interval, Machine, Record, Scalar
+from togi.core.records import Facts, Interval, Machine, Obstacle, Record, Scalar
 from togi.decide.faithful import MAX_UNITS, within
 from togi.decide.faster import WITHIN_PROCESS, Speed
 from togi.graph.candidate import Candidate
@@ -30,9 +31,12 @@ from togi.lint.roofline.this_machine import figures_here
 from togi.lint.rule import ModuleRule, all_rules
 from togi.machine.describe import machine
 from togi.measure import Turn, compare, take_turn, warm
+from togi.program.cuts import find_cuts
+from togi.program.parts import CutRequest
 from togi.subject.inputs import Subject
 from togi.subject.inventory import class_name, count_modules
 from togi.subject.prepare import is_exported, prepare
+from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.torch_internals.autograd import version_of
@@ -44,8 +48,8 @@ if TYPE_CHECKING:
     from togi.subject.prepare import Prepared
 
 
-NEED_GRAPH = frozenset({"mergeable-branches", "channels-off-multiple"})
-"""Rules that read the captured graph; without it they are silent (the first) or say less (the second)."""
+NEED_GRAPH = frozenset({"mergeable-branches", "channels-off-multiple", "not-captured"})
+"""Rules that read the captured graph; without it they are silent (the first), say less (the second), or say why."""
 
 
 def check_module(subject: Subject, request: ModuleRequest) -> SubjectReport:
@@ -55,6 +59,8 @@ def check_module(subject: Subject, request: ModuleRequest) -> SubjectReport:
     context = inspect_module(
         subject, target=request.device, dtype=request.dtype, seed=request.seed, with_graph=needs_graph
     )
+    if context.capture_error and any(rule.id == "not-captured" for rule in rules):
+        context.obstacles = _obstacles(subject, context, request.seed)
     found = [finding for rule in rules for finding in rule.check(context)]
     attempts: dict[str, MeasuredFix] = {}
     if request.measure and _measurable(context, request):
@@ -222,6 +228,16 @@ def _captured(
         return str(refused)
     except Exception as error:  # foreign code: samples of different form, and whatever the tracer raises
         return f"{type(error).__name__}: {next(iter(str(error).splitlines()), '')}"
+
+
+def _obstacles(subject: Subject, context: ModuleContext, seed: int) -> tuple[Obstacle, ...]:
+    """What cannot be captured: the module itself, unless it is Python round its modules, and what matters inside."""
+    with tempfile.TemporaryDirectory(prefix="togi-") as folder:
+        inside = find_cuts(subject, CutRequest(folder=folder, device=context.device, seed=seed)).obstacles
+    if isinstance(context.module, ProgramModule):
+        return inside
+    name = class_name(context.module)
+    return (Obstacle(path="", module=name, share=1.0, reason=context.capture_error), *inside)
 
 
 BUDGET_S = MEASURE_S

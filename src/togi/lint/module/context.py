@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from togi.core.records import Obstacle
 from togi.lint.finding import Place
 from togi.lint.module.forward_pass import Call, Flow, ForwardPass, Line
 from togi.lint.roofline.costs import Costs
@@ -49,6 +50,8 @@ class ModuleContext:
         self.training = training
         """Class of each part that was handed over in training mode, by name; the module itself has the name ''."""
         self.notes = tuple(notes)
+        self.obstacles: tuple[Obstacle, ...] = ()
+        """Modules that cannot be captured, where that was asked for."""
         self._captured = captured
 
     @functools.cached_property

@@ -48,7 +48,11 @@ class OnnxRuntime(Engine):
 
     id = "onnxruntime"
     proven = Proven(cpu="2026-11-21")
-    packages = (Package("onnx", "onnx"), Package("onnxscript", "onnx"), Package("onnxruntime", "onnx", "1.20"))
+    packages = (
+        Package("onnx", "onnx"),
+        Package("onnxscript", "onnx"),
+        Package("onnxruntime", "onnx", "1.20", ("onnxruntime-gpu",)),
+    )
     provides = frozenset({"engine:onnxruntime"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
