@@ -33,7 +33,7 @@ class PoolOfThisProcess:
         from togi.worker.child import _call
         from togi.worker.protocol import Job
 
-        return _call(Job(kind="call", log="", function=function, request=request), self.subject)
+        return _call(Job(kind="call", log="", function=function, request=request), self.subject, "cpu")
 
 
 @pytest.fixture
