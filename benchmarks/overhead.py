@@ -47,7 +47,7 @@ def overhead(subject: str, trials: int) -> str:
     """Medians of start, build and verification over ``trials`` trials, in ms."""
     began = time.monotonic()
     with WorkerPool(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0) as stable:
-        facts = stable.survey(Limits(), lambda _: None)[0].facts
+        facts = stable.make_truth(stable.survey(Limits(), lambda _: None)[0].facts, Limits(), lambda _: None)
         ready_s = time.monotonic() - began
         found: dict[str, list[float]] = {"start": [], "build": [], "verify": []}
         for _ in range(trials):

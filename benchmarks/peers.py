@@ -105,7 +105,8 @@ def compare(model: str, time_limit_s: float, budget_s: float, limits: tuple[floa
         result = api.tune(subject, time_limit_s=time_limit_s, journal=Path(folder) / "journal.sqlite")
     row.recipe = result.best.recipe.label
     with WorkerPool(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0) as stable:
-        facts = stable.survey(Limits(timeout_s=600), lambda _: None)[0].facts
+        limits_s = Limits(timeout_s=600)
+        facts = stable.make_truth(stable.survey(limits_s, lambda _: None)[0].facts, limits_s, lambda _: None)
         row.limit_ms = limit_ms(facts, limits)
         race_all(row, stable, facts, result.best, budget_s)
     return row

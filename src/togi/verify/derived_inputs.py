@@ -64,11 +64,13 @@ def _is_mask(tensor: Tensor) -> bool:
         return False
     if tensor.is_complex() or (tensor.is_floating_point() and tensor.element_size() == 1):
         return False
-    values = torch.unique(tensor)
-    if len(values) != 2:
+    if not tensor.numel():
         return False
-    low, high = values.tolist()
-    return bool(high == 0 and low <= _MASKED) if tensor.is_floating_point() else (low, high) == (0, 1)
+    low, high = tensor.min(), tensor.max()
+    of_a_softmax = bool(high == 0) and bool(low <= _MASKED)
+    if not (of_a_softmax if tensor.is_floating_point() else (int(low), int(high)) == (0, 1)):
+        return False
+    return bool(((tensor == low) | (tensor == high)).all())
 
 
 _MASKED = -1e4
