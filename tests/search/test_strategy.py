@@ -94,6 +94,19 @@ def test_time_limit() -> None:
     assert "60 s" in search.stopped or "s are left" in search.stopped
 
 
+@pytest.mark.parametrize(("now_s", "over"), [(59.9, False), (60.0, True), (60.5, True)])
+def test_the_time_is_over_at_the_limit(now_s: float, over: bool) -> None:
+    now = [0.0]
+    search = search_for(clock=lambda: now[0], time_limit_s=60)
+    now[0] = now_s
+    assert (search.next() is None) is over
+    search.allow(10.0)
+    assert search.next() is not None
+    now[0] += 10.5
+    assert search.next() is None
+    assert search.stopped == "the time limit of 10 s is reached"
+
+
 def with_choices(search: Search, *techniques: str) -> Recipe:
     found = (r for r in search.space.recipes() if r.techniques == {*techniques})
     return next(found)

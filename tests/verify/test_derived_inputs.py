@@ -172,3 +172,25 @@ def test_smaller_sizes_of_padded_prompts_keep_what_counts():
     found = derived(samples, dynamic={"args_1": [1]})
     assert {one.args[1].shape[1] for one in found} >= {4, 8, 10, 12}
     assert all(one.args[1].bool().any(-1).all() for one in found)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "others"),
+    [
+        ((24, 40), {8, 32, 56}),  # multiples of 8, as both are
+        ((7, 13), {3, 10, 16}),
+        ((2, 3), {2, 3, 4}),
+        ((64, 64), {32, 96}),
+    ],
+)
+def test_other_sizes_keep_the_multiple_that_the_samples_have(sizes, others):
+    samples = [Inputs((torch.randn(size),)) for size in sizes]
+    found = derived(samples, dynamic={"args_0": [0]})
+    assert {len(one.args[0]) for one in found} == {*sizes, *others}
+
+
+def test_overlapping_windows_are_laid_out_apart():
+    windows = torch.arange(10.0).unfold(0, 4, 2)
+    for one in derived([Inputs((windows,))])[1:]:
+        assert one.args[0].stride() == (4, 1), "no element is written twice"
+        assert one.args[0].shape == windows.shape
