@@ -179,6 +179,7 @@ def test_smaller_sizes_of_padded_prompts_keep_what_counts():
     [
         ((24, 40), {8, 32, 56}),  # multiples of 8, as both are
         ((7, 13), {3, 10, 16}),
+        ((48, 80), {16, 64, 112}),
         ((2, 3), {2, 3, 4}),
         ((64, 64), {32, 96}),
     ],
