@@ -32,12 +32,25 @@ class Body(nn.Module):
 class Programs:
     def __init__(self, folder: Path) -> None:
         self.body, self.tree = Body().eval(), Tree().eval()
+        self.kept: dict[str, nn.Module] = {}
         self.file = folder / "factor.txt"
         self.file.write_text("2.0", encoding="utf-8")
 
     def changes_its_modules(self, x: Tensor) -> list[float]:
         self.body = type(self.body)().eval() if self.body.inner.bias[0] > 2 else self.body
         found: list[float] = self.body(x).sum(1).tolist()
+        return found
+
+    def makes_and_keeps(self, x: Tensor) -> list[float]:
+        if not self.kept:
+            torch.manual_seed(0)
+            self.kept["made"] = Body().eval()
+        found: list[float] = self.kept["made"](x).sum(1).tolist()
+        return found
+
+    def makes_anew(self, x: Tensor) -> list[float]:
+        torch.manual_seed(0)
+        found: list[float] = Body().eval()(x).sum(1).tolist()
         return found
 
     def reads_a_file(self, x: Tensor) -> list[float]:
@@ -97,6 +110,20 @@ def cut(call: object, folder: Path) -> Cuts:
 def test_a_program_that_may_change_its_modules_and_reads_a_file(programs: Programs, tmp_path: Path) -> None:
     assert [part.path for part in cut(programs.changes_its_modules, tmp_path).parts] == ["body"]
     assert [part.path for part in cut(programs.reads_a_file, tmp_path).parts] == ["body"]
+
+
+def test_a_module_that_the_first_call_made_is_a_part(programs: Programs, tmp_path: Path) -> None:
+    cuts = cut(programs.makes_and_keeps, tmp_path)
+    assert [part.path for part in cuts.parts] == ["made"]
+    assert cuts.obstacles == ()
+
+
+def test_a_module_that_each_run_makes_anew_is_an_obstacle(programs: Programs, tmp_path: Path) -> None:
+    cuts = cut(programs.makes_anew, tmp_path)
+    assert cuts.parts == ()
+    (obstacle,) = cuts.obstacles
+    assert obstacle.module == "Body"
+    assert "make it once and keep it" in obstacle.reason
 
 
 def test_samples_that_reach_no_module(programs: Programs, tmp_path: Path) -> None:
