@@ -281,6 +281,10 @@ def _missing(study: Study) -> Iterator[str]:
         yield f"{fix}  makes possible what was missing: {reasons[0]}{more}"
 
 
+_LARGEST_APPROXIMATION = 0.1
+"""Relative error from which nobody would call a result approximate: it is wrong."""
+
+
 def _approximate(study: Study) -> Iterator[str]:
     """Recipes that were only held back because their error was not allowed."""
     if study.settings.get("allow"):
@@ -288,8 +292,8 @@ def _approximate(study: Study) -> Iterator[str]:
     found = rows(study)
     wrong = [row for row in found if row.trial.outcome is Outcome.WRONG and row.trial.error]
     errors = [row.trial.error.rmse for row in wrong if row.trial.error and not row.trial.error.problems]
-    if errors:
-        least = min(errors)
+    least = min(errors, default=math.inf)
+    if least <= _LARGEST_APPROXIMATION:
         yield f"if a relative error of {least:.0e} is acceptable: --allow approximate --max-error {least * 2:.0e}"
     elif any("--allow" in row.trial.reason for row in found):
         yield "approximate techniques were left out: --allow approximate --max-error 1e-2 tries them within that error"

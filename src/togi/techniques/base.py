@@ -192,7 +192,7 @@ def not_exportable(facts: Facts) -> Refuses | None:
     """For engines that start from ``torch.export``."""
     if facts.exportable:
         return None
-    return Refuses(f"torch.export cannot capture this module: {facts.export_error or 'no reason was given'}")
+    return Refuses(facts.export_error or "torch.export cannot capture it")
 
 
 def changes_buffers(facts: Facts, engine: str) -> Refuses | None:
