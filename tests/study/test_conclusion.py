@@ -7,7 +7,7 @@ import pytest
 from togi.core.records import Choice, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
 from togi.decide.choose import Chosen
 from togi.search.settings import Settings
-from togi.study.conclusion import _untried, _verdict
+from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict
 from togi.study.finals import Decision
 from togi.study.runner import REFERENCE_RECIPE
 
@@ -17,8 +17,10 @@ ENGINE = Recipe(choices=(Choice(stage=Stage.ENGINE, technique="openvino"), *REFE
 KEPT = Decision(Chosen(trial=REFERENCE, reason=""), None, ())
 
 
-def program(best: Recipe | None) -> ProgramTree:
-    part = PartResult(path="model", module="Model", copies=("model",), form=0, calls=1, share=0.9, recipe=best)
+def program(best: Recipe | None, reason: str = "") -> ProgramTree:
+    part = PartResult(
+        path="model", module="Model", copies=("model",), form=0, calls=1, share=0.9, recipe=best, reason=reason
+    )
     return ProgramTree(calls=(), parts=(part,))
 
 
@@ -40,3 +42,4 @@ def test_where_something_was_tried_nothing_was_faster(outcome: Outcome) -> None:
     trials = [REFERENCE, Trial(recipe=ENGINE, outcome=outcome)]
     assert _verdict(KEPT, _untried(trials, None, Settings(time_limit_s=20.0))).startswith("Nothing was faster")
     assert _untried([REFERENCE], program(ENGINE), Settings(time_limit_s=20.0)) == ""
+    assert _untried([REFERENCE], program(None, NOTHING_FASTER), Settings(time_limit_s=20.0)) == ""

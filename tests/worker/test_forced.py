@@ -206,6 +206,7 @@ def test_the_originals_serve_nothing_else_while_they_are_asked() -> None:
     served = case.installed.switches[0]
     case.divergence()
     assert served.engine_calls == 2 * STEPS
+    assert served.last_reason == ""
     assert vars(served.module)["forward"] is served
 
 

@@ -48,12 +48,13 @@ class Switch:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.module.training:
             return self._fall_back("the module is in training mode", args, kwargs)
+        reason = "no form of its calls was tuned"
         for position, form in enumerate(self.forms):
             signature = form.optimized.signature
             try:
                 tensors = signature.checked(args, kwargs)
             except (TypeError, ValueError) as error:
-                self.last_reason = str(error)
+                reason = str(error)
                 continue
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
                 return self._fall_back("gradients are wanted", args, kwargs)
@@ -63,7 +64,7 @@ class Switch:
                 self.engine_calls += 1
             result = form.optimized.call_with(tensors, args, kwargs)
             return form.entry.effects.finish(result, args, kwargs) if form.entry.effects.changes else result
-        return self._fall_back(self.last_reason, args, kwargs)
+        return self._fall_back(reason, args, kwargs)
 
     def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
         with self._counting:

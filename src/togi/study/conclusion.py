@@ -13,6 +13,8 @@ from togi.study.runner import StudyRunner
 
 _LIBRARY_ONLY = {"trial_timeout_s", "trial_memory_bytes"}
 """Settings that the command line does not have."""
+NOTHING_FASTER = "nothing was faster beyond doubt"
+"""Why a part of a program stays as it is, though engines were tried on it."""
 
 
 def conclude(runner: StudyRunner, decision: Decision, program: ProgramTree | None = None) -> Study:
@@ -39,7 +41,7 @@ def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Set
     """Why nothing but the original was tried; empty where something was."""
     parts = program.parts if program is not None else ()
     tried = any(not trial.recipe.is_reference and trial.recipe.choices for trial in trials)
-    if tried or any(part.recipe is not None for part in parts):
+    if tried or any(part.recipe is not None or part.reason == NOTHING_FASTER for part in parts):
         return ""
     if settings.limit_s is None:
         return "Nothing could be tried here: every technique is refused, left out or missing"

@@ -17,7 +17,7 @@ from togi.core.quantities import plural
 from togi.core.records import REFERENCE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
 from togi.journal import Journal
 from togi.program.parts import CutRequest, Cuts, Part
-from togi.study.conclusion import conclude
+from togi.study.conclusion import NOTHING_FASTER, conclude
 from togi.study.finals import Decision, Finals
 from togi.study.progress import PartProgress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
@@ -164,7 +164,7 @@ class PartsTuner:
         study.decision = decision = study.finals.save_only()
         trial = decision.chosen.trial
         if decision.folder is None or trial is None:
-            study.reason = "nothing was faster beyond doubt"
+            study.reason = NOTHING_FASTER
         elif study.best is None or study.best.recipe != trial.recipe:
             study.best, study.reason = trial, ""
             study.folders = {study.part.path: decision.folder}
