@@ -87,6 +87,14 @@ def test_the_reference_relates_to_nothing() -> None:
     assert reference.verdict == "chosen (as it was)"
 
 
+def test_what_was_chosen_on_a_noisy_machine_says_both() -> None:
+    """Chosen for what it needs of memory, say; its time could not be judged."""
+    study = made_up_study()
+    noisy = study.trials[-1].model_copy(update={"outcome": Outcome.UNSTABLE, "reason": "other programs ran"})
+    chosen = next(row for row in rows(study.model_copy(update={"trials": (study.trials[0], noisy)})) if row.chosen)
+    assert (chosen.verdict, chosen.explanation) == ("chosen (unstable)", "other programs ran")
+
+
 def test_the_time_of_eager_is_that_of_the_same_rounds() -> None:
     """On a machine that slowed down by half between two trials, each row's ratio is still that of its own times."""
     drifted = timed(20.0, 3.0, half=0.01)

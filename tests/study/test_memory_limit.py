@@ -89,7 +89,7 @@ def test_what_fits_is_chosen_though_it_is_slower(workplace: Path) -> None:
     assert study["best"], study["verdict"]
     chosen = next(trial for trial in reversed(study["trials"]) if trial["recipe"]["id"] == study["best"])
     assert chosen["recipe"]["label"] == "slices + no_grad"
-    assert chosen["verdict"] == "chosen"
+    assert chosen["verdict"] in ("chosen", "chosen (unstable)")  # a busy machine does not change what fits
     assert chosen["total_bytes"] <= 24 << 20
     assert chosen["speedup_x"]["high"] < 1
     assert "plain eager itself does not fit" in study["verdict"]

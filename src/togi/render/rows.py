@@ -52,6 +52,8 @@ class Row:
     def verdict(self) -> str:
         """A word or two: chosen, reference, faster, same speed, slower, cannot tell, not measured well
         enough, approximate, or the outcome."""
+        if self.chosen and self.trial.outcome is Outcome.UNSTABLE:
+            return "chosen (unstable)"  # for its memory, say: a noisy machine does not make it unusable
         if self.trial.outcome is not Outcome.OK or self.trial.timing is None:
             return self.trial.outcome.value if self.trial.outcome is not Outcome.OK else "not measured"
         if self.chosen:

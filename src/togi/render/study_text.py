@@ -23,6 +23,7 @@ WIDE = 110
 VERDICT_STYLES = {
     "chosen": "bold green",
     "chosen (as it was)": "bold green",
+    "chosen (unstable)": "bold green",
     "faster": "green",
     "slower": "red",
     "reference": "cyan",

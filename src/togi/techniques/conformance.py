@@ -185,7 +185,7 @@ def odd_facts() -> Iterator[Facts]:
         random=True,
         repeatable=False,
         exportable=False,
-        export_error="no",
+        export_error="torch.export cannot follow this",
         flops=0,
         latency_ms=0.0,
         inputs=(TensorFacts(name="x", dtype="float32", shape=(None, 0)), TensorFacts(name="", dtype="int64", shape=())),
