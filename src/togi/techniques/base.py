@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 Options = dict[str, Scalar]
 
+OWN_LAYOUT = "own_layout"
+"""Provided by engines that arrange memory as they see fit: the layout of what they are given cannot matter."""
+
 
 @final
 @dataclass(frozen=True)

@@ -99,3 +99,12 @@ def test_planning_with_techniques_does_not_import_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("layout", ["channels_last", "channels_last_3d"])
+def test_a_layout_is_not_set_before_an_engine_that_has_its_own(layout):
+    known = all_techniques()
+    for engine in ("openvino", "onnxruntime", "torch_tensorrt"):
+        assert not compatible([known[layout], known[engine]])
+    for engine in ("eager", "torch_compile", "aot_inductor"):
+        assert compatible([known[layout], known[engine]])

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.records import Facts
 from togi.techniques.base import (
+    OWN_LAYOUT,
     Applies,
     Engine,
     Options,
@@ -45,7 +46,7 @@ class TorchTensorRt(Engine):
     id = "torch_tensorrt"
     devices = frozenset({"cuda"})
     packages = (Package("torch-tensorrt", "tensorrt"),)
-    provides = frozenset({"engine:torch_tensorrt"})
+    provides = frozenset({"engine:torch_tensorrt", OWN_LAYOUT})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.device != "cuda":

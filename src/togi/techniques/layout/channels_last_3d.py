@@ -19,7 +19,8 @@ class ChannelsLast3d(InnermostChannels):
     convolutions and most operations between them stay. Outputs are given back with the original's order of dimensions
     in memory, so that a caller's ``view`` still works. A module whose own code needs contiguous memory is captured.
 
-    When it applies: the forward pass calls three-dimensional convolutions.
+    When it applies: the forward pass calls three-dimensional convolutions. Not before an engine that lays out memory by
+    itself (OpenVINO, ONNX Runtime, TensorRT).
 
     When it refuses: no weight changes its layout (it is in this format already), or outputs hold something that is not
     a tensor and cannot be rebuilt.

@@ -6,7 +6,7 @@ import abc
 from typing import TYPE_CHECKING, ClassVar
 
 from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.techniques.base import OWN_LAYOUT, Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     import torch
@@ -19,7 +19,7 @@ class InnermostChannels(Technique):
 
     stage = Stage.LAYOUT
     provides = frozenset({"memory_format"})
-    conflicts = frozenset({"memory_format"})
+    conflicts = frozenset({"memory_format", OWN_LAYOUT})
     dimensions: ClassVar[str]
     """Of the convolutions: ``two`` or ``three``, as refusals say it."""
 
