@@ -225,6 +225,33 @@ def test_a_recurrent_module_is_captured_and_left_as_it_was():
         assert torch.equal(start.module(sample)[0], wanted)
 
 
+class Encodes(nn.Module):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def forward(self, x):
+        return self.layer(x)[0]
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN, lambda *sizes: nn.RNN(*sizes, nonlinearity="relu")])
+def test_a_recurrent_layer_is_one_operator_for_all_lengths_and_batches(kind):
+    samples = [torch.randn(5, 2, 8), torch.randn(9, 3, 8)]
+    start = conformance.candidate_of(Encodes(kind(8, 12)), samples)
+    result = captured(start)
+    operators = [str(node.target) for node in capture(start).graph.nodes]
+    assert sum(name.startswith(("aten.lstm.input", "aten.gru.input", "aten.rnn_")) for name in operators) == 1
+    for sample in (*samples, torch.randn(1, 1, 8), torch.randn(40, 2, 8)):
+        torch.testing.assert_close(result.module(sample), start.module(sample))
+
+
+def test_a_recurrent_layer_with_projections_keeps_its_length():
+    layer = nn.LSTM(8, 12, proj_size=4)
+    assert captured(conformance.candidate_of(Encodes(layer), [torch.randn(5, 2, 8)]))
+    with pytest.raises(Refused, match="a size that differs between the samples is fixed"):
+        export(conformance.candidate_of(Encodes(layer), [torch.randn(5, 2, 8), torch.randn(9, 2, 8)]))
+
+
 @pytest.mark.filterwarnings("ignore")
 def test_the_result_can_be_copied_traced_exported_and_compiled():
     sample = torch.randn(2, 3, 8)

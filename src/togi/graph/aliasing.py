@@ -19,8 +19,8 @@ FRESH = frozenset(
         "conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d convolution linear batch_norm "
         "layer_norm group_norm instance_norm matmul relu6 selu softmax log_softmax max_pool1d max_pool2d "
         "max_pool3d avg_pool1d adaptive_avg_pool1d adaptive_avg_pool2d adaptive_avg_pool3d "
-        "scaled_dot_product_attention embedding silu mish cat stack lstm gru upsample_nearest2d "
-        "upsample_bilinear2d interpolate"
+        "scaled_dot_product_attention embedding silu mish cat stack lstm gru rnn_tanh rnn_relu "
+        "upsample_nearest2d upsample_bilinear2d interpolate"
     ).split()
 )
 """Composite operations whose result never shares memory with an input. Their schemas do not say so."""

@@ -9,6 +9,7 @@ on the samples, which is why every captured candidate is verified on inputs of o
 
 from __future__ import annotations
 
+import copy
 import inspect
 from typing import TYPE_CHECKING, Any, final
 
@@ -19,6 +20,7 @@ from torch.fx.experimental.symbolic_shapes import is_concrete_int
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.user_code import error_line
+from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers, sealed
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
@@ -50,19 +52,36 @@ def export(candidate: Candidate) -> ExportedProgram:
     """
     if reason := candidate.signature.opaque or _not_whole(candidate.module, candidate.signature):
         raise Refused(reason)
-    flat = candidate.flat()
+    flat = _sealed(candidate).flat()
     inputs = _distinct_sizes(candidate)
     try:
-        with torch.no_grad():
+        with torch.no_grad(), WholeRecurrentLayers():
             program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
         raise Refused(f"torch.export cannot capture it: {_in_plain_words(error)}") from error
+    opened(program.graph_module)
     if fixed := _fixed_size(candidate.signature, program):
         raise Refused(f"torch.export cannot capture it: {_FIXED_SIZE} ({fixed}). {_KEEP_SIZES_OPEN}")
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
     _drop_empty_parts(program.graph_module)
     return program
+
+
+def _sealed(candidate: Candidate) -> Candidate:
+    """The same; recurrent layers of a captured one as operators that tracing does not take apart."""
+    captured = captured_graph(candidate.module)
+    if captured is None or not (kinds := recurrent_layers(captured.graph)):
+        return candidate
+    copied = fx.GraphModule(captured, copy.deepcopy(captured.graph))
+    sealed(copied, kinds)
+    return candidate.with_(module=GraphModule(copied, candidate.signature))
+
+
+def captured_graph(module: nn.Module) -> fx.GraphModule | None:
+    """What ``capture`` gave, where the module was made of it."""
+    graph = module.graph if isinstance(module, GraphModule) else None
+    return graph if isinstance(graph, fx.GraphModule) else None
 
 
 def _not_whole(module: nn.Module, signature: Signature) -> str | None:
@@ -150,8 +169,8 @@ def capture(candidate: Candidate) -> fx.GraphModule:
 
     Raises Refused where the candidate cannot be captured.
     """
-    if isinstance(candidate.module, GraphModule) and isinstance(candidate.module.graph, fx.GraphModule):
-        return _plain(candidate.module.graph)
+    if (captured := captured_graph(candidate.module)) is not None:
+        return _plain(captured)
     return _plain(_unlifted(export(candidate)))
 
 

@@ -109,6 +109,18 @@ class Recurrent(nn.Module):
         return output, state
 
 
+class Gated(nn.Module):
+    """Two layers in both directions; time comes first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gru = nn.GRU(4, 6, num_layers=2, bidirectional=True)
+        self.head = nn.Linear(12, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.gru(x)[0])
+
+
 class Nested(nn.Module):
     """A list of tensors within a dict, an input that nothing uses, double precision."""
 
@@ -157,6 +169,8 @@ FAMILY: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
     "tied": lambda: (Tied(), torch.randn(4, 6)),
     "no_parameters": lambda: (NoParameters(), (torch.randn(3, 4), torch.randn(4, 5), 0.5)),
     "recurrent": lambda: (Recurrent(), torch.randn(2, 5, 4)),
+    "recurrent_dynamic": lambda: (Recurrent(), [torch.randn(2, 5, 4), torch.randn(3, 9, 4)]),
+    "gated_dynamic": lambda: (Gated(), [torch.randn(5, 1, 4), torch.randn(9, 1, 4)]),
     "nested_double": lambda: (
         Nested(),
         ({"levels": [torch.randn(2, 3).double(), torch.randn(4, 3).double()]}, torch.randn(1)),

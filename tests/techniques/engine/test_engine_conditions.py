@@ -8,8 +8,10 @@ import sys
 import pytest
 import torch
 from engine_subjects import MACHINE, Counting, candidate_of, made
+from torch import nn
 
 from togi.core.errors import Refused
+from togi.graph.capture import GraphModule, capture
 from togi.techniques.base import Applies, Refuses
 from togi.techniques.registry import all_techniques, compatible, technique
 
@@ -108,3 +110,31 @@ def test_a_layout_is_not_set_before_an_engine_that_has_its_own(layout):
         assert not compatible([known[layout], known[engine]])
     for engine in ("eager", "torch_compile", "aot_inductor"):
         assert compatible([known[layout], known[engine]])
+
+
+def test_a_layer_that_an_engine_takes_apart_is_refused_where_lengths_vary():
+    class Gated(nn.Module):
+        def __init__(self, kind):
+            super().__init__()
+            self.layer = kind(4, 6, batch_first=True)
+
+        def forward(self, x):
+            return self.layer(x)[0]
+
+    lengths = [torch.randn(1, 5, 4), torch.randn(1, 9, 4)]
+    with pytest.raises(Refused, match="AOTInductor takes gru apart into steps"):
+        technique("aot_inductor").apply(candidate_of(Gated(nn.GRU), lengths), {"freezing": True, "max_autotune": False})
+    with pytest.raises(Refused, match="onnxscript takes rnn_tanh apart into steps"):
+        technique("onnxruntime").apply(candidate_of(Gated(nn.RNN), lengths), {"spinning": False})
+
+
+@pytest.mark.parametrize("id", ["onnxruntime", "openvino"])
+def test_a_captured_recurrent_layer_keeps_its_varying_length(id):
+    """What a rewrite hands to an engine is a graph already."""
+    start = made("gated_dynamic")
+    captured = start.with_(module=GraphModule(capture(start), start.signature))
+    engine = technique(id)
+    program = engine.apply(captured, dict(engine.options(captured.facts)[0])).program
+    for length in (5, 9, 2):
+        sample = torch.randn(length, 1, 4)
+        torch.testing.assert_close(program(sample), start.module(sample))

@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from engine_subjects import FAMILY, made
-from packaging.version import Version
 from torch import Tensor
 
 from togi.graph.candidate import Candidate, Program
@@ -30,17 +29,13 @@ CASES = [
 ]
 """Compilers take seconds a module: one case each."""
 LONG: list[tuple[str, Options, str]] = [
-    ("aot_inductor", {"freezing": True, "max_autotune": False}, "channels_last_dynamic")
+    ("aot_inductor", {"freezing": True, "max_autotune": False}, "channels_last_dynamic"),
+    ("aot_inductor", {"freezing": True, "max_autotune": False}, "recurrent_dynamic"),
 ]
 
 
 def _case(id: str, options: Options, name: str) -> Any:
     marks = [pytest.mark.thorough] if (id, options, name) in LONG else []
-    if (id, name) == ("openvino", "recurrent") and Version(torch.__version__) < Version("2.15"):
-        why = (
-            "OpenVINO reads the recurrent layers of torch 2.9's graph with one dimension too many (a trial refuses it)"
-        )
-        marks.append(pytest.mark.skip(reason=why))
     return pytest.param(id, options, name, marks=marks, id=f"{id}-{name}-{'-'.join(map(str, options.values()))}")
 
 

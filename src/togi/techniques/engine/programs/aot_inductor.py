@@ -9,9 +9,11 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from togi.core.errors import Refused
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
+from togi.graph.recurrent import recurrent_layers
 from togi.machine.describe import machine
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.compiled import compile_settings
@@ -43,6 +45,8 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgra
     """Raises Refused where the module cannot be captured."""
     compact = tuple(sample.map(Tensor.contiguous) for sample in candidate.samples)
     program = export(candidate.with_(samples=compact))
+    if candidate.signature.dynamic_dims and (apart := recurrent_layers(program.graph) - {"lstm"}):
+        raise Refused(f"AOTInductor takes {min(apart)} apart into steps, of a fixed number")
     settings = compile_settings(candidate.signature, freezing=bool(options["freezing"]))
     with hidden_folder() as (folder, stored), torch.no_grad(), inductor_settings(settings):
         path = aoti_package(program, str(folder / FILE), {"max_autotune": bool(options["max_autotune"])})

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -13,6 +13,7 @@ from togi.core.errors import Refused
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
+from togi.graph.recurrent import SEALED, recurrent_layers, sealed
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.archive import without_traces
@@ -91,11 +92,17 @@ def write_model(candidate: Candidate, path: Path) -> None:
     """The candidate as an ONNX file with inputs ``input_0``... and outputs ``output_0``..., dynamic where the subject
     is."""
     signature = candidate.signature
+    exported = without_traces(export(candidate))  # torch 2.9 cannot convert guards; the signature checks sizes
+    recurrent = _recurrent_layers()
+    if signature.dynamic_dims and (unknown := recurrent_layers(exported.graph) - recurrent.keys()):
+        raise Refused(f"the installed onnxscript takes {min(unknown)} apart into steps, of a fixed number")
+    sealed(exported.graph_module, recurrent)
     program = torch.onnx.export(
-        without_traces(export(candidate)),  # torch 2.9 cannot convert guards; the signature checks sizes
+        exported,
         (),
         dynamo=True,
         verbose=False,
+        custom_translation_table={SEALED[kind]: function for kind, function in recurrent.items()},
         output_names=[f"output_{i}" for i in range(len(signature.outputs_facts))],
     )
     assert program is not None  # with dynamo=True
@@ -103,6 +110,14 @@ def write_model(candidate: Candidate, path: Path) -> None:
         value.name = f"input_{i}"  # torch 2.9 takes the name of an output for an input that is returned as it is
     weights = sum(tensor.numel() * tensor.element_size() for tensor in candidate.module.state_dict().values())
     program.save(str(path), external_data=weights > _ONE_FILE_BYTES)
+
+
+def _recurrent_layers() -> dict[str, Callable[..., Any]]:
+    """How the installed onnxscript writes recurrent layers of each kind that it knows."""
+    from onnxscript.function_libs.torch_lib.ops import core
+
+    found = {kind: getattr(core, f"aten_{kind}", None) for kind in SEALED}
+    return {kind: function for kind, function in found.items() if function is not None}
 
 
 def open_session(path: Path, device: str, options: dict[str, Scalar], threads: int | None) -> Any:

@@ -13,11 +13,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from togi.core.errors import ArtifactError, Refused
 from togi.graph.candidate import Candidate
-from togi.graph.capture import export
+from togi.graph.capture import captured_graph, export
+from togi.graph.recurrent import recurrent_layers
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.techniques.engine.programs.torchscript import quiet
@@ -109,13 +110,18 @@ def _checked_order(order: Any, found: int, signature: Signature) -> list[int]:
 def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
     """``(model, order, notes)``: ``order`` says which output of the model is which output of the signature.
 
-    From the exported graph; where OpenVINO cannot read that, from a trace of the module.
+    From the exported graph; where OpenVINO cannot read that, from a trace of the module. From a trace as well where
+    there are recurrent layers: in an exported graph OpenVINO takes them apart into steps, of a fixed number.
     """
     notes: list[str] = []
     count = len(candidate.signature.outputs_facts)
     try:
-        program, order = distinct_outputs(without_traces(export(candidate)))
-        model = openvino().convert_model(program)
+        exported = export(candidate)
+        if recurrent_layers(exported.graph):
+            model, order = _convert_trace(candidate), list(range(count))
+        else:
+            program, order = distinct_outputs(without_traces(exported))
+            model = openvino().convert_model(program)
     except Exception as error:  # the converter raises many types; Refused means that it cannot be exported
         notes.append(f"converted from a trace, since the exported graph was refused: {_last_line(error)}")
         model, order = _convert_trace(candidate), list(range(count))
@@ -127,9 +133,19 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
 
 def _convert_trace(candidate: Candidate) -> Any:
     inputs = tuple(candidate.flat_samples()[0])
-    module = candidate.with_(module=candidate.copy()).flat()
+    copied = candidate.copy()
+    captured = captured_graph(copied)
+    module = candidate.with_(module=copied).flat() if captured is None else _sizes_traced(captured)
     with torch.no_grad(), quiet():
         return openvino().convert_model(module, example_input=inputs)
+
+
+def _sizes_traced(captured: fx.GraphModule) -> fx.GraphModule:
+    """With sizes asked for by a method, which a trace follows; it takes what an operator answers for a constant."""
+    for node in captured.graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
+        node.op, node.target = "call_method", "size"
+    captured.recompile()
+    return captured
 
 
 def _name_and_shape_inputs(model: Any, signature: Signature) -> None:
