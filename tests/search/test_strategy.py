@@ -39,11 +39,29 @@ def test_finds_nearly_the_best_in_few_trials(seed: int) -> None:
     assert "1 %" in search.stopped
 
 
-def test_reference_then_original_and_never_twice() -> None:
+def test_the_reference_then_what_may_be_faster_then_the_original_and_nothing_twice() -> None:
     trials = run(search_for(), Landscape(1))
     assert trials[0].recipe.techniques == {"no_grad"}
-    assert trials[1].recipe == Recipe()
+    assert trials[1].recipe.at(Stage.ENGINE)
+    gained = next(at for at, trial in enumerate(trials) if speedup(trial) > 1.04)
+    assert trials[gained + 1].recipe == Recipe()
     assert len({t.recipe for t in trials}) == len(trials)
+
+
+def test_where_nothing_is_faster_the_original_comes_last() -> None:
+    search, tried = search_for(only=("vino", "fold"), effort=Effort.THOROUGH), []
+    while (recipe := search.next()) is not None:
+        tried.append(recipe)
+        search.tell(measured_trial(recipe, 1.0))
+    assert tried[0] == search.space.reference
+    assert tried[-1] == Recipe()
+    assert len(tried) > 3
+
+
+def test_the_original_is_among_the_trials_that_an_effort_allows() -> None:
+    trials = run(search_for(effort=Effort.QUICK), Landscape(1))
+    assert len(trials) == Effort.QUICK.max_trials
+    assert Recipe() in [trial.recipe for trial in trials]
 
 
 def test_deterministic_and_resumed_from_trials() -> None:

@@ -4,6 +4,7 @@ Processes are stood in for by a table of what each recipe measures once it is lo
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,13 +61,22 @@ class Processes:
         self.log, self.loaded, self.settings = Log(trials), loaded, settings
         self.progress, self.notes, self.started = Progress(), list[str](), 0.0
         self.proven: list[Recipe] = []
+        self.time_left_s = math.inf
+        fastest_first = sorted(trials, key=lambda trial: -trial.timing.speedup_x.median if trial.timing else 0.0)
+        self.search = SimpleNamespace(finalists=lambda count: [trial.recipe for trial in fastest_first][:count])
 
     def warm(self, recipe: Recipe) -> Any:
         saved = Saved(unsaveable="it runs the live module" if self.loaded.get(recipe) == "no file form" else "")
-        return SimpleNamespace(recipe=recipe, name=recipe.label, save=lambda _folder: saved)
+        return SimpleNamespace(recipe=recipe, name=recipe.label, turn_s=0.5, save=lambda _folder: saved)
 
     def reference(self) -> Any:
         return self.warm(REFERENCE_RECIPE)
+
+    def left_s(self) -> float:
+        return self.time_left_s
+
+    def proof_s(self) -> float:
+        return 10.0
 
     def last(self, recipe: Recipe) -> Trial | None:
         return next((t for t in reversed(self.log.trials()) if t.recipe == recipe), None)
@@ -89,10 +99,10 @@ def decided(
             raise TrialEnded(ending, runner.warm(candidate))
         return found
 
-    monkeypatch.setattr(Finals, "_race", lambda _finals, _budget_s: ())
+    monkeypatch.setattr(Finals, "_race", lambda _finals: ())
     monkeypatch.setattr(Finals, "_manifest", lambda *_: None)
     monkeypatch.setattr(Finals, "_prove", prove)
-    return Finals(runner, tmp_path).decide(1.0), runner  # type: ignore[arg-type]
+    return Finals(runner, tmp_path).decide(), runner  # type: ignore[arg-type]
 
 
 def test_the_fastest_is_saved_and_its_proof_is_its_last_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -170,3 +180,41 @@ def test_where_nothing_fits_nothing_is_proven(monkeypatch: pytest.MonkeyPatch, t
     assert decision.chosen.trial is None
     assert "10.0 MiB" in decision.chosen.reason
     assert runner.proven == []
+
+
+class Raced(Exception):
+    """Its arguments: who took part beside the reference."""
+
+
+def raced(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, trials: list[Trial], left_s: float = math.inf) -> Processes:
+    """The race of a study with these trials; raises Raced where it takes place."""
+
+    def race(running: Any, _reference: Any, **_options: Any) -> None:
+        raise Raced(*(each.recipe for each in running))
+
+    monkeypatch.setattr("togi.study.finals.race", race)
+    runner = Processes([trial(REFERENCE_RECIPE, 1.0), *trials], {}, Settings(effort="thorough"))
+    runner.time_left_s = left_s
+    Finals(runner, tmp_path)._race()  # type: ignore[arg-type]
+    return runner
+
+
+def test_a_race_takes_place_where_it_can_change_the_choice(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with pytest.raises(Raced) as several:
+        raced(monkeypatch, tmp_path, [trial(FAST, 3.0), trial(NEXT, 2.9), trial(SLOW, 0.9)])
+    assert several.value.args == (FAST, NEXT)
+    with pytest.raises(Raced) as unsure:
+        raced(monkeypatch, tmp_path, [trial(FAST, 1.045)])
+    assert unsure.value.args == (FAST,)
+    raced(monkeypatch, tmp_path, [trial(FAST, 3.0), trial(SLOW, 0.9)])
+    raced(monkeypatch, tmp_path, [trial(SLOW, 0.9)])
+
+
+def test_a_race_has_the_time_that_is_left_before_the_proof(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A round of three takes 1.5 s here, and a dozen are needed; the proof takes 10 s."""
+    trials = [trial(FAST, 3.0), trial(NEXT, 2.9), trial(SLOW, 2.8)]
+    with pytest.raises(Raced) as fewer:
+        raced(monkeypatch, tmp_path, trials, left_s=30.0)
+    assert fewer.value.args == (FAST, NEXT)
+    runner = raced(monkeypatch, tmp_path, trials, left_s=15.0)
+    assert runner.notes == ["No time was left for a race of the finalists: their trials decide."]

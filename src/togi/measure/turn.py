@@ -81,6 +81,11 @@ def choose_passes(pass_ms: float, turn_ms: float = TURN_MS) -> int:
     return max(1, round(turn_ms / max(pass_ms, 1e-4)))
 
 
+def untimed_passes(passes: int) -> int:
+    """How many passes go before a turn of ``passes``."""
+    return 2 if passes > 1 else 0
+
+
 def warm(
     call: Callable[..., Any],
     samples: Sequence[Inputs],
@@ -173,11 +178,13 @@ def _pass(call: Callable[..., Any], samples: Sequence[Inputs]) -> Callable[[], N
 
 
 def _settle(run: Callable[[], None], passes: int, device: str) -> None:
-    if passes > 1:
+    """The untimed passes: half of them start the threads, which are then spread."""
+    half = untimed_passes(passes) // 2
+    for _ in range(half):
         run()
     if device == "cpu":
         spread_threads()
-    if passes > 1:
+    for _ in range(half):
         run()
 
 

@@ -119,8 +119,8 @@ class Space:
             raise TogiError(f"the technique '{REFERENCE}' is missing or refused: it is the reference of every speed-up")
         self.reference = self._recipe((reference,))
         originals = (self.reference, Recipe())
-        self.firsts = originals if listed is None else tuple(recipe for recipe in originals if recipe in listed)
-        """What is tried before all else: the reference, and the original as it is called today."""
+        self.originals = originals if listed is None else tuple(recipe for recipe in originals if recipe in listed)
+        """The reference, and the original as it is called today."""
 
     @classmethod
     def of(cls, facts: Facts, settings: Settings, techniques: Mapping[str, Technique]) -> Self:

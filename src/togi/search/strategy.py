@@ -12,6 +12,7 @@ from typing import final
 
 from togi.core.records import Facts, Recipe, Stage, Trial
 from togi.decide.choose import acceptable, latest
+from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.failures import FailureModel
 from togi.search.model import Regression, expected_improvement
 from togi.search.settings import Settings
@@ -70,13 +71,16 @@ class Search:
     ) -> None:
         """``techniques``: all that are installed by default. ``time_limit_s``: for the trials alone; the settings' by
         default (``allow`` sets another). ``firsts``: what is tried before all else, those of them that the space has;
-        the reference and the original as it is called today by default. ``clock``: seconds.
+        by default the reference, and the original as it is called today once something is faster than the reference, or
+        nothing else is left. ``clock``: seconds.
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
         self.settings = settings
         self.space = space or Space.of(facts, settings, all_techniques() if techniques is None else techniques)
-        self._firsts = self.space.firsts if firsts is None else tuple(filter(self.space.holds, firsts))
+        originals = self.space.originals if firsts is None else ()
+        self._firsts = originals[:1] if firsts is None else tuple(filter(self.space.holds, firsts))
+        self._original = next((recipe for recipe in originals if not recipe.choices), None)
         self.stopped = ""
         """Why ``next`` answered None, in a sentence."""
         self._clock, self._begun = clock, clock()
@@ -107,7 +111,9 @@ class Search:
     def planned(self) -> int:
         """How many recipes could be tried, the reference and the original included; counting ends at 20,000."""
         if self._planned is None:
-            self._planned = len(self.space.firsts) - 1 + sum(1 for _ in itertools.islice(self.space.recipes(), COUNTED))
+            self._planned = (
+                len(self.space.originals) - 1 + sum(1 for _ in itertools.islice(self.space.recipes(), COUNTED))
+            )
         limit = self.settings.effort.max_trials
         return self._planned if limit is None else min(limit, self._planned)
 
@@ -138,8 +144,18 @@ class Search:
         for first in self._firsts:
             if first not in self._trials and first.id not in busy:
                 return None if self._time_is_up() else first
+        original = self._original if self._original not in self._trials and Recipe().id not in busy else None
+        if original is not None and self._gained() and not self._time_is_up():
+            return original
+        found = self._most_worthwhile(busy, spared=0 if original is None else 1)
+        if found is None and original is not None and self._seems_affordable(original):
+            self.stopped, found = "", original
+        return found
+
+    def _most_worthwhile(self, busy: Collection[str], spared: int) -> Recipe | None:
+        """``spared``: so many of the trials that the effort allows are for something else."""
         limit = self.settings.effort.max_trials
-        if limit is not None and len(self._trials) >= limit:
+        if limit is not None and len(self._trials) + spared >= limit:
             self.stopped = f"{len(self._trials)} recipes tried, as many as effort '{self.settings.effort}' allows"
             return None
         if self._time_is_up():
@@ -159,6 +175,16 @@ class Search:
         if self._best_log_latency() >= 0:  # nothing is faster yet: a first gain is worth more than a cheap trial
             return max(affordable, key=lambda p: p.improvement).recipe
         return affordable[0].recipe
+
+    def _gained(self) -> bool:
+        """Something is faster than the reference beyond doubt."""
+        timings = (trial.timing for trial in self._fastest_first()[:1])
+        return any(timing is not None and BETWEEN_PROCESSES.faster(timing.speedup_x) for timing in timings)
+
+    def _seems_affordable(self, original: Recipe) -> bool:
+        """It takes about as long as the reference."""
+        reference = self._trials.get(self.space.reference)
+        return reference is not None and reference.cost_s <= self._time_left_s()
 
     def why(self, recipe: Recipe) -> str:
         """Why this recipe is worth a trial, in a sentence."""

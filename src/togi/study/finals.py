@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import shutil
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +19,13 @@ from togi.core.records import Interval, Outcome, Recipe, Trial
 from togi.decide.choose import Chosen, choose
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.measure import RaceResult, race
-from togi.study.runner import REFERENCE_RECIPE, StudyRunner, enough_s
+from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner, enough_s
 from togi.worker.pool import environment_of
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 FINALISTS = 4
-_PROOF_BUDGET_S = 5.0
+_SHORTEST_RACE_S = 8.0
+_LONGEST_RACE_S = 45.0
 
 
 @final
@@ -51,9 +51,9 @@ class Finals:
         self._unusable: set[Recipe] = set()
         self._saved_only: Decision | None = None
 
-    def decide(self, race_budget_s: float) -> Decision:
+    def decide(self) -> Decision:
         """Race, then save and prove what is chosen until the choice rests on a proof."""
-        finalists = self._race(race_budget_s)
+        finalists = self._race()
         chosen = self._choose()
         while chosen.trial is not None and chosen.trial.recipe not in self._proven:
             candidate = chosen.trial.recipe
@@ -106,21 +106,30 @@ class Finals:
         )
 
     def _time_is_up(self) -> bool:
-        limit_s = self.runner.settings.limit_s
-        return limit_s is not None and time.monotonic() - self.runner.started > limit_s - 2 * _PROOF_BUDGET_S
+        return self.runner.left_s() < self.runner.proof_s()
 
-    def _race(self, budget_s: float) -> tuple[Recipe, ...]:
-        """The fastest recipes beside the reference. Their trials are recorded again with what the race measured."""
-        runner = self.runner
-        running = [each for recipe in self._candidates() if (each := runner.warm(recipe)) is not None]
+    def _race(self) -> tuple[Recipe, ...]:
+        """The fastest recipes beside the reference. Their trials are recorded again with what the race measured.
+
+        None where it could change nothing: a single one that is faster beyond doubt is measured once more when it is
+        proven. And none where too little time is left for a race that would say anything.
+        """
+        runner, candidates = self.runner, self._candidates()
+        if not candidates or (len(candidates) == 1 and self._surely_faster(candidates[0])):
+            return (*candidates, REFERENCE_RECIPE)
+        running = [each for recipe in candidates if (each := runner.warm(recipe)) is not None]
         reference = runner.reference()
-        if not running:
-            return (reference.recipe,)
+        left_s = runner.left_s() - runner.proof_s()
+        while len(running) > 1 and enough_s(0.0, [reference, *running]) > max(left_s, _SHORTEST_RACE_S):
+            running.pop()
+        if not running or enough_s(0.0, [reference, *running]) > max(left_s, _SHORTEST_RACE_S):
+            runner.notes.append("No time was left for a race of the finalists: their trials decide.")
+            return (*candidates, REFERENCE_RECIPE)
         by_name = {each.name: each.recipe for each in (reference, *running)}
         result = race(
             running,
             reference,
-            budget_s=enough_s(budget_s, [reference, *running]),
+            budget_s=max(_SHORTEST_RACE_S, min(enough_s(_LONGEST_RACE_S, [reference, *running]), left_s)),
             seed=runner.settings.seed,
             on_round=lambda number, speedups_x: runner.progress.race_round(
                 number, {by_name[name]: interval for name, interval in speedups_x.items()}
@@ -142,9 +151,21 @@ class Finals:
         return tuple(by_name[name] for name in sorted(by_name, key=lambda name: -speeds[name]))
 
     def _candidates(self) -> Sequence[Recipe]:
+        """The fastest that may be faster than the reference; those that are surely not only where memory decides."""
         unraced = (REFERENCE_RECIPE, Recipe())
-        found = self.runner.search.finalists(FINALISTS + len(unraced))
-        return [recipe for recipe in found if recipe not in unraced][:FINALISTS]
+        found = [each for each in self.runner.search.finalists(FINALISTS + len(unraced)) if each not in unraced]
+        if self.runner.settings.max_memory_bytes is None:
+            found = [each for each in found if not BETWEEN_PROCESSES.at_most_same(self._speedup_x(each))]
+        return found[:FINALISTS]
+
+    def _surely_faster(self, candidate: Recipe) -> bool:
+        return BETWEEN_PROCESSES.faster(self._speedup_x(candidate))
+
+    def _speedup_x(self, finalist: Recipe) -> Interval:
+        trial = self.runner.last(finalist)
+        assert trial is not None  # the search was told of it, and it was timed
+        assert trial.timing is not None
+        return trial.timing.speedup_x
 
     def _record(self, running: RunningTrial, result: RaceResult) -> None:
         """Append the finalist's race to the journal: its last trial, timed anew."""
@@ -231,17 +252,10 @@ class Finals:
             if outcome is not Outcome.OK:
                 raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
             loaded.warm()
-            timing = runner.time(loaded, runner.reference(), _PROOF_BUDGET_S)
+            timing = runner.time(loaded, runner.reference(), PROOF_BUDGET_S)
             found = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint(), "reason": reason}
             return trial.model_copy(update=found)
 
 
 def _between(interval: Interval) -> str:
     return f"between {interval.low:.2f} and {interval.high:.2f} x"
-
-
-def race_budget_s(limit_s: float | None, started: float) -> float:
-    """What is left for the race: most of what remains of the limit, within sensible bounds."""
-    if limit_s is None:
-        return 60.0
-    return max(8.0, min(45.0, started + limit_s - time.monotonic() - 2 * _PROOF_BUDGET_S))

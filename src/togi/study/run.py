@@ -11,10 +11,10 @@ from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.search.settings import Settings
 from togi.study.conclusion import conclude
-from togi.study.finals import Finals, race_budget_s
+from togi.study.finals import Finals
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
-from togi.study.runner import SURVEY_TIMEOUT_S, StudyRunner, explained, explore_s
+from togi.study.runner import SURVEY_TIMEOUT_S, StudyRunner, explained
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
@@ -48,9 +48,10 @@ def run_study(
         tree = None
         try:
             if not runner.facts.exportable:
-                tree = PartsTuner(runner, journal, resume=resume).run(explore_s(settings, started))
-            runner.explore(explore_s(settings, started))
-            decision = Finals(runner, keep).decide(race_budget_s(settings.limit_s, started))
+                tree = PartsTuner(runner, journal, resume=resume).run(runner.explore_s())
+            runner.explore(0.0)  # the reference: how long it takes tells what race and proof will
+            runner.explore(runner.explore_s())
+            decision = Finals(runner, keep).decide()
         except TrialEnded as ended:  # the reference: everything else ends in a record
             raise SubjectError(
                 f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"

@@ -43,8 +43,10 @@ _LONGEST_S = 120.0
 _MORE_ATTEMPTS = 2
 _QUIET_S = 2.0
 _DISTURBED_X = 1.3
-_RACE_SHARE = 0.2
+_RACE_SHARE = 0.15
 _RACE_BUDGET_S = (8.0, 45.0)
+PROOF_BUDGET_S = 5.0
+"""For timing what was saved."""
 
 
 @final
@@ -164,6 +166,23 @@ class StudyRunner:
         self.progress.message("the tuned parts in the program")
         self._try(composed, self.settings.trial_timeout_s)
 
+    def left_s(self) -> float:
+        """Of the study's time limit."""
+        limit_s = self.settings.limit_s
+        return math.inf if limit_s is None else self.started + limit_s - time.monotonic()
+
+    def proof_s(self) -> float:
+        """About how long it takes to prove what was saved: to start, verify and time it, as the reference was."""
+        reference = self.last(REFERENCE_RECIPE)
+        return PROOF_BUDGET_S + (0.0 if reference is None else reference.cost_s)
+
+    def explore_s(self) -> float:
+        """Seconds left for trials: the study's limit less what race and proof will take."""
+        if self.settings.limit_s is None:
+            return math.inf
+        race_s = max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], self.settings.limit_s * _RACE_SHARE))
+        return self.left_s() - race_s - self.proof_s()
+
     def close(self) -> None:
         """End the processes that are kept."""
         for running in (*self._warm.values(), *filter(None, [self._reference])):
@@ -267,7 +286,7 @@ class StudyRunner:
         budget_s = enough_s(budget_s, [running, reference])
         timing = self._time_once(running, reference, budget_s)
         for _ in range(_MORE_ATTEMPTS):
-            if not self.doubt(timing):
+            if not self.doubt(timing) or self.left_s() < budget_s + _QUIET_S:
                 break
             time.sleep(_QUIET_S)
             timing = self._time_once(running, reference, budget_s)
@@ -328,14 +347,6 @@ class StudyRunner:
 def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:
     """The budget, or what enough rounds for an interval take, if that is more: a slow model needs its time."""
     return max(budget_s, min(_LONGEST_S, _ROUNDS * sum(running.turn_s for running in runners)))
-
-
-def explore_s(settings: Settings, started: float) -> float:
-    """Seconds left for trials: the study's limit less what race and proof will take."""
-    if settings.limit_s is None:
-        return math.inf
-    reserve = 1.5 * max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], settings.limit_s * _RACE_SHARE))
-    return started + settings.limit_s - reserve - time.monotonic()
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from typing import Self
 
 from togi.artifact.manifest import Saved
 from togi.core.records import ErrorReport, Footprint, Outcome, Recipe, Trial
-from togi.measure.turn import Turn, Warmup, choose_passes
+from togi.measure.turn import Turn, Warmup, choose_passes, untimed_passes
 from togi.worker.launch import Child, Died, TooMuchMemory, TrialServer
 from togi.worker.protocol import Ending, Job, Message, Timeout
 
@@ -113,7 +113,7 @@ class RunningTrial:
         warmed = Warmup.model_validate(answer)
         self.first_call_ms = warmed.first_call_ms
         self.passes = choose_passes(warmed.pass_ms)
-        self.turn_s = (self.passes + 2) * warmed.pass_ms * 1e-3
+        self.turn_s = (self.passes + untimed_passes(self.passes)) * warmed.pass_ms * 1e-3
         return warmed
 
     def turn(self, passes: int) -> Turn:

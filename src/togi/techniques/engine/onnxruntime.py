@@ -66,7 +66,7 @@ class OnnxRuntime(Engine):
         return 2.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:
-        return 3.0 + 0.02 * sum(facts.functions.values())
+        return 4.0 + 0.011 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.engine.programs import onnxruntime

@@ -48,7 +48,7 @@ class OpenVino(Engine):
         return 2.5
 
     def cost_s(self, facts: Facts, options: Options) -> float:
-        return 2.0 + 0.02 * sum(facts.functions.values())
+        return 3.0 + 0.006 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.engine.programs import openvino

@@ -68,7 +68,7 @@ class TorchScript(Engine):
         return 1.9 if options.get("optimize") else 1.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:
-        return 1.0 + 0.01 * sum(facts.functions.values())
+        return 1.0 + 0.001 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.engine.programs import torchscript
