@@ -309,6 +309,8 @@ class Trial(Record):
     footprint: Footprint | None = None
     cost_s: float = 0.0
     """Wall time of the whole trial."""
+    ended_s: float | None = None
+    """When it ended: seconds since the command that ran it began, loading included. None in older journals."""
     phases_s: dict[str, float] = Field(default_factory=dict)
     """Wall time by phase: start, build, verify, warm, measure, ..."""
     notes: tuple[str, ...] = ()

@@ -77,6 +77,7 @@ def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:
         "rounds_ms": timing.rounds_ms if timing else (),
         "noise": timing.noise.model_dump() if timing else None,
         "cost_s": trial.cost_s,
+        "ended_s": trial.ended_s,
         "phases_s": trial.phases_s,
         "notes": trial.notes,
         "traceback": trial.traceback,

@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never, final
 
-from togi.core.quantities import bounds, plural, relative, significant, times
+from togi.core.quantities import bounds, plural, relative, seconds, significant, times
 from togi.core.records import Interval, Outcome, Recipe, Study, Timing, Trial
-from togi.decide.choose import front, why_not
+from togi.decide.choose import acceptable, front, why_not
 from togi.decide.faster import BETWEEN_PROCESSES
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -183,6 +183,43 @@ def fixes(study: Study) -> dict[str, tuple[str, ...]]:
         if trial.fix:
             found.setdefault(trial.fix, {})[trial.reason or trial.recipe.label] = None
     return {fix: tuple(reasons) for fix, reasons in found.items()}
+
+
+@final
+@dataclass(frozen=True)
+class Gain:
+    """A trial after which the best so far was faster."""
+
+    trial: Trial
+    ended_s: float
+    speedup_x: float
+    """As it was measured then."""
+
+
+def gains(study: Study) -> tuple[Gain, ...]:
+    """How the best so far grew with time; nothing of trials of an earlier command, whose clock was another."""
+    found: list[Gain] = []
+    first = {trial.recipe: trial for trial in reversed(study.trials)}  # race and proof come later
+    timed = [(trial.ended_s, trial) for trial in first.values() if trial.ended_s is not None and trial.recipe.choices]
+    for ended_s, trial in sorted(timed, key=lambda pair: pair[0]):
+        fits = acceptable(trial, study.settings.get("max_memory_bytes"))
+        best = found[-1].speedup_x if found else 1.0
+        if fits and trial.timing is not None and BETWEEN_PROCESSES.faster(trial.timing.speedup_x):
+            speedup = trial.timing.speedup_x.median
+            found += [Gain(trial, ended_s, speedup)] if speedup > best else []
+    return tuple(found)
+
+
+def how_soon(found: Sequence[Gain]) -> str:
+    """When the first gain was there, and 90 % of the last; empty where there was none."""
+    if not found:
+        return ""
+    nearly = next(gain for gain in found if gain.speedup_x >= 1 + 0.9 * (found[-1].speedup_x - 1))
+    label = found[0].trial.recipe.label
+    return (
+        f"the first gain was measured {seconds(found[0].ended_s)} after the start ({label}, "
+        f"{times(found[0].speedup_x)}), 90 % of the last after {seconds(nearly.ended_s)}"
+    )
 
 
 def _order(row: Row) -> tuple[int, float, str]:

@@ -13,7 +13,19 @@ from togi.core.quantities import bounds, milliseconds, plural, relative, signifi
 from togi.core.records import Interval, Outcome, Study, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.store import StudyEntry
-from togi.render.rows import PartRow, Row, counts, how_to_load, looks_faster, next_steps, part_rows, rows, warnings
+from togi.render.rows import (
+    PartRow,
+    Row,
+    counts,
+    gains,
+    how_soon,
+    how_to_load,
+    looks_faster,
+    next_steps,
+    part_rows,
+    rows,
+    warnings,
+)
 from togi.render.terminal import STYLES, bullets, clean, listing, stack, table
 from togi.study.comparison import Comparison, Contestant
 
@@ -216,6 +228,7 @@ def _knowledge(study: Study, ran: Sequence[Row]) -> Iterator[str]:
     yield from warnings(study)
     chosen = next((row for row in ran if row.chosen), None)
     yield from chosen.trial.notes if chosen else ()
+    yield from filter(None, [how_soon(gains(study))])
 
 
 def _titled(title: str, body: RenderableType | None) -> RenderableType | None:

@@ -28,6 +28,8 @@ REMEMBERED = 400
 """Predictions are made from at most this many trials: the fastest half and the latest half."""
 COST_SPREAD = 1.5
 """Spreads of log cost are this multiple of those of log latency."""
+HOPED_X = 1.5
+"""While nothing is faster, a trial may be expected to take this many times the time that is left: costs are guesses."""
 WIDENED_AROUND = 3
 """Neighbours are taken of this many of the best recipes."""
 
@@ -167,12 +169,12 @@ class Search:
         if max(p.improvement for p in acquisitions) < self.settings.effort.least_improvement:
             self.stopped = "no recipe left is expected to be 1 % faster than the best so far"
             return None
-        left = self._time_left_s()
-        affordable = [p for p in acquisitions if p.cost_s <= left]
+        left, gained = self._time_left_s(), self._best_log_latency() < 0
+        affordable = [p for p in acquisitions if p.cost_s <= left * (1 if gained else HOPED_X)]
         if not affordable:
             self.stopped = f"{left:.0f} s are left, too few for any recipe that is left"
             return None
-        if self._best_log_latency() >= 0:  # nothing is faster yet: a first gain is worth more than a cheap trial
+        if not gained:  # a first gain is worth more than a cheap trial
             return max(affordable, key=lambda p: p.improvement).recipe
         return affordable[0].recipe
 

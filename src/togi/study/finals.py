@@ -24,7 +24,6 @@ from togi.worker.pool import environment_of
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 FINALISTS = 4
-_SHORTEST_RACE_S = 8.0
 _LONGEST_RACE_S = 45.0
 
 
@@ -120,16 +119,16 @@ class Finals:
         running = [each for recipe in candidates if (each := runner.warm(recipe)) is not None]
         reference = runner.reference()
         left_s = runner.left_s() - runner.proof_s()
-        while len(running) > 1 and enough_s(0.0, [reference, *running]) > max(left_s, _SHORTEST_RACE_S):
+        while len(running) > 1 and enough_s(0.0, [reference, *running]) > left_s:
             running.pop()
-        if not running or enough_s(0.0, [reference, *running]) > max(left_s, _SHORTEST_RACE_S):
+        if not running or enough_s(0.0, [reference, *running]) > left_s:
             runner.notes.append("No time was left for a race of the finalists: their trials decide.")
             return (*candidates, REFERENCE_RECIPE)
         by_name = {each.name: each.recipe for each in (reference, *running)}
         result = race(
             running,
             reference,
-            budget_s=max(_SHORTEST_RACE_S, min(enough_s(_LONGEST_RACE_S, [reference, *running]), left_s)),
+            budget_s=min(enough_s(_LONGEST_RACE_S, [reference, *running]), left_s),
             seed=runner.settings.seed,
             on_round=lambda number, speedups_x: runner.progress.race_round(
                 number, {by_name[name]: interval for name, interval in speedups_x.items()}

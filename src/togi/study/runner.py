@@ -152,6 +152,7 @@ class StudyRunner:
             self.log.release(candidate)  # cut off by the study's limit, not by its own: it may be tried again
             self.progress.message(f"{candidate.label} was not finished within the time limit")
             return False
+        trial = trial.model_copy(update={"ended_s": time.monotonic() - self.started})
         self.log.append(trial)
         self.tried += 1
         self.progress.trial_ended(trial)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from togi.core.quantities import bounds, milliseconds, plural, significant, size, times
+from togi.core.quantities import bounds, milliseconds, plural, seconds, significant, size, times
 from togi.core.records import Interval, Timing
 from togi.render.attribution import Effect
-from togi.render.rows import Row, well_measured
+from togi.render.rows import Gain, Row, well_measured
 
 LOGARITHMIC_FROM = 3.0
 """Axes whose values span this factor or more are logarithmic."""
@@ -178,6 +178,49 @@ def _front(points: Sequence[Point]) -> str:
         corners.append(f"{point.left},{top}")
         before = point
     return " ".join(corners) if len(points) > 1 else ""
+
+
+@dataclass(frozen=True)
+class Step:
+    """A trial after which the best so far was faster."""
+
+    trial: str
+    hint: str
+    left: float
+    bottom: float
+
+
+@dataclass(frozen=True)
+class Staircase:
+    """The best so far against time; ``line`` joins the steps, as points of a polyline."""
+
+    steps: list[Step]
+    x_ticks: list[Tick]
+    y_ticks: list[Tick]
+    line: str
+
+
+def staircase(found: Sequence[Gain]) -> Staircase | None:
+    """None without a gain."""
+    if not found:
+        return None
+    x, y = Axis(gain.ended_s for gain in found), Axis((1.0, *(gain.speedup_x for gain in found)))
+    steps = [
+        Step(
+            gain.trial.recipe.id,
+            f"{gain.trial.recipe.label}\n{times(gain.speedup_x)} after {seconds(gain.ended_s)}",
+            x.place(gain.ended_s),
+            y.place(gain.speedup_x),
+        )
+        for gain in found
+    ]
+    corners, height = [], y.place(1.0)
+    for step in steps:
+        corners += [(step.left, height), (step.left, step.bottom)]
+        height = step.bottom
+    path = [(0.0, corners[0][1]), *corners, (100.0, height)]
+    line = " ".join(f"{left},{round(100 - bottom, 2)}" for left, bottom in path)
+    return Staircase(steps, ticks(x, " s"), ticks(y, "x"), line)
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,20 @@ from collections.abc import Sequence
 from togi.core.records import Outcome, Study, TensorFacts
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.attribution import effects
-from togi.render.html.charts import errors, kind, rounds, speedups, trade_off
+from togi.render.html.charts import errors, kind, rounds, speedups, staircase, trade_off
 from togi.render.html.document import document, fragment
-from togi.render.rows import Row, counts, how_to_load, looks_faster, next_steps, part_rows, rows, warnings
+from togi.render.rows import (
+    Row,
+    counts,
+    gains,
+    how_soon,
+    how_to_load,
+    looks_faster,
+    next_steps,
+    part_rows,
+    rows,
+    warnings,
+)
 from togi.study.comparison import Comparison
 
 SHOWN_MODULES = 8
@@ -36,6 +47,8 @@ def study_html(study: Study) -> str:
         notes=[*study.facts.notes, *warnings(study), *(chosen.trial.notes if chosen else ())],
         parts=part_rows(study),
         trade_off=trade_off(found),
+        staircase=staircase(gains(study)),
+        how_soon=how_soon(gains(study)),
         looks_faster=looks_faster(study, found),
         speedups=speedups(found),
         errors=errors(effects(study.trials)),
