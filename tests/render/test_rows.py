@@ -5,7 +5,7 @@ from made_up_study import BF16, CHANNELS_LAST, FOLD, INFERENCE, NO_GRAD, OPENVIN
 
 from togi.core.records import Interval, Noise, Outcome, Timing, Trial
 from togi.render.attribution import effects
-from togi.render.rows import counts, fixes, looks_faster, pareto_front, rows, speed, warnings
+from togi.render.rows import counts, fixes, gains, how_soon, looks_faster, pareto_front, rows, speed, warnings
 
 
 def test_measured_recipes_come_first_by_speed_up() -> None:
@@ -142,3 +142,25 @@ def unmeasured(speedup_x: float) -> Timing:
     timing = timed(10.0, speedup_x)
     endless = Interval(median=speedup_x, low=0.0, high=float("inf"))
     return timing.model_copy(update={"speedup_x": endless, "latency_ms": endless})
+
+
+def test_the_best_so_far_grows_with_time() -> None:
+    found = gains(made_up_study())
+    assert [(gain.ended_s, gain.speedup_x) for gain in found] == [(20.0, 1.353), (44.0, 2.805), (52.0, 3.119)]
+    assert how_soon(found) == (
+        "the first gain was measured 20 s after the start (channels_last + no_grad, 1.35x), 90 % of the last after 52 s"
+    )
+
+
+def test_what_is_not_faster_beyond_doubt_or_from_an_older_journal_is_no_gain() -> None:
+    study = made_up_study()
+    barely = ran(recipe(FOLD, NO_GRAD), 41.0, 1.03, 1.2, (18, 20), ended_s=20.0)
+    older = ran(recipe(OPENVINO, NO_GRAD), 14.0, 3.0, 1.2, (18, 20))
+    assert gains(study.model_copy(update={"trials": (study.trials[0], barely, older)})) == ()
+    assert how_soon(()) == ""
+
+
+def test_what_does_not_fit_is_no_gain() -> None:
+    study = made_up_study()
+    small = study.model_copy(update={"settings": {**study.settings, "max_memory_bytes": 50 << 20}})
+    assert [gain.speedup_x for gain in gains(small)] == [1.353, 1.833]

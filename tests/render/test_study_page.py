@@ -19,8 +19,8 @@ from made_up_study import (
 
 from togi.core.records import Interval, Study
 from togi.render.html import study_html
-from togi.render.html.charts import Axis, tick_label
-from togi.render.rows import rows
+from togi.render.html.charts import Axis, staircase, tick_label
+from togi.render.rows import gains, rows
 
 
 def test_same_study_gives_the_same_bytes() -> None:
@@ -147,3 +147,22 @@ def test_tick_labels_are_short() -> None:
         "100k",
         "2M",
     ]
+
+
+def test_the_page_shows_how_soon_it_became_faster() -> None:
+    page = study_html(made_up_study())
+    assert "The first gain was measured 20 s after the start" in page
+    assert page.count('class="point mark faithful" type="button"') >= 3
+    without = made_up_study()
+    untimed = tuple(trial.model_copy(update={"ended_s": None}) for trial in without.trials)
+    assert "How soon" not in study_html(without.model_copy(update={"trials": untimed}))
+
+
+def test_the_staircase_rises_from_left_to_right() -> None:
+    chart = staircase(gains(made_up_study()))
+    assert chart is not None
+    points = [tuple(map(float, point.split(","))) for point in chart.line.split()]
+    assert points[0][0] == 0
+    assert points[-1][0] == 100
+    assert [left for left, _ in points] == sorted(left for left, _ in points)
+    assert [top for _, top in points] == sorted((top for _, top in points), reverse=True)

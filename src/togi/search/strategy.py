@@ -147,10 +147,10 @@ class Search:
             if first not in self._trials and first.id not in busy:
                 return None if self._time_is_up() else first
         original = self._original if self._original not in self._trials and Recipe().id not in busy else None
-        if original is not None and self._gained() and not self._time_is_up():
+        if original is not None and self.gained() and not self._time_is_up():
             return original
         found = self._most_worthwhile(busy, spared=0 if original is None else 1)
-        if found is None and original is not None and self._seems_affordable(original):
+        if found is None and original is not None and self._another_reference_fits():
             self.stopped, found = "", original
         return found
 
@@ -169,7 +169,7 @@ class Search:
         if max(p.improvement for p in acquisitions) < self.settings.effort.least_improvement:
             self.stopped = "no recipe left is expected to be 1 % faster than the best so far"
             return None
-        left, gained = self._time_left_s(), self._best_log_latency() < 0
+        left, gained = self._time_left_s(), self.gained()
         affordable = [p for p in acquisitions if p.cost_s <= left * (1 if gained else HOPED_X)]
         if not affordable:
             self.stopped = f"{left:.0f} s are left, too few for any recipe that is left"
@@ -178,15 +178,15 @@ class Search:
             return max(affordable, key=lambda p: p.improvement).recipe
         return affordable[0].recipe
 
-    def _gained(self) -> bool:
+    def _another_reference_fits(self) -> bool:
+        """The time that is left is enough for the original, which takes about as long as the reference."""
+        reference = self._trials.get(self.space.reference)
+        return reference is not None and reference.cost_s <= self._time_left_s()
+
+    def gained(self) -> bool:
         """Something is faster than the reference beyond doubt."""
         timings = (trial.timing for trial in self._fastest_first()[:1])
         return any(timing is not None and BETWEEN_PROCESSES.faster(timing.speedup_x) for timing in timings)
-
-    def _seems_affordable(self, original: Recipe) -> bool:
-        """It takes about as long as the reference."""
-        reference = self._trials.get(self.space.reference)
-        return reference is not None and reference.cost_s <= self._time_left_s()
 
     def why(self, recipe: Recipe) -> str:
         """Why this recipe is worth a trial, in a sentence."""

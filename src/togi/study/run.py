@@ -50,6 +50,7 @@ def run_study(
             if not runner.facts.exportable:
                 tree = PartsTuner(runner, journal, resume=resume).run(runner.explore_s())
             runner.explore(0.0)  # the reference: how long it takes tells what race and proof will
+            runner.explore(runner.explore_s(race=False), first_gain=True)  # a single gain need not race
             runner.explore(runner.explore_s())
             decision = Finals(runner, keep).decide()
         except TrialEnded as ended:  # the reference: everything else ends in a record

@@ -13,9 +13,8 @@ from typing import Self, final
 
 from togi.core.errors import SubjectError
 from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial
-from togi.decide.choose import acceptable
 from togi.decide.faithful import accept
-from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE, conclusive
+from togi.decide.faster import CONFIDENCE, conclusive
 from togi.journal import Journal, StudyLog, study_key
 from togi.machine.describe import machine
 from togi.machine.limits import available_bytes
@@ -119,6 +118,8 @@ class StudyRunner:
 
         The reference is tried in any case: without it there is nothing to relate to.
         """
+        if first_gain and self.search.gained():
+            return
         until = time.monotonic() + seconds
         self.search.allow(max(1.0, seconds))
         while (next_recipe := self.search.next(self.log.claimed())) is not None:
@@ -129,17 +130,8 @@ class StudyRunner:
                 self._catch_up()
                 continue
             self.progress.message(self.search.why(next_recipe))
-            if not self._try(next_recipe, left) or (first_gain and self._gained(next_recipe)):
+            if not self._try(next_recipe, left) or (first_gain and self.search.gained()):
                 return
-
-    def _gained(self, candidate: Recipe) -> bool:
-        trial = self.last(candidate)
-        return (
-            trial is not None
-            and acceptable(trial, self.settings.max_memory_bytes)
-            and trial.timing is not None
-            and BETWEEN_PROCESSES.faster(trial.timing.speedup_x)
-        )
 
     def _try(self, candidate: Recipe, left_s: float) -> bool:
         """One trial, told to everybody. False where the study's limit cut it off."""
@@ -177,11 +169,11 @@ class StudyRunner:
         reference = self.last(REFERENCE_RECIPE)
         return PROOF_BUDGET_S + (0.0 if reference is None else reference.cost_s)
 
-    def explore_s(self) -> float:
-        """Seconds left for trials: the study's limit less what race and proof will take."""
+    def explore_s(self, *, race: bool = True) -> float:
+        """Seconds left for trials: the study's limit less what the proof, and the race, will take."""
         if self.settings.limit_s is None:
             return math.inf
-        race_s = max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], self.settings.limit_s * _RACE_SHARE))
+        race_s = max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], self.settings.limit_s * _RACE_SHARE)) if race else 0.0
         return self.left_s() - race_s - self.proof_s()
 
     def close(self) -> None:
