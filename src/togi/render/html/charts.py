@@ -220,7 +220,7 @@ def staircase(found: Sequence[Gain]) -> Staircase | None:
         height = step.bottom
     path = [(0.0, corners[0][1]), *corners, (100.0, height)]
     line = " ".join(f"{left},{round(100 - bottom, 2)}" for left, bottom in path)
-    return Staircase(steps, ticks(x, " s"), ticks(y, "x"), line)
+    return Staircase(steps, ticks(x), ticks(y, "x"), line)
 
 
 @dataclass(frozen=True)
