@@ -158,6 +158,8 @@ def test_what_is_not_faster_beyond_doubt_or_from_an_older_journal_is_no_gain() -
     older = ran(recipe(OPENVINO, NO_GRAD), 14.0, 3.0, 1.2, (18, 20))
     assert gains(study.model_copy(update={"trials": (study.trials[0], barely, older)})) == ()
     assert how_soon(()) == ""
+    resumed = [trial.model_copy(update={"ended_s": 10.0}) for trial in study.trials[5:]]  # by another command
+    assert gains(study.model_copy(update={"trials": (*study.trials[:5], *resumed)})) == ()
 
 
 def test_what_does_not_fit_is_no_gain() -> None:

@@ -197,14 +197,25 @@ class Gain:
 
 
 def gains(study: Study) -> tuple[Gain, ...]:
-    """How the best so far grew with time; nothing of trials of an earlier command, whose clock was another."""
+    """How the best so far grew with time. None where several commands made the study: each had a clock of its own."""
     found: list[Gain] = []
-    first = {trial.recipe: trial for trial in reversed(study.trials)}  # race and proof come later
-    timed = [(trial.ended_s, trial) for trial in first.values() if trial.ended_s is not None and trial.recipe.choices]
-    for ended_s, trial in sorted(timed, key=lambda pair: pair[0]):
+    first: dict[Recipe, Trial] = {}  # race and proof come later
+    for trial in study.trials:
+        if trial.timing is not None:
+            first.setdefault(trial.recipe, trial)
+    timed = [(trial.ended_s, trial) for trial in first.values() if trial.ended_s is not None]
+    clock = [ended_s for ended_s, _ in timed]
+    if len(timed) < len(first) or clock != sorted(clock):
+        return ()
+    for ended_s, trial in timed:
         fits = acceptable(trial, study.settings.get("max_memory_bytes"))
         best = found[-1].speedup_x if found else 1.0
-        if fits and trial.timing is not None and BETWEEN_PROCESSES.faster(trial.timing.speedup_x):
+        if (
+            fits
+            and trial.recipe.choices
+            and trial.timing is not None
+            and BETWEEN_PROCESSES.faster(trial.timing.speedup_x)
+        ):
             speedup = trial.timing.speedup_x.median
             found += [Gain(trial, ended_s, speedup)] if speedup > best else []
     return tuple(found)
