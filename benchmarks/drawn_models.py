@@ -220,6 +220,17 @@ _CROSS = {
 }
 
 
+_ENCODING = {
+    "block_out_channels": (32, 64),
+    "down_block_types": ("DownEncoderBlock2D",) * 2,
+    "up_block_types": ("UpDecoderBlock2D",) * 2,
+}
+
+
+def _picture() -> dict[str, Any]:
+    return {"sample": torch.randn(1, 3, 64, 64)}
+
+
 def _diffuses(family: str, sample: Callable[[], dict[str, Any]], **config: Any) -> Callable[[], Made]:
     def build() -> Made:
         import diffusers
@@ -242,20 +253,8 @@ _DIFFUSERS: Mapping[str, Callable[[], Made]] = {
     "unet_2d_condition": _diffuses(
         "UNet2DConditionModel", _noisy(encoder_hidden_states=lambda: torch.randn(2, 7, 64)), **(_BLOCKS | _CROSS)
     ),
-    "autoencoder_kl": _diffuses(
-        "AutoencoderKL",
-        lambda: {"sample": torch.randn(1, 3, 64, 64)},
-        block_out_channels=(32, 64),
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-    ),
-    "vq": _diffuses(
-        "VQModel",
-        lambda: {"sample": torch.randn(1, 3, 64, 64)},
-        block_out_channels=(32, 64),
-        down_block_types=("DownEncoderBlock2D",) * 2,
-        up_block_types=("UpDecoderBlock2D",) * 2,
-    ),
+    "autoencoder_kl": _diffuses("AutoencoderKL", _picture, **_ENCODING),
+    "vq": _diffuses("VQModel", _picture, **_ENCODING),
     "dit": _diffuses(
         "DiTTransformer2DModel",
         lambda: {
@@ -269,7 +268,7 @@ _DIFFUSERS: Mapping[str, Callable[[], Made]] = {
         sample_size=16,
         in_channels=4,
     ),
-    "autoencoder_tiny": _diffuses("AutoencoderTiny", lambda: {"sample": torch.randn(1, 3, 64, 64)}),
+    "autoencoder_tiny": _diffuses("AutoencoderTiny", _picture),
 }
 
 _NAMES: Mapping[str, Callable[[], list[str]]] = {
