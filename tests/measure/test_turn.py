@@ -129,7 +129,7 @@ def test_warm_up_is_bounded_in_time():
     call, _ = _model(clock, [1000.0 * 0.9**k for k in range(200)])
     warmup = warm(call, SAMPLES[:1], limit_s=3.0, clock=clock)
     assert not warmup.steady
-    assert 3.0 <= warmup.wall_s < 4.0
+    assert 4.0 <= warmup.wall_s < 5.0  # 1 s of it is the first call
 
 
 def test_warm_up_runs_every_sample_once_even_beyond_its_limit():

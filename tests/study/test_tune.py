@@ -93,6 +93,20 @@ def test_the_same_call_goes_on_where_it_stopped() -> None:
 
 
 @pytest.mark.thorough
+class Slow(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        time.sleep(0.5)
+        return x + 1.0
+
+
+def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed() -> None:
+    study = togi.tune(Slow(), inputs=torch.ones(3), only=["torchscript"], time_limit_s=1)
+    assert not [trial for trial in study.trials if trial.outcome is not Outcome.REFUSED]
+    assert study.record.best is None
+    assert "about 15.0 s more before anything else is tried" in study.record.verdict
+    assert "--time-limit" in study.record.verdict
+
+
 def test_a_subject_that_starts_threads_is_tuned_in_fresh_processes(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading, time, torch\n"

@@ -43,8 +43,9 @@ ENGINES_DO_IT = 0.4
 """How much of a rewrite's or layout's expected log speed-up is left under an engine that compiles: most do the same on
 their own."""
 
-STARTING_COST_S = 3.0
-"""Guess at starting, verifying and measuring one recipe; replaced by what trials cost."""
+STARTING_COST_S, PASSES = 3.0, 20
+"""Guess at starting, verifying and measuring one recipe: seconds, and passes of the original; replaced by what trials
+cost."""
 
 
 @final
@@ -105,6 +106,7 @@ class Space:
         configurations: Sequence[TechniqueConfiguration],
         excluded: Sequence[Trial] = (),
         listed: Collection[Recipe] | None = None,
+        starting_s: float = STARTING_COST_S,
     ) -> None:
         self.excluded = tuple(excluded)
         """One explaining trial for each technique that cannot be tried here."""
@@ -112,6 +114,7 @@ class Space:
         self._by_label = {configuration.label: configuration for configuration in self.configurations}
         self._listed = None if listed is None else frozenset(listed)
         self._factors = _factors(self.configurations)
+        self._starting_s = starting_s
         self._features: dict[Recipe, RecipeFeatures] = {}
         self._index: dict[Feature, int] = {}
         reference = next((o for o in self.configurations if o.technique.id == REFERENCE), None)
@@ -125,7 +128,7 @@ class Space:
     @classmethod
     def of(cls, facts: Facts, settings: Settings, techniques: Mapping[str, Technique]) -> Self:
         """All that can be tried. Raises UnknownNameError for unknown names in ``settings``."""
-        return cls(*configurations_for(facts, settings, techniques))
+        return cls(*configurations_for(facts, settings, techniques), starting_s=_starting_s(facts))
 
     @classmethod
     def listing(cls, recipes: Collection[Recipe], facts: Facts, techniques: Mapping[str, Technique]) -> Self:
@@ -134,7 +137,7 @@ class Space:
         configurations = [
             TechniqueConfiguration.of(techniques[c.technique], facts, dict(c.options)) for c in choices.values()
         ]
-        return cls(configurations, listed=recipes)
+        return cls(configurations, listed=recipes, starting_s=_starting_s(facts))
 
     def configurations_of(self, recipe: Recipe) -> tuple[TechniqueConfiguration, ...]:
         """The configurations a recipe is made of. Raises KeyError when it holds a choice that cannot be made here."""
@@ -143,7 +146,9 @@ class Space:
     def features(self, recipe: Recipe) -> RecipeFeatures:
         """The recipe taken apart; raises KeyError like ``configurations_of``."""
         if recipe not in self._features:
-            self._features[recipe] = RecipeFeatures(recipe, self.configurations_of(recipe), self._index)
+            self._features[recipe] = RecipeFeatures(
+                recipe, self.configurations_of(recipe), self._index, self._starting_s
+            )
         return self._features[recipe]
 
     def holds(self, recipe: Recipe) -> bool:
@@ -304,12 +309,20 @@ def _raised(technique: Technique) -> Trial:
     return _trial(technique, Outcome.FAILED, f"planning with it raised {trace.splitlines()[-1]}", trace=trace)
 
 
+def _starting_s(facts: Facts) -> float:
+    return STARTING_COST_S + PASSES * (facts.latency_ms or 0.0) * 1e-3
+
+
 @final
 class RecipeFeatures:
     """One recipe, taken apart. ``columns`` numbers its features in ``index`` (shared by all recipes of a space)."""
 
     def __init__(
-        self, recipe: Recipe, configurations: Sequence[TechniqueConfiguration], index: dict[Feature, int]
+        self,
+        recipe: Recipe,
+        configurations: Sequence[TechniqueConfiguration],
+        index: dict[Feature, int],
+        starting_s: float,
     ) -> None:
         import numpy as np
 
@@ -326,9 +339,7 @@ class RecipeFeatures:
         self.variance = float(self.spreads @ self.spreads)
         self.expected_log_latency = _expected_log_latency(configurations, self.engine)
         """Log latency relative to the reference that the techniques' own expectations amount to."""
-        self.expected_log_cost = math.log(
-            STARTING_COST_S + sum(configuration.cost_s for configuration in configurations)
-        )
+        self.expected_log_cost = math.log(starting_s + sum(configuration.cost_s for configuration in configurations))
 
 
 def _expected_log_latency(

@@ -23,6 +23,7 @@ def conclude(runner: StudyRunner, decision: Decision, program: ProgramTree | Non
     chosen = decision.chosen.trial
     study = runner.log.header.model_copy(
         update={
+            "facts": runner.facts,
             "trials": (*trials, *search.excluded),
             "excluded": search.excluded,
             "finalists": decision.finalists,

@@ -241,6 +241,7 @@ class Finals:
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial) -> Trial:
         """Load the artifact in a fresh process, verify it, and measure its speed beside the original, and its memory.
+        The original itself is not timed again.
 
         Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
         """
@@ -250,8 +251,10 @@ class Finals:
             outcome, reason = runner.accepted(loaded)
             if outcome is not Outcome.OK:
                 raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
-            loaded.warm()
-            timing = runner.time(loaded, runner.reference(), PROOF_BUDGET_S)
+            timing = trial.timing
+            if candidate != REFERENCE_RECIPE:
+                loaded.warm()
+                timing = runner.time(loaded, runner.reference(), PROOF_BUDGET_S)
             found = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint(), "reason": reason}
             return trial.model_copy(update=found)
 

@@ -146,7 +146,7 @@ class PartsTuner:
     def _open(self, study: _PartStudy, winners: Iterable[Recipe]) -> StudyRunner:
         """``winners``: what was best for other parts is likely good for this one."""
         part, without = study.part, (*self.settings.without, *_of_the_process())
-        return StudyRunner.open(
+        runner = StudyRunner.open(
             self._pool(part, part.path),
             f"{self.whole.subject}[{study.label}]",
             part.survey,
@@ -158,6 +158,8 @@ class PartsTuner:
             resume=self.resume,
             firsts=(REFERENCE_RECIPE, *winners),
         )
+        runner.make_truth()
+        return runner
 
     def _save(self, study: _PartStudy) -> None:
         assert study.finals is not None

@@ -6,12 +6,14 @@ import time
 from pathlib import Path
 
 from togi.core.errors import SubjectError
+from togi.core.quantities import seconds
 from togi.core.records import Study
+from togi.decide.choose import Chosen
 from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.search.settings import Settings
 from togi.study.conclusion import conclude
-from togi.study.finals import Finals
+from togi.study.finals import Decision, Finals
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
 from togi.study.runner import SURVEY_TIMEOUT_S, StudyRunner, explained
@@ -46,7 +48,10 @@ def run_study(
         progress.surveyed(runner.facts, runner.search.remaining(), settings.limit_s)
         progress.resumed(runner.log.trials(), settings.max_memory_bytes)
         tree = None
+        if (needed_s := runner.least_s()) > runner.left_s() and not runner.log.trials():
+            return conclude(runner, Decision(Chosen(trial=None, reason=_too_short(needed_s, settings)), None, ())), None
         try:
+            runner.make_truth()
             if not runner.facts.exportable:
                 tree = PartsTuner(runner, journal, resume=resume).run(runner.explore_s())
             runner.explore(0.0)  # the reference: how long it takes tells what race and proof will
@@ -58,3 +63,10 @@ def run_study(
                 f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"
             ) from None
         return conclude(runner, decision, tree), decision.folder
+
+
+def _too_short(needed_s: float, settings: Settings) -> str:
+    return (
+        f"running the original, proving and timing it takes about {seconds(needed_s)} more before anything else is "
+        f"tried, and the time limit of {settings.limit_s:g} s does not leave them. Give a longer --time-limit"
+    )

@@ -36,6 +36,9 @@ FLEETING_SETTINGS = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_
 _KEPT_WARM = 4
 _COMPARE_BUDGET_S = 3.0
 _REFERENCE_TURNS = 12
+"""Of a slow reference, what its latency's interval needs."""
+_LEAST_PASSES = 30
+"""Of the original, in a study that tries nothing: counted for one sample."""
 _ROUNDS = rounds_needed(1.0 - (1.0 - CONFIDENCE) / _KEPT_WARM) + 2
 """What gives an interval ends, and a few more: some may be slower than thought."""
 _LONGEST_S = 120.0
@@ -87,13 +90,8 @@ class StudyRunner:
         resume: bool,
         firsts: Sequence[Recipe] | None = None,
     ) -> Self:
-        """Make the truth, and go on with what the journal has of this study. ``firsts``: what is tried before all else.
-
-        Raises SubjectError when the subject cannot be run.
-        """
-        with explained(subject):
-            limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
-            facts = pool.make_truth(survey.facts, limits, lambda phase: progress.message(f"{phase} of {subject}"))
+        """Go on with what the journal has of this study. ``firsts``: what is tried before all else."""
+        facts = survey.facts
         header = Study(id="", subject=subject, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
         lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
         log = journal.study(study_key(subject, facts, lasting, fingerprint), header, fresh=not resume)
@@ -111,6 +109,13 @@ class StudyRunner:
             _trial_memory_bytes(settings),
             list(log.notes),
         )
+
+    def make_truth(self) -> None:
+        """What every trial is compared with. Raises SubjectError when the subject cannot be run."""
+        with explained(self.subject):
+            limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
+            on_phase: Callable[[str], None] = lambda phase: self.progress.message(f"{phase} of {self.subject}")  # noqa: E731
+            self.facts = self.pool.make_truth(self.facts, limits, on_phase)
 
     def explore(self, seconds: float, *, first_gain: bool = False) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over, or (``first_gain``)
@@ -164,10 +169,15 @@ class StudyRunner:
         limit_s = self.settings.limit_s
         return math.inf if limit_s is None else self.started + limit_s - time.monotonic()
 
+    def least_s(self) -> float:
+        """About how long truth, reference and its proof take: no study is shorter, whatever it tries."""
+        return _LEAST_PASSES * (self.facts.latency_ms or 0.0) * 1e-3
+
     def proof_s(self) -> float:
-        """About how long it takes to prove what was saved: to start, verify and time it, as the reference was."""
+        """About how long it takes to prove what was saved: to start and verify it, as the reference was, and to time
+        it."""
         reference = self.last(REFERENCE_RECIPE)
-        return PROOF_BUDGET_S + (0.0 if reference is None else reference.cost_s)
+        return PROOF_BUDGET_S + (0.0 if reference is None else reference.cost_s - reference.phases_s["measure"])
 
     def explore_s(self, *, race: bool = True) -> float:
         """Seconds left for trials: the study's limit less what the proof, and the race, will take."""
@@ -276,7 +286,8 @@ class StudyRunner:
 
         Raises TrialEnded when either of the two ends.
         """
-        budget_s = enough_s(budget_s, [running, reference])
+        if running is not reference:
+            budget_s = enough_s(budget_s, [running, reference])
         timing = self._time_once(running, reference, budget_s)
         for _ in range(_MORE_ATTEMPTS):
             if not self.doubt(timing) or self.left_s() < budget_s + _QUIET_S:
@@ -313,7 +324,7 @@ class StudyRunner:
     def _reference_timing(self, reference: RunningTrial, budget_s: float) -> Timing:
         """The reference beside itself: its latency, and a speed-up of exactly 1."""
         turns, until = [reference.turn(reference.passes)], time.monotonic() + budget_s
-        while len(turns) < _REFERENCE_TURNS and time.monotonic() < until:
+        while len(turns) < rounds_needed() or (len(turns) < _REFERENCE_TURNS and time.monotonic() < until):
             turns.append(reference.turn(reference.passes))
         times = [turn.pass_ms for turn in turns]
         return Timing(

@@ -35,7 +35,10 @@ class Behaviour:
 
 
 def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: int) -> Behaviour:
-    """Call ``module`` four times on ``sample``. ``outputs``: what it gave before on every sample."""
+    """Call ``module`` three times on ``sample``, four times where that changes buffers.
+
+    ``outputs``: what it gave before on every sample.
+    """
     buffers = SavedBuffers(module)
     first = _call(module, sample, seed)
     changed = buffers.changed()
@@ -43,10 +46,11 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
     second = _call(module, sample, seed)
     repeatable = same(kept, tensors_in(second.output))
     overwritten = not same(kept, tensors_in(first.output))
-    buffers.restore()
-    third = _call(module, sample, seed)
-    seeded = same(kept, tensors_in(third.output))
-    buffers.restore()
+    seeded = repeatable
+    if changed:
+        buffers.restore()
+        seeded = same(kept, tensors_in(_call(module, sample, seed).output))
+        buffers.restore()
     differs = not same(kept, tensors_in(_call(module, sample, seed + 1).output))
     buffers.restore()
     return Behaviour(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -13,7 +13,7 @@ from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure, with_floats_as_tensors
-from togi.verify.compare import identical
+from togi.verify.compare import identical, plain
 from togi.verify.leaves import fresh, input_tensors, tensors_in
 
 Named = list[tuple[str, Tensor]]
@@ -44,6 +44,10 @@ class Run:
 
     seen: list[Observation]
     leaves: list[list[Tensor]]
+
+    def add(self, seen: Observation) -> None:
+        self.seen.append(seen)
+        self.leaves.append([plain(tensor).clone() for _, tensor in seen.leaves])
 
 
 def observe(
@@ -103,10 +107,3 @@ def _extent(tensor: Tensor) -> tuple[int, int] | None:
         return None
     span = 1 + sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return start, start + span * tensor.element_size()
-
-
-def run_all(
-    call: Callable[..., Any], inputs: Sequence[Inputs], signature: Signature, *, seed: int
-) -> list[Observation]:
-    """One call after the other."""
-    return [observe(call, one, signature, seed=seed) for one in inputs]

@@ -1,7 +1,7 @@
 """Makes the truth: runs the original in float64 and as it is, and learns how it behaves.
 
-Runs of the original, for n inputs: n in float64, n + 1 as it is, 3 more of the first two for repeatability, n with
-nudged weights (8 n where the outputs hold few numbers).
+Runs of the original, for n inputs: n + 1 as it is, 2 more of the first for repeatability, 1 with autograd on, n in
+float64; n with nudged weights where an output is discrete, 8 n where the outputs hold few numbers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from togi.subject.signature import Signature
 from togi.verify.compare import Difference, continuous, difference, identical, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import input_tensors
-from togi.verify.observe import Observation, Run, observe, overlaps, run_all
+from togi.verify.observe import Observation, Run, observe, overlaps
 from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
 from togi.verify.units import FEW, Measured, epsilon_of, share, units_of
 
@@ -67,16 +67,12 @@ class _Making:
         self.notes: list[str] = []
 
     def truth(self, metric: Metric | None) -> Truth:
-        kept = self._runnable()
-        calls = [*kept, kept[0]]
-        run, outputs = self._eager(calls, keep_outputs=metric is not None)
-        stateful = not _alike(run.leaves[-1], run.leaves[0])
-        again, _ = self._eager(calls[:2])
-        other_seed, _ = self._eager(calls[:1], seed=self.seed + 1)
-        noisy = not all(_alike(a, b) for a, b in zip(again.leaves, run.leaves, strict=False))
-        random = not noisy and not _alike(other_seed.leaves[0], run.leaves[0])
-        if noisy:
-            stateful = False
+        calls, run = self._eager()
+        again = self._called(calls[:1] * 2, seeds=(self.seed, self.seed + 1))
+        noisy = not _alike(again.leaves[0], run.leaves[0])
+        stateful = not noisy and not _alike(run.leaves[-1], run.leaves[0])
+        other_seed = self._called(calls[:1], seeds=(self.seed + 1,)) if stateful else again
+        random = not noisy and not _alike(other_seed.leaves[-1], run.leaves[0])
         if not stateful:
             calls = calls[:-1]
             run = Run(run.seen[:-1], run.leaves[:-1])
@@ -85,6 +81,7 @@ class _Making:
         else:
             exact, fallback = self._float64(calls, run)
         answers, truths = self._answers(calls, run, exact)
+        one, two = again.seen
         facts = TruthFacts(
             samples=self.samples,
             answers=tuple(answers),
@@ -93,36 +90,47 @@ class _Making:
             fallback=fallback,
             stateful=stateful,
             random=random,
-            shared_between_calls=self._shared_between_calls(calls[0]),
-            metric=None if metric is None else float(metric(outputs[: self.samples])),
+            shared_between_calls=tuple(sorted(a for a, b in overlaps(one.leaves, two.leaves) if a == b)),
+            metric=None if metric is None else float(metric([seen.output for seen in run.seen[: self.samples]])),
             notes=tuple(self.notes),
         )
         return Truth(facts=with_repeatability(facts, again if noisy else None, run), truth=truths, eager=run.leaves)
 
-    def _runnable(self) -> list[int]:
-        """Indices of the inputs the original runs on and stays finite on."""
-        module, kept, finite = self._copy(), [], True
-        for i, one in enumerate(self.inputs):
-            try:
-                with torch.no_grad(), _unchanged(module):
-                    self._try_on_cpu_first(i, one)
-                    seen = observe(module, one, self.signature, seed=self.seed)
-                    found = all(_finite(tensor) for _, tensor in seen.leaves)
-            except Exception as error:  # foreign code: a model's forward may raise anything
-                if i < self.samples:
-                    raise SubjectError(
-                        f"the module raises on sample {i + 1} of its own inputs: {first_line(error)}. "
-                        "togi needs inputs on which the original runs."
-                    ) from error
-                self.notes.append(f"derived input {i + 1} is left out: the original raises on it ({first_line(error)})")
-                continue
-            if i < self.samples:
-                finite = finite and found
-            elif finite and not found:
-                self.notes.append(f"derived input {i + 1} is left out: the original's output is not finite on it")
-                continue
-            kept.append(i)
-        return kept
+    def _eager(self) -> tuple[list[int], Run]:
+        """The original as it is, on one input after the other and on the first again; and which inputs these are.
+
+        Left out are those on which it raises, or stops being finite where the samples are. The others then run once
+        more, on a fresh copy: a call that raised may have left something behind.
+        """
+        calls = [*range(len(self.inputs)), 0]
+        while True:
+            run, finite, left_out = Run([], []), True, set[int]()
+            module = self._copy()
+            with torch.no_grad(), _unchanged(module):
+                for i in calls:
+                    try:
+                        self._try_on_cpu_first(i, self.inputs[i])
+                        run.add(observe(module, self.inputs[i], self.signature, seed=self.seed))
+                    except Exception as error:  # foreign code: a model's forward may raise anything
+                        if i < self.samples:
+                            raise SubjectError(
+                                f"the module raises on sample {i + 1} of its own inputs: {first_line(error)}. "
+                                "togi needs inputs on which the original runs."
+                            ) from error
+                        left_out.add(i)
+                        self._note(
+                            f"derived input {i + 1} is left out: the original raises on it ({first_line(error)})"
+                        )
+                        continue
+                    found = all(map(_finite, run.leaves[-1]))
+                    if i < self.samples:
+                        finite = finite and found
+                    elif finite and not found:
+                        left_out.add(i)
+                        self._note(f"derived input {i + 1} is left out: the original's output is not finite on it")
+            if not left_out:
+                return calls, run
+            calls = [i for i in calls if i not in left_out]
 
     def _try_on_cpu_first(self, i: int, one: Inputs) -> None:
         """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device."""
@@ -145,24 +153,19 @@ class _Making:
         if note not in self.notes:
             self.notes.append(note)
 
-    def _eager(
-        self, calls: Sequence[int], *, seed: int | None = None, keep_outputs: bool = False
-    ) -> tuple[Run, list[Any]]:
-        module = self._copy()
+    def _called(self, calls: Sequence[int], seeds: Sequence[int]) -> Run:
+        """A fresh copy of the original on one input after the other, each with a seed of its own."""
+        module, run = self._copy(), Run([], [])
         with torch.no_grad(), _unchanged(module):
-            return self._sequence(module, [self.inputs[i] for i in calls], seed=seed, keep_outputs=keep_outputs)
+            for i, seed in zip(calls, seeds, strict=True):
+                run.add(observe(module, self.inputs[i], self.signature, seed=seed))
+        return run
 
-    def _sequence(
-        self, call: Callable[..., Any], inputs: Sequence[Inputs], *, seed: int | None = None, keep_outputs: bool = False
-    ) -> tuple[Run, list[Any]]:
-        run, outputs = Run([], []), []
+    def _sequence(self, call: Callable[..., Any], inputs: Sequence[Inputs]) -> Run:
+        run = Run([], [])
         for one in inputs:
-            seen = observe(call, one, self.signature, seed=self.seed if seed is None else seed)
-            run.seen.append(seen)
-            run.leaves.append([plain(tensor).clone() for _, tensor in seen.leaves])
-            if keep_outputs:
-                outputs.append(seen.output)
-        return run, outputs
+            run.add(observe(call, one, self.signature, seed=self.seed))
+        return run
 
     def _float64(self, calls: Sequence[int], eager: Run) -> tuple[list[list[Tensor]] | None, str]:
         """The answers in float64, or why there are none."""
@@ -172,7 +175,7 @@ class _Making:
                 module = widened(self.module, device)
                 inputs = [widened_inputs(self.inputs[i], device) for i in calls]
                 with torch.no_grad(), float64_arithmetic():
-                    run, _ = self._sequence(module, inputs)
+                    run = self._sequence(module, inputs)
             except Exception as error:  # foreign code: a forward may insist on its own dtype or device
                 failed = failed or f"it does not run in float64 ({first_line(error)})"
                 continue
@@ -210,7 +213,7 @@ class _Making:
         inputs = [nudged_inputs(self.inputs[i], seed) for i in calls]
         try:
             with torch.no_grad():
-                return self._sequence(module, inputs)[0].leaves
+                return self._sequence(module, inputs).leaves
         except Exception as error:  # foreign code: a forward may insist on exact values
             self._note(f"eager's own error could not be sampled with inputs moved by a rounding ({first_line(error)})")
             return None
@@ -220,8 +223,8 @@ class _Making:
     ) -> tuple[list[Answer], list[list[Tensor]]]:
         truths = [[wide(t) for t in leaves] for leaves in (exact or run.leaves)]
         known = exact is not None and self._narrow()
-        few = not known or self._has_few(run)
-        nudges = [found for k in range(NUDGES_FEW if few else 1) if (found := self._nudged(calls, k)) is not None]
+        wanted = NUDGES_FEW if not known or self._has_few(run) else int(_has_discrete(run))
+        nudges = [found for k in range(wanted) if (found := self._nudged(calls, k)) is not None]
         measured = units_of(run, truths, nudges, self._narrowest(), known)
         gradients = self._requires_grad(calls[0])
         answers = [
@@ -262,15 +265,13 @@ class _Making:
             return {}
         return {name: tensor.requires_grad for name, tensor in seen.leaves}
 
-    def _shared_between_calls(self, first: int) -> tuple[str, ...]:
-        module = self._copy()
-        with torch.no_grad(), _unchanged(module):
-            one, two = run_all(module, [self.inputs[first]] * 2, self.signature, seed=self.seed)
-        return tuple(sorted(name for name, other in overlaps(one.leaves, two.leaves) if name == other))
-
 
 def _alike(one: list[Tensor], other: list[Tensor]) -> bool:
     return len(one) == len(other) and all(identical(a, b) for a, b in zip(one, other, strict=True))
+
+
+def _has_discrete(run: Run) -> bool:
+    return any(not continuous(tensor) for leaves in run.leaves for tensor in leaves)
 
 
 def _finite(tensor: Tensor) -> bool:
