@@ -103,7 +103,7 @@ def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed() -> No
     study = togi.tune(Slow(), inputs=torch.ones(3), only=["torchscript"], time_limit_s=1)
     assert not [trial for trial in study.trials if trial.outcome is not Outcome.REFUSED]
     assert study.record.best is None
-    assert "about 15.0 s more before anything else is tried" in study.record.verdict
+    assert "about 15 s more before anything else is tried" in study.record.verdict
     assert "--time-limit" in study.record.verdict
 
 
