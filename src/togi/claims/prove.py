@@ -80,6 +80,8 @@ _TRANSFORMER = Experiment(model="transformer", about="four transformer blocks")
 _SMALL = Experiment(model="small_operations", about="sixty small layers")
 EXPERIMENTS: dict[str, Experiment] = {
     "drop_no_ops": Experiment(model="copies", about="elementwise operations between copies"),
+    "compute_once": Experiment(model="standardised", about="convolutions that standardise their weights"),
+    "fuse_formulas": Experiment(model="handwritten", about="four transformer blocks written out by hand"),
     "fold_batch_norm": _CONVOLUTIONS,
     "merge_branches": Experiment(model="branches", about="RepVGG blocks as they are trained"),
     "pad_channels": Experiment(model="odd_channels", about="a small residual network of 61 channels"),

@@ -164,7 +164,8 @@ def capture(candidate: Candidate) -> fx.GraphModule:
 
     Parameters and buffers lie on the root under flat names and share memory with the candidate's, except buffers that
     the forward pass writes: those are copies. Guards and input checks are left out (``Signature.check`` makes them);
-    ``view`` is ``reshape`` (the same on contiguous tensors), so that the graph also runs in other memory layouts.
+    ``view`` is ``reshape`` (the same on contiguous tensors), so that the graph also runs in other memory layouts, and
+    ``detach_``, which follows each tensor that the forward pass makes of numbers, is ``detach``: it writes no value.
     ``node.meta["val"]`` is a fake tensor with the node's shape and dtype.
 
     Raises Refused where the candidate cannot be captured.
@@ -198,7 +199,7 @@ def _plain(source: fx.GraphModule) -> fx.GraphModule:
         copies[node].meta = {
             key: node.meta[key] for key in ("val", "stack_trace", "nn_module_stack") if key in node.meta
         }
-        _reshape_for_view(copies[node])
+        _put_plainly(copies[node])
         if node.op == "get_attr":
             name = names.setdefault(node.target, _flat_name(node.target, names.values()))
             attributes[name] = _shared(_attribute(source, node.target), node.target in written)
@@ -208,10 +209,12 @@ def _plain(source: fx.GraphModule) -> fx.GraphModule:
     return module
 
 
-def _reshape_for_view(node: fx.Node) -> None:
+def _put_plainly(node: fx.Node) -> None:
     aten = torch.ops.aten
     if node.target in (aten.view.default, aten._unsafe_view.default):
         node.target = aten.reshape.default
+    elif node.target is aten.detach_.default:
+        node.target = aten.detach.default
 
 
 def _flat_name(target: str, taken: Any) -> str:

@@ -70,6 +70,8 @@ def same_form(one: Any, other: Any) -> bool:
     return a is not None and b is not None and a.dtype == b.dtype and str(tuple(a.shape)) == str(tuple(b.shape))
 
 
+OF_FORM = frozenset(("zeros_like", "ones_like", "full_like", "new_zeros", "new_ones", "new_full"))
+"""Operations that ask a tensor for its shape, dtype and device alone."""
 DROPOUTS = tuple(
     f"{kind}dropout{place}.default" for kind in ("", "alpha_", "feature_", "feature_alpha_") for place in ("", "_")
 )
@@ -89,8 +91,9 @@ class EditableGraph:
         self._constants: dict[Node, Tensor | None] = {}
         self._inserted: dict[Any, str] = {}
         self._memory: MemorySharing | None = None
-        self.dropouts_removed = self._remove_idle_dropouts()
-        """Dropout that is off returns its very argument; it would stand between calls that belong together."""
+        self.idle_removed = self._remove_idle_dropouts() + self._remove_form_assertions()
+        """Dropout that is off returns its very argument, and the form of what a captured call makes is known; either
+        would stand between calls that belong together."""
         self._written = {node for node in self.nodes if self.memory.writers(node)}
 
     @classmethod
@@ -105,6 +108,13 @@ class EditableGraph:
         for node in idle:
             self.replace(node, node.all_input_nodes[0])
         return len(idle)
+
+    def _remove_form_assertions(self) -> int:
+        """Casts leave them beside them, as if something else used the value."""
+        assertions = [node for node in self.nodes if is_call(node, "_assert_tensor_metadata.default")]
+        for node in assertions:
+            self.erase(node)
+        return len(assertions)
 
     @property
     def nodes(self) -> list[Node]:
@@ -126,8 +136,8 @@ class EditableGraph:
         return getattr(self.module, str(node.target))
 
     def constant(self, node: Any) -> Tensor | None:
-        """The tensor a node always holds: a parameter, a buffer nobody writes, or pure arithmetic on such. Else
-        None."""
+        """The tensor a node always holds: a parameter, a buffer nobody writes, or what is computed from such, from
+        numbers, or from the fixed form of a tensor. Else None."""
         if not isinstance(node, Node):
             return None
         if node not in self._constants:
@@ -141,14 +151,23 @@ class EditableGraph:
         if node.op == "get_attr":
             found = self.attribute(node)
             return found.detach() if isinstance(found, Tensor) else None
-        if not _pure(node) or not node.all_input_nodes:
+        if not pure(node) or "empty" in call_name(node):
             return None
-        if any(self.constant(source) is None for source in node.all_input_nodes):
+        known = self._of_form if call_name(node).partition(".")[0] in OF_FORM else self.constant
+        if any(known(source) is None for source in node.all_input_nodes):
             return None
-        args, kwargs = fx.map_arg((node.args, node.kwargs), self.constant)
+        args, kwargs = fx.map_arg((node.args, node.kwargs), known)
         with torch.no_grad():
             found = node.target(*args, **kwargs)  # type: ignore[operator]
         return found if isinstance(found, Tensor) else None
+
+    @staticmethod
+    def _of_form(node: Node) -> Tensor | None:
+        """Some tensor of the node's form, where no dimension of it is dynamic."""
+        found = value(node)
+        if found is None or not all(type(size) is int for size in found.shape):
+            return None
+        return torch.empty_strided(found.shape, found.stride(), dtype=found.dtype, device=found.device)
 
     def insert_constant(self, tensor: Tensor, name: str, before: Node) -> Node:
         """A new parameter (no gradient) named after ``name``, read just before ``before``."""
@@ -187,6 +206,13 @@ class EditableGraph:
             node.meta = dict(like.meta)
         return node
 
+    def call_with(self, target: Any, given: Mapping[str, Any], before: Node) -> Node:
+        """A new call with these arguments by schema name, the others' defaults filled in; its ``val`` is computed."""
+        node = self.call(target, (), before)
+        set_arguments(node, bound_arguments(target, (), given))
+        self.propagate([node])
+        return node
+
     def replace(self, node: Node, other: Node) -> None:
         """``other`` takes the place of ``node``, which goes."""
         node.replace_all_uses_with(other)
@@ -208,7 +234,7 @@ class EditableGraph:
         """Remove calls whose result nobody uses and that neither write nor draw random numbers. Returns how many."""
         removed = 0
         for node in reversed(self.nodes):
-            if not node.users and (node.op == "get_attr" or _pure(node) or self._writes_unseen(node)):
+            if not node.users and (node.op == "get_attr" or pure(node) or self._writes_unseen(node)):
                 removed += node.op != "get_attr"
                 self.erase(node)
         return removed
@@ -238,7 +264,7 @@ _ARITHMETIC = frozenset(
 )
 
 
-def _pure(node: Node) -> bool:
+def pure(node: Node) -> bool:
     """Its only effect is its result: removing it when unused, or computing it beforehand, changes nothing."""
     if node.op != "call_function":
         return False

@@ -17,7 +17,7 @@ from torch import nn
 from togi.core.errors import Refused
 from togi.techniques import conformance, technique
 
-REWRITES = ("drop_no_ops", "fold_batch_norm", "merge_branches", "pad_channels")
+REWRITES = ("drop_no_ops", "compute_once", "fuse_formulas", "fold_batch_norm", "merge_branches", "pad_channels")
 CHANNELS = 6
 
 
@@ -77,6 +77,11 @@ _STEPS = {
     "view": lambda m, layer, a, b: a.transpose(2, 3).transpose(2, 3),
     "write to a part": lambda m, layer, a, b: (a[:, :2].mul_(0.5), a)[1],
     "pool": lambda m, layer, a, b: F.avg_pool2d(a, 3, 1, 1),
+    "constant": lambda m, layer, a, b: a + m.factor.sigmoid(),
+    "constant in place": lambda m, layer, a, b: a.add_(m.factor.sigmoid()),
+    "twice": lambda m, layer, a, b: a.sin() * b.sin(),
+    "SiLU": lambda m, layer, a, b: a * a.sigmoid(),
+    "GELU": lambda m, layer, a, b: 0.5 * a * (1 + (a * 0.5**0.5).erf()),
     "dropout": lambda m, layer, a, b: F.dropout(a, 0.5, m.training),
 }
 

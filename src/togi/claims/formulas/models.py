@@ -44,6 +44,16 @@ def transformer() -> Made:
     return nn.Sequential(*(_Block(256, heads=4) for _ in range(4))), torch.randn(1, 128, 256)
 
 
+def handwritten() -> Made:
+    """As ``transformer``, with attention, layer norms and GELU written out."""
+    return nn.Sequential(*(_WrittenOut(256, heads=4) for _ in range(4))), torch.randn(1, 128, 256)
+
+
+def standardised() -> Made:
+    """Convolutions of 256 channels on 14 x 14 whose weights get mean 0 and deviation 1 at each call."""
+    return nn.Sequential(*(_Standardised(256) for _ in range(4))), torch.randn(1, 256, 14, 14)
+
+
 def small_operations() -> Made:
     """Sixty linear layers of width 32 with a residual each: time goes into calling operations, not into computing."""
     return nn.Sequential(*(_Small(32) for _ in range(60))), torch.randn(1, 32)
@@ -109,6 +119,20 @@ class _Head(nn.Module):
         return self.linear(x.mean((2, 3)))  # type: ignore[no-any-return]
 
 
+class _Standardised(nn.Module):
+    """Source: Qiao et al., https://arxiv.org/abs/1903.10520."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.convolution = nn.Conv2d(channels, channels, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.convolution.weight.flatten(1)
+        weight = (weight - weight.mean(1, keepdim=True)) / (weight.std(1, keepdim=True) * weight.shape[1] ** 0.5)
+        weight = weight.view_as(self.convolution.weight)
+        return functional.relu(x + functional.conv2d(x, weight, self.convolution.bias, padding=1))
+
+
 class _Block(nn.Module):
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -121,9 +145,37 @@ class _Block(nn.Module):
         batch, tokens, width = x.shape
         parts = self.mix(self.norms[0](x)).view(batch, tokens, 3, self.heads, width // self.heads)
         query, key, value = parts.permute(2, 0, 3, 1, 4)
-        mixed = functional.scaled_dot_product_attention(query, key, value)
-        x = x + self.out(mixed.transpose(1, 2).reshape(batch, tokens, width))
-        return x + self.down(functional.gelu(self.up(self.norms[1](x))))  # type: ignore[no-any-return]
+        x = x + self.out(self.attention(query, key, value).transpose(1, 2).reshape(batch, tokens, width))
+        return x + self.down(self.activation(self.up(self.norms[1](x))))  # type: ignore[no-any-return]
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        return functional.scaled_dot_product_attention(query, key, value)
+
+    def activation(self, x: Tensor) -> Tensor:
+        return functional.gelu(x)
+
+
+class _WrittenOut(_Block):
+    def __init__(self, width: int, heads: int) -> None:
+        super().__init__(width, heads)
+        self.norms = nn.ModuleList([_LayerNorm(width), _LayerNorm(width)])
+
+    def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
+        return scores.softmax(-1) @ value
+
+    def activation(self, x: Tensor) -> Tensor:
+        return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x.pow(3))))
+
+
+class _LayerNorm(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.rand(width)), nn.Parameter(torch.rand(width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        centred = x - x.mean(-1, keepdim=True)
+        return centred / torch.sqrt(centred.pow(2).mean(-1, keepdim=True) + 1e-5) * self.weight + self.bias
 
 
 class _Small(nn.Module):

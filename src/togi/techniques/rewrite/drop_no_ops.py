@@ -51,7 +51,7 @@ class DropNoOps(GraphRewrite):
         return 1.01
 
     def edit(self, graph: EditableGraph, options: Options) -> str:
-        dropped = graph.dropouts_removed + sum(_drop(graph, node) for node in graph.nodes) + graph.remove_unused()
+        dropped = graph.idle_removed + sum(_drop(graph, node) for node in graph.nodes) + graph.remove_unused()
         if not dropped:
             raise Refused("every call in the graph does something")
         return f"dropped {dropped} calls without effect"
@@ -71,7 +71,6 @@ def _drop(graph: EditableGraph, node: Node) -> bool:
 
 
 ASSERTIONS = (
-    "_assert_tensor_metadata.default",
     "_assert_async.msg",
     "_assert_scalar.default",
     "sym_constrain_range_for_size.default",
