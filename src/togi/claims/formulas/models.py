@@ -162,7 +162,7 @@ class _WrittenOut(_Block):
 
     def attention(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         scores = query @ key.transpose(-2, -1) / query.shape[-1] ** 0.5
-        return scores.softmax(-1) @ value
+        return scores.softmax(-1) @ value  # type: ignore[no-any-return]
 
     def activation(self, x: Tensor) -> Tensor:
         return 0.5 * x * (1 + torch.tanh((2 / torch.pi) ** 0.5 * (x + 0.044715 * x.pow(3))))
