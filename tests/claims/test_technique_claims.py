@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from togi.claims import Verdict
-from togi.claims.prove import EXPERIMENTS, Experiment, judge, prove
+from togi.claims.prove import _ANY_MODEL, EXPERIMENTS, Experiment, judge, prove
 from togi.cli.app import run
 from togi.core.records import ErrorReport, Footprint, Interval, Timing
 from togi.machine.describe import machine
@@ -41,6 +41,7 @@ def test_the_model_holds_what_the_technique_works_on(id: str) -> None:
     found = technique(id)
     candidate = candidate_of(*_made(getattr(models, EXPERIMENTS[id].model)))
     assert found.applies(candidate.facts) == Applies()
+    assert found.applies(_ANY_MODEL) == Applies(), "it would be said to be untestable on this machine"
     options = dict(found.options(candidate.facts)[0])
     found.apply(found.configure(candidate, options), options)  # raises Refused where there is nothing to do
 

@@ -106,11 +106,22 @@ def _fuse_layer_norm(graph: EditableGraph, root: Node) -> bool:
             if not all(type(size) is int for size in sizes):
                 return False
             root, weight, bias = _affine(graph, root, sizes)
-            if not unwritten(graph, source, root):
+            if not all(unwritten(graph, node, root) for node in _steps(source, root)):
                 return False
             options = {"input": source, "normalized_shape": sizes, "weight": weight, "bias": bias, "eps": eps}
             return _replace(graph, root, aten.layer_norm.default, options)
     return False
+
+
+def _steps(source: Node, root: Node) -> set[Node]:
+    """``source``, ``root`` and what is computed between."""
+    found, left = {source}, [root]
+    while left:
+        node = left.pop()
+        if node not in found:
+            found.add(node)
+            left += node.all_input_nodes
+    return found
 
 
 def _normalised(graph: EditableGraph, centred: Any, scale: Any, root: Node) -> tuple[Node, list[int], float] | None:

@@ -30,6 +30,8 @@ Options = dict[str, Scalar]
 
 OWN_LAYOUT = "own_layout"
 """Provided by engines that arrange memory as they see fit: the layout of what they are given cannot matter."""
+FOLDS_CONSTANTS = "folds_constants"
+"""Provided by engines that compute what depends on no input once, when they load the model, and equal calls once."""
 
 
 @final

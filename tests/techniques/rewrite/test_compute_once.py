@@ -10,7 +10,7 @@ from torch import nn
 
 from togi.core.errors import Refused
 from togi.graph import repeated
-from togi.techniques import conformance
+from togi.techniques import compatible, conformance, technique
 from togi.techniques.base import Applies, Refuses
 from togi.techniques.rewrite.compute_once import ComputeOnce
 
@@ -172,3 +172,8 @@ def test_a_model_without_signs_of_it_is_refused_before_anything_is_captured():
     original, result = once(standardised)
     assert ONCE.applies(original.facts) == Applies()
     same(original, result)
+
+
+@pytest.mark.parametrize(("engine", "tried"), [("openvino", False), ("onnxruntime", False), ("torch_compile", True)])
+def test_it_is_not_tried_before_an_engine_that_folds_constants(engine, tried):
+    assert compatible([ONCE, technique(engine)]) is tried

@@ -171,6 +171,13 @@ def hand_mask(m, x, fill):
     return attention(lambda s: s.masked_fill(x[:, None, None, :, 0] < 0, fill), m, x)
 
 
+def written_between(m, x):
+    centred = x - x.mean(-1, True)
+    deviation = (centred.pow(2).mean(-1, True) + 1e-5).sqrt()
+    centred.add_(1)
+    return centred / deviation
+
+
 LEFT_ALONE = {
     "GELU with other constants": lambda m, x: 0.5 * x * (1 + torch.erf(x / 1.41421)),
     "sigmoid of something steeper": lambda m, x: x * torch.sigmoid(1.702 * x),
@@ -188,6 +195,7 @@ LEFT_ALONE = {
     "the mean of something else": lambda m, x: (
         (x - m.query(x).mean(-1, True)) / torch.sqrt(x.var(-1, keepdim=True, unbiased=False) + 1e-5)
     ),
+    "what is centred is written between": written_between,
     "RMS norm (the operator is as slow)": lambda m, x: x * torch.rsqrt(x.pow(2).mean(-1, True) + 1e-5),
     "probabilities are returned": lambda m, x: (lambda p: (p @ m.value(x), p))((m.query(x) @ m.key(x).mT).softmax(-1)),
     "softmax over the queries": lambda m, x: (m.query(x) @ m.key(x).mT).softmax(1) @ m.value(x),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import (
+    FOLDS_CONSTANTS,
     OWN_LAYOUT,
     Applies,
     Engine,
@@ -54,7 +55,7 @@ class OnnxRuntime(Engine):
         Package("onnxscript", "onnx"),
         Package("onnxruntime", "onnx", "1.20", ("onnxruntime-gpu",)),
     )
-    provides = frozenset({"engine:onnxruntime", OWN_LAYOUT})
+    provides = frozenset({"engine:onnxruntime", FOLDS_CONSTANTS, OWN_LAYOUT})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return first_refusal(not_exportable(facts), changes_buffers(facts, "ONNX Runtime")) or Applies()

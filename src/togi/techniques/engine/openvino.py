@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import OWN_LAYOUT, Applies, Engine, Options, Package, Refuses, changes_buffers
+from togi.techniques.base import (
+    FOLDS_CONSTANTS,
+    OWN_LAYOUT,
+    Applies,
+    Engine,
+    Options,
+    Package,
+    Refuses,
+    changes_buffers,
+)
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -39,7 +48,7 @@ class OpenVino(Engine):
     proven = Proven(cpu="2026-11-21")
     devices = frozenset({"cpu"})
     packages = (Package("openvino", "openvino", "2025.0"),)
-    provides = frozenset({"engine:openvino", OWN_LAYOUT})
+    provides = frozenset({"engine:openvino", FOLDS_CONSTANTS, OWN_LAYOUT})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return changes_buffers(facts, "OpenVINO") or Applies()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.records import Facts
 from togi.techniques.base import (
+    FOLDS_CONSTANTS,
     OWN_LAYOUT,
     Applies,
     Engine,
@@ -46,7 +47,7 @@ class TorchTensorRt(Engine):
     id = "torch_tensorrt"
     devices = frozenset({"cuda"})
     packages = (Package("torch-tensorrt", "tensorrt"),)
-    provides = frozenset({"engine:torch_tensorrt", OWN_LAYOUT})
+    provides = frozenset({"engine:torch_tensorrt", FOLDS_CONSTANTS, OWN_LAYOUT})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.device != "cuda":

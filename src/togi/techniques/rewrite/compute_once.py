@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, final
 from togi.core.errors import Refused
 from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
+from togi.techniques.base import FOLDS_CONSTANTS, Applies, GraphRewrite, Options, Refuses
 
 if TYPE_CHECKING:
     from togi.graph.edit import EditableGraph
@@ -22,11 +22,13 @@ class ComputeOnce(GraphRewrite):
     operator with the same arguments become one, and what nobody uses goes.
 
     When it applies: the forward pass makes tensors of its own, looks something up, or normalises what may be weights.
+    Not before an engine that does the same when it loads the model (OpenVINO, ONNX Runtime, TensorRT).
 
     When it refuses: the graph computes nothing twice. What depends on a dynamic size is computed at each call.
 
-    Claim: the time of these calls, where they compute; engines that fold constants do it themselves when they load the
-    model. ``togi explain compute_once --prove`` measures it here.
+    Claim: the time of these calls. On two cores of an Intel Cascade Lake (2026-11-22) plain eager became 1.7 times as
+    fast on a ResNetV2 that standardises its weights at 160 x 160, 1.2 times on a Llama of two layers and 64 tokens.
+    ``togi explain compute_once --prove`` measures it here.
 
     Source: constant folding and common subexpression elimination: Aho, Lam, Sethi, Ullman, Compilers, 2nd edition, 9.1
     and 9.4; weight standardisation: https://arxiv.org/abs/1903.10520.
@@ -38,6 +40,7 @@ class ComputeOnce(GraphRewrite):
     id = "compute_once"
     proven = Proven(cpu="2026-11-22")
     rank = 5
+    conflicts = frozenset({FOLDS_CONSTANTS})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         norms = sum(count for name, count in facts.modules.items() if "BatchNorm" in name)
@@ -47,7 +50,7 @@ class ComputeOnce(GraphRewrite):
         return Applies()
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.01
+        return 1.05
 
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.repeated import fold_constants, merge_duplicates

@@ -29,7 +29,8 @@ class FuseFormulas(GraphRewrite):
     probabilities of attention that are returned; masks that may hide all keys from a query with minus infinity.
 
     Claim: one pass over memory instead of one per call; scores of attention that never leave the processor's caches.
-    ``togi explain fuse_formulas --prove`` measures it here.
+    Most for plain eager: engines find some of these formulas themselves. ``togi explain fuse_formulas --prove``
+    measures it here.
 
     Source: Dao et al., FlashAttention, https://arxiv.org/abs/2205.14135; Hendrycks and Gimpel, GELU,
     https://arxiv.org/abs/1606.08415; Ba et al., layer normalization, https://arxiv.org/abs/1607.06450.
