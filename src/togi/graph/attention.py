@@ -17,6 +17,7 @@ from togi.graph.polynomial import number
 
 aten = torch.ops.aten
 _PRODUCTS = ("matmul.default", "bmm.default")
+_PERMUTES = ("transpose.int", "permute.default")
 _CASTS = ("to.dtype", "_to_copy.default", "type_as.default", "to.other")
 _SCALINGS = tuple(f"{name}.{kind}" for name in ("mul", "div") for kind in ("Tensor", "Scalar"))
 _HIDDEN = -1e9
@@ -196,9 +197,6 @@ def _insert(graph: EditableGraph, root: Node, scores: _Scores, values: Node) -> 
         fused = call(aten.contiguous.default, self=fused, memory_format=torch.contiguous_format)
     graph.replace(root, fused)
     graph.propagate(user for user in fused.users if is_call(user, *_PERMUTES))
-
-
-_PERMUTES = ("transpose.int", "permute.default")
 
 
 def _lays_out_anew(user: Node) -> bool:
