@@ -302,3 +302,17 @@ def test_dynamic_dimensions_that_are_not_there(dynamic):
 def test_on_a_gpu():
     found = survey(Subject(nn.Linear(2, 1), torch.rand(3, 2)), device="cuda")
     assert (found.facts.device, found.signature.device) == ("cuda", "cuda")
+
+
+def test_denormal_numbers_are_met_in_weights_inputs_and_intermediates():
+    denormal = torch.tensor([1], dtype=torch.int32).view(torch.float32)
+    linear = nn.Linear(2, 2, bias=False)
+    zeros, ones = torch.zeros(1, 2), torch.ones(1, 2)
+    assert facts_of(linear, ones).denormals is False
+    assert facts_of(linear, zeros).denormals is False
+    assert facts_of(linear, denormal.expand(1, 2).clone()).denormals
+    assert facts_of(Call(lambda _, x: x + x * 1e-30 * 1e-12), ones).denormals
+    with torch.no_grad():
+        linear.weight[0, 0] = denormal
+    assert facts_of(linear, ones).denormals
+    assert facts_of(Call(lambda _, x: x[:, :0]), ones).denormals is False

@@ -178,6 +178,8 @@ class Facts(Record):
     inputs: tuple[TensorFacts, ...] = ()
     outputs: tuple[TensorFacts, ...] = ()
     non_finite_outputs: bool = False
+    denormals: bool | None = None
+    """A pass over the first sample meets denormal numbers, in weights, inputs or intermediates. None: unknown."""
     samples: int = 1
     program: bool = False
     """It is Python code round modules: ``model.generate``, a pipeline, a function."""

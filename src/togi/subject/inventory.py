@@ -1,14 +1,17 @@
-"""An inventory of a module: layers by class, parameters, and the torch functions that one forward pass calls."""
+"""An inventory of a module: layers by class, parameters, and what one forward pass calls and computes."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
+import torch
 from torch import Tensor, nn
 
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver
+from togi.torch_internals.tensors import tensors_of
 
 _LAYERS = ("torch.nn.modules.", "torch.ao.nn.", "torch.nn.quant")
 
@@ -156,3 +159,39 @@ def _convolution(args: Sequence[Any]) -> str:
     dims = weight.dim() - 2 if weight is not None else 2
     transposed = bool(args[6]) if len(args) > 6 else False
     return f"conv_transpose{dims}d" if transposed else f"conv{dims}d"
+
+
+def meets_denormals(call: Callable[[], Any]) -> bool:
+    """Run ``call`` once: does an operator read or write a denormal number, in float32 or float64?"""
+    met = _Denormals()
+    with met:
+        call()
+    return met.found
+
+
+@final
+class _Denormals(DispatchObserver):
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = False
+
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        self.found = self.found or _any_denormal((args, kwargs))
+        result = operator(*args, **kwargs)
+        self.found = self.found or _any_denormal(result)
+        return result
+
+
+def _any_denormal(values: Any) -> bool:
+    return any(
+        tensor.layout is torch.strided and tensor.dtype in (torch.float32, torch.float64) and _has_denormal(tensor)
+        for tensor in tensors_of(values)
+    )
+
+
+def _has_denormal(tensor: Tensor) -> bool:
+    """Most tensors hold nothing that small, not even a zero: one pass without a copy tells."""
+    tiny = torch.finfo(tensor.dtype).tiny
+    if tensor.numel() == 0 or torch.linalg.vector_norm(tensor, -math.inf) >= tiny:
+        return False
+    return bool(((tensor != 0) & (tensor.abs() < tiny)).any())

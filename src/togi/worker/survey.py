@@ -18,7 +18,14 @@ from togi.core.user_code import user_place
 from togi.machine.describe import machine as this_machine
 from togi.subject.behaviour import observe, seed_all
 from togi.subject.inputs import Inputs, Subject
-from togi.subject.inventory import class_name, count_functions, count_modules, parameter_facts, shared_parameters
+from togi.subject.inventory import (
+    class_name,
+    count_functions,
+    count_modules,
+    meets_denormals,
+    parameter_facts,
+    shared_parameters,
+)
 from togi.subject.prepare import Prepared, prepare
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
@@ -66,6 +73,7 @@ def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Mac
         outputs=signature.outputs_facts,
         samples=len(ready.samples),
         functions=_observed(count_functions, ready.module, ready.samples[:1], notes) or {},
+        denormals=_observed(meets_denormals, ready.module, ready.samples[:1], notes) if device == "cpu" else None,
         flops=_observed(_count_flops, ready.module, ready.samples, notes),
         latency_ms=_latency_ms(ready),
     )

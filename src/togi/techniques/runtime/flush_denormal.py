@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 from togi.core.errors import Refused
 from togi.core.proven import Proven
@@ -26,7 +26,7 @@ class FlushDenormal(Technique):
 
     When it applies: on a CPU, to floating-point models.
 
-    When it refuses: one pass over the first sample shows no denormal number in weights, inputs or intermediates (so
+    When it refuses: a pass over the first sample shows no denormal number in weights, inputs or intermediates (so
     there is nothing to flush), or the processor has no such mode.
 
     Claim: recurrent networks and filters that decay towards zero, and pruned or strongly regularised weights, run as
@@ -47,14 +47,12 @@ class FlushDenormal(Technique):
         floating = any("float" in dtype for dtype in facts.parameter_dtypes)
         if facts.parameter_dtypes and not floating:
             return Refuses("it has no floating-point parameters")
+        if facts.denormals is False:
+            return Refuses("a pass over the first sample meets no denormal number, so there is nothing to flush")
         return Applies()
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
-        recurrent = any(name.lower() in ("lstm", "gru", "rnn_tanh", "rnn_relu") for name in facts.functions)
-        return 1.02 if recurrent else 1.0
-
-    def cost_s(self, facts: Facts, options: Options) -> float:
-        return 5e-3 * (facts.latency_ms or 0.0)
+        return 1.1 if facts.denormals else 1.0
 
     def configure(self, candidate: Candidate, options: Options) -> Candidate:
         with flushing():
@@ -66,8 +64,6 @@ class FlushDenormal(Technique):
             share = _share_flushed()
         if share == 0:
             raise Refused("this processor or build of PyTorch cannot flush denormals")
-        if not count_denormals(candidate):
-            raise Refused("the first sample meets no denormal number, so there is nothing to flush")
         candidate = candidate.with_(contexts=(*candidate.contexts, flushing))
         return candidate if share == 1 else candidate.noting(
             "only the calling thread flushes denormals: the other worker threads were running before"
@@ -93,37 +89,3 @@ def _share_flushed() -> float:
 
     bits = torch.ones(1 << 20, dtype=torch.int32)  # the integer 1 is the smallest float32 denormal
     return float(((bits.view(torch.float32) * 1.0).view(torch.int32) == 0).double().mean())
-
-
-def count_denormals(candidate: Candidate) -> int:
-    """Denormal float32 and float64 numbers in weights and in everything one pass over the first sample touches."""
-    import torch
-
-    from togi.torch_internals.modes import DispatchObserver
-
-    found = 0
-
-    class Counting(DispatchObserver):
-        def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-            nonlocal found
-            result = operator(*args, **kwargs)
-            found += _denormals_in(result)
-            return result
-
-    sample = candidate.samples[0].clone()
-    with torch.no_grad(), torch.random.fork_rng([]):
-        found += _denormals_in([*candidate.module.state_dict().values(), sample.args, dict(sample.kwargs)])
-        with Counting():
-            candidate.module(*sample.args, **sample.kwargs)
-    return found
-
-
-def _denormals_in(values: Any) -> int:
-    import torch
-
-    from togi.torch_internals.tensors import tensors_of
-
-    known = (torch.float32, torch.float64)
-    tensors = [tensor for tensor in tensors_of(values) if tensor.dtype in known]
-    dense = [tensor for tensor in tensors if tensor.layout is torch.strided]
-    return sum(int(((t != 0) & (t.abs() < torch.finfo(t.dtype).tiny)).sum()) for t in dense)
