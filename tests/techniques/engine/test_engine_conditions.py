@@ -13,6 +13,7 @@ from torch import nn
 from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture
 from togi.techniques.base import Applies, Refuses
+from togi.techniques.engine.programs.onnxruntime import write_model
 from togi.techniques.registry import all_techniques, compatible, technique
 
 WITHOUT_STATE = ("aot_inductor", "onnxruntime", "openvino")
@@ -50,6 +51,24 @@ def test_engines_that_export_repeat_why_it_cannot_be_exported(id: str) -> None:
     answer = technique(id).applies(facts)
     assert isinstance(answer, Refuses)
     assert "data-dependent branch at model.py:7" in answer.reason
+
+
+def test_attention_as_one_operator_is_offered_where_there_is_attention() -> None:
+    engine = technique("onnxruntime")
+    plain, attending = made("tied").facts, made("tied", functions={"scaled_dot_product_attention": 2}).facts
+    assert not any("opset" in options for options in engine.options(plain))
+    first, *others = engine.options(attending)
+    assert "opset" not in first
+    assert {"spinning": True, "opset": 23} in others
+
+
+def test_attention_is_one_operator_from_opset_23_on(tmp_path) -> None:
+    import onnx
+
+    for opset, expected in ((None, 0), (23, 1)):
+        write_model(made("encoder_dynamic"), tmp_path / "model.onnx", opset)
+        operators = [node.op_type for node in onnx.load(tmp_path / "model.onnx").graph.node]
+        assert operators.count("Attention") == expected
 
 
 @pytest.mark.parametrize("id", ["torch_compile", "aot_inductor"])

@@ -76,7 +76,8 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
         raise Refused("inputs and outputs are bound through numpy, which has no bfloat16, float8 or complex in ONNX")
     with hidden_folder() as (folder, stored):
         path = folder / FILE
-        write_model(candidate, path)
+        opset = options.get("opset")
+        write_model(candidate, path, opset if isinstance(opset, int) else None)
         for transform in candidate.passes.get("onnxruntime", ()):
             transform(path, candidate)
         session = open_session(path, signature.device, options, candidate.threads)
@@ -88,9 +89,9 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int 
     return OnnxRuntimeProgram(session, signature, meta["options"])
 
 
-def write_model(candidate: Candidate, path: Path) -> None:
+def write_model(candidate: Candidate, path: Path, opset: int | None = None) -> None:
     """The candidate as an ONNX file with inputs ``input_0``... and outputs ``output_0``..., dynamic where the subject
-    is."""
+    is. ``opset``: the version of ONNX; None: the exporter's own choice."""
     signature = candidate.signature
     exported = without_traces(export(candidate))  # torch 2.9 cannot convert guards; the signature checks sizes
     recurrent = _recurrent_layers()
@@ -102,6 +103,7 @@ def write_model(candidate: Candidate, path: Path) -> None:
         (),
         dynamo=True,
         verbose=False,
+        opset_version=opset,
         custom_translation_table={SEALED[kind]: function for kind, function in recurrent.items()},
         output_names=[f"output_{i}" for i in range(len(signature.outputs_facts))],
     )

@@ -6,6 +6,7 @@ import copy
 import importlib
 import sys
 import threading
+import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,9 +38,33 @@ _BOUND = {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "u
 """Types that OpenVINO and numpy share."""
 
 
+_KEPT_REQUESTS = 2
+"""For each calling thread. A loop that assigns its output anew holds the last one while the next is computed."""
+
+
+@final
+class Request:
+    """An inference request, which lends its own output memory to callers: no copy is made, and none of it is fresh."""
+
+    def __init__(self, compiled: Any) -> None:
+        self._request = compiled.create_infer_request()
+        self._lent: list[weakref.ref[Any]] = []
+
+    @property
+    def free(self) -> bool:
+        """Nobody holds what it has lent, so that its next call may overwrite it."""
+        return all(array() is None for array in self._lent)
+
+    def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
+        """Numpy arrays on the request's memory, which lives as long as they do, also without the request."""
+        arrays = self._request.infer(feeds, share_inputs=True, share_outputs=True).to_tuple()
+        self._lent = [weakref.ref(array) for array in arrays]
+        return arrays  # type: ignore[no-any-return]
+
+
 @final
 class OpenVinoProgram(StoredProgram):
-    """Runs a compiled model; one inference request for each calling thread."""
+    """Runs a compiled model; each calling thread has inference requests of its own."""
 
     holds_module = False
     allocates_with_torch = False
@@ -56,13 +81,11 @@ class OpenVinoProgram(StoredProgram):
         self.dtypes = [getattr(torch, facts.dtype) for facts in signature.outputs_facts]
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        request = getattr(self._local, "request", None)
-        if request is None:
-            request = self._local.request = self.compiled.create_infer_request()
-        feeds = {port: inputs[i].detach().contiguous().numpy() for i, port in self.ports}
-        # Outputs live in the request's own memory and are overwritten by its next call: copies are handed out.
-        found = request.infer(feeds, share_inputs=True, share_outputs=False).to_tuple()
-        tensors = [torch.as_tensor(array) for array in found]
+        given = [inputs[i].detach().contiguous() for i, _ in self.ports]
+        feeds = {port: tensor.numpy() for (_, port), tensor in zip(self.ports, given, strict=True)}
+        tensors = [torch.as_tensor(array) for array in self._free_request().infer(feeds)]
+        # An output that is an input, or a view of one, has the caller's memory, which may end before the output does.
+        tensors = [tensor.clone() if _shares_memory(tensor, given) else tensor for tensor in tensors]
         outputs, taken = [], set()
         for position, dtype in zip(self.order, self.dtypes, strict=True):
             tensor = tensors[position].to(dtype)
@@ -70,8 +93,22 @@ class OpenVinoProgram(StoredProgram):
             taken.add(position)
         return outputs
 
+    def _free_request(self) -> Request:
+        kept: list[Request] = self._local.__dict__.setdefault("requests", [])
+        for request in kept:
+            if request.free:
+                return request
+        request = Request(self.compiled)
+        if len(kept) < _KEPT_REQUESTS:
+            kept.append(request)
+        return request
+
     def meta(self) -> dict[str, Any]:
         return {"file": FILE, "order": list(self.order)}
+
+
+def _shares_memory(tensor: Tensor, others: Sequence[Tensor]) -> bool:
+    return any(0 <= tensor.data_ptr() - other.data_ptr() < other.nbytes for other in others)
 
 
 def build(candidate: Candidate) -> tuple[OpenVinoProgram, list[str]]:
