@@ -35,6 +35,8 @@ from togi.worker.protocol import Survey
 _SHORT_MS = 50.0
 """A pass that is faster than this is timed again: a single short time is mostly noise."""
 _REPEATS = 5
+_LONG_MS = 100.0
+"""Of a pass that takes longer, the search for denormal numbers, which looks at every tensor, costs seconds."""
 _TRAINS = (
     ". It trains inside, and togi runs it as inference does, without gradients: give the model that was trained, or "
     "fit the training step ('togi fit')"
@@ -57,6 +59,7 @@ def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Mac
         notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
     if behaviour.all_zero:
         notes.append("Every output is zero: a comparison cannot show whether a candidate is right. Check its weights.")
+    latency_ms = _latency_ms(ready)
     facts = Facts(
         device=torch.device(device).type,
         machine=machine or this_machine(device),
@@ -73,9 +76,11 @@ def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Mac
         outputs=signature.outputs_facts,
         samples=len(ready.samples),
         functions=_observed(count_functions, ready.module, ready.samples[:1], notes) or {},
-        denormals=_observed(meets_denormals, ready.module, ready.samples[:1], notes) if device == "cpu" else None,
+        denormals=_observed(meets_denormals, ready.module, ready.samples[:1], notes)
+        if device == "cpu" and latency_ms < _LONG_MS
+        else None,
         flops=_observed(_count_flops, ready.module, ready.samples, notes),
-        latency_ms=_latency_ms(ready),
+        latency_ms=latency_ms,
     )
     error = export_error(ready, signature, facts)
     facts = facts.model_copy(update={"exportable": error is None, "export_error": error, "notes": tuple(notes)})
