@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import errno
 import shutil
-from datetime import UTC, datetime
 from pathlib import Path
 
 from togi.artifact.manifest import MANIFEST, Link, Manifest, list_files
 from togi.core.errors import ArtifactError, OutputExistsError
-from togi.core.records import Facts, Recipe, Trial
+from togi.core.records import Facts, Recipe, Trial, now
 from togi.core.version import __version__
 from togi.subject.signature import Signature
 
@@ -57,7 +56,7 @@ def write_manifest(
     """Hash what the engine wrote into ``folder`` and write the manifest beside it."""
     manifest = Manifest(
         togi_version=__version__,
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+        created=now(),
         subject=subject,
         recipe=recipe,
         signature=signature,

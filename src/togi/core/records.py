@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import statistics
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Any
 
@@ -23,6 +24,11 @@ SCHEMA_VERSION = 1
 
 REFERENCE = "no_grad"
 """The technique that is, alone, the reference of every speed-up: plain eager without autograd."""
+
+
+def now() -> str:
+    """This moment as records keep it: ISO 8601, UTC, to the second."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
 
 
 class Stage(StrEnum):

@@ -10,12 +10,11 @@ import hashlib
 import json
 import sqlite3
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Self
 
 from togi.core.errors import JournalError, nearest
-from togi.core.records import Facts, Record, Study
+from togi.core.records import Facts, Record, Study, now
 from togi.journal.database import (
     BUSY_TIMEOUT_S,
     MAGIC,
@@ -152,7 +151,7 @@ class Journal:
     def _insert(self, connection: sqlite3.Connection, key: str, header: Study, ordinal: int) -> Study:
         """``ordinal`` keeps ids of repeated studies apart."""
         digest = hashlib.sha256(f"{key} {ordinal} {header.facts.machine.to_json()}".encode()).hexdigest()
-        started = header.started or datetime.now(UTC).isoformat(timespec="seconds")
+        started = header.started or now()
         study = header.model_copy(update={"id": digest[:12], "started": started, "trials": ()})
         record = study.to_json()
         connection.execute(

@@ -7,12 +7,11 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self, final
 
 from togi.core.errors import SubjectError
-from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial
+from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial, now
 from togi.decide.faithful import accept
 from togi.decide.faster import CONFIDENCE, conclusive
 from togi.journal import Journal, StudyLog, study_key
@@ -92,7 +91,7 @@ class StudyRunner:
     ) -> Self:
         """Go on with what the journal has of this study. ``firsts``: what is tried before all else."""
         facts = survey.facts
-        header = Study(id="", subject=subject, facts=facts, settings=settings.model_dump(mode="json"), started=_now())
+        header = Study(id="", subject=subject, facts=facts, settings=settings.model_dump(mode="json"), started=now())
         lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
         log = journal.study(study_key(subject, facts, lasting, fingerprint), header, fresh=not resume)
         search = Search(facts, settings, all_techniques(), log.trials(), firsts=firsts)
@@ -371,7 +370,3 @@ def _trial_memory_bytes(settings: Settings) -> int:
         return settings.trial_memory_bytes
     free = available_bytes()
     return int(0.8 * (machine().memory_bytes if free is None else free))
-
-
-def _now() -> str:
-    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 
+HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
+"""Of the page that a technique's docstring is, in this order."""
+
 Options = dict[str, Scalar]
 
 OWN_LAYOUT = "own_layout"

@@ -29,10 +29,8 @@ from togi.subject.inputs import Dynamic, Subject
 from togi.subject.inventory import count_functions, count_modules, parameter_facts
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.techniques.base import HEADINGS, Applies, Options, Refuses, Technique
 from togi.verify.units import error_in_units
-
-HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
 
 Builder = Callable[[], Candidate]
 
