@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 
 import pytest
 
@@ -73,6 +74,12 @@ def test_contest_reports_what_a_way_raised_and_measures_the_others() -> None:
     assert 63 * MIB <= big <= 68 * MIB
     assert row(rows, "fails").note == "RuntimeError: not allowed"
     assert row(rows, "fails").peak_bytes is None
+
+
+def test_contest_says_what_it_had_no_time_for() -> None:
+    rows = contest({"first": lambda: time.sleep(0.02), "late": lambda: None}, budget_s=0.01)
+    assert row(rows, "first").median_ms is not None
+    assert (row(rows, "late").median_ms, row(rows, "late").note) == (None, "not measured: the 0.01 s for it were over")
 
 
 def test_unknown_claim_names_those_there_are() -> None:

@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from togi.claims import Verdict
-from togi.claims.prove import _ANY_MODEL, EXPERIMENTS, Experiment, judge, prove
+from togi.claims import technique as technique_claims
+from togi.claims.experiments import EXPERIMENTS, Experiment
+from togi.claims.prove import prove
+from togi.claims.technique import judge
 from togi.cli.app import run
+from togi.core.errors import TogiError
 from togi.core.records import ErrorReport, Footprint, Interval, Timing
 from togi.machine.describe import machine
 from togi.techniques import all_techniques, technique
@@ -41,15 +46,15 @@ def test_the_model_holds_what_the_technique_works_on(id: str) -> None:
     found = technique(id)
     candidate = candidate_of(*_made(getattr(models, EXPERIMENTS[id].model)))
     assert found.applies(candidate.facts) == Applies()
-    assert found.applies(_ANY_MODEL) == Applies(), "it would be said to be untestable on this machine"
+    assert found.applies(technique_claims._ANY_MODEL) == Applies(), "it would be said to be untestable on this machine"
     options = dict(found.options(candidate.facts)[0])
     found.apply(found.configure(candidate, options), options)  # raises Refused where there is nothing to do
 
 
 def test_a_processor_without_the_instructions_is_told_before_anything_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     here = machine("cpu").model_copy(update={"cpu_flags": (), "allocators": {}})
-    monkeypatch.setattr("togi.claims.prove.machine", lambda _: here)
-    monkeypatch.setattr("togi.claims.prove.WorkerPool", None)
+    monkeypatch.setattr("togi.claims.technique.machine", lambda _: here)
+    monkeypatch.setattr("togi.claims.technique.WorkerPool", None)
     for id, reason in {"bf16": "no bfloat16 instructions", "allocator": "no faster allocator"}.items():
         proof = prove(id)
         assert proof.verdict is Verdict.UNTESTED
@@ -81,7 +86,11 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
 
 
 @pytest.mark.parametrize(
-    "id", ["flush_denormal", *(pytest.param(id, marks=pytest.mark.thorough) for id in ("no_grad", "fold-batch-norm"))]
+    "id",
+    [
+        "flush_denormal",
+        *(pytest.param(id, marks=pytest.mark.thorough) for id in ("no_grad", "fold-batch-norm", "parts")),
+    ],
 )
 def test_a_claim_is_measured_beside_the_same_without_the_technique(id: str) -> None:
     """The figures are the machine's; that both took turns, and that the verdict follows from the interval, is ours."""
@@ -100,6 +109,72 @@ def test_a_claim_is_measured_beside_the_same_without_the_technique(id: str) -> N
     if id == "no_grad":
         assert without.peak_bytes is not None
         assert with_.peak_bytes is not None
+
+
+@pytest.mark.thorough
+def test_the_parts_of_a_program_are_found_tuned_and_measured_together() -> None:
+    proof = prove("parts")
+    without, with_ = proof.rows
+    assert without.name == "no_grad"
+    assert with_.name.startswith("parts(body=")
+    assert "wrong" not in proof.sentence
+
+
+@pytest.fixture
+def subject(tmp_path: Path) -> str:
+    file = tmp_path / "subject.py"
+    file.write_text(
+        "import time, torch\n"
+        "class Slow(torch.nn.Linear):\n"
+        "    def forward(self, x):\n"
+        "        time.sleep(2)\n"
+        "        return super().forward(x)\n"
+        "def linear():\n"
+        "    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.randn(4, 64)\n"
+        "def slow():\n"
+        "    return Slow(4, 4), torch.randn(1, 4)\n",
+        encoding="utf-8",
+    )
+    return f"{file}:linear"
+
+
+def test_on_a_subject_both_take_turns_there(subject: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(technique_claims, "_BUDGET_S", 0.5)
+    proof = prove("inference_mode", on=subject)
+    without, with_ = proof.rows
+    assert (proof.setting, without.name, with_.name) == (subject, "no_grad", "inference_mode")
+    assert with_.speedup_x is not None
+    assert subject in proof.sentence
+
+
+@pytest.mark.parametrize(
+    ("id", "reason"),
+    [
+        ("fold_batch_norm", "no batch norm"),
+        pytest.param("parts", "it can be captured whole", marks=pytest.mark.thorough),
+    ],
+)
+def test_a_subject_that_it_does_not_apply_to_is_not_measured(id: str, reason: str, subject: str) -> None:
+    proof = prove(id, on=subject)
+    assert (proof.verdict, proof.setting, proof.rows) == (Verdict.UNTESTED, subject, ())
+    assert reason in proof.sentence
+
+
+@pytest.mark.thorough
+def test_a_subject_that_takes_longer_than_a_proof_may_is_for_tune(
+    subject: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(technique_claims, "LONGEST_S", 1.0)
+    slow = subject.replace("linear", "slow")
+    proof = prove("inference_mode", on=slow)
+    assert proof.verdict is Verdict.UNTESTED
+    assert "more than a minute" in proof.sentence
+    assert proof.fix == f"togi tune {slow} --only inference_mode"
+
+
+def test_a_claim_has_no_other_subject() -> None:
+    with pytest.raises(TogiError, match="code of its own"):
+        prove("box-iou", on="timm:resnet18")
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from enum import StrEnum
 from typing import ClassVar
 
 from togi.core.plugins import by_id, instances_in
-from togi.core.records import Interval, Record
+from togi.core.records import SCHEMA_VERSION, Interval, Machine, Record
 
 HEADINGS = ("What is claimed", "What is measured", "What is known", "Source")
 
@@ -43,14 +43,37 @@ class Proof(Record):
     """A claim, measured here."""
 
     claim: str
+    """The id of the claim or of the technique."""
+    says: str = ""
+    """What is claimed, as its page says it."""
     verdict: Verdict
     sentence: str
     """The verdict with its figures, in a sentence."""
     setting: str
-    """Sizes and dtypes that were measured."""
+    """What was measured: sizes and dtypes, the small model, or the user's subject."""
     rows: tuple[Measured, ...] = ()
     fix: str = ""
     """The command that makes it possible to test, where something was missing."""
+    traceback: str = ""
+    """Of foreign code that failed."""
+    took_s: float = 0.0
+
+
+class Proofs(Record):
+    """What was measured in one go: the page of a machine."""
+
+    schema_version: int = SCHEMA_VERSION
+    started: str
+    """ISO 8601, UTC."""
+    device: str
+    machine: Machine
+    proofs: tuple[Proof, ...]
+
+    @property
+    def counts(self) -> dict[Verdict, int]:
+        """How many came to each verdict."""
+        found = [proof.verdict for proof in self.proofs]
+        return {verdict: found.count(verdict) for verdict in Verdict}
 
 
 class Claim(abc.ABC):

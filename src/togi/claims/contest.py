@@ -20,17 +20,22 @@ def contest(ways: Mapping[str, Way], *, budget_s: float = 20.0, rounds: int = 7)
     """Peak and median time of every way. One that raises is reported with what it raised.
 
     The peak is the rise of the resident set, so it counts what torch's allocator does not see, and the result. Rounds
-    go on until each way had ``rounds`` turns or ``budget_s`` is over; everyone has had at least one by then.
+    go on until each way had ``rounds`` turns or ``budget_s`` is over; everyone has had at least one by then. A way that
+    could not be begun before is reported as such: what matters most comes first.
     """
     peaks: dict[str, int] = {}
     errors: dict[str, str] = {}
+    deadline = time.monotonic() + budget_s
     for name, way in ways.items():
+        if time.monotonic() > deadline:
+            errors[name] = f"not measured: the {budget_s:g} s for it were over"
+            continue
         try:
             way()  # compilers and caches first
             peaks[name] = _peak_bytes(way)
         except Exception as error:  # the ways under test may forbid themselves: that is a result
             errors[name] = f"{type(error).__name__}: {first_line(error)}"
-    times = _take_turns({name: ways[name] for name in peaks}, budget_s, rounds)
+    times = _take_turns({name: ways[name] for name in peaks}, deadline, rounds)
     return tuple(
         Measured(
             name=name,
@@ -52,9 +57,8 @@ def _peak_bytes(way: Way) -> int:
         return peak_resident_bytes(lambda: _drop(way()))
 
 
-def _take_turns(ways: Mapping[str, Way], budget_s: float, rounds: int) -> dict[str, list[float]]:
+def _take_turns(ways: Mapping[str, Way], deadline: float, rounds: int) -> dict[str, list[float]]:
     times: dict[str, list[float]] = {name: [] for name in ways}
-    deadline = time.monotonic() + budget_s
     for _ in range(rounds):
         for name, way in ways.items():
             started = time.perf_counter()

@@ -1,8 +1,9 @@
-"""``togi explain``: what a technique, a rule or a claim says; with ``--prove``, whether the claim is true here."""
+"""``togi explain``: what a technique, a rule or a claim says; with ``--prove``, whether it is true here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -30,11 +31,19 @@ def explain(
         ),
     ] = None,
     prove: Annotated[
-        bool,
-        typer.Option(
-            "--prove", help="Measure what a technique or a claim says; without ID, every claim (no technique)."
-        ),
+        bool, typer.Option("--prove", help="Measure what the technique or the claim ID says: less than a minute.")
     ] = False,
+    on: Annotated[
+        str | None,
+        typer.Option("--on", metavar="SUBJECT", help="With --prove: measure the technique on this (as tune takes it)."),
+    ] = None,
+    prove_all: Annotated[
+        bool, typer.Option("--prove-all", help="Measure every technique and claim, one by one: some ten minutes.")
+    ] = False,
+    report: Annotated[
+        Path | None, typer.Option("--report", metavar="FILE.html", help="Write what was measured as a page.")
+    ] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -42,12 +51,17 @@ def explain(
     """List techniques, rules of check and claims, or print the page of one: what it says, source, risk.
 
     With --prove the claim is measured here, in processes of its own, and the figures decide: it holds, does not hold,
-    or cannot be tested here. A technique is measured alone on a small model, beside the same without it.
+    or cannot be tested here. A technique is measured beside the same without it, on a small model of its own or --on
+    SUBJECT.
     """
-    if prove:
-        _prove(id, json, device, seed)
+    if prove_all and (prove or id is not None or on is not None):
+        raise typer.BadParameter("--prove-all measures everything, each on its own model: give no ID, --prove or --on")
+    if prove and id is None:
+        raise typer.BadParameter("name what is to be measured (togi explain ID --prove), or give --prove-all")
+    if prove or prove_all:
+        _prove(id, on or "", report, force, json, device, seed)
         return 0
-    without_effect("explain", seed=seed)
+    without_effect("explain", seed=seed, on=on, report=report, force=force)
     if id is None:
         _print_all(json, device)
     else:
@@ -73,16 +87,30 @@ def _claim_ids() -> tuple[str, ...]:
     return tuple(all_claims())
 
 
-def _prove(id: str | None, json: bool, device: str, seed: int) -> None:
-    from togi.claims.prove import prove
-    from togi.render.pages import proof_text
-    from togi.render.terminal import stack
+def _prove(id: str | None, on: str, report: Path | None, force: bool, json: bool, device: str, seed: int) -> None:
+    """``id``: None measures everything. The page is written after every proof: an interruption loses none."""
+    from togi.claims import Proofs
+    from togi.claims.prove import attempt, every_id, prove
+    from togi.cli.output import check_report_path, write_html
+    from togi.core.records import now
+    from togi.machine.describe import machine
+    from togi.render.html import proofs_html
+    from togi.render.proofs_text import proofs_text
 
-    proofs = []
-    for one in _claim_ids() if id is None else (id,):
-        typer.echo(f"measuring {one} here (some 20 s)", err=True)
-        proofs.append(prove(one, device=device, seed=seed))
-    _print("proofs", {"proofs": [proof.model_dump() for proof in proofs]}, stack(*map(proof_text, proofs)), json)
+    if report is not None:
+        check_report_path(report, force)
+    ids, measured = (every_id(), attempt) if id is None else ((id,), prove)
+    proofs = Proofs(started=now(), device=device, machine=machine(device), proofs=())
+    for number, one in enumerate(ids, 1):
+        typer.echo(f"measuring {one} here ({number} of {len(ids)}, less than a minute)", err=True)
+        proof = measured(one, on=on, device=device, seed=seed)
+        typer.echo(f"{one}: {proof.verdict.value}", err=True)
+        proofs = proofs.model_copy(update={"proofs": (*proofs.proofs, proof)})
+        if report is not None:
+            write_html(proofs_html(proofs), report)
+    _print("proofs", proofs.model_dump(), proofs_text(proofs), json)
+    if report is not None:
+        typer.echo(f"report: {report}", err=True)
 
 
 def _print_all(json: bool, device: str) -> None:

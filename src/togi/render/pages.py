@@ -1,4 +1,4 @@
-"""The pages that ``togi explain`` prints: of techniques, rules and claims, made of their docstrings; and proofs."""
+"""The pages that ``togi explain`` prints: of techniques, rules and claims, made of their docstrings."""
 
 from __future__ import annotations
 
@@ -13,30 +13,22 @@ from rich.table import Table
 from rich.text import Text
 
 from togi import claims
-from togi.claims import Claim, Measured, Proof, Verdict
+from togi.claims import Claim
 from togi.core.docstring import prose, split_docstring
 from togi.core.proven import Mark
-from togi.core.quantities import bounds, milliseconds, size, times
 from togi.core.records import Facts, Machine, Record, Scalar, Stage
 from togi.lint.pages import KIND_MEANING, RulePage
-from togi.render.terminal import clean, listing, stack, table
+from togi.render.terminal import listing, stack
 from togi.techniques import Technique, all_techniques
+from togi.techniques.base import HEADINGS
 from togi.techniques.registry import technique_mark
 
-HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Source", "Cost and risk")
 _STAGE_MEANING = {
     Stage.REWRITE: "exact algebra on the module",
     Stage.LAYOUT: "how tensors lie in memory",
     Stage.PRECISION: "fewer bits; approximate unless said otherwise",
     Stage.ENGINE: "what executes the module",
     Stage.RUNTIME: "what surrounds the call",
-}
-
-_VERDICTS = {
-    Verdict.HOLDS: "bold green",
-    Verdict.HOLDS_IN_PART: "bold yellow",
-    Verdict.REFUTED: "bold red",
-    Verdict.UNTESTED: "bold yellow",
 }
 
 
@@ -127,13 +119,6 @@ def page_text(page: Page) -> RenderableType:
     )
 
 
-def proof_text(proof: Proof) -> RenderableType:
-    """The verdict on a claim, with the figures behind it."""
-    verdict = Text(proof.claim, style="bold cyan").append(f"  {proof.verdict.value}", style=_VERDICTS[proof.verdict])
-    said = Group(verdict, Text(clean(proof.sentence)), *([Text(clean(proof.fix), "cyan")] if proof.fix else []))
-    return stack(said, _measured(proof) if proof.rows else None)
-
-
 def _group(made: Table, name: str, meaning: str, pages: Sequence[Page]) -> None:
     made.add_row(Text(name, style="bold"), Text(meaning, style="dim"))
     for page in pages:
@@ -200,31 +185,6 @@ def _here(page: TechniquePage) -> list[Text]:
         return [Text("  it can run", style="green")]
     lines = [Text(f"  {obstacle}", style="yellow") for obstacle in page.obstacles]
     return lines + [Text("  fix: ", style="dim").append(fix, style="cyan") for fix in page.fixes]
-
-
-def _measured(proof: Proof) -> Table:
-    """Columns of what was measured at all."""
-    cells = {"peak": _peak, "median": _median, "speed-up": _speedup}
-    used = {heading: cell for heading, cell in cells.items() if any(cell(row) != "-" for row in proof.rows)}
-    made = table(clean(proof.setting), *used)
-    for row in proof.rows:
-        name = Text(clean(row.name))
-        if row.note:
-            name.append(f"\n{clean(row.note)}", style="yellow")
-        made.add_row(name, *(cell(row) for cell in used.values()))
-    return made
-
-
-def _peak(row: Measured) -> str:
-    return "-" if row.peak_bytes is None else size(row.peak_bytes)
-
-
-def _median(row: Measured) -> str:
-    return "-" if row.median_ms is None else milliseconds(row.median_ms)
-
-
-def _speedup(row: Measured) -> str:
-    return "-" if row.speedup_x is None else f"{times(row.speedup_x.median)} ({bounds(row.speedup_x)})"
 
 
 def _options(technique: Technique, machine: Machine, device: str) -> tuple[dict[str, Scalar], ...]:

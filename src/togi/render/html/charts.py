@@ -231,6 +231,7 @@ class Bar:
     detail: str
     hint: str
     trial: str
+    """Id of the recipe whose trial it leads to; empty where there is none."""
     whisker: tuple[float, float] | None
     """Left and width."""
     marks: list[tuple[str, float]]

@@ -22,9 +22,9 @@ _FORMATTERS = "bounds count milliseconds percent plural relative seconds signifi
 """Of ``core.quantities``: templates use them as filters."""
 
 
-def document(template: str, *, title: str, script: str, **context: Any) -> str:
+def document(template: str, *, title: str, script: str = "", **context: Any) -> str:
     """One page in UTF-8. ``script`` names the asset that it runs, after what all pages run."""
-    code = _asset("page.js") + _asset(script)
+    code = _asset("page.js") + (_asset(script) if script else "")
     digest = base64.b64encode(hashlib.sha256(code.encode()).digest()).decode()
     return (
         _environment()

@@ -1,0 +1,73 @@
+"""Which model tests the claim of which technique, and what is expected of it there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from togi.artifact.manifest import PARTS
+from togi.decide.faster import Speed
+from togi.techniques.base import Options
+
+
+@dataclass(frozen=True, kw_only=True)
+class Experiment:
+    """How the claim of a technique is tested."""
+
+    model: str = ""
+    """A function of ``claims.formulas.models``."""
+    about: str
+    """What it is tested on, in words: that model, or the user's subject as it is named."""
+    expects: Speed = Speed.FASTER
+    memory: bool = False
+    """The claim is about memory too: a call's peak must be lower."""
+    options: Options = field(default_factory=dict)
+    """Of the technique; empty: the most promising of its own."""
+
+    def on(self, subject: str) -> Experiment:
+        """The same on the user's subject, with what the technique itself tries first there."""
+        return Experiment(about=subject, expects=self.expects, memory=self.memory)
+
+    @property
+    def locator(self) -> str:
+        return f"togi.claims.formulas.models:{self.model}" if self.model else self.about
+
+    @property
+    def setting(self) -> str:
+        return f"{self.about}, float32" if self.model else self.about
+
+
+DEFAULT = Experiment(model="convolutions", about="a small residual network")
+"""Of convolutions, and for techniques of third parties, which are not listed."""
+_TRANSFORMER = Experiment(model="transformer", about="two transformer blocks")
+_SMALL = Experiment(model="small_operations", about="sixty small layers")
+EXPERIMENTS: dict[str, Experiment] = {
+    "drop_no_ops": Experiment(model="copies", about="elementwise operations between copies"),
+    "compute_once": Experiment(model="standardised", about="convolutions that standardise their weights"),
+    "fuse_formulas": Experiment(model="handwritten", about="two transformer blocks written out by hand"),
+    "fold_batch_norm": DEFAULT,
+    "merge_branches": Experiment(model="branches", about="RepVGG blocks as they are trained"),
+    "pad_channels": Experiment(model="odd_channels", about="a small residual network of 61 channels"),
+    "channels_last": DEFAULT,
+    "channels_last_3d": Experiment(model="volumes", about="3 x 3 x 3 convolutions"),
+    "bf16": _TRANSFORMER,
+    "fp16": _TRANSFORMER,
+    "bf16_openvino": _TRANSFORMER,
+    "int8_onnxruntime": DEFAULT,
+    "int8_openvino": DEFAULT,
+    "tf32": _TRANSFORMER,
+    "aot_inductor": replace(_TRANSFORMER, options={"freezing": True, "max_autotune": False}),
+    "cuda_graph": _SMALL,
+    "eager": replace(DEFAULT, expects=Speed.SAME),
+    "onnxruntime": DEFAULT,
+    "openvino": DEFAULT,
+    PARTS: Experiment(model="early_exit", about="a residual network that is repeated until its result is small"),
+    "torch_compile": replace(_TRANSFORMER, options={"mode": "default", "freezing": True}),
+    "torch_tensorrt": DEFAULT,
+    "torchscript": DEFAULT,
+    "allocator": Experiment(model="large_activations", about="elementwise operations on 16 MiB"),
+    "cudnn_benchmark": DEFAULT,
+    "flush_denormal": Experiment(model="decaying", about="a filter that decays to denormal numbers"),
+    "inference_mode": _SMALL,
+    "no_grad": Experiment(model="kept_activations", about="sixty small layers of 512 rows", memory=True),
+    "threads": replace(_SMALL, options={"count": 1}),
+}

@@ -1,0 +1,267 @@
+"""Measures what a technique claims: alone, beside the same recipe without it.
+
+On a small model that is made for it, or on the user's subject. Both are verified and take turns; ``decide`` says what
+is faster and what is faithful. Whether it pays beside all others is for ``togi tune`` to find out.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+from togi.artifact.manifest import PARTS
+from togi.claims.claim import Measured, Proof, Verdict
+from togi.claims.experiments import DEFAULT, EXPERIMENTS, Experiment
+from togi.core.quantities import bounds, relative, significant, size, times
+from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome, Recipe, TensorFacts, Timing
+from togi.decide.faithful import accept
+from togi.decide.faster import BETWEEN_PROCESSES, Speed
+from togi.journal import Journal
+from togi.machine.describe import machine
+from togi.machine.limits import available_bytes
+from togi.measure import compare
+from togi.search.settings import Settings
+from togi.study.parts import PartsTuner
+from togi.study.progress import Progress
+from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.techniques import all_techniques, recipe
+from togi.techniques.base import Options, Refuses, Technique
+from togi.worker.pool import WorkerPool
+from togi.worker.protocol import SubjectRef
+from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
+
+LONGEST_S = 50.0
+"""From the loaded subject to the last turn, so that a proof takes less than a minute."""
+_BUDGET_S = 10.0
+"""For the turns; they end as soon as it is clear which is faster."""
+_ROUNDS = 10
+"""From 8 rounds on an interval has ends; a slow subject takes longer for them."""
+_PARTS_SHARE = 0.6
+"""Of the minute, for the studies of a program's parts: what is begun by then is still measured."""
+_SPARED = 0.8
+"""Of the memory that is free now, a process may take so much, so that the machine survives it."""
+
+
+_ANY_MODEL = Facts(
+    machine=Machine(cpu_model="", cpu_cores=1, memory_bytes=0, threads=1, os="", python=""),
+    module_class="Module",
+    functions=dict.fromkeys(("conv2d", "conv3d", "batch_norm", "linear", "add", "mul", "matmul", "softmax"), 1),
+    parameter_dtypes=("float32",),
+    inputs=(TensorFacts(name="x", dtype="float32", shape=(1,)),),
+)
+"""A model that holds whatever a technique may ask for: one that refuses it refuses the machine."""
+_WORDS = {Speed.FASTER: "Faster", Speed.SAME: "No difference that matters", Speed.SLOWER: "Slower"}
+
+
+def limits(seconds: float) -> Limits:
+    """Of a process that may take so long."""
+    free = available_bytes()
+    return Limits(timeout_s=max(1.0, seconds), memory_bytes=None if free is None else int(_SPARED * free))
+
+
+def prove_technique(technique: Technique, *, on: str = "", device: str, seed: int, on_phase: OnPhase) -> Proof:
+    """Measure what the technique claims.
+
+    Args:
+        on: locator of the user's subject; empty: a small model that is made for the technique.
+        device: ``cpu`` or ``cuda``; one on which it cannot work is replaced.
+
+    Raises SubjectError where the subject cannot be loaded.
+    """
+    experiment = EXPERIMENTS.get(technique.id, DEFAULT)
+    experiment = experiment.on(on) if on else experiment
+    device = device if device.partition(":")[0] in technique.devices else min(technique.devices)
+    if technique.id != PARTS and (untestable := _missing_here(technique, experiment, device)):
+        return untestable
+    subject = SubjectRef.here("locator", experiment.locator)
+    with WorkerPool(subject, machine(device), device=device, seed=seed) as pool:
+        until = time.monotonic() + LONGEST_S
+        try:
+            prove_in = _prove_parts if technique.id == PARTS else _prove_beside
+            return prove_in(pool, technique, experiment, lambda: until - time.monotonic(), on_phase)
+        except TrialEnded as ended:
+            return _ended(technique, experiment, ended)
+
+
+def _prove_beside(
+    pool: WorkerPool, technique: Technique, experiment: Experiment, left_s: Callable[[], float], on_phase: OnPhase
+) -> Proof:
+    """One process with the technique beside one without it."""
+    facts = pool.survey(limits(left_s()), on_phase)[0].facts
+    if refusal := _refusal(technique, facts):
+        return _untested(technique, experiment, refusal.reason)
+    facts = pool.make_truth(facts, limits(left_s()), on_phase)
+    without, with_ = _recipes(technique, experiment, facts)
+    with pool.start(without, facts, limits(left_s()), on_phase) as reference:
+        reference.warm()
+        with pool.start(with_, facts, limits(left_s()), on_phase) as running:
+            running.warm()
+            on_phase("measure")
+            return _measure(technique, experiment, reference, running, left_s(), pool.config.seed)
+
+
+def _prove_parts(
+    pool: WorkerPool, technique: Technique, experiment: Experiment, left_s: Callable[[], float], on_phase: OnPhase
+) -> Proof:
+    """What stands for the parts of a program is found by a study of each: a short one, in a journal of its own."""
+    survey, fingerprint = pool.survey(limits(left_s()), on_phase)
+    if survey.facts.exportable:
+        return _untested(technique, experiment, "it can be captured whole, so there is nothing to cut into parts")
+    settings = Settings(seed=pool.config.seed, device=pool.config.device)
+    with Journal.open(pool.folder / "journal.sqlite") as journal:
+        runner = StudyRunner.open(
+            pool,
+            experiment.about,
+            survey,
+            fingerprint,
+            settings,
+            journal,
+            Progress(),
+            started=time.monotonic(),
+            resume=False,
+        )
+        try:
+            runner.make_truth()
+            tree = PartsTuner(runner, journal, resume=False).run(left_s() * _PARTS_SHARE)
+        finally:
+            runner.close()
+        trials = [trial for trial in runner.log.trials() if trial.recipe.find(PARTS)]
+    if not trials:
+        reasons = "; ".join(f"{part.path}: {part.reason}" for part in tree.parts) or "no part can be captured"
+        return _untested(technique, experiment, reasons)
+    trial = trials[-1]
+    if trial.error is None or trial.timing is None:
+        ended = _untested(technique, experiment, f"{trial.recipe.label}: {trial.reason}", trial.fix)
+        return ended.model_copy(update={"verdict": Verdict.REFUTED}) if trial.outcome is Outcome.WRONG else ended
+    return _proof(technique, experiment, (REFERENCE_RECIPE, trial.recipe), trial.error, trial.timing)
+
+
+def _needed(technique: Technique) -> list[Technique]:
+    """Techniques that provide what it needs, e.g. its engine."""
+    others = all_techniques().values()
+    return [next(other for other in others if need in other.provides) for need in sorted(technique.needs)]
+
+
+def _refusal(technique: Technique, facts: Facts) -> Refuses | None:
+    """Why it, or what it needs, must not be tried on such a subject."""
+    decisions = (one.applies(facts) for one in (technique, *_needed(technique)))
+    return next((decision for decision in decisions if isinstance(decision, Refuses)), None)
+
+
+def _missing_here(technique: Technique, experiment: Experiment, device: str) -> Proof | None:
+    """What this machine lacks, whatever the model: then no process needs to be started."""
+    here, kind = machine(device), device.partition(":")[0]
+    if kind == "cuda" and here.gpu is None:
+        return _untested(technique, experiment, "it needs a CUDA device, and none was found here")
+    if refusal := _refusal(technique, _ANY_MODEL.model_copy(update={"machine": here, "device": kind})):
+        return _untested(technique, experiment, refusal.reason)
+    for package in (package for one in (technique, *_needed(technique)) for package in one.packages):
+        if problem := package.missing():
+            return _untested(technique, experiment, problem, package.fix)
+    return None
+
+
+def _ended(technique: Technique, experiment: Experiment, ended: TrialEnded) -> Proof:
+    """The survey, the truth, or one of the two recipes did not come to its end."""
+    reason, fix = f"{ended.trial.name}: {str(ended).rstrip('.')}", ended.ending.fix
+    if ended.ending.outcome is Outcome.TIMED_OUT:
+        reason = f"It takes more than a minute, which is all that a proof may take. {reason}"
+        fix = fix or f"togi tune {experiment.locator} --only {technique.id}"
+    return _untested(technique, experiment, reason, fix)
+
+
+def _recipes(technique: Technique, experiment: Experiment, facts: Facts) -> tuple[Recipe, Recipe]:
+    """The same recipe without and with the technique."""
+    base = {needed.id: dict(next(iter(needed.options(facts)))) for needed in _needed(technique)}
+    options = experiment.options or dict(next(iter(technique.options(facts)), {}))
+    if technique.id == "no_grad":
+        return Recipe(), recipe(no_grad={})
+    grad_mode: dict[str, Options] = {} if "grad_mode" in technique.provides else {"no_grad": {}}
+    return recipe(**base, no_grad={}), recipe(**base, **grad_mode, **{technique.id: options})
+
+
+def _measure(
+    technique: Technique,
+    experiment: Experiment,
+    reference: RunningTrial,
+    running: RunningTrial,
+    left_s: float,
+    seed: int,
+) -> Proof:
+    enough_s = max(_BUDGET_S, _ROUNDS * (reference.turn_s + running.turn_s))
+    result = compare(reference, running, budget_s=min(enough_s, left_s), seed=seed)
+    timing = result.timing(running.name)
+    if timing is None or running.error is None:
+        return _untested(technique, experiment, result.sentence)
+    footprints = (reference.footprint(), running.footprint()) if experiment.memory else None
+    return _proof(technique, experiment, (reference.recipe, running.recipe), running.error, timing, footprints)
+
+
+def _proof(
+    technique: Technique,
+    experiment: Experiment,
+    recipes: tuple[Recipe, Recipe],
+    error: ErrorReport,
+    timing: Timing,
+    footprints: tuple[Footprint, Footprint] | None = None,
+) -> Proof:
+    """``recipes`` and ``footprints``: without the technique, then with it."""
+    verdict, sentence = judge(technique, experiment, error, timing, footprints)
+    was, now = footprints or (None, None)
+    rows = (
+        Measured(name=recipes[0].label, peak_bytes=was.peak_bytes if was else None, median_ms=timing.reference_ms),
+        Measured(
+            name=recipes[1].label,
+            peak_bytes=now.peak_bytes if now else None,
+            median_ms=timing.latency_ms.median,
+            speedup_x=timing.speedup_x,
+            note="; ".join(timing.noise.warnings),
+        ),
+    )
+    return Proof(claim=technique.id, verdict=verdict, sentence=sentence, setting=experiment.setting, rows=rows)
+
+
+def judge(
+    technique: Technique,
+    experiment: Experiment,
+    error: ErrorReport,
+    timing: Timing,
+    footprints: tuple[Footprint, Footprint] | None = None,
+) -> tuple[Verdict, str]:
+    """The verdict on the claim, and its figures in a sentence.
+
+    Args:
+        footprints: without and with the technique, where its claim is about memory.
+    """
+    outcome, wrong = accept(error, exact=technique.exact, max_error=None if technique.exact else float("inf"))
+    if outcome is Outcome.WRONG:
+        return Verdict.REFUTED, f"Its output is wrong on {experiment.about}: {wrong}."
+    speed, found = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x
+    figures = f"{times(found.median)} the speed of the same without it ({bounds(found)}) on {experiment.about}"
+    right = (
+        "as right as plain eager"
+        if error.faithful
+        else (f"approximate: relative error {relative(error.rmse)}, {significant(error.units, 2)} times eager's own")
+    )
+    if speed is Speed.UNCLEAR:
+        verdict = Verdict.UNTESTED
+        said = f"It cannot be told on this machine now: about {figures}. Repeat it when the machine is quiet."
+    else:
+        verdict = Verdict.HOLDS if speed is experiment.expects else Verdict.REFUTED
+        said = f"{_WORDS[speed]}: {figures}, {right}."
+    if footprints is None:
+        return verdict, said
+    was, now = footprints[0].peak_bytes, footprints[1].peak_bytes
+    if (now < was) != (verdict is Verdict.HOLDS):
+        verdict = Verdict.HOLDS_IN_PART
+    return verdict, f"A call's peak goes from {size(was)} to {size(now)}. {said}"
+
+
+def _untested(technique: Technique, experiment: Experiment, reason: str, fix: str = "") -> Proof:
+    return Proof(
+        claim=technique.id,
+        verdict=Verdict.UNTESTED,
+        sentence=f"{reason}.",
+        setting=experiment.setting,
+        fix=fix,
+    )
