@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import subprocess
 import sys
 from collections.abc import Callable
@@ -104,3 +105,42 @@ def test_bad_arguments_are_refused_at_once_with_what_would_do(call: Callable[[],
 def test_importing_the_package_imports_no_torch() -> None:
     code = "import sys, togi; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
+
+
+LISTING = Path(__file__).parent / "public_api.txt"
+
+
+def listed() -> str:
+    """Every public name with its parameters; of classes and modules also what is public in them."""
+    lines = []
+    for name in sorted(set(togi.__all__) - {"__version__"}):
+        public = getattr(togi, name)
+        lines.append(f"togi.{name}{parameters(public)}")
+        lines += [f"togi.{name}.{inner}{parameters(getattr(public, inner, None))}" for inner in inside(public)]
+    return "\n".join(lines) + "\n"
+
+
+def inside(public: Any) -> list[str]:
+    if inspect.ismodule(public):
+        return sorted(public.__all__)
+    names = [*vars(public), *getattr(public, "model_fields", ())] if inspect.isclass(public) else []
+    return sorted({name for name in names if not name.startswith(("_", "model_"))})
+
+
+def parameters(public: Any) -> str:
+    """``(a, *, b=1)``; nothing of errors and of records, which their libraries construct."""
+    record_or_error = inspect.isclass(public) and (issubclass(public, Exception) or hasattr(public, "model_fields"))
+    if not callable(public) or record_or_error:
+        return ""
+    empty = inspect.Parameter.empty
+    signature = inspect.signature(public)
+    plain = [each.replace(annotation=empty) for each in signature.parameters.values() if each.name != "self"]
+    return str(signature.replace(parameters=plain, return_annotation=empty))
+
+
+def test_the_public_names_and_their_parameters_are_those_that_are_listed() -> None:
+    """A change here is one that users notice: list it on purpose, and say it in CHANGELOG.md."""
+    if listed() != LISTING.read_text(encoding="utf-8"):
+        new = LISTING.with_suffix(".new")
+        new.write_text(listed(), encoding="utf-8")
+        pytest.fail(f"the public API has changed: compare {new} with {LISTING}, and put it in its place if so be it")

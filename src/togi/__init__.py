@@ -8,10 +8,10 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from togi.core.version import __version__
-
 if TYPE_CHECKING:
     from togi import ops
+
+    __version__: str
     from togi.api import bench, check, fit, load, memory, predict_memory, tune
     from togi.core.errors import BudgetError, FitError, TogiError
     from togi.footprint.fit.plan import Plan
@@ -69,10 +69,14 @@ _SUBPACKAGES = ("ops",)
 def __getattr__(name: str) -> Any:
     if name in _SUBPACKAGES:
         return importlib.import_module(f"togi.{name}")
+    if name == "__version__":
+        from togi.core.version import version
+
+        return version()
     if name not in _PUBLIC:
         raise AttributeError(f"module 'togi' has no attribute {name!r}")
     return getattr(importlib.import_module(_PUBLIC[name]), name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_PUBLIC, *_SUBPACKAGES})
+    return sorted({*globals(), *__all__})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import stat
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -82,12 +83,19 @@ class Manifest(Record):
     files: tuple[FileEntry, ...]
     environment: dict[str, str] = {}
     """Environment variables under which the proof was made (an allocator), which loading cannot set."""
+    max_error: float | None = None
+    """Largest relative error that was accepted of an approximate recipe."""
+    max_drop: float | None = None
+    """Largest drop of the subject's metric that was."""
+    sha256: str = ""
+    """Of this document without it (``document_hash``). Against damage: who changes the one on purpose changes the
+    other. Empty in artifacts of before."""
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Parse and validate the manifest alone.
 
-    Raises ArtifactError: no folder, missing, above 16 MiB, not JSON, another schema, unknown or missing fields.
+    Raises ArtifactError: no folder, missing, above 16 MiB, not JSON, another schema, other fields, changed.
     """
     path = folder / MANIFEST
     if not folder.is_dir():
@@ -102,8 +110,9 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} is {size:,} bytes; a manifest is never above {MANIFEST_LIMIT_BYTES:,}. It was not read: "
             "get the artifact again from where it was made"
         )
+    data = path.read_bytes()
     try:
-        return Manifest.model_validate_json(path.read_bytes())
+        manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(str(part) for part in first["loc"]) or "the document"
@@ -111,6 +120,15 @@ def read_manifest(folder: Path) -> Manifest:
             f"{path} is not a manifest of schema {SCHEMA_VERSION}: {where}: {first['msg']}. "
             "It is damaged or from another version of togi: tune again, or load it with the togi that made it"
         ) from None
+    if manifest.sha256 and manifest.sha256 != document_hash(json.loads(data)):
+        raise ArtifactError(f"{path} has changed since it was written (its sha256 differs): get the artifact again")
+    return manifest
+
+
+def document_hash(document: dict[str, Any]) -> str:
+    """Of a manifest's JSON, whatever its white space and the order of its fields."""
+    rest = {name: value for name, value in document.items() if name != "sha256"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:

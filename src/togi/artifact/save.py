@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import errno
+import json
 import shutil
 from pathlib import Path
 
-from togi.artifact.manifest import MANIFEST, Link, Manifest, list_files
+from togi.artifact.manifest import MANIFEST, Link, Manifest, document_hash, list_files
 from togi.core.errors import ArtifactError, OutputExistsError
 from togi.core.records import Facts, Recipe, Trial, now
-from togi.core.version import __version__
+from togi.core.version import version
 from togi.subject.signature import Signature
 
 SUFFIX = ".togi"
@@ -52,10 +53,12 @@ def write_manifest(
     proof: Trial,
     chain: tuple[Link, ...],
     environment: dict[str, str],
+    max_error: float | None = None,
+    max_drop: float | None = None,
 ) -> Manifest:
     """Hash what the engine wrote into ``folder`` and write the manifest beside it."""
     manifest = Manifest(
-        togi_version=__version__,
+        togi_version=version(),
         created=now(),
         subject=subject,
         recipe=recipe,
@@ -65,8 +68,12 @@ def write_manifest(
         chain=chain,
         files=list_files(folder),
         environment=environment,
+        max_error=max_error,
+        max_drop=max_drop,
     )
-    (folder / MANIFEST).write_text(manifest.model_dump_json(indent=1), encoding="utf-8")
+    document = json.loads(manifest.model_dump_json())
+    document["sha256"] = document_hash(document)
+    (folder / MANIFEST).write_text(json.dumps(document, indent=1), encoding="utf-8")
     return manifest
 
 

@@ -1,3 +1,19 @@
-"""The version of togi: a file of its own, so that no room imports the package that stands above all rooms."""
+"""The version of togi, which comes from the tag that it was built at and rests in the installed package's metadata."""
 
-__version__ = "0.1.0"
+from __future__ import annotations
+
+import functools
+
+
+@functools.cache
+def version() -> str:
+    """Read when it is asked for: the reader takes longer to import than ``import togi``.
+
+    ``0+unknown`` where the sources run without having been installed.
+    """
+    import importlib.metadata
+
+    try:
+        return importlib.metadata.version("togi")
+    except importlib.metadata.PackageNotFoundError:
+        return "0+unknown"

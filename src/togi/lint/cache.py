@@ -18,7 +18,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import final
 
-from togi.core.version import __version__
+from togi.core.version import version
 from togi.lint.data.torch_names import behind_installed
 from togi.lint.finding import FileReport
 
@@ -38,7 +38,7 @@ def cache_folder() -> Path:
 @functools.cache
 def rules_version() -> bytes:
     """Changes with togi, any byte of togi.lint, Python (its parser decides what can be checked), and a later torch."""
-    digest = hashlib.blake2b(f"{__version__} {sys.version} {behind_installed()}".encode())
+    digest = hashlib.blake2b(f"{version()} {sys.version} {behind_installed()}".encode())
     folder = Path(__file__).parent
     for path in sorted(p for p in folder.rglob("*") if p.is_file() and "__pycache__" not in p.parts):
         digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())

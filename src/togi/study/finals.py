@@ -237,6 +237,8 @@ class Finals:
             proof=proof,
             chain=links,
             environment=environment_of(proof.recipe, runner.facts),
+            max_error=runner.settings.max_error,
+            max_drop=runner.settings.max_drop,
         )
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial) -> Trial:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from togi.core.version import __version__
+from togi.core.version import version
 from togi.lint.finding import CheckResult, Edit, Finding, Note, Place, Problem
 from togi.lint.pages import page_address, rule_page
 from togi.lint.rule import Rule, all_rules, rule_kinds
@@ -40,7 +40,7 @@ def sarif(result: CheckResult) -> dict[str, Any]:
                 "tool": {
                     "driver": {
                         "name": "togi",
-                        "semanticVersion": __version__,
+                        "semanticVersion": version(),
                         "rules": [_rule(known[id]) for id in ids],
                     }
                 },

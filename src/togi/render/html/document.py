@@ -15,7 +15,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from togi.core import quantities
-from togi.core.version import __version__
+from togi.core.version import version
 from togi.render.memory_text import short_line
 
 _FORMATTERS = "bounds count milliseconds percent plural relative seconds significant size times".split()
@@ -31,7 +31,7 @@ def document(template: str, *, title: str, script: str = "", **context: Any) -> 
         .get_template(template)
         .render(
             title=title,
-            version=__version__,
+            version=version(),
             code=Markup(code),
             style=Markup(_asset("report.css")),
             policy=Markup(
