@@ -16,12 +16,12 @@ from torch import nn
 from togi.artifact import load as loading
 from togi.artifact.links import write_links
 from togi.artifact.load import FallbackWarning, load
-from togi.artifact.manifest import MANIFEST, Manifest, read_manifest
+from togi.artifact.manifest import MANIFEST, Manifest, document_hash, read_manifest
 from togi.artifact.save import check_writable, publish, write_manifest
 from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError
 from togi.core.records import Outcome, Recipe, Trial
 from togi.subject.inputs import Subject
-from togi.techniques import recipe
+from togi.techniques import Engine, all_techniques, recipe
 from togi.techniques.build import build, first_candidate
 from togi.techniques.engine.onnxruntime import OnnxRuntime
 from togi.techniques.engine.programs import openvino
@@ -143,8 +143,10 @@ def some_file(artifact: Path) -> Path:
 
 
 def edit(artifact: Path, change: dict[str, object]) -> None:
+    """As somebody does who knows what the manifest is checked for."""
     path = artifact / MANIFEST
-    path.write_text(json.dumps(json.loads(path.read_text(encoding="utf-8")) | change), encoding="utf-8")
+    document = json.loads(path.read_text(encoding="utf-8")) | change
+    path.write_text(json.dumps(document | {"sha256": document_hash(document)}), encoding="utf-8")
 
 
 def test_a_changed_byte(artifact: Path) -> None:
@@ -154,6 +156,31 @@ def test_a_changed_byte(artifact: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(ArtifactError, match="has changed since it was proven"):
         load(artifact)
+
+
+def test_a_changed_value_of_the_manifest(artifact: Path) -> None:
+    path = artifact / MANIFEST
+    path.write_text(path.read_text(encoding="utf-8").replace('"subject": "Net"', '"subject": "Nut"'), encoding="utf-8")
+    with pytest.raises(ArtifactError, match=r"manifest\.json has changed since it was written"):
+        load(artifact)
+
+
+def test_without_native_code_the_chain_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if ONNX Runtime's files were machine code, since building a native library takes long."""
+    folder = tmp_path / "net.togi"
+    make(folder, recipe(onnxruntime={"spinning": True}, no_grad={}))
+    monkeypatch.setattr(OnnxRuntime, "native", True)
+    assert load(folder).engine == "onnxruntime"
+    with pytest.warns(FallbackWarning, match="machine code, which native=False leaves out.*using eager"):
+        assert load(folder, native=False).engine == "eager"
+    edit(folder, {"chain": json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["chain"][:1]})
+    with pytest.raises(ArtifactError, match="native=False"):
+        load(folder, native=False)
+
+
+def test_machine_code_is_declared_where_a_library_is_loaded() -> None:
+    native = {name for name, each in all_techniques().items() if isinstance(each, Engine) and each.native}
+    assert native == {"aot_inductor"}
 
 
 def test_a_cut_file(artifact: Path) -> None:

@@ -28,19 +28,26 @@ class FallbackWarning(UserWarning):
     """The chosen engine cannot run here; a fallback of the recorded chain is used."""
 
 
-def load(path: str | PathLike[str], *, device: str | None = None) -> OptimizedModule:
+def load(path: str | PathLike[str], *, device: str | None = None, native: bool = True) -> OptimizedModule:
     """The tuned model in ``path`` (a ``.togi`` folder), ready to call.
 
-    Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled. If the
-    chosen engine cannot run here, the next of the recorded chain is taken, with a ``FallbackWarning``.
+    Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled, and no
+    Python of the artifact is run. If the chosen engine cannot run here, the next of the recorded chain is taken, with
+    a ``FallbackWarning``.
+
+    Who made an artifact is not checked: its hashes stand in the artifact itself. ``aot_inductor`` loads machine code
+    from it, which may do whatever this process may; load such an artifact only from people whose programs you would
+    run, or with ``native=False``. Graphs of the other engines are data to torch and to the backends, which read them
+    with their own parsers and call operators that are installed here.
 
     Args:
         device: what it is to run on, which has to be the device that it was tuned for. None: that one.
+        native: False leaves out engines whose files are machine code, and takes the next of the chain.
 
     Raises:
         UnknownNameError: ``device`` is no device that togi can use.
         ArtifactError: it is damaged, changed, unsafe, of another schema, tuned for another device, or no engine of its
-            chain runs here.
+            chain runs here (without native code, where that is left out).
     """
     wanted = None if device is None else parse_device(device)
     folder = Path(path)
@@ -48,11 +55,11 @@ def load(path: str | PathLike[str], *, device: str | None = None) -> OptimizedMo
     check_files(folder, manifest)
     _check_device(manifest, wanted)
     if manifest.chain and manifest.chain[0].engine == PARTS:
-        return OptimizedProgram(manifest, manifest.chain[0], _load_parts(folder, manifest.chain[0]))
+        return OptimizedProgram(manifest, manifest.chain[0], _load_parts(folder, manifest.chain[0], native))
     notes: list[str] = []
     for link in manifest.chain:
         try:
-            program, contexts = _load_link(folder, manifest, link)
+            program, contexts = _load_link(folder, manifest, link, native)
         except Exception as error:  # foreign code: a backend that does not run on this machine
             notes.append(f"{link.engine} cannot run here ({type(error).__name__}: {str(error).strip()[:300]})")
             continue
@@ -75,13 +82,13 @@ def _finish(
     return OptimizedModule(in_contexts(program, contexts), manifest, link, tuple(notes), flat)
 
 
-def _load_parts(folder: Path, link: Link) -> list[LoadedPart]:
+def _load_parts(folder: Path, link: Link, native: bool) -> list[LoadedPart]:
     entries = [PartEntry.model_validate(entry) for entry in link.meta["parts"]]
     inside = {entry.folder: folder / link.folder / entry.folder for entry in entries}
     for name, path in inside.items():
         if path.resolve().parent.parent != folder.resolve():
             raise ArtifactError(f"the manifest names the folder {name!r}, which is not in the artifact")
-    return [LoadedPart(entry, load(inside[entry.folder])) for entry in entries]
+    return [LoadedPart(entry, load(inside[entry.folder], native=native)) for entry in entries]
 
 
 def _check_device(manifest: Manifest, wanted: str | None) -> None:
@@ -90,10 +97,12 @@ def _check_device(manifest: Manifest, wanted: str | None) -> None:
         raise ArtifactError(f"it was tuned for {tuned_for}, not for {wanted}: tune again with --device {wanted}")
 
 
-def _load_link(folder: Path, manifest: Manifest, link: Link) -> tuple[Program, Sequence[Context]]:
+def _load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> tuple[Program, Sequence[Context]]:
     engine = technique(link.engine)
     if not isinstance(engine, Engine):
         raise ArtifactError(f"the manifest names {link.engine} as an engine, which it is not")
+    if engine.native and not native:
+        raise ArtifactError("its files are machine code, which native=False leaves out")
     inside = folder / link.folder
     if inside.resolve().parent != folder.resolve():
         raise ArtifactError(f"the manifest names the folder {link.folder!r}, which is not in the artifact")

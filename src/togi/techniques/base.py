@@ -179,6 +179,8 @@ class Engine(Technique):
     """
 
     stage = Stage.ENGINE
+    native: ClassVar[bool] = False
+    """What it loads from an artifact is machine code, which may do whatever the process may."""
 
     def repro(self, options: Options, threads: int | None) -> str | None:
         """Python lines that make ``run(*tensors)`` from ``program`` (an ExportedProgram) and ``samples`` without togi.

@@ -49,6 +49,7 @@ class AotInductor(Engine):
     id = "aot_inductor"
     proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:aot_inductor"})
+    native = True
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         found = first_refusal(not_exportable(facts), changes_buffers(facts, "AOTInductor"), no_compiler(facts))
