@@ -158,7 +158,9 @@ class TrialServer:
         if self._process is None:
             return
         if hasattr(self, "channel"):
-            self.channel.close()  # the server kills its children and ends when its channel closes
+            with contextlib.suppress(Closed):
+                self.channel.send({"quit": {}})  # it kills its children and ends
+            self.channel.close()
         try:
             self._process.wait(5.0)
         except subprocess.TimeoutExpired:

@@ -36,7 +36,7 @@ class SubjectRef(Record):
 
     kind: Literal["locator", "live", "artifact", "nothing"]
     spec: str = ""
-    """A locator; the path of the run's private file that holds a live subject; the folder of an artifact."""
+    """A locator; the path of a live subject's file, alone in a private folder; the folder of an artifact."""
     path: tuple[str, ...] = ()
     """``sys.path`` of the parent."""
     cwd: str = "."

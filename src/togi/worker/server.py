@@ -13,6 +13,7 @@ import ctypes
 import gc
 import os
 import select
+import shutil
 import signal
 import socket
 import sys
@@ -28,6 +29,15 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 def main() -> None:
     channel, config = _connect()
+    try:
+        _run(channel, config)
+    except Closed:  # the parent died without a word: nobody else is left to remove what it made
+        shutil.rmtree(config.folder, ignore_errors=True)
+        if config.subject.kind == "live":
+            shutil.rmtree(Path(config.subject.spec).parent, ignore_errors=True)
+
+
+def _run(channel: Channel, config: ServerConfig) -> None:
     os.chdir(config.subject.cwd)
     sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -39,8 +49,7 @@ def main() -> None:
     channel.send(
         {"ready": True, "pid": os.getpid(), "fork_safe": _fork_safe(config.device), "threads": _thread_count()}
     )
-    with contextlib.suppress(Closed):
-        _Server(channel, config, subject).serve()
+    _Server(channel, config, subject).serve()
 
 
 def _connect() -> tuple[Channel, ServerConfig]:

@@ -1,0 +1,51 @@
+"""A parent that is killed leaves neither a process nor a file: its server, which outlives it, cleans up."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+PARENT = """
+import pathlib, sys, time, torch
+from togi import api
+
+class Sleeper(torch.nn.Module):
+    def forward(self, x):
+        pathlib.Path(sys.argv[1]).write_text(str(__import__("os").getpid()))
+        time.sleep(300)
+
+def subject():
+    return Sleeper(), torch.zeros(1)
+
+if __name__ == "__main__":
+    api.memory(*subject()) if sys.argv[2] == "live" else api.memory(f"{__file__}:subject")
+"""
+
+
+def wait_for(condition: Callable[[], object], what: str) -> None:
+    until = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < until, what
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("kind", ["live", "locator"])
+def test_nothing_is_left(kind: str, tmp_path: Path) -> None:
+    script, child, temporary = tmp_path / "parent.py", tmp_path / "child", tmp_path / "tmp"
+    script.write_text(PARENT, encoding="utf-8")
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, script, child, kind], env=environment) as parent:
+        wait_for(lambda: child.exists() and child.read_text(encoding="utf-8"), "the child did not start")
+        assert any(temporary.iterdir())
+        parent.send_signal(signal.SIGKILL)
+    pid = child.read_text(encoding="utf-8")
+    wait_for(lambda: not any(temporary.iterdir()), "files are left")
+    wait_for(lambda: not Path(f"/proc/{pid}").exists(), "a process is left")
