@@ -17,7 +17,7 @@ from togi.artifact.save import check_writable, publish
 from togi.core.device import parse_device
 from togi.core.effort import Effort
 from togi.core.errors import SubjectError, TogiError
-from togi.core.quantities import a_type, parse_duration, parse_size
+from togi.core.quantities import a_type, parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Recipe, Study, Trial
 from togi.journal import Journal
 from togi.search.settings import Settings
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from togi.footprint.prediction.record import Prediction
     from togi.footprint.snapshot.record import SnapshotAccount
     from togi.lint.finding import CheckResult
-    from togi.study.comparison import Comparison
+    from togi.study.comparison import Comparison, Verification
     from togi.subject.inputs import Dynamic
 
 PathOrName = str | Path
@@ -207,11 +207,20 @@ def tune(
     return StudyResult(record, artifact)
 
 
-def load(path: PathOrName, *, device: str | None = None) -> OptimizedModule:
-    """Load an artifact (``NAME.togi``). See ``togi.artifact.load.load``."""
+def load(path: PathOrName, *, device: str | None = None, native: bool = True) -> OptimizedModule:
+    """Load an artifact (``NAME.togi``); nothing in it is unpickled. See ``togi.artifact.load.load``.
+
+    Args:
+        device: what it is to run on, which has to be the device that it was tuned for. None: that one.
+        native: an artifact of ``aot_inductor`` holds machine code, which may do whatever this process may. False takes
+            an engine of its chain that holds none.
+
+    Raises:
+        ArtifactError: it is damaged, changed, unsafe, or nothing of it can run here.
+    """
     from togi.artifact.load import load as load_artifact
 
-    return load_artifact(path, device=device)
+    return load_artifact(path, device=device, native=native)
 
 
 def bench(
@@ -248,6 +257,40 @@ def bench(
         seed=seed,
         time_limit_s=limit_s,
         progress=_progress(progress, " / ".join(specs)),
+    )
+
+
+def verify(
+    artifact: PathOrName,
+    *,
+    subject: str | None = None,
+    max_error: float | str | None = None,
+    max_drop: float | str | None = None,
+    time_limit_s: float | str | None = None,
+    seed: int = 0,
+    progress: Progress | bool | None = None,
+) -> Verification:
+    """Prove an artifact again on this machine: loaded in a fresh process, verified, measured beside the original.
+
+    Args:
+        subject: the locator of the original with its inputs; an artifact holds neither. None: what it was made of.
+        max_error, max_drop: bounds on an approximate artifact, as for ``tune``; None: those that it was made with.
+        time_limit_s: for measuring; None: 60.
+
+    Raises:
+        ArtifactError: it is damaged, changed or of another schema.
+        SubjectError: the original cannot be loaded or run here.
+    """
+    from togi.study.verification import verify_artifact
+
+    return verify_artifact(
+        Path(artifact),
+        subject,
+        seed=seed,
+        time_limit_s=None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s"),
+        max_error=None if max_error is None else parse_share(max_error, "max_error"),
+        max_drop=None if max_drop is None else parse_drop(max_drop, "max_drop"),
+        progress=_progress(progress, str(artifact)),
     )
 
 

@@ -20,7 +20,7 @@ from togi.core.records import Interval, Outcome, Study
 from togi.doctor import Check, Level
 from togi.journal import Journal
 from togi.journal.store import StudyEntry
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison, Contestant, Verification
 
 
 def comparison(outcome: Outcome = Outcome.OK) -> Comparison:
@@ -50,6 +50,55 @@ def test_bench(
     assert (called["subjects"], called["seed"], called["device"]) == (("a", "b"), 3, None)
     assert run(["bench", "a", "b"]) == code
     assert "no difference" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("median", "code"), [(0.5, 1), (1.0, 0)])
+def test_bench_fails_where_one_is_slower_than_allowed(
+    median: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def found(speedup_x: float) -> Comparison:
+        first, second = comparison().contestants
+        speed = Interval(median=speedup_x, low=speedup_x * 0.99, high=speedup_x * 1.01)
+        return Comparison(contestants=(first, second.model_copy(update={"speedup_x": speed})), machine=machine())
+
+    monkeypatch.setattr(api, "bench", lambda *_, **__: found(1.0))
+    assert run(["bench", "a", "b", "--json"]) == 0
+    base = tmp_path / "base.json"
+    base.write_text(capsys.readouterr().out, encoding="utf-8")
+    monkeypatch.setattr(api, "bench", lambda *_, **__: found(median))
+    for options in (["--fail-if-slower", "5%"], ["--fail-if-slower", "5%", "--against", str(base)]):
+        assert run(["bench", "a", "b", *options]) == code
+        assert ("b is slower than" in capsys.readouterr().err) == bool(code)
+    assert run(["bench", "a", "b"]) == 0
+    assert run(["bench", "a", "b", "--against", str(base)]) == 2
+    assert "--fail-if-slower" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("proven", [True, False])
+def test_verify(proven: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    called: dict[str, Any] = {}
+
+    def fake(artifact: Path, **settings: Any) -> Verification:
+        called.update(settings, artifact=artifact)
+        return Verification(
+            artifact="b",
+            subject="a",
+            proven=proven,
+            outcome=Outcome.OK,
+            verdict="as it came out",
+            comparison=comparison(),
+        )
+
+    monkeypatch.setattr(api, "verify", fake)
+    command = ["verify", "b.togi", "--subject", "a", "--max-error", "1%", "--time-limit", "5s"]
+    assert run([*command, "--json"]) == (0 if proven else 1)
+    document = json.loads(capsys.readouterr().out)
+    assert (document["kind"], document["proven"]) == ("verification", proven)
+    assert document["comparison"]["kind"] == "comparison"
+    assert (called["artifact"], called["subject"]) == (Path("b.togi"), "a")
+    assert (called["max_error"], called["max_drop"], called["time_limit_s"]) == (0.01, None, 5.0)
+    assert run(command) == (0 if proven else 1)
+    assert "as it came out" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from togi.core.records import Interval
-from togi.decide.faster import BETWEEN_PROCESSES, DECISIVE_X, WITHIN_PROCESS, Criterion, Speed, conclusive
+from togi.decide.faster import BETWEEN_PROCESSES, DECISIVE_X, WITHIN_PROCESS, Criterion, Speed, change, conclusive
 
 
 def interval(low: float, high: float) -> Interval:
@@ -95,3 +95,21 @@ def test_a_wide_interval_far_above_doubt_is_faster_and_one_that_may_be_little_is
     assert BETWEEN_PROCESSES.slower(Interval(median=1 / 900, low=1 / 1100, high=1 / 700))
     assert not BETWEEN_PROCESSES.faster(Interval(median=3.0, low=1.5, high=9.0))
     assert not BETWEEN_PROCESSES.faster(Interval(median=9.0, low=4.0, high=float("inf")))
+
+
+def test_a_change_is_the_ratio_with_the_doubt_of_both_measurements() -> None:
+    before, now = Interval(median=2, low=1.8, high=2.2), Interval(median=1, low=0.9, high=1.1)
+    found = change(now, before)
+    assert found.median == 0.5
+    assert 0.9 / 2.2 < found.low < 0.45  # both at their worst is less likely than one of them
+    assert 0.55 < found.high < 1.1 / 1.8
+    certain = Interval(median=2, low=2, high=2)
+    assert change(now, certain).low == pytest.approx(0.45)
+    assert change(now, certain).high == pytest.approx(0.55)
+
+
+def test_a_change_without_enough_rounds_has_no_ends() -> None:
+    endless = Interval(median=1, low=0, high=math.inf)
+    for found in (change(endless, Interval(median=2, low=2, high=2)), change(endless, endless)):
+        assert (found.low, found.high) == (0, math.inf)
+        assert not BETWEEN_PROCESSES.slower(found)

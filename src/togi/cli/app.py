@@ -19,12 +19,14 @@ from typer.core import TyperCommand, TyperGroup
 import togi
 from togi.cli.bench import bench
 from togi.cli.check import check
+from togi.cli.demo import demo
 from togi.cli.doctor import doctor
 from togi.cli.explain import explain
 from togi.cli.fit import fit
 from togi.cli.memory import memory
 from togi.cli.report import report
 from togi.cli.tune import tune
+from togi.cli.verify import verify
 from togi.core.errors import TogiError
 
 USAGE_ERROR = 2
@@ -60,7 +62,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (tune, check, memory, fit, bench, explain, doctor, report):
+for command in (tune, check, memory, fit, bench, verify, explain, doctor, report, demo):
     app.command(cls=_Command)(command)
 
 

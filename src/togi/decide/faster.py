@@ -86,6 +86,23 @@ WITHIN_PROCESS = Criterion(process_bias=0.0)
 """For two things that run in one process: 1 %."""
 
 
+def change(now: Interval, before: Interval) -> Interval:
+    """By what a speed-up was multiplied since an earlier, independent measurement of it.
+
+    The ends are those of G. Y. Zou and A. Donner, "Construction of confidence limits about effect measures: a general
+    approach", Statistics in Medicine 27 (2008), for the difference of the logarithms.
+    """
+    down = math.hypot(_log_ratio(now.median, now.low), _log_ratio(before.high, before.median))
+    up = math.hypot(_log_ratio(now.high, now.median), _log_ratio(before.median, before.low))
+    median = now.median / before.median
+    return Interval(median=median, low=median * math.exp(-down), high=median * math.exp(up))
+
+
+def _log_ratio(above: float, below: float) -> float:
+    """Infinite where an interval of too few rounds has no end."""
+    return math.log(above / below) if below > 0 else math.inf
+
+
 def _decisive(interval: Interval) -> bool:
     return DECISIVE_X < interval.low <= interval.high < math.inf or 0 < interval.low <= interval.high < 1 / DECISIVE_X
 

@@ -13,7 +13,7 @@ from togi.footprint.account.record import Account
 from togi.footprint.fit.result import FitResult
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.snapshot.record import SnapshotAccount
-from togi.study.comparison import Comparison
+from togi.study.comparison import Comparison, Verification
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -33,6 +33,13 @@ def _comparison(comparison: Comparison) -> str:
     from togi.render.study_text import comparison_text
 
     return _plain(comparison_text(comparison))
+
+
+@as_text.register
+def _verification(verification: Verification) -> str:
+    from togi.render.study_text import verification_text
+
+    return _plain(verification_text(verification))
 
 
 @as_text.register

@@ -9,7 +9,7 @@ from typing import Any
 from togi.core.records import SCHEMA_VERSION, Recipe, Study, Trial
 from togi.render.attribution import Effect, effects
 from togi.render.rows import Row, rows, warnings
-from togi.study.comparison import Comparison
+from togi.study.comparison import Comparison, Verification
 
 
 def study_json(study: Study) -> dict[str, Any]:
@@ -42,6 +42,13 @@ def study_json(study: Study) -> dict[str, Any]:
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
     document = {"kind": "comparison", **comparison.model_dump()}
     plain: dict[str, Any] = _plain(document)
+    return plain
+
+
+def verification_json(verification: Verification) -> dict[str, Any]:
+    document = verification.model_dump()
+    document["comparison"] = comparison_json(verification.comparison)
+    plain: dict[str, Any] = _plain({"kind": "verification", **document})
     return plain
 
 

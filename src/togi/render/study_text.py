@@ -27,7 +27,7 @@ from togi.render.rows import (
     warnings,
 )
 from togi.render.terminal import STYLES, bullets, clean, listing, stack, table
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import Comparison, Contestant, Verification
 
 WIDE = 110
 """From this width on the table has a column for everything; below, cells are stacked."""
@@ -99,6 +99,12 @@ def comparison_text(comparison: Comparison) -> RenderableType:
     for number, contestant in enumerate(comparison.contestants):
         made.add_row(*_contestant(contestant, first=number == 0))
     return stack(made, Text(clean(comparison.verdict), style="bold"), bullets(_about(comparison)))
+
+
+def verification_text(verification: Verification) -> RenderableType:
+    """What ``togi verify`` found: the comparison, and whether the artifact is proven."""
+    verdict = Text(clean(verification.verdict), style="bold green" if verification.proven else "bold red")
+    return stack(comparison_text(verification.comparison), verdict)
 
 
 def _measured(study: Study, ran: Sequence[Row], limit: int | None, *, wide: bool) -> RenderableType:

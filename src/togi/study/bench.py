@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from togi.artifact.manifest import read_manifest
+from togi.artifact.manifest import PARTS, read_manifest
 from togi.core.errors import ArtifactError
 from togi.core.records import Facts, Footprint, Machine, Outcome
 from togi.machine.describe import machine
 from togi.measure import RaceEntry, RaceResult, race
 from togi.study.comparison import Comparison, Contestant
+from togi.study.parts import record_parts
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE
 from togi.worker.pool import WorkerPool
@@ -70,6 +71,8 @@ class _Bench:
             check = not _is_artifact(host)
             if check:
                 self._make_truth(host)
+                if manifest.chain and manifest.chain[0].engine == PARTS:
+                    record_parts(pool)
             running = pool.start_artifact(Path(spec).absolute(), manifest.recipe, manifest.facts, _LIMITS, check=check)
         else:
             running = pool.start_unchecked(REFERENCE_RECIPE, _LIMITS)

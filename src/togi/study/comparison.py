@@ -1,8 +1,17 @@
-"""The result of ``togi bench A B ...``: contestants that took turns on the same inputs, compared with the first."""
+"""The results of ``togi bench A B ...`` (contestants that took turns on the same inputs) and of ``togi verify``."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from togi.core.errors import SubjectError
+from togi.core.quantities import bounds, percent, times
 from togi.core.records import SCHEMA_VERSION, ErrorReport, Footprint, Interval, Machine, Noise, Outcome, Record
+from togi.decide.faster import PROCESS_BIAS, Criterion, change
 
 
 class Contestant(Record):
@@ -31,3 +40,73 @@ class Comparison(Record):
     noise: Noise = Noise()
     rounds: int = 0
     notes: tuple[str, ...] = ()
+
+
+class Verification(Record):
+    """What a proof came to."""
+
+    schema_version: int = SCHEMA_VERSION
+    artifact: str
+    subject: str
+    """The locator of the original beside which it was verified and measured."""
+    proven: bool
+    """It is right, and as fast as it must be (``verdict`` says which of them it is not)."""
+    outcome: Outcome
+    """``ok`` where it is right, else how it failed."""
+    verdict: str
+    proven_speedup_x: Interval | None = None
+    """What it was when the artifact was made."""
+    comparison: Comparison
+    """The original under ``no_grad``, then the artifact."""
+
+
+def read_comparison(path: Path) -> Comparison:
+    """What ``togi bench --json`` wrote. Raises SubjectError where the file holds something else."""
+    try:
+        document = json.loads(path.read_bytes())
+        kind = document.pop("kind", None) if isinstance(document, dict) else None
+        if kind != "comparison":
+            raise SubjectError(f"{path} holds no comparison: write one with 'togi bench A B --json > {path}'")
+        return Comparison.model_validate_json(json.dumps(document))
+    except (ValueError, ValidationError) as error:
+        raise SubjectError(
+            f"{path} cannot be read as a comparison ({str(error).splitlines()[0]}): write it again with "
+            f"'togi bench A B --json > {path}'"
+        ) from None
+
+
+def slowdowns(found: Comparison, share: float, before: Comparison | None = None) -> tuple[str, ...]:
+    """Who is slower by more than ``share`` beyond doubt, in a sentence each.
+
+    Than the first contestant; with ``before``, than in that earlier comparison: there too speed-ups over the first are
+    compared, since the milliseconds of two runs are not.
+
+    Raises SubjectError where ``before`` compared others.
+    """
+    if before is not None and _names(found) != _names(before):
+        raise SubjectError(
+            f"the earlier comparison is of {', '.join(_names(before))}, and this one of {', '.join(_names(found))}: "
+            "compare the same in the same order"
+        )
+    return tuple(_slowdowns(found, share, before))
+
+
+def _slowdowns(found: Comparison, share: float, before: Comparison | None) -> Iterator[str]:
+    earlier = {} if before is None else {contestant.name: contestant for contestant in before.contestants}
+    # each of the two comparisons has processes of its own
+    criterion = Criterion(margin=share, process_bias=PROCESS_BIAS * (1 if before is None else 2))
+    for contestant in found.contestants[1:]:
+        was = earlier[contestant.name].speedup_x if before is not None else None
+        if contestant.speedup_x is None or (before is not None and was is None):
+            continue
+        ratio = contestant.speedup_x if was is None else change(contestant.speedup_x, was)
+        if criterion.slower(ratio):
+            than = f"{found.contestants[0].name}" if before is None else "it was"
+            yield (
+                f"{contestant.name} is slower than {than} by more than {percent(share)} beyond doubt: "
+                f"{times(ratio.median)} the speed ({bounds(ratio)})"
+            )
+
+
+def _names(comparison: Comparison) -> list[str]:
+    return [contestant.name for contestant in comparison.contestants]

@@ -39,6 +39,18 @@ _WHOLE_SHARE = 0.3
 CUT = ChildCall(function="togi.program.cuts:find_cuts", request=CutRequest, answer=Cuts, purpose="recorded")
 
 
+def record_parts(pool: WorkerPool) -> Cuts:
+    """The parts of the pool's program with their calls, on which artifacts of parts are proven from then on.
+
+    Raises TogiError when the program cannot be recorded.
+    """
+    config = pool.config
+    request = CutRequest(folder=str(pool.folder), device=config.device, seed=config.seed, machine=config.machine)
+    cuts = CUT.run(pool, request, Limits(timeout_s=_CUT_TIMEOUT_S))
+    pool.prove_on((path, part.effects, pool.folder / file) for part in cuts.parts for path, file in part.proof.items())
+    return cuts
+
+
 @final
 @dataclass
 class _PartStudy:
@@ -95,17 +107,8 @@ class PartsTuner:
         """Raises TogiError when the program cannot be recorded."""
         until = time.monotonic() + min(left_s, _LONGEST_S)
         self.progress.message(f"{self.whole.subject} cannot be captured whole: looking for its parts")
-        request = CutRequest(
-            folder=str(self.pool.folder),
-            device=self.pool.config.device,
-            seed=self.settings.seed,
-            machine=self.whole.facts.machine,
-        )
-        cuts = CUT.run(self.pool, request, Limits(timeout_s=_CUT_TIMEOUT_S))
+        cuts = record_parts(self.pool)
         studies = [_PartStudy(part) for part in cuts.parts]
-        self.pool.prove_on(
-            (path, part.effects, self.pool.folder / file) for part in cuts.parts for path, file in part.proof.items()
-        )
         until -= (until - time.monotonic()) * _WHOLE_SHARE
         try:
             for first_gain in (True, False):

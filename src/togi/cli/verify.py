@@ -1,0 +1,67 @@
+"""``togi verify``: prove an artifact again, on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from togi.cli.options import DROP, SHARE, Device, Json, Seed, TimeLimit, without_effect
+
+
+def verify(
+    artifact: Annotated[Path, typer.Argument(metavar="NAME.togi", help="An artifact that togi tune wrote.")],
+    subject: Annotated[
+        str | None,
+        typer.Option(
+            "--subject",
+            metavar="SUBJECT",
+            help="The original, with its inputs: an artifact holds neither. Default: what it was made of.",
+        ),
+    ] = None,
+    max_error: Annotated[
+        float | None,
+        typer.Option(
+            "--max-error",
+            metavar="ERROR",
+            parser=SHARE,
+            help="For an approximate artifact; default: the bound that it was made with.",
+        ),
+    ] = None,
+    max_drop: Annotated[
+        float | None, typer.Option("--max-drop", metavar="DROP", parser=DROP, help="The same of the subject's metric.")
+    ] = None,
+    time_limit: TimeLimit = None,
+    json: Json = False,
+    device: Device = "cpu",
+    seed: Seed = 0,
+) -> int:
+    """Prove an artifact again on this machine: is it right, is it still faster, and by how much?
+
+    Exit code 1 when it is not right, or not as fast as it must be.
+    """
+    from togi import api
+    from togi.cli.output import print_json, print_text, stdout
+    from togi.render.json import verification_json
+    from togi.render.progress import watch
+
+    without_effect("verify", device=device != "cpu")
+    with watch(str(artifact)) as progress:
+        found = api.verify(
+            artifact,
+            subject=subject,
+            max_error=max_error,
+            max_drop=max_drop,
+            time_limit_s=time_limit,
+            seed=seed,
+            progress=progress,
+        )
+    if json:
+        print_json(verification_json(found))
+    else:
+        from togi.render.study_text import verification_text
+
+        console = stdout()
+        print_text(console, verification_text(found))
+    return 0 if found.proven else 1

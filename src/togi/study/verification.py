@@ -1,0 +1,118 @@
+"""``togi verify``: an artifact proven again on this machine, beside the original that it was made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from togi.artifact.manifest import Manifest, check_files, read_manifest
+from togi.core.errors import SubjectError, TogiError
+from togi.core.quantities import bounds, times
+from togi.core.records import Interval, Outcome
+from togi.decide.faithful import accept
+from togi.decide.faster import BETWEEN_PROCESSES
+from togi.study.bench import run_bench
+from togi.study.comparison import Comparison, Contestant, Verification
+from togi.study.progress import Progress
+from togi.subject.spec import check_spec
+from togi.techniques import technique
+
+
+def verify_artifact(
+    artifact: Path,
+    subject: str | None,
+    *,
+    seed: int,
+    time_limit_s: float | None,
+    max_error: float | None,
+    max_drop: float | None,
+    progress: Progress,
+) -> Verification:
+    """Load the artifact in a fresh process, verify it against the original and measure both in turns.
+
+    Args:
+        subject: the locator of the original; None: the one that the artifact was made of.
+        max_error, max_drop: bounds on an approximate artifact; None: those that it was made with.
+
+    Raises ArtifactError (it cannot be loaded by anybody) and SubjectError (no original to compare with).
+    """
+    manifest = read_manifest(artifact)
+    check_files(artifact, manifest)
+    locator = _original(artifact, manifest) if subject is None else subject
+    check_spec(locator)
+    comparison = run_bench(
+        [locator, str(artifact)],
+        device=manifest.facts.device,
+        seed=seed,
+        time_limit_s=time_limit_s,
+        progress=progress,
+    )
+    original, found = (_named(comparison, name) for name in (locator, str(artifact)))
+    if original.outcome is not Outcome.OK:
+        raise SubjectError(f"{locator} cannot be run, so nothing can be compared with it: {original.reason}")
+    outcome, reason = _right(
+        manifest,
+        found,
+        max_error=manifest.max_error if max_error is None else max_error,
+        max_drop=manifest.max_drop if max_drop is None else max_drop,
+    )
+    before = None if manifest.proof.timing is None else manifest.proof.timing.speedup_x
+    proven, verdict = (False, reason) if outcome is not Outcome.OK else _fast(found.speedup_x, before)
+    return Verification(
+        artifact=str(artifact),
+        subject=locator,
+        proven=proven,
+        outcome=outcome,
+        verdict=f"{'Proven' if proven else 'Not proven'}: {verdict}.",
+        proven_speedup_x=before,
+        comparison=comparison,
+    )
+
+
+def _original(artifact: Path, manifest: Manifest) -> str:
+    """The locator in the manifest."""
+    try:
+        check_spec(manifest.subject)
+    except TogiError as error:
+        raise SubjectError(
+            f"{artifact} was made of '{manifest.subject}', which cannot be loaded here ({error}), and an artifact "
+            "holds neither the original nor its inputs. Give what it is to be compared with: --subject file.py:factory"
+        ) from None
+    return manifest.subject
+
+
+def _named(comparison: Comparison, name: str) -> Contestant:
+    return next(contestant for contestant in comparison.contestants if contestant.name == name)
+
+
+def _right(
+    manifest: Manifest, found: Contestant, *, max_error: float | None, max_drop: float | None
+) -> tuple[Outcome, str]:
+    if found.outcome is not Outcome.OK:
+        return found.outcome, f"it could not be run here ({found.outcome.value}: {found.reason.rstrip('.')})"
+    if found.error is None:
+        return Outcome.FAILED, "it was not verified"
+    exact = all(technique(choice.technique).exact for choice in manifest.recipe.choices)
+    outcome, reason = accept(found.error, exact=exact, max_error=max_error, max_drop=max_drop)
+    return outcome, reason if outcome is Outcome.OK else f"it is not right here: {reason}"
+
+
+def _fast(now: Interval | None, before: Interval | None) -> tuple[bool, str]:
+    """What was faster when it was made must be so here; what was chosen for its memory must not be slower."""
+    if now is None:
+        return False, "it is right, but its speed could not be measured in the time. Give a longer --time-limit"
+    speed = f"{times(now.median)} the speed of the original ({bounds(now)})"
+    was = f", {times(before.median)} when it was made" if before is not None else ""
+    if before is None or not BETWEEN_PROCESSES.faster(before):
+        slower = BETWEEN_PROCESSES.slower(now)
+        return (
+            not slower,
+            f"it is right, and {'slower than' if slower else 'not slower than'} the original: {speed}{was}",
+        )
+    if BETWEEN_PROCESSES.faster(now):
+        return True, f"it is right, and faster: {speed}{was}"
+    if BETWEEN_PROCESSES.at_most_same(now):
+        return False, f"it is right, but no longer faster: {speed}{was}. Tune again on this machine"
+    return False, (
+        f"it is right, but not faster beyond doubt: {speed}{was}. Repeat it when the machine is quiet, or give a "
+        "longer --time-limit"
+    )

@@ -1,0 +1,61 @@
+"""Comparisons as gates: who is slower than it may be, now and beside an earlier comparison."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from togi.core.errors import SubjectError
+from togi.core.records import Interval
+from togi.machine.describe import machine
+from togi.render.json import comparison_json, dumps
+from togi.study.comparison import Comparison, Contestant, read_comparison, slowdowns
+
+
+def comparison(*speedups_x: Interval, names: str = "abcdef") -> Comparison:
+    """``a`` and those that are compared with it."""
+    times = Interval(median=1, low=1, high=1)
+    found = [Contestant(name=names[0], latency_ms=times)]
+    found += [
+        Contestant(name=name, latency_ms=times, speedup_x=speedup_x)
+        for name, speedup_x in zip(names[1:], speedups_x, strict=False)
+    ]
+    return Comparison(contestants=tuple(found), machine=machine())
+
+
+def near(median: float, share: float = 0.02) -> Interval:
+    return Interval(median=median, low=median * (1 - share), high=median * (1 + share))
+
+
+def test_slower_than_the_first_by_more_than_the_share_and_what_processes_differ_by() -> None:
+    found = comparison(near(0.8), near(0.95), near(1.5), near(0.8, share=0.3))
+    (sentence,) = slowdowns(found, 0.05)
+    assert sentence == "b is slower than a by more than 5.0 % beyond doubt: 0.800x the speed (0.784-0.816)"
+    assert slowdowns(found, 0.25) == ()
+
+
+def test_slower_than_it_was_though_still_faster_than_the_first() -> None:
+    (sentence,) = slowdowns(comparison(near(1.5), near(2)), 0.05, before=comparison(near(2), near(2)))
+    assert sentence.startswith("b is slower than it was by more than 5.0 % beyond doubt: 0.750x the speed")
+    assert slowdowns(comparison(near(1.8)), 0.05, before=comparison(near(2))) == ()  # each comparison may be off by 3 %
+
+
+@pytest.mark.parametrize("names", ["ac", "ba", "abc"])
+def test_another_comparison_is_refused(names: str) -> None:
+    before = comparison(*[near(1)] * (len(names) - 1), names=names)
+    with pytest.raises(SubjectError, match="compare the same in the same order"):
+        slowdowns(comparison(near(1)), 0.05, before=before)
+
+
+def test_what_bench_wrote_is_read_again(tmp_path: Path) -> None:
+    made, path = comparison(Interval(median=1, low=0, high=float("inf"))), tmp_path / "base.json"
+    path.write_text(dumps(comparison_json(made)), encoding="utf-8")
+    assert read_comparison(path) == made
+
+
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"kind": "study"}', '{"kind": "comparison"}', "\x00"])
+def test_another_file_is_refused_with_the_command_that_writes_one(tmp_path: Path, text: str) -> None:
+    (tmp_path / "base.json").write_text(text, encoding="utf-8")
+    with pytest.raises(SubjectError, match="togi bench A B --json > "):
+        read_comparison(tmp_path / "base.json")

@@ -1,0 +1,152 @@
+"""``togi verify``: an artifact is proven again, or it is said why it is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from togi import api
+from togi.artifact.links import write_links
+from togi.artifact.manifest import read_manifest
+from togi.artifact.save import write_manifest
+from togi.core.errors import ArtifactError, SubjectError
+from togi.core.records import ErrorReport, Interval, Outcome, Timing, Trial
+from togi.machine.describe import machine
+from togi.study import verification
+from togi.study.comparison import Comparison, Contestant
+from togi.techniques import recipe
+from togi.techniques.build import build, first_candidate
+from togi.worker.locate import locate
+from togi.worker.survey import survey
+
+MODELS = """
+import torch
+
+def make(seed):
+    torch.manual_seed(seed)
+    return torch.nn.Linear(64, 64), torch.ones(4, 64)
+
+def original():
+    return make(0)
+
+def other():
+    return make(1)
+"""
+
+
+def artifact_of(folder: Path, subject: str, was: Interval | None, **bounds: float) -> Path:
+    """Made without a study; ``was``: the speed-up that its proof claims."""
+    found, chosen = locate(f"{folder / 'models.py'}:original"), recipe(no_grad={})
+    known = survey(found)
+    start = first_candidate(found, known.facts, known.signature)
+    out = folder / "model.togi"
+    out.mkdir()
+    links, _ = write_links(build(chosen, start), start, chosen, out)
+    one = Interval(median=1, low=1, high=1)
+    timing = None if was is None else Timing(latency_ms=one, speedup_x=was)
+    proof = Trial(recipe=chosen, outcome=Outcome.OK, timing=timing)
+    about = {"subject": subject, "recipe": chosen, "signature": known.signature, "facts": known.facts}
+    write_manifest(out, **about, proof=proof, chain=links, environment={}, **bounds)
+    return out
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def interval(low: float, median: float, high: float) -> Interval:
+    return Interval(median=median, low=low, high=high)
+
+
+def test_it_is_loaded_and_verified_beside_the_original_that_it_names(folder: Path) -> None:
+    found = api.verify(artifact_of(folder, "models.py:original", None), time_limit_s=3)
+    assert found.subject == "models.py:original"
+    assert found.outcome is Outcome.OK
+    assert found.comparison.contestants[1].error is not None
+    assert found.comparison.contestants[1].speedup_x is not None
+    assert found.proven == ("but slower" not in found.verdict)
+
+
+def test_another_original_shows_that_it_is_wrong(folder: Path) -> None:
+    found = api.verify(artifact_of(folder, "models.py:original", None), subject="models.py:other", time_limit_s=3)
+    assert not found.proven
+    assert found.outcome is Outcome.WRONG
+    assert "not right here" in found.verdict
+
+
+def test_a_live_module_is_asked_for(folder: Path) -> None:
+    with pytest.raises(SubjectError, match=r"was made of 'Linear'.*neither the original nor its inputs.*--subject"):
+        api.verify(artifact_of(folder, "Linear", None))
+
+
+def test_a_damaged_artifact_is_an_error(folder: Path) -> None:
+    out = artifact_of(folder, "models.py:original", None)
+    file = next(path for path in out.rglob("*") if path.is_file() and path.suffix == ".pt2")
+    file.write_bytes(file.read_bytes()[:-1])
+    with pytest.raises(ArtifactError, match="it was cut or changed"):
+        api.verify(out)
+
+
+FASTER, SAME, WIDE = interval(1.9, 2, 2.1), interval(0.99, 1, 1.01), interval(0.9, 1.1, 1.3)
+SLOWER = interval(0.4, 0.5, 0.6)
+RIGHT = ErrorReport(faithful=True, units=1, rmse=1e-7, max_abs=1e-6)
+ROUGH = ErrorReport(faithful=False, units=90, rmse=1e-3, max_abs=1e-2)
+
+
+def judged(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, was: Interval | None, contestant: dict[str, Any], **bounds: float
+) -> tuple[bool, str]:
+    """What is said where the measurement came out like this."""
+    out = artifact_of(folder, "models.py:original", was)
+    first = Contestant(name="models.py:original", latency_ms=interval(1, 1, 1))
+    second = Contestant(name=str(out), latency_ms=interval(1, 1, 1), **contestant)
+    made = Comparison(contestants=(first, second), machine=machine())
+    monkeypatch.setattr(verification, "run_bench", lambda *_, **__: made)
+    found = api.verify(out, **bounds)
+    assert read_manifest(out).max_error is None
+    return found.proven, found.verdict
+
+
+@pytest.mark.parametrize(
+    ("was", "now", "proven", "said"),
+    [
+        (FASTER, FASTER, True, "faster: 2.00x the speed of the original (1.90-2.10), 2.00x when it was made"),
+        (FASTER, SAME, False, "no longer faster"),
+        (FASTER, SLOWER, False, "no longer faster"),
+        (FASTER, WIDE, False, "not faster beyond doubt"),
+        (FASTER, None, False, "could not be measured in the time"),
+        (SAME, WIDE, True, "not slower"),
+        (SAME, SLOWER, False, "but slower"),
+        (None, SAME, True, "not slower"),
+    ],
+)
+def test_what_was_faster_must_be_faster(
+    folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    was: Interval | None,
+    now: Interval | None,
+    proven: bool,
+    said: str,
+) -> None:
+    found, verdict = judged(folder, monkeypatch, was, {"speedup_x": now, "error": RIGHT})
+    assert found is proven
+    assert said in verdict
+    assert verdict.startswith("Proven" if proven else "Not proven")
+
+
+def test_being_fast_does_not_make_it_right(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    proven, verdict = judged(folder, monkeypatch, FASTER, {"speedup_x": FASTER, "error": ROUGH})
+    assert not proven
+    assert "beyond what rounding explains" in verdict
+
+
+def test_what_cannot_run_is_not_proven(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = {"outcome": Outcome.CRASHED, "reason": "its process was killed by SIGSEGV in build"}
+    proven, verdict = judged(folder, monkeypatch, FASTER, failed)
+    assert not proven
+    assert "crashed: its process was killed by SIGSEGV" in verdict
