@@ -258,6 +258,13 @@ def test_an_engine_that_is_none(artifact: Path) -> None:
         load(artifact)
 
 
+@pytest.mark.parametrize("meta", [{}, {"parts": 3}, {"parts": [{"path": "a"}]}, {"parts": [], "more": 1}])
+def test_parts_that_are_none(artifact: Path, meta: dict[str, object]) -> None:
+    edit(artifact, {"chain": [{"engine": "parts", "folder": "parts", "meta": meta}]})
+    with pytest.raises(ArtifactError, match="list of parts cannot be read"):
+        load(artifact)
+
+
 def test_not_an_artifact(tmp_path: Path) -> None:
     with pytest.raises(ArtifactError, match="not a folder"):
         load(tmp_path / "none.togi")

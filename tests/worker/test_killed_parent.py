@@ -13,19 +13,21 @@ from pathlib import Path
 import pytest
 
 PARENT = """
-import pathlib, sys, time, torch
+import os, pathlib, sys, time, torch
 from togi import api
+
+CHILD = {child!r}
 
 class Sleeper(torch.nn.Module):
     def forward(self, x):
-        pathlib.Path(sys.argv[1]).write_text(str(__import__("os").getpid()))
+        pathlib.Path(CHILD).write_text(str(os.getpid()))
         time.sleep(300)
 
 def subject():
     return Sleeper(), torch.zeros(1)
 
 if __name__ == "__main__":
-    api.memory(*subject()) if sys.argv[2] == "live" else api.memory(f"{__file__}:subject")
+    api.memory(*subject()) if sys.argv[1] == "live" else api.memory(__file__ + ":subject")
 """
 
 
@@ -39,10 +41,10 @@ def wait_for(condition: Callable[[], object], what: str) -> None:
 @pytest.mark.parametrize("kind", ["live", "locator"])
 def test_nothing_is_left(kind: str, tmp_path: Path) -> None:
     script, child, temporary = tmp_path / "parent.py", tmp_path / "child", tmp_path / "tmp"
-    script.write_text(PARENT, encoding="utf-8")
+    script.write_text(PARENT.replace("{child!r}", repr(str(child))), encoding="utf-8")
     temporary.mkdir()
     environment = {**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen([sys.executable, script, child, kind], env=environment) as parent:
+    with subprocess.Popen([sys.executable, script, kind], env=environment) as parent:
         wait_for(lambda: child.exists() and child.read_text(encoding="utf-8"), "the child did not start")
         assert any(temporary.iterdir())
         parent.send_signal(signal.SIGKILL)

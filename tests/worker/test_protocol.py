@@ -7,7 +7,8 @@ import socket
 
 import pytest
 
-from togi.worker.protocol import Channel, Closed, Timeout, new_token
+from togi.worker.launch import Child, TrialServer
+from togi.worker.protocol import Channel, Closed, Job, Timeout, new_token
 
 
 def pair() -> tuple[Channel, Channel, socket.socket]:
@@ -47,6 +48,15 @@ def test_silence_times_out_and_an_end_is_told_apart() -> None:
     there.close()
     with pytest.raises(Closed):
         here.receive(1)
+
+
+def test_what_arrived_while_the_parent_was_stopped_is_not_late() -> None:
+    here, there, _ = pair()
+    child = Child(TrialServer.__new__(TrialServer), os.getpid(), here, Job(kind="survey", log=""))
+    there.send({"one": 1})
+    assert child.receive(-60.0) == {"one": 1}
+    with pytest.raises(Timeout):
+        child.receive(-60.0)
 
 
 def test_a_descriptor_travels_with_its_message() -> None:

@@ -11,13 +11,14 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, final
 
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from togi.artifact.manifest import PARTS, Link, Manifest, PartEntry, check_files, read_manifest
 from togi.artifact.program import Installed, LoadedPart, install
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError, TogiError
-from togi.core.records import Recipe, Trial
+from togi.core.records import Recipe, Record, Trial
 from togi.graph.candidate import Candidate, Context, FlatProgram, Program, in_contexts
 from togi.machine.describe import machine
 from togi.subject.signature import Signature
@@ -82,8 +83,17 @@ def _finish(
     return OptimizedModule(in_contexts(program, contexts), manifest, link, tuple(notes), flat)
 
 
+class _Parts(Record):
+    parts: tuple[PartEntry, ...]
+
+
 def _load_parts(folder: Path, link: Link, native: bool) -> list[LoadedPart]:
-    entries = [PartEntry.model_validate(entry) for entry in link.meta["parts"]]
+    try:
+        entries = _Parts.model_validate(link.meta).parts
+    except ValidationError as error:
+        raise ArtifactError(
+            f"the manifest's list of parts cannot be read ({error.errors()[0]['msg']}): get the artifact again"
+        ) from None
     inside = {entry.folder: folder / link.folder / entry.folder for entry in entries}
     for name, path in inside.items():
         if path.resolve().parent.parent != folder.resolve():

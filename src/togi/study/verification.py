@@ -106,7 +106,7 @@ def _fast(now: Interval | None, before: Interval | None) -> tuple[bool, str]:
         slower = BETWEEN_PROCESSES.slower(now)
         return (
             not slower,
-            f"it is right, and {'slower than' if slower else 'not slower than'} the original: {speed}{was}",
+            f"it is right, {'but slower' if slower else 'and not slower'} than the original: {speed}{was}",
         )
     if BETWEEN_PROCESSES.faster(now):
         return True, f"it is right, and faster: {speed}{was}"

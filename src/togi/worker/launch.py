@@ -187,12 +187,13 @@ class Child:
             raise Died(self._status()) from None
 
     def receive(self, timeout_s: float, memory_limit_bytes: int | None = None) -> Message:
-        """The next message. Raises Timeout, Died or TooMuchMemory."""
+        """The next message. Raises Timeout, Died or TooMuchMemory.
+
+        What has arrived counts, also when the time is over: this process may have been stopped meanwhile.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
-            left = deadline - time.monotonic()
-            if left <= 0:
-                raise Timeout
+            left = max(0.0, deadline - time.monotonic())
             try:
                 return self.channel.receive(min(left, _MEMORY_POLL_S) if memory_limit_bytes else left)
             except Closed:
@@ -201,6 +202,8 @@ class Child:
                 used = processes_bytes(self.pid) if memory_limit_bytes else 0
                 if memory_limit_bytes and used > memory_limit_bytes:
                     raise TooMuchMemory(used) from None
+                if left == 0:
+                    raise
 
     def pause(self) -> None:
         if not self.paused:
