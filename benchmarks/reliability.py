@@ -43,7 +43,9 @@ def subject():
     layers = (torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten())
     return torch.nn.Sequential(*layers), torch.randn(2, 3, 8, 8)
 """
-TECHNIQUES = "fold_batch_norm,channels_last,torchscript,inference_mode,threads"
+TECHNIQUES = "fold_batch_norm,channels_last,torchscript,inference_mode"
+ENGINES = ("torchscript", "onnxruntime", "openvino")
+"""Whose artifacts are changed; those that are not installed are left out."""
 _MARK = "TOGI_RELIABILITY"
 _GONE_S = 30.0
 """Until everything of a killed run must be gone; a server that is importing torch looks up when it has done so."""
@@ -68,7 +70,7 @@ class Place:
         }
 
     def start(self, *options: str, before: Callable[[], None] | None = None) -> subprocess.Popen[str]:
-        command = [sys.executable, "-m", "togi", "tune", "tiny.py:subject", "--only", TECHNIQUES, "--time-limit", "60s"]
+        command = [sys.executable, "-m", "togi", "tune", "tiny.py:subject", "--only", TECHNIQUES, "--time-limit", "20s"]
         return subprocess.Popen(
             [*command, "--journal", str(self.journal), "--out", str(self.out), "--force", *options],
             cwd=self.folder,
@@ -100,7 +102,7 @@ class Place:
 
     def recorded(self) -> Counter[str]:
         """Labels of the trials in the journal."""
-        if not self.journal.exists():
+        if not self.journal.exists() or not self.journal.stat().st_size:
             return Counter()
         with Journal.open(self.journal, create=False) as journal:
             return Counter(trial.recipe.label for entry in journal.studies() for trial in journal.read(entry.id).trials)
@@ -113,9 +115,6 @@ def parent(pid: int) -> int:
         return 0
 
 
-_ENDED = re.compile(r"^\[[^\]]*\] \d+\. (.*?): ")
-
-
 def kills(count: int, seed: int, folder: Path) -> dict[str, Any]:
     """Runs of which one process, drawn by chance, is killed at a moment that is drawn by chance."""
     rng = random.Random(seed)
@@ -125,7 +124,7 @@ def kills(count: int, seed: int, folder: Path) -> dict[str, Any]:
         if number % 5 == 0:  # a new study; the other four resume it
             place = Place(folder / f"kill-{number}")
         number += 1
-        killed, code, said = _killed_run(place, rng.choice(("driver", "server", "trial")), rng.uniform(0.2, 12.0))
+        killed, code, told = _killed_run(place, rng.choice(("driver", "server", "trial")), rng.uniform(0.2, 20.0))
         if killed is None:  # it had ended before
             shutil.rmtree(place.folder, ignore_errors=True)
             number += -number % 5
@@ -133,14 +132,14 @@ def kills(count: int, seed: int, folder: Path) -> dict[str, Any]:
         found["kills"] += 1
         found["of"][killed] += 1
         found["left"] += [f"{killed}: {what}" for what in place.left()]
-        found["lost"] += sorted(said - place.recorded())
+        found["lost"] += sorted(_ended(told) - place.recorded())
         if code not in {"driver": (-signal.SIGKILL,), "server": (0, 2), "trial": (0, 2)}[killed]:
-            found["odd ends"].append(f"{killed} killed: exit code {code}")
+            found["odd ends"].append(f"{killed} killed: exit code {code}: {told[-300:]}")
     return found
 
 
-def _killed_run(place: Place, target: str, after_s: float) -> tuple[str | None, int, Counter[str]]:
-    """What was killed (None where the run was over), the exit code, and the trials that the run said had ended."""
+def _killed_run(place: Place, target: str, after_s: float) -> tuple[str | None, int, str]:
+    """What was killed (None where the run was over), the exit code, and what it had said."""
     with place.start() as run:
         with contextlib.suppress(subprocess.TimeoutExpired):
             run.wait(after_s)
@@ -155,17 +154,24 @@ def _killed_run(place: Place, target: str, after_s: float) -> tuple[str | None, 
             with contextlib.suppress(ProcessLookupError):
                 os.kill(chosen[0], signal.SIGKILL)
         _, told = run.communicate(timeout=_LONGEST_S)
-    ended = [match[1] for line in told.splitlines() if (match := _ENDED.match(line))]
-    return killed, run.returncode, Counter(ended)
+    return killed, run.returncode, told
+
+
+_TRIAL = re.compile(r"^\[[^\]]*\] \d+\. (.*?): ")
+
+
+def _ended(told: str) -> Counter[str]:
+    """Labels of the trials of which a run said that they had ended."""
+    return Counter(match[1] for line in told.splitlines() if (match := _TRIAL.match(line)))
 
 
 def leaves(document: Any, path: tuple[str | int, ...] = ()) -> Iterator[tuple[str | int, ...]]:
     """Paths to all values of a JSON document, containers too."""
     if path:
         yield path
-    children = document.items() if isinstance(document, dict) else enumerate(document)
-    for key, value in children if isinstance(document, dict | list) else ():
-        yield from leaves(value, (*path, key))
+    if isinstance(document, dict | list):
+        for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+            yield from leaves(value, (*path, key))
 
 
 OTHERS = (None, True, -1, 2**63, 1e308, "", "../../x", "__import__('os').system('touch pwned')", [], [[]], {}, {"a": 1})
@@ -180,7 +186,60 @@ def changed(document: Any, path: tuple[str | int, ...], value: Any) -> Any:
     return made
 
 
-def mutants(count: int, seed: int, artifact: Path, folder: Path) -> dict[str, Any]:
+def artifacts(folder: Path) -> Iterator[Path]:
+    """One of each engine that is installed, with its fallback, made of the subject without a study."""
+    import torch
+
+    from togi.artifact.links import write_links
+    from togi.artifact.save import write_manifest
+    from togi.core.records import Outcome, Trial
+    from togi.techniques import all_techniques, recipe
+    from togi.techniques.build import build, first_candidate
+    from togi.worker.locate import locate
+    from togi.worker.survey import survey
+
+    torch.set_num_threads(1)  # a child that is forked from a process with a pool of threads hangs
+    (folder / "tiny.py").write_text(SUBJECT, encoding="utf-8")
+    found = locate(f"{folder / 'tiny.py'}:subject")
+    known = survey(found)
+    start = first_candidate(found, known.facts, known.signature)
+    for engine in ENGINES:
+        technique = all_techniques()[engine]
+        if any(package.missing() for package in technique.packages):
+            continue
+        chosen = recipe(fold_batch_norm={}, no_grad={}, **{engine: dict(technique.options(known.facts)[0])})
+        made = folder / f"{engine}.togi"
+        made.mkdir()
+        links, _ = write_links(build(chosen, start), start, chosen, made)
+        write_manifest(
+            made,
+            subject="tiny.py:subject",
+            recipe=chosen,
+            signature=known.signature,
+            facts=known.facts,
+            proof=Trial(recipe=chosen, outcome=Outcome.OK),
+            chain=links,
+            environment={},
+        )
+        yield made
+
+
+def mutants(count: int, seed: int, folder: Path) -> dict[str, Any]:
+    """Changed artifacts of every engine, ``count`` in all."""
+    made = list(artifacts(folder))
+    found = [_mutants(count // len(made), seed, artifact, folder) for artifact in made]
+    ends: Counter[str] = Counter()
+    for one in found:
+        ends += one["ends"]
+    return {
+        "mutants": sum(one["mutants"] for one in found),
+        "values": {artifact.stem: one["values"] for artifact, one in zip(made, found, strict=True)},
+        "ends": ends,
+        "bad": [f"{artifact.stem}: {bad}" for artifact, one in zip(made, found, strict=True) for bad in one["bad"]],
+    }
+
+
+def _mutants(count: int, seed: int, artifact: Path, folder: Path) -> dict[str, Any]:
     """Changed copies of an artifact: every value of its manifest in turn, with and without the hash that it needs to
     be believed, and bytes of its files. Each is loaded and called in a process of its own."""
     import torch
@@ -189,8 +248,8 @@ def mutants(count: int, seed: int, artifact: Path, folder: Path) -> dict[str, An
     document = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))
     paths = list(leaves(document))
     files = [path.relative_to(artifact) for path in artifact.rglob("*") if path.is_file() and path.name != MANIFEST]
-    torch.manual_seed(0)
-    expected = _call(artifact)
+    expected = folder / "expected.pt"
+    _in_child(lambda: str(torch.save(_call(artifact), expected)), folder)
     ends: Counter[str] = Counter()
     bad = []
     for number in range(count):
@@ -229,7 +288,7 @@ def _call(artifact: Path) -> Any:
     return load(artifact)(_sample())
 
 
-def _loaded(artifact: Path, expected: Any) -> str:
+def _loaded(artifact: Path, expected: Path) -> str:
     """How it ends; ``executed`` where anything was started or unpickled meanwhile."""
     import warnings
 
@@ -261,7 +320,7 @@ def _loaded(artifact: Path, expected: Any) -> str:
     armed[0] = False
     if executed:
         return "executed"
-    return "equal" if torch.is_tensor(found) and torch.equal(found, expected) else "other output"
+    return "equal" if torch.is_tensor(found) and torch.equal(found, torch.load(expected)) else "other output"
 
 
 def _in_child(job: Callable[[], str], folder: Path) -> str:
@@ -344,7 +403,7 @@ def two_at_once(folder: Path) -> dict[str, Any]:
     place = Place(folder / "two")
     runs = [place.start("--out", str(folder / "two" / f"{name}.togi")) for name in ("a", "b")]
     told = [run.communicate(timeout=_LONGEST_S)[1] for run in runs]
-    ended = [Counter(match[1] for line in text.splitlines() if (match := _ENDED.match(line))) for text in told]
+    ended = [_ended(text) for text in told]
     bad = [f"exit code {run.returncode}: {text[-300:]}" for run, text in zip(runs, told, strict=True) if run.returncode]
     bad += [f"tried by both: {label}" for label in ended[0] & ended[1]]
     return {"recipes": [sum(found.values()) for found in ended], "bad": bad + place.left()}
@@ -354,7 +413,7 @@ def stopped(folder: Path, seconds: float) -> dict[str, Any]:
     """The driver is stopped in the midst, and goes on later."""
     place = Place(folder / "stopped")
     with place.start() as run:
-        time.sleep(8.0)
+        time.sleep(10.0)
         run.send_signal(signal.SIGSTOP)
         time.sleep(seconds)
         run.send_signal(signal.SIGCONT)
@@ -373,11 +432,11 @@ def main() -> int:
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="reliability-") as name:
         folder = Path(name)
-        results = {"stopped": stopped(folder, given.stop)}  # its artifact and journal are what is then changed
+        results = {"stopped": stopped(folder, given.stop)}  # its journal is what is then changed
         print(results["stopped"], flush=True)
         made = folder / "stopped"
         steps: dict[str, Callable[[], dict[str, Any]]] = {
-            "mutants": lambda: mutants(given.mutants, given.seed, made / "out.togi", folder),
+            "mutants": lambda: mutants(given.mutants, given.seed, folder),
             "journals": lambda: journals(given.journals, given.seed, made / "journal.sqlite", folder),
             "full disk": lambda: full_disk(folder, (0, 1_000, 20_000, 60_000, 100_000, 200_000, 1_000_000)),
             "two at once": lambda: two_at_once(folder),

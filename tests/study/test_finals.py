@@ -5,6 +5,7 @@ Processes are stood in for by a table of what each recipe measures once it is lo
 from __future__ import annotations
 
 import math
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -218,3 +219,13 @@ def test_a_race_has_the_time_that_is_left_before_the_proof(monkeypatch: pytest.M
     assert fewer.value.args == (FAST, NEXT)
     runner = raced(monkeypatch, tmp_path, trials, left_s=15.0)
     assert runner.notes == ["No time was left for a race of the finalists: their trials decide."]
+
+
+def test_another_run_of_the_same_study_keeps_its_artifact(tmp_path: Path) -> None:
+    study = Log.id[:12]
+    other, ended, before = (tmp_path / f"{study}-{FAST.id}{end}.togi" for end in (f"-{os.getppid()}", "-99999999", ""))
+    for folder in (other, ended, before):
+        folder.mkdir()
+    found = Finals(Processes([], {}, Settings()), tmp_path)._folder(FAST)
+    assert found.is_dir()
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted([other.name, found.name])

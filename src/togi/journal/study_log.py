@@ -159,10 +159,10 @@ class Owner(Record):
     def alive(self) -> bool:
         if self.place != _place():
             return time.time() - self.since < LEASE_S
-        return _exists(self.pid) and _started(self.pid) == self.started
+        return is_running(self.pid) and _started(self.pid) == self.started
 
 
-def _exists(pid: int) -> bool:
+def is_running(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

@@ -7,6 +7,7 @@ measurement becomes its last trial: where it does not bear out the choice, anoth
 from __future__ import annotations
 
 import math
+import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,6 +19,7 @@ from togi.artifact.save import write_manifest
 from togi.core.records import Interval, Outcome, Recipe, Trial
 from togi.decide.choose import Chosen, choose
 from togi.decide.faster import BETWEEN_PROCESSES
+from togi.journal.study_log import is_running
 from togi.measure import RaceResult, race
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner, enough_s
 from togi.worker.pool import environment_of
@@ -90,9 +92,14 @@ class Finals:
         return Decision(chosen, None, ())
 
     def _folder(self, candidate: Recipe) -> Path:
-        """An empty folder for its artifact."""
-        folder = self.keep / f"{self.runner.log.id[:12]}-{candidate.id}.togi"
-        shutil.rmtree(folder, ignore_errors=True)
+        """An empty folder for its artifact, of this process: another may work on the same study. What earlier processes
+        kept of the same recipe goes."""
+        name = f"{self.runner.log.id[:12]}-{candidate.id}"
+        for kept in self.keep.glob(f"{name}*.togi"):
+            owner = kept.stem.removeprefix(name).removeprefix("-")
+            if not owner.isdigit() or int(owner) == os.getpid() or not is_running(int(owner)):
+                shutil.rmtree(kept, ignore_errors=True)
+        folder = self.keep / f"{name}-{os.getpid()}.togi"
         folder.mkdir(parents=True)
         return folder
 

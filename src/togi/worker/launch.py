@@ -86,7 +86,7 @@ class TrialServer:
             )
         theirs.close()
         self.channel = Channel(ours, self.config.token)
-        self.channel.send(self.config.model_dump(mode="json"))
+        self._send(self.config.model_dump(mode="json"))
         self._await_ready()
 
     def _await_ready(self) -> None:
@@ -109,7 +109,7 @@ class TrialServer:
         if not self.fork_safe:
             return self._start_inline(job)
         ours, theirs = socket.socketpair()
-        self.channel.send({"job": job.model_dump(mode="json"), "inline": False}, (theirs.fileno(),))
+        self._send({"job": job.model_dump(mode="json"), "inline": False}, (theirs.fileno(),))
         theirs.close()
         while True:
             message = self._receive(30.0)
@@ -120,7 +120,7 @@ class TrialServer:
         own = TrialServer(self.config, self.environment)
         own.start()
         ours, theirs = socket.socketpair()
-        own.channel.send({"job": job.model_dump(mode="json"), "inline": True}, (theirs.fileno(),))
+        own._send({"job": job.model_dump(mode="json"), "inline": True}, (theirs.fileno(),))
         theirs.close()
         assert own._process is not None
         return Child(own, own._process.pid, Channel(ours, self.config.token), job)
@@ -140,16 +140,26 @@ class TrialServer:
                 self._receive(left)
         return self.exits[pid]
 
+    def _send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        try:
+            self.channel.send(message, fds)
+        except Closed:
+            raise self._gone() from None
+
     def _receive(self, timeout_s: float) -> Message:
         try:
             message = self.channel.receive(timeout_s)
         except Closed:
-            raise TrialServerError(
-                f"the trial server ended unexpectedly. What was learned is kept; it printed last:\n{self.log_tail()}"
-            ) from None
+            raise self._gone() from None
         if "exited" in message:
             self.exits[int(message["exited"])] = int(message["status"])
         return message
+
+    def _gone(self) -> TrialServerError:
+        return TrialServerError(
+            "the trial server ended unexpectedly. What was learned is kept: give the same command again to go on. It "
+            f"printed last:\n{self.log_tail()}"
+        )
 
     def log_tail(self, limit: int = 2000) -> str:
         return tail(self._log, limit)

@@ -1,4 +1,5 @@
-"""A parent that is killed leaves neither a process nor a file: its server, which outlives it, cleans up."""
+"""A parent that is killed leaves neither a process nor a file (its server, which outlives it, cleans up); that a server
+was killed is said."""
 
 from __future__ import annotations
 
@@ -11,6 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from togi.core.errors import TrialServerError
+from togi.machine.describe import machine
+from togi.worker.pool import WorkerPool
+from togi.worker.protocol import Job, SubjectRef
 
 PARENT = """
 import os, pathlib, sys, time, torch
@@ -51,3 +57,14 @@ def test_nothing_is_left(kind: str, tmp_path: Path) -> None:
     pid = child.read_text(encoding="utf-8")
     wait_for(lambda: not any(temporary.iterdir()), "files are left")
     wait_for(lambda: not Path(f"/proc/{pid}").exists(), "a process is left")
+
+
+def test_a_server_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
+    with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
+        server = pool.server({})
+        assert server._process is not None
+        server._process.kill()
+        server._process.wait()
+        with pytest.raises(TrialServerError, match=r"ended unexpectedly.*give the same command again"):
+            server.start_child(Job(kind="survey", log=str(tmp_path / "log")))
+    assert not pool.folder.exists()
