@@ -124,7 +124,9 @@ def test_what_is_not_faster_from_its_files_gives_way_to_the_next(
     assert decision.chosen.trial is not None
     assert decision.chosen.trial.recipe == NEXT
     assert any("loaded from its files it is not faster beyond doubt" in note for note in runner.notes)
-    assert [folder.name for folder in tmp_path.iterdir()] == [f"0123456789ab-{NEXT.id}.togi"]
+    assert decision.folder is not None
+    assert list(tmp_path.iterdir()) == [decision.folder]
+    assert decision.folder.name.startswith(f"0123456789ab-{NEXT.id}")
 
 
 def test_where_no_proof_bears_it_out_the_original_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
