@@ -320,7 +320,11 @@ def _loaded(artifact: Path, expected: Path) -> str:
     armed[0] = False
     if executed:
         return "executed"
-    return "equal" if torch.is_tensor(found) and torch.equal(found, torch.load(expected)) else "other output"
+    return (
+        "equal"
+        if torch.is_tensor(found) and torch.equal(found, torch.load(expected, weights_only=True))
+        else "other output"
+    )
 
 
 def _in_child(job: Callable[[], str], folder: Path) -> str:

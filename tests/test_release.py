@@ -8,11 +8,11 @@ import os
 import re
 import subprocess
 import sys
-import tarfile
 import venv
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
+from tarfile import TarFile
 
 import pytest
 from packaging.requirements import Requirement
@@ -88,7 +88,7 @@ def test_the_archives_are_well_formed(archives: tuple[Path, Path]) -> None:
     sources = {path.relative_to(ROOT / "src").as_posix() for path in (ROOT / "src/togi").rglob("*.py")}
     assert sources <= set(names)
     assert {name for name in names if name.endswith(".py")} <= sources
-    with tarfile.open(sdist) as packed:
+    with TarFile.open(sdist) as packed:
         inside = {name.partition("/")[2] for name in packed.getnames()}
     assert {"LICENSE", "CHANGELOG.md", "README.md", "Makefile", "tests/conftest.py", "src/togi/py.typed"} <= inside
     assert not [name for name in inside if name.startswith((".venv", "dist/"))]
