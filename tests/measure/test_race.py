@@ -139,6 +139,25 @@ def test_nobody_left_to_compare_with():
     assert result.timing("b") is None
 
 
+def test_all_may_fail_in_one_round():
+    """Their server was killed."""
+    machine = SimulatedMachine(gaussian(random.Random(2), 0.1))
+    field = [SimulatedRunner(name, machine, raises_at=14) for name in ("base", "a", "b")]
+    result = race(field[1:], field[0], budget_s=20, seed=3, clock=machine.clock)
+    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "base")
+    assert "broke in turn 14" in result.sentence
+
+
+def test_those_that_beat_the_reference_may_fail_afterwards():
+    machine = SimulatedMachine(gaussian(random.Random(2), 0.1))
+    base = SimulatedRunner("base", machine)
+    good = [SimulatedRunner(name, machine, ms=3.0, raises_at=15) for name in ("a", "b")]
+    result = race(good, base, budget_s=20, seed=3, clock=machine.clock)
+    assert result.entry("base").left_at is not None
+    assert (result.verdict, result.winner) == (Verdict.CANNOT_TELL, "base")
+    assert result.sentence == "no runner was left to compare base with"
+
+
 def test_reference_among_the_runners_races_once():
     machine = SimulatedMachine()
     base, other = SimulatedRunner("base", machine), SimulatedRunner("other", machine)

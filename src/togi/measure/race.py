@@ -274,6 +274,8 @@ class _RaceState:
         return entry is self.reference and not entry.broken and self.rounds % _REFERENCE_EVERY == 0
 
     def _dismiss(self) -> None:
+        if len(self.racing) < 2:  # the others failed in this round, or all did
+            return
         leader = self.leader()
         for entry in self.racing:
             if entry is leader:
@@ -316,7 +318,7 @@ class _RaceState:
         winner = self._winner()
         if len(self.racing) < 2:
             beaten = [entry for entry in self.entries if not entry.broken and not entry.racing]
-            verdict = Verdict.SEPARATED if beaten else Verdict.CANNOT_TELL
+            verdict = Verdict.SEPARATED if beaten and self.racing else Verdict.CANNOT_TELL
         else:
             equal = self.rounds >= min_rounds and self._all_equal()
             verdict = Verdict.EQUIVALENT if equal else Verdict.CANNOT_TELL
