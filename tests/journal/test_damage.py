@@ -61,6 +61,22 @@ def test_flipped_bytes_are_never_read_as_something_else(journal_path: Path) -> N
     assert noticed >= 30
 
 
+def test_no_trial_is_lost_where_only_an_index_is_damaged(journal_path: Path) -> None:
+    """The index of trials by study names it once for each trial; a row that it does not find would not be read."""
+    data, study = journal_path.read_bytes(), Journal.open(journal_path).studies()[0].id.encode()
+    places = [place for place in range(len(data)) if data.startswith(study, place)]
+    assert len(places) > 2 * TRIALS
+    for place in places:
+        journal_path.write_bytes(data[:place] + b"?" + data[place + 1 :])
+        with pytest.raises(JournalError, match="damaged"):
+            open_and_read(journal_path)
+
+
+def test_text_that_is_no_text(journal_path: Path) -> None:
+    journal_path.write_bytes(journal_path.read_bytes().replace(b"CREATE TABLE trials", b"CREATE T\xffBLE trials"))
+    assert_refused_and_kept(journal_path, "damaged.*rescue.*mv ")
+
+
 def test_not_a_database(tmp_path: Path) -> None:
     path = tmp_path / "notes.txt"
     path.write_text("not a journal " * 100, encoding="utf-8")

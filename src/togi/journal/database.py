@@ -82,7 +82,7 @@ def check_journal(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != SCHEMA_VERSION:
         raise JournalError(other_version(path, version))
-    problem = connection.execute("PRAGMA quick_check(1)").fetchone()[0]
+    problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise JournalError(damaged(path, problem.splitlines()[-1]))
 
@@ -148,6 +148,8 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except sqlite3.Error as error:
         raise JournalError(_message(path, error)) from error
+    except UnicodeDecodeError as error:  # of text in the file, or of SQLite's message that quotes it
+        raise JournalError(damaged(path, "text in it is not UTF-8")) from error
     except OSError as error:
         raise JournalError(
             f"{path} cannot be used as a journal: {error.strerror or error}. Name a file in a folder you can write to."
