@@ -247,9 +247,10 @@ def _mutants(count: int, seed: int, artifact: Path, folder: Path) -> dict[str, A
     rng = random.Random(seed)
     document = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))
     paths = list(leaves(document))
+    rng.shuffle(paths)
     files = [path.relative_to(artifact) for path in artifact.rglob("*") if path.is_file() and path.name != MANIFEST]
     expected = folder / "expected.pt"
-    _in_child(lambda: str(torch.save(_call(artifact), expected)), folder)
+    usual = frozenset(_in_child(lambda: _answer_of(artifact, expected), folder).splitlines())
     ends: Counter[str] = Counter()
     bad = []
     for number in range(count):
@@ -268,7 +269,7 @@ def _mutants(count: int, seed: int, artifact: Path, folder: Path) -> dict[str, A
             if sealed and path != ("sha256",):
                 mutant["sha256"] = document_hash(mutant)
             (copied / MANIFEST).write_text(json.dumps(mutant), encoding="utf-8")
-        end = _in_child(lambda copied=copied: _loaded(copied, expected), folder)
+        end = _in_child(lambda copied=copied: _loaded(copied, expected, usual), folder)
         ends[end] += 1
         if end not in ("refused", "equal", *(("call refused",) if sealed else ())):
             bad.append(f"{what}{' (sealed)' if sealed else ''}: {end}")
@@ -282,33 +283,48 @@ def _sample() -> Any:
     return torch.linspace(-1, 1, 2 * 3 * 8 * 8).reshape(2, 3, 8, 8)
 
 
-def _call(artifact: Path) -> Any:
+_EXECUTION = ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pickle.find_class")
+
+
+def _watched() -> list[str]:
+    """What is started or unpickled from now on in this process."""
+    executed: list[str] = []
+
+    def watch(event: str, arguments: tuple[Any, ...]) -> None:
+        if event in _EXECUTION:
+            executed.append(f"{event} {' '.join(map(str, arguments[:2]))}".replace("\n", " "))
+
+    sys.addaudithook(watch)
+    return executed
+
+
+def _answer_of(artifact: Path, expected: Path) -> str:
+    """Keeps what the unchanged artifact answers; returns what is started meanwhile: togi asks for the compiler."""
+    import torch
+
     from togi.artifact.load import load
 
-    return load(artifact)(_sample())
+    executed = _watched()
+    found = load(artifact)(_sample())
+    usual = "\n".join(executed)
+    torch.save(found, expected)
+    return usual
 
 
-def _loaded(artifact: Path, expected: Path) -> str:
-    """How it ends; ``executed`` where anything was started or unpickled meanwhile."""
+def _loaded(artifact: Path, expected: Path, usual: frozenset[str]) -> str:
+    """How it ends; ``executed ...`` where anything beyond the ``usual`` was started or unpickled meanwhile."""
     import warnings
 
     import torch
 
     from togi.artifact.load import load
 
-    executed: list[str] = []
-    armed = [True]
-
-    def watch(event: str, _: Any) -> None:
-        if armed[0] and event in ("os.system", "os.exec", "os.posix_spawn", "subprocess.Popen", "pickle.find_class"):
-            executed.append(event)
-
-    sys.addaudithook(watch)
+    executed = _watched()
     warnings.simplefilter("ignore")
     try:
         optimized = load(artifact)
     except ArtifactError:
-        return "executed" if executed else "refused"
+        return f"executed {beyond}" if (beyond := set(executed) - usual) else "refused"
     except BaseException as error:
         return f"load raised {type(error).__name__}: {str(error)[:120]}"
     try:
@@ -317,9 +333,8 @@ def _loaded(artifact: Path, expected: Path) -> str:
         return "call refused" if "proven" in str(error) or "expected" in str(error) else f"call raised {error}"
     except BaseException as error:
         return f"call raised {type(error).__name__}: {str(error)[:120]}"
-    armed[0] = False
-    if executed:
-        return "executed"
+    if beyond := set(executed) - usual:
+        return f"executed {beyond}"
     return (
         "equal"
         if torch.is_tensor(found) and torch.equal(found, torch.load(expected, weights_only=True))
