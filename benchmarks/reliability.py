@@ -242,7 +242,6 @@ def mutants(count: int, seed: int, folder: Path) -> dict[str, Any]:
 def _mutants(count: int, seed: int, artifact: Path, folder: Path) -> dict[str, Any]:
     """Changed copies of an artifact: every value of its manifest in turn, with and without the hash that it needs to
     be believed, and bytes of its files. Each is loaded and called in a process of its own."""
-    import torch
 
     rng = random.Random(seed)
     document = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))
@@ -292,7 +291,7 @@ def _watched() -> list[str]:
 
     def watch(event: str, arguments: tuple[Any, ...]) -> None:
         if event in _EXECUTION:
-            executed.append(f"{event} {' '.join(map(str, arguments[:2]))}".replace("\n", " "))
+            executed.append(f"{event} {arguments[0] if arguments else ''}")
 
     sys.addaudithook(watch)
     return executed
@@ -335,11 +334,10 @@ def _loaded(artifact: Path, expected: Path, usual: frozenset[str]) -> str:
         return f"call raised {type(error).__name__}: {str(error)[:120]}"
     if beyond := set(executed) - usual:
         return f"executed {beyond}"
-    return (
-        "equal"
-        if torch.is_tensor(found) and torch.equal(found, torch.load(expected, weights_only=True))
-        else "other output"
-    )
+    right = torch.load(expected, weights_only=True)
+    # to rounding: where the engine's part of the manifest makes no sense, the fallback answers, with a warning
+    same = torch.is_tensor(found) and found.shape == right.shape and torch.allclose(found, right, rtol=1e-4, atol=1e-5)
+    return "equal" if same else "other output"
 
 
 def _in_child(job: Callable[[], str], folder: Path) -> str:
