@@ -604,13 +604,26 @@ def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:
 
 
 def _dump(subject: Any, path: Path) -> None:
-    import cloudpickle
-
     try:
         with path.open("wb") as file:
-            cloudpickle.dump(subject, file)
+            _on_cpu_pickler()(file).dump(subject)
     except Exception as error:  # foreign code: whatever the module holds
         raise SubjectError(
             f"the module cannot be sent to the trial processes ({type(error).__name__}: {error}). Put the code that "
             "builds it into a file and give 'file.py:factory'"
         ) from error
+
+
+def _on_cpu_pickler() -> type[Any]:
+    """A pickler that sends tensors of a device as tensors of the CPU: one of a device would start CUDA in the process
+    that loads it, which could then fork no trials, and every trial would hold the weights twice."""
+    import cloudpickle
+    import torch
+
+    class OnCpuPickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def reducer_override(self, value: Any) -> Any:
+            if type(value) is torch.Tensor and value.device.type not in ("cpu", "meta"):
+                return value.cpu().__reduce_ex__(2)  # type: ignore[no-untyped-call]
+            return super().reducer_override(value)
+
+    return OnCpuPickler

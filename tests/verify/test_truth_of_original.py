@@ -89,7 +89,7 @@ def test_a_branch_on_the_dtype_is_not_believed():
 
 
 def test_too_large_for_float64_falls_back(monkeypatch):
-    monkeypatch.setattr("togi.verify.float64.free_bytes", lambda: 10)
+    monkeypatch.setattr("togi.verify.float64.free_bytes", lambda _: 10)
     assert "MiB" in truth_of(nn.Linear(4, 4), X).facts.fallback
 
 

@@ -3,24 +3,33 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import cloudpickle
 import pytest
 import torch
 from torch import nn
 
+from togi import api
 from togi.core.errors import ArtifactError, SubjectError
+from togi.core.records import Facts, Outcome, Recipe, Trial
+from togi.lint.trace.placement import CUDA, place
+from togi.lint.trace.recorder import Recorder
+from togi.lint.trace.watching import watching
 from togi.machine.describe import machine
 from togi.measure.memory import is_out_of_memory
 from togi.study import bench
+from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.torch_internals import cuda
-from togi.worker import pool, server
+from togi.worker import child, pool, server, survey
 from togi.worker.launch import TrialServer
 from togi.worker.pool import WorkerPool, one_device
 from togi.worker.protocol import SubjectRef
@@ -159,3 +168,72 @@ def test_inputs_on_another_device_than_the_proven_one_are_refused() -> None:
         signature.check([torch.ones(2, 3), torch.ones(3, device="meta")])
     before = Signature.from_json(signature.to_json().replace('"devices":["cpu","cpu"]', '"devices":[]'))
     before.check([torch.ones(2, 3), torch.ones(3, device="meta")])
+
+
+@pytest.mark.parametrize(
+    ("device", "attempts", "outcome"), [("cuda", 2, Outcome.OK), ("cpu", 1, Outcome.OUT_OF_MEMORY)]
+)
+def test_what_does_not_fit_beside_paused_processes_is_tried_without_them(
+    monkeypatch: pytest.MonkeyPatch, device: str, attempts: int, outcome: Outcome
+) -> None:
+    """A paused process keeps its memory on a GPU."""
+    kept = SimpleNamespace(ended=None, closed=0)
+    kept.close = lambda: setattr(kept, "closed", kept.closed + 1)
+    runner = object.__new__(StudyRunner)
+    runner.facts = Facts(device=device, machine=machine(), module_class="M")
+    runner.progress, runner.tried, runner._reference = SimpleNamespace(trial_started=lambda *_: None), 0, None
+    runner._warm = {Recipe(): kept}
+    tried: list[int] = []
+
+    def attempt(candidate: Recipe, _: float) -> Trial:
+        tried.append(kept.closed)
+        return Trial(recipe=candidate, outcome=Outcome.OK if kept.closed else Outcome.OUT_OF_MEMORY)
+
+    monkeypatch.setattr(runner, "_attempt", attempt)
+    assert runner.attempt(REFERENCE_RECIPE, 1.0).outcome is outcome
+    assert len(tried) == attempts
+    assert runner._warm == ({} if device == "cuda" else {Recipe(): kept})
+
+
+def test_a_live_subject_of_a_device_is_sent_as_one_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Loading it must start no CUDA in the server, and tied weights stay tied."""
+    module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    module[1].weight = module[0].weight
+    moved: list[torch.Tensor] = []
+    with watching(Recorder(), simulated=True), monkeypatch.context() as patch:
+        for tensor in (*module.parameters(), *(parameter.data for parameter in module.parameters())):
+            place(tensor, CUDA)
+        assert next(module.parameters()).data.device.type == "cuda"
+        cpu = torch.Tensor.cpu
+        patch.setattr(torch.Tensor, "cpu", lambda tensor: moved.append(tensor) or cpu(tensor))
+        api._dump(module, tmp_path / "subject.pickle")
+    assert len(moved) == 3, "a weight and two biases"
+    with (tmp_path / "subject.pickle").open("rb") as file:
+        loaded = cloudpickle.load(file)
+    assert loaded[1].weight is loaded[0].weight
+    assert torch.equal(loaded[0].weight, module[0].weight)
+
+
+def test_an_input_that_torch_wants_on_the_cpu_is_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Packs(nn.Module):
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            raise RuntimeError("'lengths' argument should be a 1D CPU int64 tensor, but got 1D cuda:0 Long tensor")
+
+    sample = Inputs((torch.ones(1, 2), torch.ones(1)))
+    with pytest.raises(SubjectError) as told:
+        survey.first_call(Packs(), sample, 1, 0)
+    assert "lengths.cpu()" not in str(told.value)
+    monkeypatch.setattr(Inputs, "tensors", lambda _: [SimpleNamespace(is_cuda=True)])
+    with pytest.raises(SubjectError, match=r"All inputs were moved to the device.*lengths\.cpu\(\)"):
+        survey.first_call(Packs(), sample, 1, 0)
+
+
+def test_the_first_call_is_the_one_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
+    waited: list[float] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(time.perf_counter()))
+    first = child._FirstCall(lambda _: time.sleep(0.02) if not waited else None, "cuda")
+    first(1)
+    first(2)
+    assert first.ms is not None
+    assert first.ms >= 20
+    assert len(waited) == 1

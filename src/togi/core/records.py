@@ -146,6 +146,11 @@ class Machine(Record):
     gpu_memory_bytes: int | None = None
     gpu_driver: str | None = None
     compiler: str | None = None
+    """The C++ compiler that torch's engines call."""
+    c_compiler: str | None = None
+    """The C compiler that Triton calls, which generates the kernels for a GPU."""
+    cuda_headers: str | None = None
+    """Folder of CUDA's headers, which AOTInductor compiles against on a GPU."""
     allocators: dict[str, str] = Field(default_factory=dict)
     """Shared libraries of faster allocators found here: name -> path."""
 
@@ -181,6 +186,9 @@ class Facts(Record):
     """Two calls with the same input differ unless the seed is set before each."""
     repeatable: bool = True
     """Two calls with the same input and the same seed agree to the bit."""
+    tf32: tuple[str, ...] = ()
+    """Of ``convolution``, ``matmul`` and ``rnn``, which plain eager runs in TensorFloat-32 on the device, by torch's
+    flags as the subject left them."""
     inputs: tuple[TensorFacts, ...] = ()
     outputs: tuple[TensorFacts, ...] = ()
     non_finite_outputs: bool = False

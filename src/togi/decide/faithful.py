@@ -51,6 +51,21 @@ def in_units(error: float, unit: float) -> float:
     return error / unit
 
 
+TF32_SHARE = 2.0
+"""Where plain eager itself rounds factors to TensorFloat-32, an exact recipe may err by so many times eager's error."""
+
+
+def limit_units(*, exact: bool, tf32_units: float) -> float:
+    """Largest error of a faithful result, in units of plain eager's error in IEEE float32.
+
+    Args:
+        exact: no technique of the recipe is approximate. One that is must be as exact as IEEE float32 to pass without
+            being allowed: 16-bit types round as TensorFloat-32 does, and would pass wherever eager uses that.
+        tf32_units: plain eager's error as torch's flags have it, 0 where these say IEEE float32.
+    """
+    return max(MAX_UNITS, TF32_SHARE * tf32_units) if exact else MAX_UNITS
+
+
 def within(units: float, limit: float = MAX_UNITS) -> bool:
     """An error of so many units is faithful. NaN is not."""
     return units <= limit

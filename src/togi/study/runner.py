@@ -22,7 +22,7 @@ from togi.search import Search
 from togi.search.settings import Settings
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
-from togi.techniques import all_techniques, recipe, technique
+from togi.techniques import all_techniques, is_exact, recipe
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import Survey
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
@@ -209,8 +209,25 @@ class StudyRunner:
         """One trial from start to record. Never raises for what the trial's process does."""
         self.progress.trial_started(candidate, self.tried + 1)
         began = time.monotonic()
+        trial = self._ended_or_measured(candidate, timeout_s)
+        if trial.outcome is Outcome.OUT_OF_MEMORY and self._free_device():
+            trial = self._ended_or_measured(candidate, timeout_s)
+        return trial.model_copy(update={"cost_s": time.monotonic() - began})
+
+    def _free_device(self) -> bool:
+        """End the finalists that are kept, whose memory on a GPU stays taken while they are paused: what did not fit
+        beside them may fit alone. They are built again for the race. False where there are none to end."""
+        kept = [running for running in self._warm.values() if running.ended is None]
+        if self.facts.device != "cuda" or not kept:
+            return False
+        for running in kept:
+            running.close()
+        self._warm = {}
+        return True
+
+    def _ended_or_measured(self, candidate: Recipe, timeout_s: float) -> Trial:
         try:
-            trial = self._attempt(candidate, timeout_s)
+            return self._attempt(candidate, timeout_s)
         except TrialEnded as ended:
             trial = ended.record()
             if ended.trial is self._reference and ended.trial.recipe != candidate:
@@ -218,7 +235,7 @@ class StudyRunner:
                 trial = Trial(recipe=candidate, outcome=Outcome.UNSTABLE, reason=reason, stage="measure")
             if ended.trial is self._reference:
                 self._reference = None
-        return trial.model_copy(update={"cost_s": time.monotonic() - began})
+            return trial
 
     def _attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
         reference = self.reference()
@@ -267,8 +284,8 @@ class StudyRunner:
     def accepted(self, running: RunningTrial) -> tuple[Outcome, str]:
         if running.error is None:
             return Outcome.FAILED, "it was not verified"
-        exact = all(technique(choice.technique).exact for choice in running.recipe.choices)
         settings = self.settings
+        exact = is_exact(running.recipe)
         return accept(running.error, exact=exact, max_error=settings.max_error, max_drop=settings.max_drop)
 
     def _measured(self, running: RunningTrial, reference: RunningTrial) -> Trial:

@@ -5,7 +5,7 @@ Deliberately not here: whether a recipe is good (verify, measure) and which to t
 
 from togi.core.errors import NotSaveable, Refused
 from togi.techniques.base import Applies, Engine, Package, Refuses, Technique
-from togi.techniques.registry import all_techniques, compatible, recipe, technique
+from togi.techniques.registry import all_techniques, compatible, is_exact, recipe, technique
 
 __all__ = [
     "Applies",
@@ -17,6 +17,7 @@ __all__ = [
     "Technique",
     "all_techniques",
     "compatible",
+    "is_exact",
     "recipe",
     "technique",
 ]

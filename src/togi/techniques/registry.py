@@ -41,6 +41,11 @@ def recipe(**choices: Options) -> Recipe:
     return Recipe(choices=tuple(Choice(stage=t.stage, technique=t.id, options=choices[t.id]) for t in ordered))
 
 
+def is_exact(recipe: Recipe) -> bool:
+    """No technique of it is approximate."""
+    return all(technique(choice.technique).exact for choice in recipe.choices)
+
+
 def compatible(techniques: Iterable[Technique]) -> bool:
     """Whether these may stand in one recipe: at most one engine, every need met, no conflict."""
     chosen = tuple(techniques)

@@ -1,4 +1,4 @@
-"""The original in float64 on the CPU: the nearest thing to exact arithmetic that every module can be run in."""
+"""The original in float64: the nearest thing to exact arithmetic that every module can be run in."""
 
 from __future__ import annotations
 
@@ -32,8 +32,9 @@ def widened(module: nn.Module, device: str = "cpu") -> nn.Module:
     needed = 2 * sum(
         t.numel() * max(8, t.element_size()) for t in module.state_dict().values() if isinstance(t, Tensor)
     )
-    if device == "cpu" and needed > _SPARE * free_bytes():
-        raise MemoryError(f"its weights in float64 need {needed >> 20} MiB, {free_bytes() >> 20} MiB are free")
+    free = free_bytes(device)
+    if needed > _SPARE * free:
+        raise MemoryError(f"its weights in float64 need {needed >> 20} MiB, {free >> 20} MiB are free on {device}")
     copied = copy.deepcopy(module)
     convert_tensors(copied, lambda t: wide(t).to(device))
     return copied
@@ -53,8 +54,10 @@ def wide(tensor: Tensor) -> Tensor:
     return tensor.to(torch.float64) if tensor.is_floating_point() else tensor
 
 
-def free_bytes() -> int:
+def free_bytes(device: str) -> int:
     """Memory that can be allocated without swapping; of this process's limits only the machine's is known here."""
+    if torch.device(device).type == "cuda":
+        return int(torch.cuda.mem_get_info(device)[0])
     available = available_bytes()
     return os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if available is None else available
 

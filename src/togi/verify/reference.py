@@ -1,12 +1,15 @@
 """Makes the truth: runs the original in float64 and as it is, and learns how it behaves.
 
 Runs of the original, for n inputs: n + 1 as it is, 2 more of the first for repeatability, 1 with autograd on, n in
-float64; n with nudged weights where an output is discrete, 8 n where the outputs hold few numbers.
+float64; n with nudged weights where an output is discrete, 8 n where the outputs hold few numbers. On a CUDA device
+they multiply in IEEE float32, and n more as torch's flags have it, where these say TensorFloat-32; float64 runs there,
+beside one input on the CPU.
 """
 
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, final
@@ -19,12 +22,13 @@ from togi.core.quantities import first_line
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
+from togi.torch_internals.float32 import ieee_float32, tf32_operators
 from togi.verify.compare import Difference, continuous, difference, identical, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import input_tensors
 from togi.verify.observe import Observation, Run, observe, overlaps
 from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
-from togi.verify.units import FEW, Measured, epsilon_of, share, units_of
+from togi.verify.units import FEW, Measured, epsilon_of, leaf_error, share, units_of
 
 NUDGES_FEW = 8
 """Nudged runs per input where the outputs hold few numbers, or where eager must serve as the truth."""
@@ -32,6 +36,12 @@ SUSPICIOUS_ROUNDINGS = 1000.0
 """Eager's own error, in roundings, from which its float64 form is doubted ..."""
 SUSPICIOUS_RATIO = 100.0
 """... if eager is also this many times nearer to itself under nudged weights: then float64 takes another branch."""
+
+SAME_FLOAT64 = 1e-9
+"""Relative root-mean-square difference up to which float64 on a device and on the CPU are the same answer: far above
+float64's roundings, far below those of float32."""
+CHECKED_FLOPS = 2e11
+"""Work of a call that is repeated in float64 on the CPU: some seconds on a few cores."""
 
 Metric = Callable[[list[Any]], float]
 
@@ -45,42 +55,55 @@ def make_truth(
     device: str | None = None,
     samples: int = 1,
     metric: Metric | None = None,
+    flops: float | None = None,
 ) -> Truth:
     """The truth of ``module`` on ``inputs`` (``variants``), of which the first ``samples`` are the user's own.
 
-    ``module`` is left as it is. ``device`` is where eager runs (default: where the signature says the inputs are).
+    ``module`` is left as it is. ``device`` is where eager runs (default: where the signature says the inputs are), and
+    float64 too where it fits there; the first input's answer is then compared with the CPU's, unless its ``flops``
+    (None: not known, taken as few) are too many for that.
+
     Derived inputs on which the original raises, or stops being finite where the samples are, are dropped with a note.
 
     Raises:
         SubjectError: the original raises on one of the user's own samples.
     """
-    return _Making(module, list(inputs), signature, seed, device or signature.device, samples).truth(metric)
+    return _Making(module, list(inputs), signature, seed, device or signature.device, samples, flops).truth(metric)
 
 
 @final
 class _Making:
     def __init__(
-        self, module: nn.Module, inputs: list[Inputs], signature: Signature, seed: int, device: str, samples: int
+        self,
+        module: nn.Module,
+        inputs: list[Inputs],
+        signature: Signature,
+        seed: int,
+        device: str,
+        samples: int,
+        flops: float | None,
     ) -> None:
         self.module, self.inputs, self.signature, self.seed = module, inputs, signature, seed
-        self.device, self.samples = device, samples
+        self.device, self.samples, self.flops = device, samples, flops
         self.notes: list[str] = []
 
     def truth(self, metric: Metric | None) -> Truth:
-        calls, run = self._eager()
-        again = self._called(calls[:1] * 2, seeds=(self.seed, self.seed + 1))
-        noisy = not _alike(again.leaves[0], run.leaves[0])
-        stateful = not noisy and not _alike(run.leaves[-1], run.leaves[0])
-        other_seed = self._called(calls[:1], seeds=(self.seed + 1,)) if stateful else again
-        random = not noisy and not _alike(other_seed.leaves[-1], run.leaves[0])
-        if not stateful:
-            calls = calls[:-1]
-            run = Run(run.seen[:-1], run.leaves[:-1])
-        if random:
-            exact, fallback = None, "it draws random numbers, and other ones in float64"
-        else:
-            exact, fallback = self._float64(calls, run)
-        answers, truths = self._answers(calls, run, exact)
+        with ieee_float32():
+            calls, run = self._eager()
+            again = self._called(calls[:1] * 2, seeds=(self.seed, self.seed + 1))
+            noisy = not _alike(again.leaves[0], run.leaves[0])
+            stateful = not noisy and not _alike(run.leaves[-1], run.leaves[0])
+            other_seed = self._called(calls[:1], seeds=(self.seed + 1,)) if stateful else again
+            random = not noisy and not _alike(other_seed.leaves[-1], run.leaves[0])
+            if not stateful:
+                calls = calls[:-1]
+                run = Run(run.seen[:-1], run.leaves[:-1])
+            if random:
+                exact, fallback = None, "it draws random numbers, and other ones in float64"
+            else:
+                exact, fallback = self._float64(calls, run)
+            answers, truths = self._answers(calls, run, exact)
+        tf32_units = 0.0 if random or not tf32_operators(self.device) else self._tf32_units(calls, answers, truths, run)
         one, two = again.seen
         facts = TruthFacts(
             samples=self.samples,
@@ -88,6 +111,7 @@ class _Making:
             schedule=tuple(range(len(answers))) if stateful else (*range(len(answers)), 0),
             precision="float64" if not fallback else "eager",
             fallback=fallback,
+            tf32_units=tf32_units,
             stateful=stateful,
             random=random,
             shared_between_calls=tuple(sorted(a for a, b in overlaps(one.leaves, two.leaves) if a == b)),
@@ -133,8 +157,10 @@ class _Making:
             calls = [i for i in calls if i not in left_out]
 
     def _try_on_cpu_first(self, i: int, one: Inputs) -> None:
-        """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device."""
-        if self.device == "cpu" or i < self.samples:
+        """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device. Inputs without
+        integers hold none, and large models take the CPU long."""
+        indices = any(not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool) for t in one.tensors())
+        if self.device == "cpu" or i < self.samples or not indices:
             return
         with float64_arithmetic():
             widened(self.module)(*widened_inputs(one).args, **widened_inputs(one).kwargs)
@@ -168,20 +194,41 @@ class _Making:
         return run
 
     def _float64(self, calls: Sequence[int], eager: Run) -> tuple[list[list[Tensor]] | None, str]:
-        """The answers in float64, or why there are none."""
+        """The answers in float64, or why there are none. The device first: a large model takes the CPU minutes."""
         failed = ""
-        for device in dict.fromkeys(("cpu", self.device)):
+        for device in dict.fromkeys((self.device, "cpu")):
             try:
-                module = widened(self.module, device)
-                inputs = [widened_inputs(self.inputs[i], device) for i in calls]
-                with torch.no_grad(), float64_arithmetic():
-                    run = self._sequence(module, inputs)
+                run = self._run_in_float64(calls, device)
             except Exception as error:  # foreign code: a forward may insist on its own dtype or device
                 failed = failed or f"it does not run in float64 ({first_line(error)})"
+                continue
+            if device != "cpu" and (doubt := self._differs_on_cpu(calls, run)):
+                failed = doubt
+                self._note(f"{doubt}: the truth is the CPU's")
                 continue
             different = different_form(eager, run)
             return (None, different) if different else self._trusted(calls, eager, run)
         return None, failed
+
+    def _run_in_float64(self, calls: Sequence[int], device: str) -> Run:
+        module = widened(self.module, device)
+        inputs = [widened_inputs(self.inputs[i], device) for i in calls]
+        with torch.no_grad(), float64_arithmetic():
+            return self._sequence(module, inputs)
+
+    def _differs_on_cpu(self, calls: Sequence[int], run: Run) -> str:
+        """How the device's first answer differs from the CPU's, or nothing; also where the CPU cannot tell."""
+        if self.flops is not None and self.flops > CHECKED_FLOPS:
+            self._note("float64 on the device was not compared with the CPU's: that would take minutes")
+            return ""
+        try:
+            on_cpu = self._run_in_float64(calls[:1], "cpu")
+        except Exception:  # foreign code: kernels of the device alone
+            return ""
+        for (name, _), one, other in zip(run.seen[0].leaves, run.leaves[0], on_cpu.leaves[0], strict=False):
+            if one.shape != other.shape or (continuous(one) and difference(one, other, other).rmse > SAME_FLOAT64):
+                return f"in float64 {name} on the device is not what it is on the CPU"
+        return ""
 
     def _trusted(self, calls: Sequence[int], eager: Run, exact: Run) -> tuple[list[list[Tensor]] | None, str]:
         """Whether float64 is the same function: a branch on the dtype would make eager's own error enormous."""
@@ -232,6 +279,20 @@ class _Making:
             for c, seen in enumerate(run.seen)
         ]
         return answers, truths
+
+    def _tf32_units(
+        self, calls: Sequence[int], answers: Sequence[Answer], truths: list[list[Tensor]], run: Run
+    ) -> float:
+        """Eager's worst error as torch's flags have it, over outputs that have a finite one: where it decides
+        otherwise, or overflows, nobody may follow."""
+        as_it_is = self._called(calls, seeds=(self.seed,) * len(calls))
+        found = [
+            leaf_error(leaf.name, tensor, truth, eager, leaf.unit, leaf.threshold)[0].units
+            for answer, *tensors in zip(answers, as_it_is.leaves, truths, run.leaves, strict=True)
+            for leaf, tensor, truth, eager in zip(answer.leaves, *tensors, strict=False)
+            if tensor.shape == eager.shape
+        ]
+        return max(filter(math.isfinite, found), default=0.0)
 
     def _has_few(self, run: Run) -> bool:
         counts: dict[str, int] = {}

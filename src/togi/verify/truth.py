@@ -77,6 +77,9 @@ class TruthFacts(Record):
     precision: str
     """``float64``, or ``eager``: then the truth is eager itself, and ``fallback`` says why."""
     fallback: str = ""
+    tf32_units: float = 0.0
+    """Plain eager's worst error with torch's flags as they are, in units, which are of eager in IEEE float32. 0 where
+    the flags say IEEE float32 as well, and where random numbers hide it."""
     stateful: bool = False
     """The answer depends on the calls before it (buffers that the forward pass updates)."""
     random: bool = False
@@ -105,10 +108,15 @@ class Truth:
     def notes(self) -> tuple[str, ...]:
         """What the user should know of how the truth was made, in sentences."""
         facts = self.facts
+        rounded = (
+            "plain eager rounds factors to TensorFloat-32 on this device, as torch's flags say: its own error is "
+            f"{facts.tf32_units:,.0f} x what it is in IEEE float32, the unit in which errors are given"
+        )
         told = f"outputs are compared with eager, not with float64: {facts.fallback}"
         return (
             *facts.notes,
             *([told] if facts.fallback else []),
+            *([rounded] if facts.tf32_units else []),
             *([facts.unrepeatable] if facts.unrepeatable else []),
         )
 

@@ -20,6 +20,7 @@ from togi.core.quantities import first_line
 from togi.core.records import LeafError, Record
 from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_of_error
 from togi.subject.inputs import Inputs
+from togi.torch_internals.float32 import ieee_float32
 from togi.torch_internals.tensors import tree_flatten
 from togi.verify.compare import Difference, continuous, difference, mismatches, plain, sentinel_threshold
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
@@ -208,8 +209,9 @@ class OwnError:
 
 
 def seeded_outputs(module: nn.Module, sample: Inputs, seed: int) -> tuple[list[Tensor], Any]:
-    """Tensors that one pass without autograd returns, and the structure around them (comparable with ``==``)."""
-    with torch.no_grad(), torch.random.fork_rng():
+    """Tensors that one pass without autograd returns, and the structure around them (comparable with ``==``). Float32
+    is multiplied in IEEE float32: what is compared is the arithmetic, not TensorFloat-32's rounding."""
+    with torch.no_grad(), ieee_float32(), torch.random.fork_rng():
         torch.manual_seed(seed)
         return _split(module(*sample.args, **sample.kwargs))
 

@@ -23,6 +23,7 @@ from togi.artifact.manifest import MANIFEST, Saved, read_manifest
 from togi.artifact.program import Installed
 from togi.core.errors import NotSaveable, Refused
 from togi.core.records import ErrorReport, Footprint, Record
+from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate
 from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
@@ -31,6 +32,7 @@ from togi.subject.program import find_module
 from togi.subject.pure import Pure
 from togi.subject.signature import Signature
 from togi.subject.stored_inputs import read_inputs
+from togi.techniques import is_exact
 from togi.techniques.build import Failure, build, classify, fingerprint, first_candidate
 from togi.verify import Truth, make_truth, variants, verify
 from togi.worker.protocol import Channel, Closed, Ending, Job, Message, PartRef, Raised, ServerConfig, Survey
@@ -75,6 +77,8 @@ class _Worker:
         self.samples: tuple[Inputs, ...]
         self.candidate: Candidate | None = None
         self.installed: Installed | None = None
+        self.first_call_ms: float | None = None
+        """Of the call that verification began with: what compiles at its first call did it there."""
 
     @functools.cached_property
     def surveyed(self) -> Survey:
@@ -106,6 +110,7 @@ class _Worker:
             device=self.config.device,
             samples=len(start.samples),
             metric=self.subject.metric,
+            flops=None if facts.flops is None else facts.flops / facts.samples,
         )
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
@@ -176,17 +181,24 @@ class _Worker:
         truth = Truth.load(self.folder / TRUTH_FOLDER)
         metric = self.subject.metric if isinstance(self.subject, Subject) else None
         signature = self.surveyed.signature
+        first = _FirstCall(self.call, self.config.device)
         report = verify(
-            self.call,
+            first,
             truth,
             variants(self.samples, signature, self.config.seed),
             signature,
             seed=self.config.seed,
+            max_units=self._limit_units(truth),
             metric=metric,
         )
+        self.first_call_ms = first.ms
         if not report.faithful and self.installed is not None:
             report = self._with_forced_calls(report, self.installed)
         self.channel.send({"verified": report.model_dump(mode="json")})
+
+    def _limit_units(self, truth: Truth) -> float:
+        exact = self.job.recipe is None or is_exact(self.job.recipe)
+        return limit_units(exact=exact, tf32_units=truth.facts.tf32_units)
 
     def _with_forced_calls(self, report: ErrorReport, installed: Installed) -> ErrorReport:
         """A program in parts that differs from the original: whether it decides otherwise, and its parts on the calls
@@ -199,7 +211,7 @@ class _Worker:
             return report
         forms = [(switch.path, form) for switch in installed.switches for form in switch.forms]
         forced = [
-            forced_calls(part_of(self.subject, ref, device), ref.path, form.optimized, seed, device)
+            forced_calls(part_of(self.subject, ref, device), ref.path, form.optimized, seed, device, self._limit_units)
             for ref in self.job.proven_on
             for path, form in forms
             if path == ref.path and form.entry.effects == ref.effects
@@ -213,6 +225,8 @@ class _Worker:
         if "warm" in message:
             self.enter("warm")
             warmed = warm(self.call, self.samples, device=self.config.device, **message["warm"])
+            if self.first_call_ms is not None:
+                warmed = warmed.model_copy(update={"first_call_ms": self.first_call_ms})
             self.channel.send({"warmed": warmed.model_dump(mode="json")})
         elif "turn" in message:
             self.phase = "measure"
@@ -249,6 +263,24 @@ class _Worker:
         except (NotSaveable, Refused) as error:
             return Saved(unsaveable=str(error))
         return Saved(links=links, notes=notes)
+
+
+class _FirstCall:
+    """Calls through, and keeps how long the first one took, on a device until it was done. ``ms``: None before."""
+
+    def __init__(self, call: Callable[..., Any], device: str) -> None:
+        self.call, self.device = call, device
+        self.ms: float | None = None
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.ms is not None:
+            return self.call(*args, **kwargs)
+        began = time.perf_counter()
+        output = self.call(*args, **kwargs)
+        if self.device == "cuda":
+            torch.cuda.synchronize()
+        self.ms = (time.perf_counter() - began) * 1e3
+        return output
 
 
 def _copied(artifact: Path, folder: Path) -> Saved:

@@ -8,7 +8,7 @@ plain eager's units. What was decided differently, and where first, is said besi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -16,12 +16,13 @@ import torch
 from togi.artifact.load import OptimizedModule
 from togi.artifact.program import Installed
 from togi.core.records import ForcedCalls
+from togi.decide.faithful import MAX_UNITS
 from togi.subject.behaviour import same, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import Pure
 from togi.subject.structure import Structure, tensors_in, with_floats_as_tensors
 from togi.techniques.build import first_candidate
-from togi.verify import make_truth, verify
+from togi.verify import Truth, make_truth, verify
 from togi.verify.output_structure import unlike
 
 
@@ -58,16 +59,23 @@ def _decided_otherwise(expected: Any, found: Any) -> str:
     return ""
 
 
-def forced_calls(subject: Subject, path: str, optimized: OptimizedModule, seed: int, device: str) -> ForcedCalls | None:
-    """Of one part. ``subject``: the original part with the calls that the program makes of it. None where the engine
-    serves none of them."""
+def forced_calls(
+    subject: Subject,
+    path: str,
+    optimized: OptimizedModule,
+    seed: int,
+    device: str,
+    limit_units: Callable[[Truth], float] = lambda _: MAX_UNITS,
+) -> ForcedCalls | None:
+    """Of one part. ``subject``: the original part with the calls that the program makes of it; ``limit_units``: largest
+    error of a faithful call. None where the engine serves none of them."""
     signature = optimized.signature
     calls = [call for call in subject.inputs if _serves(optimized, call)]
     if not calls:
         return None
     start = first_candidate(Subject(subject.module, calls), optimized.manifest.facts, signature)
     truth = make_truth(start.module, start.samples, signature, seed=seed, device=device, samples=len(calls))
-    report = verify(optimized, truth, start.samples, signature, seed=seed)
+    report = verify(optimized, truth, start.samples, signature, seed=seed, max_units=limit_units(truth))
     problem = next(iter(report.problems), "") or _written_back_otherwise(start.module, start.samples)
     return ForcedCalls(
         path=path,

@@ -29,6 +29,7 @@ from togi.subject.inventory import (
 from togi.subject.prepare import Prepared, prepare
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
+from togi.torch_internals.float32 import tf32_operators
 from togi.torch_internals.modules import forward_hook_counts
 from togi.worker.protocol import Survey
 
@@ -40,6 +41,10 @@ _LONG_MS = 100.0
 _TRAINS = (
     ". It trains inside, and togi runs it as inference does, without gradients: give the model that was trained, or "
     "fit the training step ('togi fit')"
+)
+_ON_CPU = (
+    ". All inputs were moved to the device. Where one is needed on the CPU (the lengths of pack_padded_sequence), "
+    "fetch it where it is used: lengths.cpu()"
 )
 
 
@@ -71,6 +76,7 @@ def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Mac
         buffers_change=behaviour.buffers_change,
         random=behaviour.random,
         repeatable=behaviour.repeatable,
+        tf32=tf32_operators(device),
         non_finite_outputs=behaviour.non_finite,
         inputs=signature.inputs_facts,
         outputs=signature.outputs_facts,
@@ -98,6 +104,7 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
         raise SubjectError(
             f"{class_name(module)} does not run on sample {number}, {_describe(module, sample)}: {user_place(error)}"
             f"{_TRAINS if 'does not require grad' in str(error) else ''}"
+            f"{_ON_CPU if 'CPU' in str(error) and any(t.is_cuda for t in sample.tensors()) else ''}"
         ) from error
 
 

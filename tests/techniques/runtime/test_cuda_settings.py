@@ -7,8 +7,9 @@ import torch
 from torch import nn
 
 from togi.techniques import Applies, Refuses, conformance
-from togi.techniques.precision.tf32 import Tf32, high_matmul_precision
+from togi.techniques.precision.tf32 import Tf32
 from togi.techniques.runtime.cudnn_benchmark import CudnnBenchmark, benchmarking
+from togi.torch_internals.float32 import high_matmul_precision
 
 
 def linear():
@@ -54,6 +55,12 @@ def test_they_refuse_models_without_effect():
     half = conformance.candidate_of(nn.Linear(4, 4).bfloat16(), [torch.randn(2, 4).bfloat16()]).facts
     assert isinstance(Tf32().applies(half), Refuses)
     assert isinstance(Tf32().applies(linear().facts), Applies)
+    already = linear().facts.model_copy(update={"tf32": ("convolution", "matmul")})
+    assert isinstance(Tf32().applies(already), Refuses)
+
+
+def test_engines_with_a_switch_of_their_own_are_told_of_tf32():
+    assert Tf32().configure(linear(), {}).facts.tf32 == ("matmul",)
 
 
 @pytest.mark.parametrize("technique", [CudnnBenchmark(), Tf32()], ids=lambda t: t.id)

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 class TorchTensorRt(Engine):
     """Run the module in TensorRT, through Torch-TensorRT.
 
-    What it does: exports the module and compiles what TensorRT supports to engines for this GPU, in float32 without
-    tf32; the rest runs in PyTorch.
+    What it does: exports the module and compiles what TensorRT supports to engines for this GPU; the rest runs in
+    PyTorch. Float32 is multiplied in TensorFloat-32 where plain eager does so (convolutions, by default) or the recipe
+    says so.
 
     When it applies: on CUDA with the package torch-tensorrt, to modules with static shapes that ``torch.export``
     captures.
@@ -66,8 +67,9 @@ class TorchTensorRt(Engine):
         from togi.graph.capture import export
         from togi.techniques.engine.programs.exported import FlatExportableProgram
 
-        call = _compiled(export(candidate), candidate.flat_samples()[0])
-        return candidate.with_(program=FlatExportableProgram(call, candidate.signature, candidate))
+        options = options | {"tf32": bool(candidate.facts.tf32)}
+        call = _compiled(export(candidate), candidate.flat_samples()[0], options)
+        return candidate.with_(program=FlatExportableProgram(call, candidate.signature, candidate, options))
 
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         import torch
@@ -81,12 +83,12 @@ class TorchTensorRt(Engine):
             torch.zeros([size or 1 for size in facts.shape], dtype=getattr(torch, facts.dtype), device="cuda")
             for facts in signature.inputs_facts
         ]
-        call = _compiled(load_exported(folder / meta["file"]), inputs)
+        call = _compiled(load_exported(folder / meta["file"]), inputs, meta["options"])
         return FlatExportableProgram(call, signature)
 
 
-def _compiled(program: Any, inputs: list[Any]) -> Any:
-    """A flat callable. Float32 stays float32: tf32 is a precision, and chosen as one."""
+def _compiled(program: Any, inputs: list[Any], options: Options) -> Any:
+    """A flat callable."""
     import torch_tensorrt
 
-    return torch_tensorrt.dynamo.compile(program, inputs=inputs, disable_tf32=True)
+    return torch_tensorrt.dynamo.compile(program, inputs=inputs, disable_tf32=not options.get("tf32"))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
 from togi.core.records import Facts, Stage
@@ -18,11 +16,12 @@ class Tf32(Technique):
     """Multiply float32 matrices on tensor cores, in TensorFloat-32.
 
     What it does: sets ``torch.set_float32_matmul_precision("high")`` round each call: factors are rounded to 10 bits of
-    mantissa, sums stay float32. (Convolutions use TF32 by default already.)
+    mantissa, sums stay float32. Engines with a switch of their own are told. (Convolutions use TF32 by default already:
+    the facts say what plain eager does here.)
 
     When it applies: on a GPU, to float32 models.
 
-    When it refuses: no parameter is float32.
+    When it refuses: no parameter is float32; plain eager multiplies in TF32 already.
 
     Claim: faster float32 matrix products on GPUs from Ampere on; no effect before. ``togi explain tf32 --prove``
     measures it here.
@@ -44,26 +43,18 @@ class Tf32(Technique):
             dtype.removeprefix("torch.") for dtype in facts.parameter_dtypes
         }:
             return Refuses("no parameter is float32, which is what TF32 replaces")
+        if "matmul" in facts.tf32:
+            return Refuses("plain eager multiplies matrices in TF32 already: the subject's file asked torch for it")
         return Applies()
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.3
 
+    def configure(self, candidate: Candidate, options: Options) -> Candidate:
+        facts = candidate.facts
+        return candidate.with_(facts=facts.model_copy(update={"tf32": (*facts.tf32, "matmul")}))
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.torch_internals.float32 import high_matmul_precision
+
         return candidate.with_(contexts=(*candidate.contexts, high_matmul_precision))
-
-
-@contextmanager
-def high_matmul_precision() -> Iterator[None]:
-    """``torch.set_float32_matmul_precision("high")`` for the block.
-
-    The one setting that both the older and the newer interface agree with: mixing those raises in PyTorch.
-    """
-    import torch
-
-    before = torch.get_float32_matmul_precision()
-    torch.set_float32_matmul_precision("high")
-    try:
-        yield
-    finally:
-        torch.set_float32_matmul_precision(before)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import Refused
-from togi.core.records import Scalar
+from togi.core.records import Scalar, TensorFacts
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.graph.recurrent import SEALED, recurrent_layers, sealed
@@ -26,7 +26,10 @@ _ONE_FILE_BYTES = 1_900_000_000
 
 @final
 class OnnxRuntimeProgram(StoredProgram):
-    """Runs an inference session. Several threads may call it."""
+    """Runs an inference session. Several threads may call it.
+
+    ``options``: of the technique, and ``tf32``: whether the CUDA provider may multiply in TensorFloat-32.
+    """
 
     holds_module = False
     allocates_with_torch = False
@@ -49,17 +52,37 @@ class OnnxRuntimeProgram(StoredProgram):
         return [torch.as_tensor(array) for array in self.session.run(None, feeds)]
 
     def _run_bound(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        """On CUDA: pointers in, fresh device memory out; the session synchronises its own stream."""
+        """On CUDA: pointers in, fresh tensors of torch's own out, except where their sizes are known only afterwards;
+        the session synchronises its own stream."""
         binding = self.session.io_binding()
         feeds = [(name, inputs[i].detach().contiguous()) for i, name in self.used]
-        torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
+        outputs = [self._empty(facts) for facts in self.signature.outputs_facts]
+        if self.signature.device == "cuda":
+            torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
         for name, tensor in feeds:
-            device = tensor.device.index or 0
-            binding.bind_input(name, "cuda", device, _element_type(tensor), list(tensor.shape), tensor.data_ptr())
-        for name in self.outputs:
-            binding.bind_output(name, "cuda")
+            binding.bind_input(name, *_place(tensor))
+        for name, output in zip(self.outputs, outputs, strict=True):
+            if output is None:
+                binding.bind_output(name, self.signature.device)
+            else:
+                binding.bind_output(name, *_place(output))
         self.session.run_with_iobinding(binding)
-        return [torch.utils.dlpack.from_dlpack(value).clone() for value in binding.get_outputs()]
+        made, facts = binding.get_outputs(), self.signature.outputs_facts
+        return [self._handed_over(made[i], facts[i]) if t is None else t for i, t in enumerate(outputs)]
+
+    def _empty(self, facts: TensorFacts) -> Tensor | None:
+        """Memory for an output whose sizes are fixed."""
+        sizes = [size for size in facts.shape if size is not None]
+        if len(sizes) < len(facts.shape):
+            return None
+        return torch.empty(sizes, dtype=getattr(torch, facts.dtype), device=self.signature.device)
+
+    def _handed_over(self, value: Any, facts: TensorFacts) -> Tensor:
+        """What the session allocated, copied (bools come as bytes). Releases before March 2026 hand it over on the host
+        alone."""
+        shared = hasattr(value, "__dlpack__")
+        found = torch.utils.dlpack.from_dlpack(value) if shared else torch.as_tensor(value.numpy())
+        return found.to(self.signature.device, getattr(torch, facts.dtype), copy=True)
 
     def meta(self) -> dict[str, Any]:
         return {"file": FILE, "options": self.options}
@@ -68,6 +91,8 @@ class OnnxRuntimeProgram(StoredProgram):
 def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgram:
     """Raises Refused where the module cannot be captured or uses a type that cannot be bound."""
     signature = candidate.signature
+    # The provider has one switch for all operators, on by default: as plain eager does, or the recipe says.
+    options = options | {"tf32": bool(candidate.facts.tf32)}
     facts = (*signature.inputs_facts, *signature.outputs_facts)
     if (
         any(tensor.dtype.startswith(("bfloat16", "float8", "complex")) for tensor in facts)
@@ -123,18 +148,39 @@ def _recurrent_layers() -> dict[str, Callable[..., Any]]:
 
 
 def open_session(path: Path, device: str, options: dict[str, Scalar], threads: int | None) -> Any:
-    """Raises RuntimeError where the device's provider is not in the installed package."""
+    """Raises RuntimeError where the device's provider cannot be used, with what to install."""
     import onnxruntime
 
-    provider = "CUDAExecutionProvider" if device == "cuda" else "CPUExecutionProvider"
-    if provider not in onnxruntime.get_available_providers():
-        raise RuntimeError(f"the installed onnxruntime has no {provider}: pip install onnxruntime-gpu")
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     settings.intra_op_num_threads = threads or torch.get_num_threads()
     settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if options["spinning"] else "0")
     settings.log_severity_level = 3
-    return onnxruntime.InferenceSession(str(path), settings, providers=[provider])
+    provider: Any = "CPUExecutionProvider"
+    if device == "cuda":
+        # torch has loaded the libraries of CUDA and cuDNN already; what it did not, the provider finds this way
+        if hasattr(onnxruntime, "preload_dlls"):
+            onnxruntime.preload_dlls()
+        provider = (_ON_CUDA, {"use_tf32": str(int(bool(options.get("tf32"))))})
+    if device == "cuda" and _ON_CUDA not in onnxruntime.get_available_providers():
+        raise RuntimeError(f"the installed onnxruntime has no {_ON_CUDA}: pip install onnxruntime-gpu")
+    session = onnxruntime.InferenceSession(str(path), settings, providers=[provider])
+    if device == "cuda" and _ON_CUDA not in session.get_providers():
+        # a session whose provider does not load runs on the CPU, and says so in its log alone
+        raise RuntimeError(
+            f"onnxruntime {onnxruntime.__version__} could not load its {_ON_CUDA} and fell back to the CPU: its CUDA "
+            "and cuDNN must be those of torch ('togi doctor --device cuda' compares them)"
+        )
+    return session
+
+
+_ON_CUDA = "CUDAExecutionProvider"
+
+
+def _place(tensor: Tensor) -> tuple[str, int, int, list[int], int]:
+    """Where a tensor lies, as ONNX Runtime binds it."""
+    place = tensor.device
+    return place.type, place.index or 0, _element_type(tensor), list(tensor.shape), tensor.data_ptr()
 
 
 def _element_type(tensor: Tensor) -> int:

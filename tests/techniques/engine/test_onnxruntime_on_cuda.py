@@ -1,0 +1,110 @@
+"""ONNX Runtime on a CUDA device, shown without one: bound memory is the CPU's, and the session is a recorded one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import onnxruntime
+import pytest
+import torch
+from engine_subjects import candidate_of, made
+from torch import Tensor, nn
+
+from togi.techniques import technique
+from togi.techniques.engine.programs.onnxruntime import OnnxRuntimeProgram, open_session
+
+CUDA = "CUDAExecutionProvider"
+OPTIONS = {"spinning": False, "tf32": True}
+
+
+class Session:
+    """Opens with the providers it is given, or (``works`` False) falls back to the CPU as the real one does."""
+
+    works = True
+    opened: list[Any] = []
+
+    def __init__(self, path: str, settings: Any, providers: list[Any]) -> None:
+        type(self).opened = providers
+
+    def get_providers(self) -> list[str]:
+        return [CUDA, "CPUExecutionProvider"] if self.works else ["CPUExecutionProvider"]
+
+
+@pytest.fixture
+def preloaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    done: list[str] = []
+    monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA])
+    monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: done.append("preloaded"), raising=False)
+    return done
+
+
+@pytest.mark.parametrize("tf32", [True, False])
+def test_the_provider_rounds_as_plain_eager_does(preloaded: list[str], tf32: bool) -> None:
+    open_session(Path("model.onnx"), "cuda", {"spinning": False, "tf32": tf32}, 1)
+    assert Session.opened == [(CUDA, {"use_tf32": "1" if tf32 else "0"})]
+    assert preloaded == ["preloaded"]
+
+
+def test_a_session_that_fell_back_to_the_cpu_is_refused(preloaded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Session, "works", False)
+    with pytest.raises(RuntimeError, match="fell back to the CPU"):
+        open_session(Path("model.onnx"), "cuda", OPTIONS, 1)
+    open_session(Path("model.onnx"), "cpu", OPTIONS, 1)
+    assert preloaded == ["preloaded"], "once: nothing of CUDA is loaded for the CPU"
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_a_package_without_the_provider_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(RuntimeError, match="pip install onnxruntime-gpu"):
+        open_session(Path("model.onnx"), "cuda", OPTIONS, 1)
+
+
+def test_what_eager_does_with_float32_is_kept_in_the_artifact() -> None:
+    for tf32 in ((), ("convolution",)):
+        candidate = made("convolutions", tf32=tf32)
+        program = technique("onnxruntime").apply(candidate, {"spinning": False}).program
+        assert isinstance(program, OnnxRuntimeProgram)
+        assert program.meta()["options"] == {"spinning": False, "tf32": bool(tf32)}
+
+
+class Two(nn.Module):
+    def forward(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        return x.transpose(0, 1) + 1, y.sum(0) > 2
+
+
+@pytest.mark.parametrize("allocated_by", ["torch", "the session"])
+def test_bound_outputs_are_fresh_and_right(monkeypatch: pytest.MonkeyPatch, allocated_by: str) -> None:
+    x, y = torch.arange(6.0).reshape(2, 3), torch.ones(4, 5)
+    candidate = technique("onnxruntime").apply(candidate_of(Two(), (x, y)), {"spinning": False})
+    program = candidate.program
+    assert isinstance(program, OnnxRuntimeProgram)
+    if allocated_by == "the session":
+        monkeypatch.setattr(program, "_empty", lambda _: None)
+    first = program._run_bound([x, y])
+    second = program._run_bound([x.T.contiguous().T * 2, y * 0])
+    torch.testing.assert_close(first[0], x.T + 1)
+    torch.testing.assert_close(second[0], x.T * 2 + 1)
+    assert first[1].all()
+    assert not second[1].any()
+    assert first[1].dtype is torch.bool
+
+
+def test_a_session_of_an_older_release_hands_over_on_the_host() -> None:
+    value = SimpleNamespace(numpy=lambda: torch.arange(3.0).numpy())
+    program = object.__new__(OnnxRuntimeProgram)
+    program.signature = candidate_of(nn.Identity(), torch.ones(3)).signature
+    assert program._handed_over(value, program.signature.outputs_facts[0]).tolist() == [0, 1, 2]
+
+
+def test_sizes_that_vary_are_not_allocated_beforehand() -> None:
+    facts = candidate_of(nn.Identity(), torch.ones(2, 3)).signature.outputs_facts[0]
+    program = object.__new__(OnnxRuntimeProgram)
+    program.signature = candidate_of(nn.Identity(), torch.ones(2, 3)).signature
+    made_for = program._empty(facts)
+    assert made_for is not None
+    assert made_for.shape == (2, 3)
+    assert program._empty(facts.model_copy(update={"shape": (None, 3)})) is None
