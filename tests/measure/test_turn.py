@@ -2,7 +2,9 @@ import gc
 
 import pytest
 
-from togi.measure import Turn, choose_passes, take_turn, warm
+from togi.machine.nvml import Gpu
+from togi.measure import Turn, choose_passes, noise_of, take_turn, warm
+from togi.measure import turn as turn_module
 from togi.measure.counters import Counters
 from togi.subject.inputs import Inputs
 
@@ -145,8 +147,64 @@ def test_passes_make_a_turn_of_sixty_milliseconds(pass_ms, passes):
     assert choose_passes(pass_ms) == passes
 
 
+class Device:
+    """Calls return at once; the device works them off, and its time passes when it is waited for."""
+
+    def __init__(self, clock, work_ms):
+        self.clock, self.work_ms, self.queued_ns, self.waits = clock, work_ms, 0, []
+
+    def call(self, x):
+        self.clock.ns += 1_000
+        self.queued_ns += int(self.work_ms * 1e6)
+
+    def synchronize(self):
+        self.waits.append(self.queued_ns)
+        self.clock.ns += self.queued_ns
+        self.queued_ns = 0
+
+
+@pytest.fixture
+def device(monkeypatch):
+    def make(work_ms):
+        found = Device(FakeClock(), work_ms)
+        monkeypatch.setattr("torch.cuda.synchronize", found.synchronize)
+        return found
+
+    return make
+
+
+@pytest.mark.parametrize(("work_ms", "passes"), [(0.02, 3000), (0.9, 67), (0.95, 63), (5.0, 12)])
+def test_a_call_on_a_device_is_waited_for_whether_it_is_short_or_long(device, work_ms, passes):
+    cuda = device(work_ms)
+    turn = take_turn(cuda.call, SAMPLES, passes, clock=cuda.clock, device="cuda")
+    assert turn.times_ms == pytest.approx([work_ms + 0.001] * len(turn.times_ms))
+    assert max(cuda.waits) <= int(work_ms * 1e6), "never two calls in the queue"
+
+
+def test_a_device_is_kept_busy_until_its_clock_has_risen(device):
+    cuda = device(1.0)
+    warmup = warm(cuda.call, SAMPLES[:1], clock=cuda.clock, device="cuda")
+    assert warmup.steady
+    assert 0.5 <= warmup.wall_s < 0.6
+    slow = device(200.0)
+    assert warm(slow.call, SAMPLES[:1], clock=slow.clock, device="cuda", limit_s=0.1).passes == 1
+
+
+def test_what_nvml_says_is_part_of_a_turn_and_of_its_noise(device, monkeypatch):
+    gpu = Gpu(clock_mhz=1500.0, slowed_by=("heat",), busy=(1, 2), own_pid=1)
+    monkeypatch.setattr(turn_module, "read_gpu", lambda **_: gpu)
+    cuda = device(1.0)
+    turn = take_turn(cuda.call, SAMPLES, 4, clock=cuda.clock, device="cuda")
+    assert (turn.frequency_mhz, turn.gpu_slowed_by, turn.gpu_neighbours) == (1500.0, ("heat",), ("process 2",))
+    calm = turn.model_copy(update={"gpu_slowed_by": (), "gpu_neighbours": ()})
+    warned = noise_of([turn, calm]).warnings
+    assert "the GPU lowered its clock (heat)" in warned
+    assert "other processes computed on the GPU (process 2)" in warned
+    assert not any("GPU" in text for text in noise_of([turn, *[calm] * 10]).warnings)
+
+
 @pytest.mark.gpu
-def test_device_time_is_taken_between_events():
+def test_a_call_on_a_gpu_is_waited_for():
     import torch
 
     if not torch.cuda.is_available():

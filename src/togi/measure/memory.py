@@ -3,8 +3,9 @@
 On the CPU two things count as resident. Anonymous memory of the process: its growth since a mark, so that what the fork
 server lent copy-on-write does not count. Data files mapped into it (weights read in place): pages of files that lie
 neither in the Python installation nor in the system's library folders. Code of installed libraries is left out, as the
-system shares and drops it at will. On CUDA it is what torch's caching allocator has reserved, plus what others took on
-the device since the mark.
+system shares and drops it at will. On CUDA it is what torch's caching allocator has reserved, plus what libraries
+beside it took since the mark: of this process where NVML tells, else of the whole device. The context, which every
+process has and nothing changes, is left out there.
 
 Source: Linux, Documentation/filesystems/proc.rst (smaps, VmHWM, clear_refs); torch.cuda memory management notes.
 """
@@ -23,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.core.proven import Proven
 from togi.core.records import Footprint
+from togi.machine.nvml import read_gpu
 from togi.measure.allocator import freed_memory_returned, trim
 
 if TYPE_CHECKING:
@@ -180,8 +182,12 @@ def _cuda_footprint(call: Callable[..., Any], samples: Sequence[Inputs], mark: M
 
 
 def _cuda_other_bytes() -> int:
+    """Of this process by NVML's word; without it of the device, where a neighbour that comes or goes is counted too."""
     import torch
 
+    gpu = read_gpu()
+    if gpu is not None and gpu.own_bytes is not None:
+        return gpu.own_bytes - torch.cuda.memory_reserved()
     free, total = torch.cuda.mem_get_info()
     return int(total - free - torch.cuda.memory_reserved())
 

@@ -1,4 +1,5 @@
-"""The noise of a measurement, in numbers and sentences: spread, waiting, stolen time, neighbours, throttling.
+"""The noise of a measurement, in numbers and sentences: spread, waiting, stolen time, neighbours, throttling; on a CUDA
+device its own clocks and neighbours, where NVML tells.
 
 It judges turns that have been taken. What to do about it (measure longer, call the trial unstable) is the caller's.
 """
@@ -19,6 +20,9 @@ WARN_THROTTLED = 0.01
 WARN_FREQUENCY = 0.90
 """Clock of the slowest quarter of the turns, relative to the fastest turn's."""
 
+WARN_SLOWED = 0.10
+"""Share of the turns in which the device ran below its clock, or was shared."""
+
 UNUSABLE_SPREAD = 1.0
 UNUSABLE_STOLEN = 0.25
 
@@ -36,7 +40,7 @@ def noise_of(turns: Sequence[Turn]) -> Noise:
     )
     throttled = _share(sum(t.throttled_s for t in turns), wall_s)
     clocks = [t.frequency_mhz for t in turns if t.frequency_mhz]
-    return noise.model_copy(update={"warnings": (*_warnings(noise), *_throttling(throttled, clocks))})
+    return noise.model_copy(update={"warnings": (*_warnings(noise), *_throttling(throttled, clocks), *_gpu(turns))})
 
 
 def usable(noise: Noise) -> bool:
@@ -70,6 +74,20 @@ def _throttling(throttled: float, clocks: Sequence[float]) -> list[str]:
         if slow < WARN_FREQUENCY * max(clocks):
             found.append(f"the clock fell from {max(clocks):.0f} to {slow:.0f} MHz (heat, power limit or governor)")
     return found
+
+
+def _gpu(turns: Sequence[Turn]) -> list[str]:
+    """What more than one turn in ten says of the device: single ones meet a power limit that does not matter."""
+
+    def often(found: list[str]) -> list[str]:
+        return [text for text in dict.fromkeys(found) if found.count(text) > WARN_SLOWED * len(turns)]
+
+    slowed = often([reason for turn in turns for reason in turn.gpu_slowed_by])
+    others = often([name for turn in turns for name in turn.gpu_neighbours])
+    return [
+        *([f"the GPU lowered its clock ({', '.join(slowed)})"] if slowed else []),
+        *([f"other processes computed on the GPU ({', '.join(others)})"] if others else []),
+    ]
 
 
 def _spread(times: Sequence[float]) -> float:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.core.proven import Proven
 from togi.core.records import Record
+from togi.machine.nvml import read_gpu
 from togi.measure.counters import Counters, frequency_mhz, read_counters
 from togi.measure.threads import spread_threads
 
@@ -24,11 +25,15 @@ PROVEN = Proven(part="timing of a turn", cpu="2026-11-21", cuda=None)
 
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
+Wait = Callable[[], object]
 
 TURN_MS = 60.0
 """What a turn should last: long against the switch between processes, short against a drift of the machine."""
 _MOST_TIMES = 64
 """Times kept per turn; shorter passes are timed several at once, which also keeps the timer's own cost out."""
+_CLOCKS_RISE_S = 0.5
+"""How long a CUDA device is kept busy before anything counts: idle ones lower their clocks, and raise them over some
+tenths of a second."""
 _STEADY_PASSES = 5
 _FALLING = 0.98
 
@@ -51,6 +56,11 @@ class Turn(Record):
     """Time of all cores, idle or not."""
     throttled_s: float = 0.0
     frequency_mhz: float | None = None
+    """Of the cores, or of a CUDA device's multiprocessors; None where nobody tells."""
+    gpu_slowed_by: tuple[str, ...] = ()
+    """Why the device ran below its clock: heat, the power limit."""
+    gpu_neighbours: tuple[str, ...] = ()
+    """Other processes that computed on the device meanwhile."""
 
     @property
     def pass_ms(self) -> float:
@@ -94,17 +104,20 @@ def warm(
     clock: Clock = time.perf_counter_ns,
     device: str = "cpu",
 ) -> Warmup:
-    """Call until the times stop falling: no pass faster by 2 % in five. Bounded by ``limit_s``, counted from the end of
-    the first call, but at least one pass.
+    """Call until the times stop falling: no pass faster by 2 % in five, on a CUDA device for half a second at least.
+    Bounded by ``limit_s``, counted from the end of the first call, but at least one pass.
 
     Whatever ``call`` raises goes through.
     """
-    began = clock()
-    timer = _timer(clock, device)
-    first_ms = timer(lambda: call(*samples[0].args, **samples[0].kwargs))
-    run, until = _pass(call, samples), clock() + limit_s * 1e9
+    began, least_s = clock(), 0.0 if device == "cpu" else _CLOCKS_RISE_S
+    wait = _wait_for(device)
+    timer = _timer(clock, wait)
+    first_ms = timer(_pass(call, samples[:1], wait))
+    run, warm_from = _pass(call, samples, wait), clock()
     best_ms, passes, since_best = float("inf"), 0, 0
-    while since_best < _STEADY_PASSES and (passes == 0 or clock() < until):
+    while passes == 0 or (
+        (spent_s := (clock() - warm_from) * 1e-9) < limit_s and (since_best < _STEADY_PASSES or spent_s < least_s)
+    ):
         if device == "cpu":
             spread_threads()
         took_ms = timer(run)
@@ -133,14 +146,18 @@ def take_turn(
     Where a turn has several passes, two untimed ones go first: caches and clocks belong to whoever ran before, and
     threads have to be running to be spread over the cores. Python's garbage collector is off while the clock runs.
 
+    A call is over when its results are there: on CUDA each is waited for, so that what is measured is latency, the same
+    for short and long ones. How much a device can do when calls are queued (throughput) is another question.
+
     Args:
         call: the candidate; called as ``call(*sample.args, **sample.kwargs)``, its output is dropped at once.
         samples: at least one; on ``device``.
         passes: at least 1; see ``choose_passes``.
-        clock: nanoseconds; on CUDA the time between two events on the stream is taken instead.
+        clock: nanoseconds.
         device: ``cpu`` or ``cuda``.
     """
-    run, timer = _pass(call, samples), _timer(clock, device)
+    wait = _wait_for(device)
+    run, timer = _pass(call, samples, wait), _timer(clock, wait)
     _settle(run, passes, device)
     before, began = counters(), clock()
     with _no_garbage_collection():
@@ -153,6 +170,7 @@ def _turn(
     times_ms: tuple[float, ...], passes: int, wall_s: float, before: Counters, after: Counters, device: str
 ) -> Turn:
     cpu_s = after.cpu_s - before.cpu_s
+    gpu = read_gpu(busy_since_s=wall_s) if device == "cuda" else None
     return Turn(
         times_ms=times_ms,
         passes=passes,
@@ -164,16 +182,19 @@ def _turn(
         neighbours_s=after.busy_s - before.busy_s - cpu_s,
         machine_s=after.machine_s - before.machine_s,
         throttled_s=after.throttled_s - before.throttled_s,
-        frequency_mhz=_cuda_clock_mhz() if device == "cuda" else frequency_mhz(),
+        frequency_mhz=frequency_mhz() if device != "cuda" else None if gpu is None else gpu.clock_mhz,
+        gpu_slowed_by=() if gpu is None else gpu.slowed_by,
+        gpu_neighbours=() if gpu is None else gpu.busy_neighbours,
     )
 
 
-def _pass(call: Callable[..., Any], samples: Sequence[Inputs]) -> Callable[[], None]:
+def _pass(call: Callable[..., Any], samples: Sequence[Inputs], wait: Wait) -> Callable[[], None]:
     calls = [(sample.args, sample.kwargs) for sample in samples]
 
     def run() -> None:
         for args, kwargs in calls:
             call(*args, **kwargs)
+            wait()
 
     return run
 
@@ -195,13 +216,11 @@ def _blocks(passes: int) -> list[int]:
     return [passes // parts + (part < passes % parts) for part in range(parts)]
 
 
-def _timer(clock: Clock, device: str) -> Callable[..., float]:
+def _timer(clock: Clock, wait: Wait) -> Callable[..., float]:
     """``timer(run, count=1)``: milliseconds that ``count`` runs take together."""
-    return _cuda_timer() if device == "cuda" else _cpu_timer(clock)
 
-
-def _cpu_timer(clock: Clock) -> Callable[..., float]:
     def timer(run: Callable[[], Any], count: int = 1) -> float:
+        wait()
         began = clock()
         for _ in range(count):
             run()
@@ -210,32 +229,13 @@ def _cpu_timer(clock: Clock) -> Callable[..., float]:
     return timer
 
 
-def _cuda_timer() -> Callable[..., float]:
-    """Between two events on the current stream, the device idle before and waited for after (torch.cuda.Event)."""
+def _wait_for(device: str) -> Wait:
+    """Returns when the device has done what it was given; calls on the CPU have when they return."""
+    if device != "cuda":
+        return lambda: None
     import torch
 
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-
-    def timer(run: Callable[[], Any], count: int = 1) -> float:
-        torch.cuda.synchronize()
-        start.record()
-        for _ in range(count):
-            run()
-        end.record()
-        torch.cuda.synchronize()
-        return float(start.elapsed_time(end))
-
-    return timer
-
-
-def _cuda_clock_mhz() -> float | None:
-    """The streaming multiprocessors' clock now; None where the management library's Python binding is missing."""
-    import torch
-
-    try:
-        return float(torch.cuda.clock_rate())
-    except Exception:  # foreign code: ModuleNotFoundError without nvidia-ml-py, driver errors of many types
-        return None
+    return torch.cuda.synchronize
 
 
 @contextmanager

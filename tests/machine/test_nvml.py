@@ -1,0 +1,171 @@
+"""What NVML says, from answers as a device gives them, and what is left where there is no device, driver or package."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from togi.machine import nvml
+from togi.measure import memory
+
+MIB = 2**20
+
+
+class Recorded:
+    """The functions of pynvml that are asked, with answers of one GPU with two processes on it."""
+
+    NVML_CLOCK_SM = 1
+    NVML_TEMPERATURE_GPU = 0
+
+    def __init__(self) -> None:
+        self.opened: list[object] = []
+        self.reasons = 0x04 | 0x01
+        self.silent: set[str] = set()
+
+    def __getattribute__(self, name: str) -> Any:
+        if name != "silent" and name in self.silent:
+            raise RuntimeError("Not Supported")
+        return super().__getattribute__(name)
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> object:
+        self.opened.append(index)
+        return "handle"
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> object:
+        self.opened.append(uuid)
+        return "handle"
+
+    def nvmlDeviceGetName(self, handle: object) -> bytes:
+        return b"NVIDIA H200"
+
+    def nvmlSystemGetDriverVersion(self) -> str:
+        return "580.65.06"
+
+    def nvmlSystemGetCudaDriverVersion(self) -> int:
+        return 13000
+
+    def nvmlDeviceGetMemoryInfo(self, handle: object) -> object:
+        return SimpleNamespace(free=100 * MIB, total=1000 * MIB)
+
+    def nvmlDeviceGetComputeMode(self, handle: object) -> int:
+        return 3
+
+    def nvmlDeviceGetClockInfo(self, handle: object, kind: int) -> int:
+        return 1500 if kind == self.NVML_CLOCK_SM else 0
+
+    def nvmlDeviceGetMaxClockInfo(self, handle: object, kind: int) -> int:
+        return 1980
+
+    def nvmlDeviceGetCurrentClocksEventReasons(self, handle: object) -> int:
+        return self.reasons
+
+    def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
+        return 690_500
+
+    def nvmlDeviceGetEnforcedPowerLimit(self, handle: object) -> int:
+        return 700_000
+
+    def nvmlDeviceGetTemperature(self, handle: object, sensor: int) -> int:
+        return 71
+
+    def nvmlDeviceGetComputeRunningProcesses(self, handle: object) -> list[object]:
+        own = SimpleNamespace(pid=os.getpid(), usedGpuMemory=700 * MIB)
+        return [own, SimpleNamespace(pid=1 << 30, usedGpuMemory=None)]
+
+    def nvmlSystemGetProcessName(self, pid: int) -> str:
+        return "/usr/bin/python3" if pid == os.getpid() else "/opt/trainer"
+
+    def nvmlDeviceGetProcessUtilization(self, handle: object, since_us: int) -> list[object]:
+        now = int(time.time() * 1e6)
+        sample = SimpleNamespace
+        return [
+            sample(pid=os.getpid(), smUtil=80, timeStamp=now),
+            sample(pid=1 << 30, smUtil=30, timeStamp=now),
+            sample(pid=7, smUtil=90, timeStamp=now - 10_000_000),
+            sample(pid=8, smUtil=0, timeStamp=now),
+        ]
+
+
+@pytest.fixture
+def recorded(monkeypatch: pytest.MonkeyPatch) -> Recorded:
+    found = Recorded()
+    monkeypatch.setattr(nvml, "_library", lambda: (found, ""))
+    monkeypatch.setattr(nvml, "_own_numbers", lambda: False)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return found
+
+
+def test_what_a_device_says(recorded: Recorded) -> None:
+    gpu = nvml.read_gpu("cuda:1")
+    assert gpu is not None
+    assert recorded.opened == [1]
+    assert (gpu.name, gpu.driver, gpu.cuda, gpu.compute_mode) == (
+        "NVIDIA H200",
+        "580.65.06",
+        "13.0",
+        "exclusive process",
+    )
+    assert (gpu.clock_mhz, gpu.clock_most_mhz, gpu.power_w, gpu.power_limit_w) == (1500, 1980, 690.5, 700)
+    assert gpu.slowed_by == ("the power limit",), "an idle clock is no slowdown"
+    assert gpu.own_bytes == 700 * MIB
+    assert gpu.busy_neighbours == ("trainer 1073741824",)
+
+
+@pytest.mark.parametrize(
+    ("device", "visible", "opened"),
+    [("cuda", "3,1", [3]), ("cuda:1", "3,1", [1]), ("cuda", "GPU-8932f937", ["GPU-8932f937"]), ("cuda:2", "3,1", [])],
+)
+def test_the_environment_says_which_device_is_meant(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, device: str, visible: str, opened: list[object]
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert (nvml.read_gpu(device) is None) is (not opened)
+    assert recorded.opened == opened
+    assert ("finds no GPU" in nvml.why_not(device)) is (not opened)
+
+
+def test_what_a_device_does_not_say_is_unknown(recorded: Recorded) -> None:
+    recorded.silent = {name for name in vars(Recorded) if name.startswith("nvml") and "Handle" not in name}
+    assert nvml.read_gpu() == nvml.Gpu()
+
+
+@pytest.mark.usefixtures("recorded")
+def test_a_process_that_cannot_find_itself_calls_nobody_a_neighbour(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(nvml, "_own_numbers", lambda: True)
+    gpu = nvml.read_gpu()
+    assert gpu is not None
+    assert (gpu.own_bytes, gpu.busy_neighbours) == (None, ())
+
+
+def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    library = nvml._library.__wrapped__
+    monkeypatch.setattr(nvml, "_library", library)
+    assert nvml.read_gpu() is None
+    assert "pip install 'togi[gpu]'" in nvml.why_not()
+
+
+def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail() -> None:
+        raise RuntimeError("NVML Shared Library Not Found")
+
+    monkeypatch.setitem(sys.modules, "pynvml", SimpleNamespace(nvmlInit=fail))
+    monkeypatch.setattr(nvml, "_library", nvml._library.__wrapped__)
+    assert nvml.read_gpu() is None
+    assert "NVML Shared Library Not Found" in nvml.why_not()
+
+
+def test_memory_beside_torchs_is_that_of_this_process(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A neighbour that allocates between the mark and the measurement is not the candidate's memory."""
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 500 * MIB)
+    free = iter((300 * MIB, 100 * MIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (next(free), 1000 * MIB))
+    assert [memory._cuda_other_bytes(), memory._cuda_other_bytes()] == [200 * MIB, 200 * MIB]
+    recorded.silent = {"nvmlDeviceGetComputeRunningProcesses"}
+    assert [memory._cuda_other_bytes(), memory._cuda_other_bytes()] == [200 * MIB, 400 * MIB]
