@@ -11,6 +11,7 @@ and can abort the process. Source: torch.fx docs, "Fake tensor".
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, final
@@ -231,3 +232,18 @@ def _of_batch(sample: Inputs, batch: int) -> Inputs:
 def _fake_parameter(parameter: nn.Parameter, mode: FakeTensorMode) -> nn.Parameter:
     fake: Tensor = mode.from_tensor(parameter.detach())
     return nn.Parameter(fake, requires_grad=parameter.requires_grad)
+
+
+def step_ms(step: Step) -> float:
+    """Milliseconds of one run; on a GPU until it is done."""
+    wait_for_device()
+    started = time.perf_counter()
+    step.run()
+    wait_for_device()
+    return (time.perf_counter() - started) * 1e3
+
+
+def wait_for_device() -> None:
+    """A GPU works on after a call returns; times are taken when it is done."""
+    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        torch.cuda.synchronize()

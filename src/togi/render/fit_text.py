@@ -77,6 +77,11 @@ def _proof(result: FitResult) -> Iterator[str]:
         yield equal + ("to the bit" if proof.exact else rounding)
     elif proof.exact:
         yield f"loss and {plural(proof.gradients, 'gradient')} equal the unmodified model's to the bit"
+    elif proof.within_noise:
+        yield (
+            f"loss and {plural(proof.gradients, 'gradient')} equal the unmodified model's up to the rounding by which "
+            f"its own runs differ: at most {proof.worst_relative:.1e} of a gradient's root mean square"
+        )
     else:
         worst = f"by up to {proof.worst_relative:.1e} of their root mean square"
         yield f"approximate: gradients differ {worst} ({'; '.join(clean(one) for one in proof.differences[:2])})"

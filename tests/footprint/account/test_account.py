@@ -6,6 +6,7 @@ import html
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 
 import pytest
@@ -61,6 +62,14 @@ def test_inference_peak_is_the_allocators_to_the_byte(name: str) -> None:
 
 def _train(module: nn.Module, given: Tensor, optimizer: str = "none") -> Account:
     return account_of(make_step(Subject(module, given), train=True, optimizer=optimizer))
+
+
+def test_the_time_of_a_step_on_a_device_ends_when_the_device_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(0.05))
+    step = make_step(Subject(nn.Linear(2, 2), (torch.ones(1, 2),)), train=False)
+    assert account_of(step).plain_ms >= 50
 
 
 def test_adam_keeps_two_values_for_each_parameter() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -10,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import FitError
-from togi.footprint.fit.measure import measured_peak_bytes, same_start
+from togi.footprint.fit.measure import measured_peak_bytes, random_state, same_start
 from togi.footprint.fit.policies import Action
-from togi.footprint.fit.proof import outcome_of
+from togi.footprint.fit.proof import Outcome, compare, noise_between, outcome_of
 from togi.footprint.fit.training.planner import TrainingPlanner, fit_training
 from togi.footprint.step import Step, make_step, mean_of_outputs
 from togi.subject.inputs import Inputs, Subject
@@ -87,6 +88,30 @@ class PythonsDice(nn.Module):
         return self.layer(given) * random.random()
 
 
+class AtomicSums(nn.Module):
+    """Its gradients come out in another order of summation each time, by a rounding or two: a GPU's atomic additions.
+
+    ``share``: how far off, ``listens``: not in torch's deterministic mode.
+    """
+
+    def __init__(self, share: float, listens: bool) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(64, 64) for _ in range(6))
+        self.share, self.listens = share, listens
+
+    def forward(self, given: Tensor) -> Tensor:
+        for layer in self.layers:
+            given = layer(given).sigmoid()
+        if given.requires_grad:
+            given.register_hook(self.disturbed)
+        return given.tanh()
+
+    def disturbed(self, gradient: Tensor) -> Tensor:
+        if self.listens and torch.are_deterministic_algorithms_enabled():
+            return gradient
+        return gradient * (1 + self.share * random.uniform(-1, 1))
+
+
 class Caching(nn.Module):
     """Uses what it saw before, as a cache of keys does: with its graph, or without."""
 
@@ -119,6 +144,56 @@ class Forbids(nn.Module):
 def test_gradients_that_are_random_are_named() -> None:
     with pytest.raises(FitError, match=r"gradient of layer\.weight"):
         fit_training(_step(PythonsDice(), torch.ones(2, 4)), 1 << 30)
+
+
+def tight(step: Step) -> int:
+    """A budget that only a plan keeps: two thirds of what the step takes."""
+    return fit_training(step, 1 << 30).plain.peak_bytes * 2 // 3
+
+
+@pytest.mark.parametrize("listens", [True, False])
+def test_sums_in_another_order_each_time_are_proven_in_deterministic_mode_else_within_their_noise(
+    listens: bool,
+) -> None:
+    random.seed(0)
+    step = _step(AtomicSums(3e-7, listens), torch.ones(2048, 64))
+    found = fit_training(step, tight(step))
+    assert found.chosen.changes > 0
+    assert (found.proof.exact, found.proof.within_noise) == (listens, not listens)
+    assert any("use_deterministic_algorithms" in note for note in found.notes) is listens
+    assert not torch.are_deterministic_algorithms_enabled()
+    assert ("equal to the bit" if listens else "equal up to rounding") in str(found)
+    if not listens:
+        assert 0 < found.proof.worst_relative < 1e-3
+
+
+def test_noise_that_no_order_of_sums_explains_is_no_excuse() -> None:
+    with pytest.raises(FitError, match=r"gradient of layers\.0\.weight"):
+        fit_training(_step(AtomicSums(0.01, False), torch.ones(4, 64)), 1 << 30)
+
+
+def test_a_planned_step_beyond_the_noise_is_told_from_one_within_it() -> None:
+    def outcome(gradient: float) -> Outcome:
+        weights = torch.ones(8)
+        state = torch.zeros(4, dtype=torch.uint8)
+        return Outcome(loss=torch.ones(()), gradients={"w": weights * gradient}, buffers={}, random_state=state)
+
+    noise = noise_between([outcome(1.0), outcome(1 + 2e-7), outcome(1 - 1e-7)])
+    assert noise is not None
+    assert list(noise) == ["gradient of w"]
+    assert compare(outcome(1.0), outcome(1 + 4e-7), noise).within_noise
+    assert not compare(outcome(1.0), outcome(1 + 4e-6), noise).within_noise
+    assert not compare(outcome(1.0), outcome(1 + 2e-7)).within_noise
+    assert noise_between([outcome(1.0), outcome(1.1)]) is None
+
+
+def test_numbers_that_the_device_draws_are_part_of_the_random_state(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_device = SimpleNamespace(parameters=lambda: iter([SimpleNamespace(is_cuda=True)]))
+    drawn = iter([torch.tensor([1], dtype=torch.uint8), torch.tensor([2], dtype=torch.uint8)])
+    monkeypatch.setattr(torch.cuda, "get_rng_state", lambda: next(drawn))
+    before, after = random_state(on_device), random_state(on_device)
+    assert not torch.equal(before, after)
+    assert torch.equal(before[:-1], torch.get_rng_state())
 
 
 @pytest.mark.parametrize(("graph", "said"), [(True, "failed the second time"), (False, "differ")])

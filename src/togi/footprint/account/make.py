@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import threading
-import time
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from types import TracebackType
@@ -29,7 +28,7 @@ from togi.footprint.account.record import (
     PeakMoment,
 )
 from togi.footprint.account.watch import Watch
-from togi.footprint.step import Step
+from togi.footprint.step import Step, step_ms
 from togi.footprint.storage_tracker import StorageLifetime, category_of
 from togi.torch_internals.profiler import profiler_records
 from togi.torch_internals.tensors import tensors_of
@@ -42,9 +41,7 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     """Run the step three times: to warm up (which makes the optimizer's state), for the time, and watched."""
     step.run()
     gc.collect()
-    started = time.perf_counter()
-    step.run()
-    plain_ms = (time.perf_counter() - started) * 1e3
+    plain_ms = step_ms(step)
     watch = Watch(step.module, device=device)
     watch.add_module(step.module)
     watch.add_existing(tensors_of((step.sample.args, dict(step.sample.kwargs))), Category.INPUT)

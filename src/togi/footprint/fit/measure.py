@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -31,6 +31,25 @@ def same_start(module: nn.Module, seed: int) -> Iterator[None]:
             state.restore()
 
 
+def random_state(module: nn.Module) -> Tensor:
+    """Of the generators that a step may draw from: the CPU's, and CUDA's where the module lies there."""
+    on_device = any(parameter.is_cuda for parameter in module.parameters())
+    return torch.cat([torch.get_rng_state(), torch.cuda.get_rng_state()]) if on_device else torch.get_rng_state()
+
+
+@contextmanager
+def deterministic() -> Iterator[None]:
+    """Torch takes kernels whose sums come out alike in every run, where it has such; the others stay, unnamed."""
+    before = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*deterministic", UserWarning)
+        torch.use_deterministic_algorithms(True, warn_only=True)
+        try:
+            yield
+        finally:
+            torch.use_deterministic_algorithms(before[0], warn_only=before[1])
+
+
 def measured_peak_bytes(step: Step, run: Callable[[], None], device: str = "cpu") -> int:
     """What is there before, and how far ``run``, which is the step in some form, rises above it.
 
@@ -50,21 +69,6 @@ def measured_peak_bytes(step: Step, run: Callable[[], None], device: str = "cpu"
     if rise is None:
         raise FitError("the profiler reports no memory here, so no peak can be measured and no plan trusted")
     return before + rise
-
-
-def step_ms(step: Step) -> float:
-    """Milliseconds of one run; on a GPU until it is done."""
-    wait_for_device()
-    started = time.perf_counter()
-    step.run()
-    wait_for_device()
-    return (time.perf_counter() - started) * 1e3
-
-
-def wait_for_device() -> None:
-    """A GPU works on after a call returns; times are taken when it is done."""
-    if torch.cuda.is_available() and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        torch.cuda.synchronize()
 
 
 def static_bytes(step: Step) -> int:

@@ -1,25 +1,30 @@
 """The planned step against the unmodified one, from equal beginnings.
 
-A training step (``outcome_of``, ``compare``) is compared to the bit: loss, gradients, buffers, random state. So are the
-outputs of an inference pass (``Outputs``). Where these differ (a matrix product of another size takes another kernel,
-which sums in another order), their error against the module in float64 must be within a few times the unmodified
-module's own, the unit by which togi judges everything else.
+A training step (``outcome_of``, ``compare``) is compared to the bit: loss, gradients, buffers, random state. Where the
+unmodified step itself does not repeat to the bit (on a GPU, sums of atomic additions), the planned one may differ from
+it by no more than it differs from itself, times a small number. The outputs of an inference pass (``Outputs``) are
+compared to the bit too. Where these differ (a matrix product of another size takes another kernel, which sums in
+another order), their error against the module in float64 must be within a few times the unmodified module's own, the
+unit by which togi judges everything else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from togi.decide.faithful import within
+from togi.footprint.fit.measure import random_state
 from togi.footprint.fit.result import Proof
 from togi.footprint.step import Step
 from togi.verify.compare import identical
+from togi.verify.reference import apart, noise_limit
 from togi.verify.units import OwnError, seeded_outputs
 
 _NAMED = 10
@@ -35,6 +40,12 @@ class Outcome:
     buffers: dict[str, Tensor]
     random_state: Tensor
 
+    @property
+    def tensors(self) -> dict[str, Tensor]:
+        """All by the names that differences are told by."""
+        gradients = {f"gradient of {name}": tensor for name, tensor in self.gradients.items()}
+        return {"loss": self.loss, **gradients, **{f"buffer {name}": tensor for name, tensor in self.buffers.items()}}
+
 
 def outcome_of(step: Step) -> Outcome:
     """Of one run: forward, backward, and the optimizer where there is one."""
@@ -44,36 +55,60 @@ def outcome_of(step: Step) -> Outcome:
         loss=loss.detach().clone(),
         gradients={name: p.grad for name, p in step.module.named_parameters() if p.grad is not None},
         buffers={name: buffer.clone() for name, buffer in step.module.named_buffers()},
-        random_state=torch.get_rng_state(),
+        random_state=random_state(step.module),
     )
     if step.optimizer is not None:
         step.optimizer.step()
     return outcome
 
 
-def compare(reference: Outcome, other: Outcome) -> Proof:
-    """To the bit. Missing gradients count as different."""
+Noise = Mapping[str, float]
+"""By name (a gradient, a buffer, the loss), the largest relative difference between runs of the unmodified step."""
+
+NOISE_SHARE = 4.0
+"""How many times the largest difference that a few runs showed a planned step may differ."""
+
+
+def compare(reference: Outcome, other: Outcome, noise: Noise = MappingProxyType({})) -> Proof:
+    """To the bit, or where ``noise`` has a name within that. Missing gradients count as different."""
     found: list[str] = []
-    worst = 0.0
-    if not _same_bits(reference.loss, other.loss):
-        found.append(f"loss: {reference.loss.item()!r} became {other.loss.item()!r}")
-    for name in sorted(reference.gradients.keys() | other.gradients.keys()):
-        before, after = reference.gradients.get(name), other.gradients.get(name)
+    worst, within_noise = 0.0, True
+    for name in sorted(reference.tensors.keys() | other.tensors.keys()):
+        before, after = reference.tensors.get(name), other.tensors.get(name)
         if before is None or after is None:
-            found.append(f"gradient of {name}: {'appeared' if before is None else 'is gone'}")
-            worst = float("inf")
+            found.append(f"{name} {'appeared' if before is None else 'is gone'}")
+            worst, within_noise = float("inf"), False
         elif not _same_bits(before, after):
             relative = _relative(before, after)
-            worst = max(worst, relative)
-            found.append(f"gradient of {name}: relative difference {relative:.1e}")
-    for name, buffer in reference.buffers.items():
-        if name not in other.buffers or not _same_bits(buffer, other.buffers[name]):
-            found.append(f"buffer {name} differs afterwards")
+            worst = max(worst, relative) if name.startswith("gradient") else worst
+            within_noise = within_noise and relative <= NOISE_SHARE * noise.get(name, 0.0)
+            found.append(f"{name}: relative difference {relative:.1e}")
     if not torch.equal(reference.random_state, other.random_state):
         found.append("the random state afterwards differs")
+        within_noise = False
     return Proof(
-        exact=not found, gradients=len(reference.gradients), differences=tuple(found[:_NAMED]), worst_relative=worst
+        exact=not found,
+        within_noise=bool(found) and within_noise,
+        gradients=len(reference.gradients),
+        differences=tuple(found[:_NAMED]),
+        worst_relative=worst,
     )
+
+
+def noise_between(runs: Sequence[Outcome]) -> Noise | None:
+    """What runs of one step differ by, from the first; None where that is more than the order of sums explains."""
+    noise: dict[str, float] = {}
+    first, *others = runs
+    for other in others:
+        if first.tensors.keys() != other.tensors.keys() or not torch.equal(first.random_state, other.random_state):
+            return None
+        for name, tensor in first.tensors.items():
+            if _same_bits(tensor, other.tensors[name]):
+                continue
+            if tensor.shape != other.tensors[name].shape or apart(other.tensors[name], tensor) > noise_limit(tensor):
+                return None
+            noise[name] = max(noise.get(name, 0.0), _relative(tensor, other.tensors[name]))
+    return noise
 
 
 def _same_bits(one: Tensor, other: Tensor) -> bool:

@@ -33,6 +33,8 @@ class Proof(Record):
     exact: bool
     """Equal to the bit. Training: loss, every gradient, every buffer and the random state afterwards; inference: every
     output."""
+    within_noise: bool = False
+    """Training: it differs by no more than runs of the unmodified step, which sums in another order each time, do."""
     gradients: int = 0
     """Training: how many were compared."""
     differences: tuple[str, ...] = ()
@@ -80,5 +82,6 @@ class FitResult(Record):
             return f"does not fit {budget}: the least that was found is {peak} (unmodified: {plain})"
         if not self.chosen.changes and self.plan.micro_batches == 1:
             return f"fits {budget} as it is: peak {peak}"
-        proof = "equal to the bit" if self.proof.exact else "equal up to rounding" if not self.train else "approximate"
+        rounding = not self.train or self.proof.within_noise
+        proof = "equal to the bit" if self.proof.exact else "equal up to rounding" if rounding else "approximate"
         return f"fits {budget}: peak {peak} instead of {plain}, {proof}; {self.plan}"

@@ -12,12 +12,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from togi.core.quantities import first_line
 from togi.footprint.fit.inference.chunked import CONSTANTS, constants, named_leaves
 from togi.footprint.fit.inference.simulate import Site
+from togi.footprint.fit.measure import random_state
 from togi.footprint.fit.policies import ANY, CUT, ONE, Chunk
 from togi.footprint.fit.proof import outputs_of
 from togi.footprint.guard.independence import Cut, joined_along, why_kept_changes
@@ -148,7 +148,7 @@ def _side_effect(before: Mapping[str, Any], after: Mapping[str, Any], output: An
 
 def _state(part: nn.Module, sample: Inputs) -> dict[str, Any]:
     """What must be afterwards as it was: values of buffers, versions of what else can be written, plain attributes."""
-    found: dict[str, Any] = {_RANDOM: torch.get_rng_state().numpy().tobytes()}
+    found: dict[str, Any] = {_RANDOM: random_state(part).numpy().tobytes()}
     for name, buffer in part.named_buffers():
         found[f"the buffer {name}"] = _digest(buffer)
     for name, parameter in part.named_parameters():

@@ -18,7 +18,7 @@ from togi.footprint.fit.proof import Outputs, faithful, outputs_of
 from togi.footprint.fit.result import FitResult, Point, Proof
 from togi.footprint.step import Step
 from togi.torch_internals.tensors import storage_key, tensors_of
-from togi.verify.compare import identical
+from togi.verify.reference import apart, noise_limit
 
 _CANDIDATES = 3
 """Plans that are measured, each without the cuts of those before it."""
@@ -146,8 +146,9 @@ class InferencePlanner(Planner[Draft]):
     def _check_repeatable(self) -> None:
         with same_start(self.step.module, self._seed):
             outputs, structure = outputs_of(self.step, self._seed)
-        same = structure == self._reference.structure and all(map(identical, outputs, self._reference.tensors))
-        if not same:
+        pairs = list(zip(outputs, self._reference.tensors, strict=False))
+        same = structure == self._reference.structure and len(outputs) == len(self._reference.tensors)
+        if not (same and all(apart(one, other) <= noise_limit(other) for one, other in pairs)):
             raise FitError(
                 "two passes of the unmodified module with the same seed, weights and inputs differ, so no plan can be "
                 "proven right. Find what draws outside torch's generator (random, numpy), what it remembers from call "

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import FitError
-from togi.footprint.fit.measure import same_start
+from togi.footprint.fit.measure import random_state, same_start
 from togi.footprint.step import Step
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
@@ -290,14 +290,9 @@ def _batch_statistics(module: nn.Module) -> list[str]:
 
 
 def _draws(step: Step) -> bool:
-    before = _random_state(step)
+    before = random_state(step.module)
     step.loss(step.module, step.sample)
-    return not torch.equal(before, _random_state(step))
-
-
-def _random_state(step: Step) -> Tensor:
-    on_device = torch.cuda.is_available() and any(p.is_cuda for p in step.module.parameters())
-    return torch.cuda.get_rng_state() if on_device else torch.get_rng_state()
+    return not torch.equal(before, random_state(step.module))
 
 
 def _widened(step: Step) -> Step | None:

@@ -23,12 +23,11 @@ from torch import Tensor, nn
 
 from togi.footprint.account.allocator_events import Allocation, Allocations, MarkingTracker, read_allocations
 from togi.footprint.fit.forward import ReplacedForward
-from togi.footprint.fit.measure import wait_for_device
 from togi.footprint.fit.proof import outcome_of
 from togi.footprint.fit.training.recompute import Operation, Value
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTensorHooks
-from togi.footprint.step import Step
+from togi.footprint.step import Step, wait_for_device
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import top_saved_tensor_hooks
 from togi.torch_internals.modules import ModuleTracker

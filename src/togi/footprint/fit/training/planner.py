@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import ClassVar, final
 
 import torch
@@ -12,6 +12,7 @@ import torch
 from togi.core.errors import FitError
 from togi.core.quantities import first_line, size
 from togi.footprint.fit.measure import (
+    deterministic,
     measured_peak_bytes,
     same_start,
     static_bytes,
@@ -19,7 +20,7 @@ from togi.footprint.fit.measure import (
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
 from togi.footprint.fit.policies import Action, SavePolicy
-from togi.footprint.fit.proof import Outcome, compare, outcome_of
+from togi.footprint.fit.proof import Noise, Outcome, compare, noise_between, outcome_of
 from togi.footprint.fit.result import FitResult, Point, Proof
 from togi.footprint.fit.training.micro_batches import MicroBatchProof, accumulated, judge, rows_of
 from togi.footprint.fit.training.observe import Costs, Observed, costs_of, observe
@@ -92,6 +93,9 @@ class TrainingPlanner(Planner[Choice]):
             with same_start(step.module, seed):
                 step.run()  # makes its state, which counts
         self._reference, peak_bytes = self._run()
+        self._noise: Noise = {}
+        self._deterministic = False
+        """Plans are proven in torch's deterministic mode, in which the unmodified step repeats to the bit."""
         costs = self._watched(allow_random=allow_approximate)
         observed, self._note = _observed(step, costs.milliseconds, seed)
         workspaces = costs.workspaces if costs.operations == observed.end else {}
@@ -128,8 +132,10 @@ class TrainingPlanner(Planner[Choice]):
         plan = self._plan(policies=tuple(self._policies(draft)))
         with self._under(plan):
             outcome, peak_bytes = self._run()
-        proof = compare(self._reference, outcome)
-        if not proof.exact and all(one.action is not Action.NARROW for one in plan.policies):
+            if self._deterministic:
+                outcome = self._repeated()
+        proof = compare(self._reference, outcome, self._noise)
+        if not (proof.exact or proof.within_noise) and all(one.action is not Action.NARROW for one in plan.policies):
             raise FitError(
                 "the plan was refused, because its step is not the unmodified one to the bit: "
                 f"{'; '.join(proof.differences[:3])}. Something writes into tensors without torch's knowledge (NumPy, "
@@ -153,13 +159,30 @@ class TrainingPlanner(Planner[Choice]):
         except RuntimeError as error:  # foreign code: it ran once
             raise FitError(self._why_not_again(error)) from error
         again = compare(self._reference, found[0])
-        if not again.exact and not allow_random:
+        if not again.exact and not self._can_be_proven(found[0]) and not allow_random:
             raise FitError(
                 "two runs of the unmodified step with the same seed, weights and inputs differ, so no plan can be "
                 f"proven right: {'; '.join(again.differences[:3])}. Find what draws outside torch's generator (random, "
                 "numpy) or is not deterministic (torch.use_deterministic_algorithms names it), or allow approximate."
             )
         return costs
+
+    def _repeated(self) -> Outcome:
+        with deterministic() if self._deterministic else nullcontext(), same_start(self.step.module, self._seed):
+            return outcome_of(self.step)
+
+    def _can_be_proven(self, again: Outcome) -> bool:
+        """Of a step that does not repeat to the bit: it does in torch's deterministic mode, or its runs differ by no
+        more than sums in another order explain, which is then what a plan may differ by."""
+        self._deterministic = True
+        first = self._repeated()
+        if compare(first, self._repeated()).exact:
+            self._reference = first
+            return True
+        self._deterministic = False
+        noise = noise_between([self._reference, again, self._repeated()])
+        self._noise = noise or {}
+        return noise is not None
 
     def _why_not_again(self, error: RuntimeError) -> str:
         try:
@@ -219,6 +242,11 @@ class TrainingPlanner(Planner[Choice]):
     def _notes(self, best: Candidate[Choice], fits: bool) -> Iterable[str]:
         if self._note:
             yield self._note
+        if self._deterministic:
+            yield (
+                "Two runs of the unmodified step differ here by the order of their sums, so plans were proven, to the "
+                "bit, with torch.use_deterministic_algorithms on."
+            )
         if not fits:
             yield _largest_at_the_floor(self.timeline)
             yield from advise(self.step)

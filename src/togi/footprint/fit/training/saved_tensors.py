@@ -22,10 +22,10 @@ from torch.autograd.graph import saved_tensors_hooks
 
 from togi.core.errors import FitError
 from togi.footprint.fit.forward import ReplacedForward, why_not_replaceable
-from togi.footprint.fit.measure import wait_for_device
 from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.training.recompute import Slot, Value, flat, recompute
 from togi.footprint.fit.training.recording import ForwardRecording
+from togi.footprint.step import wait_for_device
 from togi.torch_internals.autograd import saved_tensor_hooks_allowed, top_saved_tensor_hooks, version_of
 
 SMALLEST_BYTES = 4096
