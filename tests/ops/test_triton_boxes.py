@@ -47,6 +47,10 @@ def test_compiled_kernels_spill_nothing(capability, tmp_path, monkeypatch):
         (kernels.tied_kernel, {"FORMAT": 0, "ZERO": False}),
         (kernels.matrix_kernel, {"KIND": 1, "FORMAT": 0, "ZERO": False}),
     ):
+        counts = {parameter.name for parameter in kernel.params if parameter.do_not_specialize}
+        assert counts == {"n", "m", "per_slice"} & set(kernel.arg_names) - (
+            {"m"} if "out" in kernel.arg_names else set()
+        )
         found = benchmark.resources(capability, kernel, "fp32", constants)
         assert found["spilled_bytes"] == 0
         assert 16 < found["registers"] <= 255

@@ -125,7 +125,7 @@ def _value(rank, DTYPE: tl.constexpr):
     return tl.where(rank < 0, rank ^ largest, rank).to(DTYPE, bitcast=True)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "m", "per_slice"])  # a count that differs compiles nothing anew
 def best_kernel(
     queries,
     candidates,
@@ -199,7 +199,7 @@ def best_kernel(
     tl.store(index + out, held_index.to(tl.int64), mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n", "m"])  # a count that differs compiles nothing anew
 def tied_kernel(
     queries,
     candidates,
@@ -248,7 +248,7 @@ def tied_kernel(
     tl.store(tied + rows, found != 0, mask=inside)
 
 
-@triton.jit
+@triton.jit(do_not_specialize=["n"])  # but m, the stride of the result: aligned rows are written faster
 def matrix_kernel(
     queries,
     candidates,

@@ -26,7 +26,7 @@ class CudaGraph(Engine):
     values).
 
     When it refuses: on a CPU; where the forward pass updates a buffer (warming up would update it too); where outputs
-    are not tensors; where the capture fails.
+    are not tensors; where the capture fails, which is tried at once.
 
     Claim: removes the cost of launching kernels, which is most of the time of small models and small batches on a GPU.
     ``togi explain cuda_graph --prove`` measures it on a GPU.
@@ -34,7 +34,7 @@ class CudaGraph(Engine):
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 
     Cost and risk: each recording keeps its inputs, outputs and working memory. Python in ``forward`` does not run
-    again. Not for several threads at a time.
+    again. Threads may call it, one after the other.
     """
 
     id = "cuda_graph"
@@ -53,12 +53,25 @@ class CudaGraph(Engine):
         return 1.5
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.core.quantities import first_line
+        from togi.core.user_code import error_line
+        from togi.graph.candidate import in_contexts
         from togi.techniques.engine.programs.cuda_graph import CudaGraphs
         from togi.techniques.engine.programs.exported import FlatExportableProgram
 
         if candidate.signature.opaque:
             raise Refused(f"outputs of CUDA graphs must be copied, and {candidate.signature.opaque}")
-        graphs = CudaGraphs(candidate.flat(), int(str(options["limit"])))
+        flat = candidate.flat()
+        # Contexts that later techniques add (cuDNN's choice of algorithms) belong into the recording that is used: that
+        # one is made by the first call. This one only shows whether there can be one.
+        trial = CudaGraphs(in_contexts(flat, candidate.contexts), limit=1)
+        try:
+            trial.recording(candidate.flat_samples()[0])
+        except Exception as error:  # foreign code: whatever waits for the device, or a library of its own
+            cause = error.__context__ or error  # ending a capture that failed raises too
+            line = error_line(cause)
+            raise Refused(f"its kernels cannot be captured{line and f' at {line}'}: {first_line(cause)}") from error
+        graphs = CudaGraphs(flat, int(str(options["limit"])))
         return candidate.with_(program=FlatExportableProgram(graphs, candidate.signature, candidate, options))
 
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
