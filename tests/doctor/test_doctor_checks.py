@@ -87,13 +87,6 @@ def test_the_metadata_of_togi_is_what_is_checked() -> None:
     assert {"python", "torch", "pydantic", "onnxruntime", "openvino"} <= names
 
 
-def test_gpu_is_needed_only_when_asked_for() -> None:
-    assert hardware.check_gpu(machine(), "cpu")[0].level is Level.OK
-    assert hardware.check_gpu(machine(), "cuda:0")[0].level is Level.MISSING
-    found = hardware.check_gpu(machine(gpu="Some GPU", gpu_driver="1.2", gpu_memory_bytes=2**30), "cuda")
-    assert found[0].found == "Some GPU, 1.00 GiB, driver 1.2"
-
-
 def test_allocators_tell_how_to_get_them() -> None:
     found = {
         check.name: check

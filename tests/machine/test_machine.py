@@ -47,6 +47,20 @@ def test_no_proc_no_tools_still_answers(monkeypatch):
     assert found.cpu_model
 
 
+def test_cudas_headers_are_where_torch_looks_for_them(monkeypatch, tmp_path):
+    monkeypatch.delenv("CUDA_PATH", raising=False)
+    include = tmp_path / "include"
+    include.mkdir()
+    monkeypatch.setenv("CUDA_HOME", str(tmp_path))
+    assert describe._cuda_headers() is None, "a folder without them does not count"
+    for name in ("cuda.h", "cuda_runtime.h"):
+        (include / name).touch()
+    assert describe._cuda_headers() == str(include)
+    monkeypatch.delenv("CUDA_HOME")
+    monkeypatch.setattr(describe.shutil, "which", lambda name: str(tmp_path / "bin" / name))
+    assert describe._cuda_headers() == str(include)
+
+
 ROWS = "NVIDIA A100, 81920, 550.54\nNVIDIA GH200 480GB, [N/A], 570.10"
 
 

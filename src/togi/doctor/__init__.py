@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from togi.doctor.check import Check, Level
-from togi.doctor.hardware import check_gpu, check_memory, check_processor
+from togi.doctor.gpu import check_gpu
+from togi.doctor.hardware import check_memory, check_processor
 from togi.doctor.processes import check_children, check_neighbours
 from togi.doctor.software import check_allocators, check_compiler, check_packages
 from togi.machine.describe import machine

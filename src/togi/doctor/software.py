@@ -88,12 +88,12 @@ def check_compiler() -> list[Check]:
     return [Check(topic="compiler", name="C++", level=Level.OK, found=f"{path} compiles, links and runs")]
 
 
-def compile_and_run(compiler: str, program: str = PROBE) -> str:
-    """What goes wrong with a three-line program; empty when nothing does."""
+def compile_and_run(compiler: str, program: str = PROBE, name: str = "probe.cpp") -> str:
+    """What goes wrong with a three-line program; empty when nothing does. The language is that of the file's name."""
     import sysconfig
 
     with tempfile.TemporaryDirectory(prefix="togi-doctor-") as folder:
-        source, binary = Path(folder) / "probe.cpp", Path(folder) / "probe"
+        source, binary = Path(folder) / name, Path(folder) / "probe"
         source.write_text(program, encoding="ascii")
         include = f"-I{sysconfig.get_paths()['include']}"
         return _run(compiler, str(source), include, "-o", str(binary)) or _run(str(binary))

@@ -56,7 +56,9 @@ def machine(device: str = "cpu") -> Machine:
         gpu=gpu[0],
         gpu_memory_bytes=gpu[1],
         gpu_driver=gpu[2],
-        compiler=_compiler(),
+        compiler=_compiler("CXX", "g++", "clang++", "c++"),
+        c_compiler=_compiler("CC", "clang", "gcc", "cc"),
+        cuda_headers=_cuda_headers(),
         allocators=installed_allocators(),
     )
 
@@ -139,13 +141,36 @@ def _torch_build() -> dict[str, str]:
     return {"torch": match[1]} if match else {}
 
 
-def _compiler() -> str | None:
-    """The C++ compiler that torch.compile would call: ``$CXX``, else g++ or clang++; with its version."""
-    for name in (os.environ.get("CXX", ""), "g++", "clang++", "c++"):
+def _compiler(variable: str, *names: str) -> str | None:
+    """The compiler that an environment variable names, else the first of ``names``; with its version."""
+    for name in (os.environ.get(variable, ""), *names):
         path = shutil.which(name) if name else None
         if path:
             first = _output(path, "--version").partition("\n")[0]
             return f"{path}: {first}" if first else path
+    return None
+
+
+def _cuda_headers() -> str | None:
+    """Where torch looks for them (torch.utils.cpp_extension): ``CUDA_HOME``, the folder of nvcc, /usr/local/cuda."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    if not home and (nvcc := shutil.which("nvcc")):
+        home = str(Path(nvcc).parents[1])
+    folder = Path(home or "/usr/local/cuda") / "include"
+    return str(folder) if has_cuda_headers(folder) else None
+
+
+def has_cuda_headers(folder: Path) -> bool:
+    """Those that a compiled model includes."""
+    return all((folder / name).is_file() for name in ("cuda.h", "cuda_runtime.h"))
+
+
+def headers_of_pip() -> Path | None:
+    """CUDA's headers as packages that torch asks for bring them; torch finds them by ``CUDA_HOME`` alone."""
+    for place in sys.path:
+        for folder in [*sorted(Path(place).glob("nvidia/cu[0-9]*")), Path(place) / "nvidia/cuda_runtime"]:
+            if has_cuda_headers(folder / "include"):
+                return folder
     return None
 
 

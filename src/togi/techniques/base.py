@@ -216,13 +216,32 @@ def changes_buffers(facts: Facts, engine: str) -> Refuses | None:
 
 
 def no_compiler(facts: Facts) -> Refuses | None:
-    """For engines that generate C++ on a CPU."""
-    if facts.device != "cpu" or facts.machine.compiler is not None:
+    """For engines that generate kernels: C++ on a CPU, Triton on a GPU, whose launchers are C."""
+    on_cpu = facts.device == "cpu"
+    if (facts.machine.compiler if on_cpu else facts.machine.c_compiler) is not None:
         return None
+    language, package, variable = ("C++", "g++", "CXX") if on_cpu else ("C", "gcc", "CC")
     return Refuses(
-        "no C++ compiler was found, and the generated kernels must be compiled. Install one (apt-get install g++) "
-        "or name it in the environment variable CXX."
+        f"no {language} compiler was found, and the generated kernels must be compiled. Install one (apt-get install "
+        f"{package}) or name it in the environment variable {variable}."
     )
+
+
+def no_cuda_headers(facts: Facts) -> Refuses | None:
+    """For engines that compile a whole program for a GPU: its C++ includes CUDA's headers (pytorch issues 150442 and
+    197765)."""
+    if facts.device == "cpu":
+        return None
+    if facts.machine.compiler is None:
+        return Refuses(
+            "no C++ compiler was found, and the generated program must be compiled. Install one (apt-get install g++)."
+        )
+    if facts.machine.cuda_headers is None:
+        return Refuses(
+            "CUDA's headers (cuda.h, cuda_runtime.h) were not found, and the generated program includes them. Install "
+            "the CUDA toolkit, or set CUDA_HOME to where it is; 'togi doctor --device cuda' looks for them."
+        )
+    return None
 
 
 def first_refusal(*found: Refuses | None) -> Refuses | None:

@@ -79,6 +79,27 @@ def test_compilers_refuse_without_a_compiler_and_name_the_mend(id: str) -> None:
     assert "apt-get install g++" in answer.reason
 
 
+@pytest.mark.parametrize(
+    ("id", "missing", "said"),
+    [
+        ("torch_compile", "c_compiler", "apt-get install gcc"),
+        ("aot_inductor", "c_compiler", "apt-get install gcc"),
+        ("aot_inductor", "compiler", "apt-get install g++"),
+        ("aot_inductor", "cuda_headers", "set CUDA_HOME"),
+        ("torch_compile", "compiler", ""),
+        ("torch_compile", "cuda_headers", ""),
+    ],
+)
+def test_on_a_gpu_compilers_need_tritons_compiler_and_whole_programs_cudas_headers(
+    id: str, missing: str, said: str
+) -> None:
+    here = MACHINE.model_copy(update={"compiler": "g++", "c_compiler": "gcc", "cuda_headers": "/cuda/include"})
+    facts = made("tied", device="cuda", machine=here).facts
+    assert technique(id).applies(facts) == Applies()
+    answer = technique(id).applies(facts.model_copy(update={"machine": here.model_copy(update={missing: None})}))
+    assert answer == Applies() if not said else isinstance(answer, Refuses) and said in answer.reason
+
+
 @pytest.mark.parametrize("id", ["cuda_graph", "torch_tensorrt"])
 def test_cuda_engines_refuse_a_cpu(id: str) -> None:
     assert isinstance(technique(id).applies(made("tied").facts), Refuses)

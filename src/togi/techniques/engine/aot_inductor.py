@@ -16,6 +16,7 @@ from togi.techniques.base import (
     changes_buffers,
     first_refusal,
     no_compiler,
+    no_cuda_headers,
     not_exportable,
 )
 
@@ -32,10 +33,12 @@ class AotInductor(Engine):
     weights. Loading compiles nothing, and calling it goes through no Python of torch's. ``freezing`` folds and packs
     the weights while compiling; ``max_autotune`` times kernel variants.
 
-    When it applies: to modules that ``torch.export`` captures, with a C++ compiler on a CPU.
+    When it applies: to modules that ``torch.export`` captures, with a C++ compiler; on a GPU also with a C compiler and
+    CUDA's headers.
 
-    When it refuses: where the module cannot be exported, updates a buffer, or there is no compiler; loading is refused
-    on another torch version, operating system or GPU, and on a CPU that lacks a feature of the one it was compiled on.
+    When it refuses: where the module cannot be exported, updates a buffer, or one of these is missing; loading is
+    refused on another torch version, operating system or GPU, and on a CPU that lacks a feature of the one it was
+    compiled on.
 
     Claim: TorchInductor's steady state without its compile time at load and without its guards at every call; it is the
     successor of TorchScript for use without Python. ``togi explain aot_inductor --prove`` measures it here.
@@ -52,7 +55,9 @@ class AotInductor(Engine):
     native = True
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        found = first_refusal(not_exportable(facts), changes_buffers(facts, "AOTInductor"), no_compiler(facts))
+        found = first_refusal(
+            not_exportable(facts), changes_buffers(facts, "AOTInductor"), no_compiler(facts), no_cuda_headers(facts)
+        )
         return found or Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:

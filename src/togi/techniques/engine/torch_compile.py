@@ -29,8 +29,8 @@ class TorchCompile(Engine):
 
     When it applies: to modules that run in eager; parts that cannot be captured run in eager between compiled parts.
 
-    When it refuses: without a C++ compiler on a CPU; ``freezing`` is not offered where the forward pass updates a
-    buffer.
+    When it refuses: without a C++ compiler on a CPU, or Triton's C compiler on a GPU; ``freezing`` is not offered where
+    the forward pass updates a buffer.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): default mode without freezing and
     with contiguous layout 862 ms against 134 ms of eager under ``inference_mode``; max-autotune with freezing and

@@ -1,0 +1,132 @@
+"""The examination of a GPU, by answers as one gives them."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+from test_doctor_checks import machine
+
+from togi.doctor import Check, Level, gpu
+from togi.machine.nvml import Gpu, GpuProcess
+
+GIB = 2**30
+WELL = Gpu(
+    name="NVIDIA H200",
+    driver="580.65.06",
+    cuda="13.0",
+    compute_mode="default",
+    clock_mhz=345,
+    clock_most_mhz=1980,
+    power_w=76.4,
+    power_limit_w=700,
+    temperature_c=31,
+    free_bytes=140 * GIB,
+    total_bytes=141 * GIB,
+)
+
+
+def checks(monkeypatch: pytest.MonkeyPatch, state: Gpu | None, **found: object) -> dict[str, Check]:
+    monkeypatch.setattr(gpu.nvml, "read_gpu", lambda _: state)
+    monkeypatch.setattr(gpu.nvml, "why_not", lambda _: "the package is not installed: pip install 'togi[gpu]'")
+    here = machine(gpu="NVIDIA H200", gpu_driver="580.65.06", gpu_memory_bytes=141 * GIB, **found)
+    return {check.name: check for check in gpu.check_gpu(here, "cuda")}
+
+
+def test_a_gpu_is_needed_only_when_asked_for() -> None:
+    assert gpu.check_gpu(machine(), "cpu")[0].level is Level.OK
+    assert gpu.check_gpu(machine(), "cuda:0")[0].level is Level.MISSING
+    found = gpu.check_gpu(machine(gpu="Some GPU", gpu_driver="1.2", gpu_memory_bytes=2**30), "cuda")
+    assert found[0].found == "Some GPU, 1.00 GiB, driver 1.2"
+
+
+def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu, "_torch_cuda", lambda: "13.2")
+    found = checks(monkeypatch, WELL, cuda_headers="/usr/local/cuda/include")
+    assert found["CUDA"].found == "driver 580.65.06 serves CUDA 13.0; torch was built for 13.2"
+    assert found["clocks"].found == "345 MHz of 1980, 76 W of 700, 31 °C"
+    assert found["memory"].found == "140 GiB of 141 GiB free"
+    names = ("CUDA", "compute mode", "clocks", "memory", "other processes", "CUDA headers")
+    assert {found[name].level for name in names} == {Level.OK}
+
+
+@pytest.mark.parametrize(
+    ("name", "state", "level", "said"),
+    [
+        ("CUDA", {"cuda": "12.8"}, Level.MISSING, "update the driver"),
+        ("compute mode", {"compute_mode": "exclusive process"}, Level.MISSING, "--compute-mode=DEFAULT"),
+        ("clocks", {"slowed_by": ("heat", "the power limit")}, Level.WARNING, "heat, the power limit"),
+        ("memory", {"free_bytes": 10 * GIB}, Level.WARNING, "out of memory"),
+        (
+            "other processes",
+            {"processes": (GpuProcess(pid=9, name="trainer", bytes=2 * GIB),), "busy": (9,)},
+            Level.WARNING,
+            "trainer 9 (2.00 GiB)",
+        ),
+    ],
+)
+def test_what_is_wrong_is_said_with_its_mend(
+    monkeypatch: pytest.MonkeyPatch, name: str, state: dict[str, object], level: Level, said: str
+) -> None:
+    monkeypatch.setattr(gpu, "_torch_cuda", lambda: "13.2")
+    values = {field: getattr(WELL, field) for field in Gpu.__dataclass_fields__} | state
+    check = checks(monkeypatch, Gpu(**values))[name]
+    assert check.level is level
+    assert said in f"{check.found} {check.why} {check.fix}"
+
+
+def test_a_device_that_tells_nothing_is_unknown_not_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checks(monkeypatch, Gpu())
+    for name in ("CUDA", "compute mode", "clocks", "memory", "other processes"):
+        assert found[name].level is Level.OK
+
+
+def test_without_nvml_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = checks(monkeypatch, None)["NVML"]
+    assert (found.level, found.found, found.fix) == (
+        Level.OPTIONAL,
+        "the package is not installed",
+        "pip install 'togi[gpu]'",
+    )
+
+
+def test_libraries_are_those_that_torch_was_built_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = ("triton==9999.0; platform_system == 'Linux'", "nvidia-cudnn-cu13==9.26.0", "nvidia-cudnn-cu99==1", "sympy")
+    installed = {"triton": "3.9.0", "nvidia-cudnn-cu13": "9.26.0", "torch": "2.15.0+cu132", "torch-tensorrt": "2.11.0"}
+
+    def version(name: str) -> str:
+        if name not in installed:
+            raise gpu.importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    of = {"torch": asked, "torch-tensorrt": ("torch<2.12,>=2.11",)}
+    monkeypatch.setattr(gpu, "requirements", lambda name: tuple(map(Requirement, of[name])))
+    found = {check.name: check for check in gpu._libraries()}
+    assert set(found) == {"triton", "nvidia-cudnn-cu13", "nvidia-cudnn-cu99", "torch-tensorrt"}
+    assert found["nvidia-cudnn-cu13"].level is Level.OK
+    assert found["triton"].level is found["nvidia-cudnn-cu99"].level is found["torch-tensorrt"].level is Level.WARNING
+    assert found["triton"].why == "this torch was built for triton==9999.0"
+    assert found["triton"].fix == "pip install 'triton==9999.0'"
+    assert found["torch-tensorrt"].why == "it was built for torch <2.12,>=2.11, and this is 2.15.0+cu132"
+
+
+def test_missing_headers_are_found_where_pip_puts_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("sys.path", [str(tmp_path)])
+    assert gpu._headers(machine()).found == "none"
+    headers = tmp_path / "nvidia" / "cu13" / "include"
+    headers.mkdir(parents=True)
+    for name in ("cuda.h", "cuda_runtime.h"):
+        (headers / name).touch()
+    assert gpu._headers(machine()).fix == f"export CUDA_HOME={headers.parent}"
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="gcc is not installed")
+def test_the_compiler_of_triton_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert gpu._c_compiler(machine()).level is Level.MISSING
+    gcc = f"{shutil.which('gcc')}: gcc (Debian) 12"
+    assert gpu._c_compiler(machine(c_compiler=gcc)).level is Level.OK
+    monkeypatch.setattr(gpu, "C_PROBE", "#include <no_such_header.h>\n")
+    assert gpu._c_compiler(machine(c_compiler=gcc)).level is Level.MISSING
