@@ -41,8 +41,9 @@ def study_key(subject: str, facts: Facts, settings: Mapping[str, Any], fingerpri
         fingerprint: digest of weights and inputs, where the subject's name does not pin them (a live module).
     """
     lasting = facts.model_dump(mode="json", exclude=set(FLEETING))
-    if not facts.program:  # journals of before have studies without this field
-        del lasting["program"]
+    for later in ("program", "tf32"):  # journals of before have studies without these fields
+        if not lasting[later]:
+            del lasting[later]
     text = json.dumps([subject, lasting, dict(settings), fingerprint], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
 
