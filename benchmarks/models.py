@@ -68,6 +68,21 @@ def repvgg_a0() -> Subject:
     return _timm("repvgg_a0")
 
 
+def vgg11() -> Subject:
+    """Dense 3x3 convolutions alone, and large linear layers. Source: arXiv:1409.1556, timm."""
+    return _timm("vgg11_bn", size=128)
+
+
+def swin_tiny() -> Subject:
+    """Attention in shifted windows. Source: arXiv:2103.14030, timm."""
+    return _timm("swin_tiny_patch4_window7_224")
+
+
+def efficientnetv2() -> Subject:
+    """Dense and depthwise convolutions in turn. Source: arXiv:2104.00298, timm."""
+    return _timm("efficientnetv2_rw_t", size=192)
+
+
 def mlp_mixer() -> Subject:
     """Matrix products and layer norms only. Source: arXiv:2105.01601, timm."""
     return _timm("mixer_s32_224")
@@ -77,6 +92,44 @@ def lstm_tagger() -> Subject:
     """A two-layer bidirectional LSTM that gives every token of a sentence a tag."""
     _seed()
     return Tagger().eval(), torch.randint(0, 20_000, (1, 64))
+
+
+def gru_encoder() -> Subject:
+    """Two layers of GRU over 80 bands of sound, 100 steps."""
+    _seed()
+    return nn.GRU(80, 256, num_layers=2, batch_first=True).eval(), torch.randn(1, 100, 80)
+
+
+def t5() -> Subject:
+    """Encoder and decoder of T5, 3 layers each, one pass over 64 and 32 tokens without a cache. arXiv:1910.10683."""
+    from transformers import T5Config, T5ForConditionalGeneration
+
+    _seed()
+    config = T5Config(d_model=384, d_ff=1024, num_layers=3, num_heads=6, vocab_size=8_192, use_cache=False)
+    texts = {
+        name: torch.randint(2, 8_192, (1, length)) for name, length in (("input_ids", 64), ("decoder_input_ids", 32))
+    }
+    return T5ForConditionalGeneration(config).eval(), texts
+
+
+def speech_encoder() -> Subject:
+    """wav2vec 2.0 with 4 of its 12 layers, on one second of sound. Source: arXiv:2006.11477."""
+    from transformers import Wav2Vec2Config, Wav2Vec2Model
+
+    _seed()
+    config = Wav2Vec2Config(
+        num_hidden_layers=4, hidden_size=384, intermediate_size=1536, num_attention_heads=6, conv_dim=(256,) * 7
+    )
+    return Wav2Vec2Model(config).eval(), torch.randn(1, 16_000)
+
+
+def yolo() -> Subject:
+    """A one-stage detector without its postprocessing: YOLOv8n from the package ``ultralytics``, built from its
+    description."""
+    from ultralytics import YOLO
+
+    _seed()
+    return vary_constants(YOLO("yolov8n.yaml").model, SEED).eval(), torch.randn(1, 3, 256, 256)
 
 
 def unet() -> Subject:
@@ -126,13 +179,20 @@ ALL = (
     regnetx_008,
     densenet121,
     repvgg_a0,
+    vgg11,
+    swin_tiny,
+    efficientnetv2,
     mlp_mixer,
     lstm_tagger,
+    gru_encoder,
     unet,
+    yolo,
     gpt2_small,
+    t5,
     bert_mini,
     minilm,
     audio_conv,
+    speech_encoder,
 )
 
 

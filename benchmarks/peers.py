@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Callable
@@ -25,6 +26,7 @@ from togi.core.records import Facts, Interval, Recipe
 from togi.decide.faster import Criterion
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
+from togi.render.rows import gains, nearly_all
 from togi.techniques import recipe
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
@@ -34,18 +36,8 @@ ROUNDS = 31
 EVERYBODY = Criterion(margin=1e9)
 """A margin that no difference exceeds: nobody leaves the race, every round has everybody."""
 HERE = Path(__file__).parent
-MODELS = [
-    "resnet50",
-    "mobilenetv3_large",
-    "efficientnet_lite0",
-    "convnext_atto",
-    "vit_tiny",
-    "lstm_tagger",
-    "unet",
-    "gpt2_small",
-    "minilm",
-    "repvgg_a0",
-]
+MODELS = """mobilenetv3_large vit_tiny lstm_tagger gpt2_small resnet50 efficientnet_lite0 minilm unet vgg11 repvgg_a0
+    convnext_atto swin_tiny densenet121 efficientnetv2 gru_encoder t5 speech_encoder yolo""".split()
 
 
 def peers() -> dict[str, Recipe]:
@@ -70,8 +62,12 @@ class Row:
     excluded: dict[str, str] = field(default_factory=dict)
     best_peer: str = ""
     ratio: tuple[float, float, float] = (math.nan, math.nan, math.nan)
+    over_peers: dict[str, float] = field(default_factory=dict)
     over_eager: float = math.nan
     limit_ms: float = math.nan
+    first_gain_s: float | None = None
+    nearly_s: float | None = None
+    """90 % of what was gained in the end. Seconds from the start of the command, loading included."""
 
 
 def main() -> None:
@@ -91,10 +87,14 @@ def main() -> None:
             options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
     good = [row.ratio[0] for row in rows if math.isfinite(row.ratio[0])]
     if good:
-        print(
-            f"geometric mean over the best peer: {math.exp(sum(map(math.log, good)) / len(good)):.3f} x on {len(good)}"
-        )
-        print(f"lowest: {min(good):.3f} x")
+        print(f"over the best peer: {statistics.geometric_mean(good):.3f} x on {len(good)}, lowest {min(good):.3f} x")
+    for name in peers():
+        if found := [row.over_peers[name] for row in rows if name in row.over_peers]:
+            print(f"over {name}: {statistics.geometric_mean(found):.3f} x on {len(found)}")
+    soon = [(row.first_gain_s, row.nearly_s) for row in rows if row.first_gain_s and row.nearly_s]
+    if soon:
+        first_s, nearly_s = (statistics.median(each) for each in zip(*soon, strict=True))
+        print(f"first gain after {first_s:.0f} s, 90 % of the last after {nearly_s:.0f} s (medians of {len(soon)})")
 
 
 def compare(model: str, time_limit_s: float, budget_s: float, limits: tuple[float, float]) -> Row:
@@ -104,6 +104,8 @@ def compare(model: str, time_limit_s: float, budget_s: float, limits: tuple[floa
     with tempfile.TemporaryDirectory() as folder:
         result = api.tune(subject, time_limit_s=time_limit_s, journal=Path(folder) / "journal.sqlite")
     row.recipe = result.best.recipe.label
+    if found := gains(result.record):
+        row.first_gain_s, row.nearly_s = found[0].ended_s, nearly_all(found).ended_s
     with WorkerPool(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0) as stable:
         limits_s = Limits(timeout_s=600)
         facts = stable.make_truth(stable.survey(limits_s, lambda _: None)[0].facts, limits_s, lambda _: None)
@@ -132,6 +134,7 @@ def race_all(row: Row, stable: WorkerPool, facts: Facts, best: api.Best, budget_
     ratios = {name: entry.speedup_x for name in standing if (entry := result.entry(standing[name].name)).speedup_x}
     row.over_eager = 1 / ratios["eager"].median if "eager" in ratios else math.nan
     rivals = {name: interval for name, interval in ratios.items() if name != "eager"}
+    row.over_peers = {name: 1 / interval.median for name, interval in rivals.items()}
     if rivals:
         row.best_peer = max(rivals, key=lambda name: rivals[name].median)
         row.ratio = inverse(rivals[row.best_peer])
@@ -160,7 +163,8 @@ def median_ms(result: RaceResult, running: RunningTrial) -> float:
 
 
 def inverse(interval: Interval) -> tuple[float, float, float]:
-    return 1 / interval.median, 1 / interval.high, 1 / interval.low
+    """An end of 0 comes of too few rounds."""
+    return 1 / interval.median, 1 / interval.high, 1 / interval.low if interval.low > 0 else math.inf
 
 
 def machine_limits() -> tuple[float, float]:
@@ -197,7 +201,8 @@ def line(row: Row) -> str:
     return (
         f"{row.model:<20} eager {row.eager_ms:8.2f} ms  togi {row.togi_ms:8.2f} ms ({row.over_eager:.2f} x)  "
         f"[{peers_text}]  best peer {row.best_peer}: {row.ratio[0]:.3f} x ({row.ratio[1]:.3f} to {row.ratio[2]:.3f})  "
-        f"limit {row.limit_ms:.2f} ms  {row.recipe}" + (f"  excluded: {excluded}" if excluded else "")
+        f"limit {row.limit_ms:.2f} ms  gains after {row.first_gain_s or 0:.0f} and {row.nearly_s or 0:.0f} s  "
+        f"{row.recipe}" + (f"  excluded: {excluded}" if excluded else "")
     )
 
 

@@ -221,15 +221,19 @@ def gains(study: Study) -> tuple[Gain, ...]:
     return tuple(found)
 
 
+def nearly_all(found: Sequence[Gain]) -> Gain:
+    """The first of the gains that has 90 % of what the last one gained."""
+    return next(gain for gain in found if gain.speedup_x >= 1 + 0.9 * (found[-1].speedup_x - 1))
+
+
 def how_soon(found: Sequence[Gain]) -> str:
     """When the first gain was there, and 90 % of the last; empty where there was none."""
     if not found:
         return ""
-    nearly = next(gain for gain in found if gain.speedup_x >= 1 + 0.9 * (found[-1].speedup_x - 1))
     label = found[0].trial.recipe.label
     return (
         f"the first gain was measured {seconds(found[0].ended_s)} after the start ({label}, "
-        f"{times(found[0].speedup_x)}), 90 % of the last after {seconds(nearly.ended_s)}"
+        f"{times(found[0].speedup_x)}), 90 % of the last after {seconds(nearly_all(found).ended_s)}"
     )
 
 

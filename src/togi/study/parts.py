@@ -65,6 +65,8 @@ class _PartStudy:
     folders: dict[str, Path] = field(default_factory=dict)
     """By path of the copy; empty where nothing was faster."""
     reason: str = ""
+    left_out: set[Recipe] = field(default_factory=set)
+    """With these the program was not right."""
 
     @property
     def label(self) -> str:
@@ -82,6 +84,12 @@ class _PartStudy:
         if len(tried) <= 1:
             return "+".join(_techniques(chosen))
         return "+".join(choice.label for choice in chosen.choices if choice.stage is not Stage.RUNTIME)
+
+    def leave_out(self, reason: str) -> None:
+        """Run the original again."""
+        assert self.best is not None
+        self.left_out.add(self.best.recipe)
+        self.best, self.folders, self.reason = None, {}, reason
 
     def result(self) -> PartResult:
         return PartResult(
@@ -170,7 +178,7 @@ class PartsTuner:
         trial = decision.chosen.trial
         if decision.folder is None or trial is None:
             study.reason = NOTHING_FASTER
-        elif study.best is None or study.best.recipe != trial.recipe:
+        elif trial.recipe not in study.left_out and (study.best is None or study.best.recipe != trial.recipe):
             study.best, study.reason = trial, ""
             study.folders = {study.part.path: decision.folder}
             for path in study.part.copies:
@@ -210,15 +218,21 @@ class PartsTuner:
         return folder
 
     def _try_whole(self, studies: Sequence[_PartStudy]) -> None:
-        """The program with all parts that became faster, unless it was tried so."""
-        faster = [study for study in studies if study.folders]
-        recipes = {study.label: study.best.recipe for study in faster if study.best is not None}
-        if recipes == self._tried:
-            return
-        self._tried = recipes
-        options: Options = {study.label: study.work for study in faster}
-        composed = recipe(**{PARTS: options, REFERENCE: {}})
-        self.whole.try_composed(composed, self._composed(composed, faster))
+        """The program with all parts that became faster, unless it was tried so; where that is wrong, without the one
+        that errs most, until it is right."""
+        while faster := [study for study in studies if study.folders]:
+            recipes = {study.label: study.best.recipe for study in faster if study.best is not None}
+            if recipes == self._tried:
+                return
+            self._tried = recipes
+            options: Options = {study.label: study.work for study in faster}
+            composed = recipe(**{PARTS: options, REFERENCE: {}})
+            self.whole.try_composed(composed, self._composed(composed, faster))
+            trial = self.whole.last(composed)
+            if trial is None or trial.outcome not in (Outcome.WRONG, Outcome.FAILED):
+                return
+            worst = max(faster, key=lambda study: _units(study, trial))
+            worst.leave_out(f"the program was not right with it: {trial.reason}")
 
     def _composed(self, composed: Recipe, faster: Sequence[_PartStudy]) -> Path:
         """One artifact of all parts that became faster."""
@@ -263,6 +277,13 @@ def _shares(studies: Sequence[_PartStudy], until: float, *, keep: bool) -> Itera
         rest = sum(other.part.share for other in (studies if keep else studies[position:]))
         share_s = left_s * study.part.share / rest
         yield study, max(share_s, min(_LEAST_S, left_s / 4)) if keep else share_s
+
+
+def _units(study: _PartStudy, composed: Trial) -> tuple[float, float]:
+    """A part's error on the calls that the original makes, where these were looked at, and in its own trial."""
+    forced = composed.error.forced if composed.error is not None else ()
+    own = study.best.error.units if study.best is not None and study.best.error is not None else 0.0
+    return max((each.units for each in forced if each.path in study.folders), default=0.0), own
 
 
 def _techniques(of: Recipe) -> list[str]:

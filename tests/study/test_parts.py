@@ -1,0 +1,84 @@
+"""A program in parts: what becomes of it when one part is right alone and wrong in its place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from togi.core.records import ErrorReport, ForcedCalls, Outcome, Recipe, Trial
+from togi.decide.choose import Chosen
+from togi.study.finals import Decision
+from togi.study.parts import PARTS, PartsTuner, _PartStudy
+from togi.techniques import recipe
+
+
+def report(units: float, *forced: ForcedCalls) -> ErrorReport:
+    return ErrorReport(faithful=units <= 8, units=units, rmse=0.0, max_abs=0.0, forced=forced)
+
+
+def part(path: str, units: float) -> Any:
+    study = _PartStudy(SimpleNamespace(path=path, form=0))  # type: ignore[arg-type]
+    study.runner = SimpleNamespace(log=SimpleNamespace(trials=tuple))  # type: ignore[assignment]
+    study.best = Trial(recipe=recipe(openvino={}), outcome=Outcome.OK, error=report(units))
+    study.folders = {path: Path(path)}
+    return study
+
+
+class Whole:
+    """A program that is right as long as none of ``guilty`` is in place."""
+
+    def __init__(self, guilty: set[str], *forced: ForcedCalls) -> None:
+        self.guilty, self.forced, self.tried = guilty, forced, list[set[str]]()
+        self.settings = self.progress = self.pool = None
+
+    def try_composed(self, composed: Recipe, folder: Path) -> None:
+        self.tried.append(set(composed.find(PARTS).options))  # type: ignore[union-attr]
+
+    def last(self, composed: Recipe) -> Trial:
+        wrong = self.guilty & self.tried[-1]
+        outcome = Outcome.WRONG if wrong else Outcome.OK
+        error = report(50.0 if wrong else 1.0, *self.forced)
+        return Trial(recipe=composed, outcome=outcome, reason="50 units" * bool(wrong), error=error)
+
+
+def tuner(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> Any:
+    made = PartsTuner(whole, None, resume=False)  # type: ignore[arg-type]
+    monkeypatch.setattr(made, "_composed", lambda *_: Path("composed"))
+    return made
+
+
+def test_a_part_that_makes_the_program_wrong_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = Whole({"b"}), [part("a", 1.0), part("b", 5.0), part("c", 2.0)]
+    tuner(whole, monkeypatch)._try_whole(parts)
+    assert whole.tried == [{"a", "b", "c"}, {"a", "c"}]
+    assert [bool(study.folders) for study in parts] == [True, False, True]
+    assert "50 units" in parts[1].reason
+    assert parts[1].best is None
+
+
+def test_what_was_seen_on_the_original_calls_says_more_than_the_part_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    forced = [
+        ForcedCalls(path="a", calls=3, units=40.0, faithful=False),
+        ForcedCalls(path="b", calls=3, units=2.0, faithful=True),
+    ]
+    whole, parts = Whole({"a"}, *forced), [part("a", 1.0), part("b", 5.0)]
+    tuner(whole, monkeypatch)._try_whole(parts)
+    assert whole.tried == [{"a", "b"}, {"b"}]
+
+
+def test_nothing_is_left_where_every_part_is_guilty(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, parts = Whole({"a", "b"}), [part("a", 1.0), part("b", 5.0)]
+    made = tuner(whole, monkeypatch)
+    made._try_whole(parts)
+    assert whole.tried == [{"a", "b"}, {"a"}]
+    assert not any(study.folders for study in parts)
+    for study in parts:
+        trial = Trial(recipe=recipe(openvino={}), outcome=Outcome.OK, error=report(1.0))
+        decision = Decision(Chosen(trial=trial, reason=""), Path("again"), ())
+        study.finals = SimpleNamespace(save_only=lambda decision=decision: decision)
+        made._save(study)
+    made._try_whole(parts)
+    assert len(whole.tried) == 2, "what was wrong is not tried again"
