@@ -85,6 +85,13 @@ def test_a_missing_package_is_named_with_the_command_that_installs_it(monkeypatc
     assert (proof.sentence, proof.fix) == ("onnxruntime is not installed.", "pip install 'togi[onnx]'")
 
 
+@pytest.fixture
+def no_hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long a proof takes is the machine's."""
+    monkeypatch.setattr(technique_claims, "LONGEST_S", 400.0)
+
+
+@pytest.mark.usefixtures("no_hurry")
 @pytest.mark.parametrize(
     "id",
     [
@@ -112,6 +119,7 @@ def test_a_claim_is_measured_beside_the_same_without_the_technique(id: str) -> N
 
 
 @pytest.mark.thorough
+@pytest.mark.usefixtures("no_hurry")
 def test_the_parts_of_a_program_are_found_tuned_and_measured_together() -> None:
     proof = prove("parts")
     without, with_ = proof.rows

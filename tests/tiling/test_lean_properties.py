@@ -103,7 +103,8 @@ def _check_composed(pair, steps, end, dim, sizes, seed):
         for _ in range(2):
             result = call(x, y)
             for one, other in zip(pytree.tree_leaves(result), pytree.tree_leaves(expected), strict=True):
-                torch.testing.assert_close(one, other, rtol=2e-4, atol=2e-4)
+                # sums of some hundred numbers that cancel: a wrong tile is off by whole numbers
+                torch.testing.assert_close(one, other, rtol=2e-4, atol=1e-3)
     del result, one, other
     assert call.plan().strategy in ("streamed", "whole", "as it is")
     if call.plan().strategy == "streamed":
