@@ -6,6 +6,7 @@ Run it under every torch version that is to be supported: where a private API ha
 from __future__ import annotations
 
 import functools
+import threading
 from collections import namedtuple
 from dataclasses import dataclass
 from pathlib import Path
@@ -284,6 +285,32 @@ def test_inductor_settings_hold_inside_only() -> None:
     assert compiler.inductor_options("max-autotune", None)["max_autotune"]
     assert compiler.cpp_compiler_missing() in (True, False)
     assert issubclass(compiler.compile_error(), Exception)
+
+
+def test_threads_that_change_inductors_settings_leave_them_as_they_were() -> None:
+    import torch._inductor.config as config
+
+    before = config.freezing
+    inside, leave = threading.Event(), threading.Event()
+
+    def first() -> None:
+        with compiler.inductor_settings({"freezing": not before}):
+            inside.set()
+            leave.wait(timeout=30)
+
+    def second() -> None:
+        inside.wait(timeout=30)
+        threading.Timer(0.05, leave.set).start()  # while this one waits, or else is inside too
+        with compiler.inductor_settings({"freezing": not before}):
+            leave.wait(timeout=30)
+            threads[0].join(timeout=30)
+
+    threads = [threading.Thread(target=run) for run in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(timeout=60)
+    assert config.freezing == before
 
 
 def test_torchscript_and_dynamo_see_the_original_of_a_stand_in() -> None:

@@ -10,6 +10,7 @@ Dynamo and Inductor are imported when a function here is called first: they take
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
@@ -197,12 +198,19 @@ def merge_equal_nodes(graph: Graph) -> Graph:
     return merged
 
 
-def inductor_settings(settings: Mapping[str, Any]) -> AbstractContextManager[Any]:
-    """Inside, Inductor's configuration has these values. Dynamo reads some of them too (``freezing``)."""
+@contextmanager
+def inductor_settings(settings: Mapping[str, Any]) -> Iterator[None]:
+    """Inside, Inductor's configuration has these values. Dynamo reads some of them too (``freezing``).
+
+    One thread at a time: the configuration is the process's, and two that patch it would put back what the other set.
+    """
     import torch._inductor.config
 
-    patched: AbstractContextManager[Any] = torch._inductor.config.patch(dict(settings))
-    return patched
+    with _ONE_CONFIGURATION, torch._inductor.config.patch(dict(settings)):
+        yield
+
+
+_ONE_CONFIGURATION = threading.RLock()
 
 
 def inductor_options(mode: str, dynamic: bool | None) -> dict[str, Any]:
