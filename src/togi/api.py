@@ -28,6 +28,7 @@ from togi.worker.protocol import SubjectRef
 if TYPE_CHECKING:
     from torch import nn
 
+    from togi.artifact.export import Export
     from togi.artifact.load import OptimizedModule
     from togi.artifact.program import Installed
     from togi.footprint.account.make import Watched
@@ -292,6 +293,20 @@ def verify(
         max_drop=None if max_drop is None else parse_drop(max_drop, "max_drop"),
         progress=_progress(progress, str(artifact)),
     )
+
+
+def export(artifact: PathOrName, *, to: str, out: PathOrName) -> Export:
+    """Write what a server loads without togi into the new folder ``out``. See ``togi.artifact.export.export``.
+
+    Args:
+        to: ``triton`` (a model repository), ``openvino``, ``onnx`` or ``pt2``.
+
+    Raises:
+        TogiError: there is no such form, the artifact has no engine for it, or ``out`` is there.
+    """
+    from togi.artifact.export import export as export_artifact
+
+    return export_artifact(artifact, to, Path(out))
 
 
 @overload

@@ -11,55 +11,19 @@ from pathlib import Path
 
 import pytest
 import torch
+from small_artifacts import make
 from torch import nn
 
 from togi.artifact import load as loading
-from togi.artifact.links import write_links
 from togi.artifact.load import FallbackWarning, load
-from togi.artifact.manifest import MANIFEST, Manifest, document_hash, read_manifest
-from togi.artifact.save import check_writable, publish, write_manifest
+from togi.artifact.manifest import MANIFEST, document_hash, read_manifest
+from togi.artifact.save import check_writable, publish
 from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError
-from togi.core.records import Outcome, Recipe, Trial
-from togi.subject.inputs import Subject
 from togi.techniques import Engine, all_techniques, recipe
-from togi.techniques.build import build, first_candidate
 from togi.techniques.engine.onnxruntime import OnnxRuntime
 from togi.techniques.engine.programs import openvino
-from togi.worker.survey import survey
 
 OLD = Path(__file__).parent / "data" / "artifact_of_november_2026"
-
-
-class Net(nn.Module):
-    """Keyword arguments in, a dict out."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(8, 4)
-
-    def forward(self, x: torch.Tensor, scale: torch.Tensor | None = None) -> dict[str, torch.Tensor]:
-        y = self.linear(x)
-        return {"y": y if scale is None else y * scale, "norm": y.square().sum(-1)}
-
-
-def make(folder: Path, chosen: Recipe) -> Manifest:
-    torch.manual_seed(0)
-    sample = {"x": torch.randn(3, 8), "scale": torch.full((3, 4), 2.0)}
-    subject = Subject(Net(), [sample])
-    found = survey(subject)
-    start = first_candidate(subject, found.facts, found.signature)
-    folder.mkdir()
-    links, _ = write_links(build(chosen, start), start, chosen, folder)
-    return write_manifest(
-        folder,
-        subject="Net",
-        recipe=chosen,
-        signature=found.signature,
-        facts=found.facts,
-        proof=Trial(recipe=chosen, outcome=Outcome.OK),
-        chain=links,
-        environment={},
-    )
 
 
 @pytest.fixture(scope="module")
@@ -114,7 +78,7 @@ def test_an_empty_chain_is_an_error_that_lists_why(artifact: Path, monkeypatch: 
     def broken(*_: object) -> None:
         raise RuntimeError("nothing works")
 
-    monkeypatch.setattr(loading, "_load_link", broken)
+    monkeypatch.setattr(loading, "load_link", broken)
     with pytest.raises(ArtifactError, match=r"onnxruntime cannot run here.*eager cannot run here"):
         load(artifact)
 

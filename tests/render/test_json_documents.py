@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from made_up_study import machine, made_up_study
 
+from togi.artifact.export import Export
 from togi.claims import Measured, Proof, Verdict
 from togi.claims.prove import every_id
 from togi.cli.app import run
@@ -46,6 +47,10 @@ def test_the_chosen_trial_is_the_last_of_its_recipe() -> None:
     assert [trial["latency_ms"]["median"] for trial in chosen] == [13.3]
     assert chosen[0]["recipe"]["id"] == document["best"]
     assert chosen[0]["speedup_x"] == {"median": 3.142, "low": 3.142 * 0.98, "high": 3.142 * 1.02}
+
+
+def test_an_export_has_the_documented_fields() -> None:
+    assert set(Export.model_fields) == documented("What was exported")
 
 
 def test_no_number_that_json_does_not_know() -> None:

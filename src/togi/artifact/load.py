@@ -60,7 +60,7 @@ def load(path: str | PathLike[str], *, device: str | None = None, native: bool =
     notes: list[str] = []
     for link in manifest.chain:
         try:
-            program, contexts = _load_link(folder, manifest, link, native)
+            program, contexts = load_link(folder, manifest, link, native)
         except Exception as error:  # foreign code: a backend that does not run on this machine
             notes.append(f"{link.engine} cannot run here ({type(error).__name__}: {str(error).strip()[:300]})")
             continue
@@ -107,7 +107,8 @@ def _check_device(manifest: Manifest, wanted: str | None) -> None:
         raise ArtifactError(f"it was tuned for {tuned_for}, not for {wanted}: tune again with --device {wanted}")
 
 
-def _load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> tuple[Program, Sequence[Context]]:
+def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> tuple[Program, Sequence[Context]]:
+    """One engine of the chain, and what surrounds each call. Raises whatever keeps it from running here."""
     engine = technique(link.engine)
     if not isinstance(engine, Engine):
         raise ArtifactError(f"the manifest names {link.engine} as an engine, which it is not")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from togi.artifact.manifest import MANIFEST, Link, Manifest, document_hash, list_files
@@ -83,17 +85,29 @@ def publish(source: Path, out: Path, *, force: bool = False) -> Path:
     Raises OutputExistsError, or ArtifactError when the disk is full or the folder cannot be written.
     """
     check_writable(out, force)
+    with written_whole(out) as folder:
+        shutil.copytree(source, folder)
+    return out
+
+
+@contextmanager
+def written_whole(out: Path) -> Iterator[Path]:
+    """A folder for the block to make and fill, which then takes the place of ``out``: complete or not at all.
+
+    Raises ArtifactError when the disk is full or the folder cannot be written.
+    """
     partial = out.with_name(f".{out.name}.partial")
     try:
         shutil.rmtree(partial, ignore_errors=True)
-        shutil.copytree(source, partial)
+        yield partial
         if out.exists():
             shutil.rmtree(out)
         partial.rename(out)
     except OSError as error:
-        shutil.rmtree(partial, ignore_errors=True)
         why = "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
         raise ArtifactError(
-            f"{out} could not be written: {why}. The study is kept: free some space and give the same command again"
+            f"{out} could not be written: {why}. Nothing else is lost: free some space, or choose another folder, and "
+            "give the same command again"
         ) from None
-    return out
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)

@@ -32,7 +32,8 @@ class JournalError(TogiError):
 
 
 class ArtifactError(TogiError):
-    """An artifact that is incomplete, changed, unsafe to load, or that no engine of its chain can run here."""
+    """An artifact that is incomplete, changed, unsafe to load, that no engine of its chain can run here, or that has
+    no form that was asked for."""
 
 
 class TrialServerError(TogiError):

@@ -128,6 +128,27 @@ class TensorFacts(Record):
     shape: tuple[int | None, ...]
 
 
+class Port(Record):
+    """An input or output of an engine's own file. ``shape`` holds None where any size is taken."""
+
+    name: str | None
+    """In the file; None where it goes by its position."""
+    path: str
+    """The tensor of the original's call or result that it is."""
+    dtype: str
+    shape: tuple[int | None, ...]
+
+
+class Interface(Record):
+    """What a caller must know of an engine's own file, beside the engine's documentation."""
+
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    """For each tensor of the result; two of them may be one output of the file."""
+    settings: dict[str, Scalar] = Field(default_factory=dict)
+    """Of the engine, under its own names, that differ from its defaults."""
+
+
 class Machine(Record):
     """What a measurement depends on. Records of machines with ``differences`` are not compared silently."""
 

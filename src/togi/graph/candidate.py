@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import NotSaveable
-from togi.core.records import Facts
+from togi.core.records import Facts, Interface, Port, TensorFacts
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 
@@ -74,6 +74,17 @@ class FlatProgram(Program):
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         """Inputs: checked tensors in signature order, any strides. Outputs: fresh tensors (never overwritten by a later
         call), in signature order, with the original's dtypes and device."""
+
+    def interface(self) -> Interface:
+        """How its file is called without togi. This is that of files whose inputs and outputs have no names."""
+        return Interface(
+            inputs=tuple(map(_by_position, self.signature.inputs_facts)),
+            outputs=tuple(map(_by_position, self.signature.outputs_facts)),
+        )
+
+
+def _by_position(facts: TensorFacts) -> Port:
+    return Port(name=None, path=facts.name, dtype=facts.dtype, shape=facts.shape)
 
 
 @final

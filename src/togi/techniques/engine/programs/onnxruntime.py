@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from togi.core.errors import Refused
-from togi.core.records import Scalar, TensorFacts
+from togi.core.records import Interface, Port, Scalar, TensorFacts
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.graph.recurrent import SEALED, recurrent_layers, sealed
@@ -86,6 +86,18 @@ class OnnxRuntimeProgram(StoredProgram):
 
     def meta(self) -> dict[str, Any]:
         return {"file": FILE, "options": self.options}
+
+    def interface(self) -> Interface:
+        nodes = {node.name: node for node in self.session.get_inputs()}
+        facts, outputs = self.signature, self.session.get_outputs()
+        settings: dict[str, Scalar] = {"session.intra_op.allow_spinning": str(int(bool(self.options["spinning"])))}
+        if facts.device == "cuda":
+            settings["use_tf32"] = str(int(bool(self.options.get("tf32"))))
+        return Interface(
+            inputs=tuple(_port(nodes[name], facts.inputs_facts[i].name) for i, name in self.used),
+            outputs=tuple(_port(node, each.name) for node, each in zip(outputs, facts.outputs_facts, strict=True)),
+            settings=settings,
+        )
 
 
 def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgram:
@@ -175,6 +187,14 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
 
 
 _ON_CUDA = "CUDAExecutionProvider"
+
+
+def _port(node: Any, path: str) -> Port:
+    """``node.type`` is ``tensor(float)``; a dynamic size has a name, or none."""
+    dtype = node.type.removeprefix("tensor(").removesuffix(")")
+    dtype = {"float": "float32", "double": "float64"}.get(dtype, dtype)
+    shape = tuple(size if isinstance(size, int) else None for size in node.shape)
+    return Port(name=node.name, path=path, dtype=dtype, shape=shape)
 
 
 def _place(tensor: Tensor) -> tuple[str, int, int, list[int], int]:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from togi.core.errors import ArtifactError, Refused
+from togi.core.records import Interface, Port
 from togi.graph.candidate import Candidate
 from togi.graph.capture import captured_graph, export
 from togi.graph.recurrent import recurrent_layers
@@ -106,6 +107,23 @@ class OpenVinoProgram(StoredProgram):
     def meta(self) -> dict[str, Any]:
         return {"file": FILE, "order": list(self.order)}
 
+    def interface(self) -> Interface:
+        facts, found = self.signature, self.compiled.outputs
+        outputs = zip(self.order, facts.outputs_facts, strict=True)
+        return Interface(
+            inputs=tuple(_port(port, facts.inputs_facts[i].name) for i, port in self.ports),
+            outputs=tuple(_port(found[position], each.name) for position, each in outputs),
+            settings={
+                "INFERENCE_PRECISION_HINT": self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(),
+                "PERFORMANCE_HINT": "LATENCY",
+            },
+        )
+
+
+def _port(port: Any, path: str) -> Port:
+    shape = tuple(None if size.is_dynamic else size.get_length() for size in port.get_partial_shape())
+    return Port(name=port.get_any_name(), path=path, dtype=port.get_element_type().to_dtype().name, shape=shape)
+
 
 def _shares_memory(tensor: Tensor, others: Sequence[Tensor]) -> bool:
     return any(0 <= tensor.data_ptr() - other.data_ptr() < other.nbytes for other in others)
@@ -164,7 +182,7 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
         model, order = _convert_trace(candidate), list(range(count))
     if len(model.outputs) != max(order, default=-1) + 1:
         raise Refused(f"the converted model has {len(model.outputs)} outputs, {count} were expected")
-    _name_and_shape_inputs(model, candidate.signature)
+    _name_and_shape(model, candidate.signature)
     return model, order, notes
 
 
@@ -185,15 +203,24 @@ def _sizes_traced(captured: fx.GraphModule) -> fx.GraphModule:
     return captured
 
 
-def _name_and_shape_inputs(model: Any, signature: Signature) -> None:
-    """Inputs are known by position from here on; an input that nothing uses may be missing later."""
+def _name_and_shape(model: Any, signature: Signature) -> None:
+    """Inputs are known by position from here on; an input that nothing uses may be missing later. Outputs have names
+    for those who run the file without togi."""
     if len(model.inputs) != len(signature.inputs_facts):
         raise Refused(f"the converted model has {len(model.inputs)} of {len(signature.inputs_facts)} inputs")
     shapes = {}
     for i, (port, facts) in enumerate(zip(model.inputs, signature.inputs_facts, strict=True)):
         port.set_names({f"input_{i}"})
         shapes[port] = openvino().PartialShape([-1 if size is None else size for size in facts.shape])
+    for i, port in enumerate(model.outputs):
+        returned = port.get_node().input_value(0).get_node().get_type_name() == "Parameter"  # an input, with its name
+        port.set_names({f"output_{i}", *(port.get_names() if returned else ())})
     model.reshape(shapes)
+
+
+def default_precision() -> str:
+    """What OpenVINO computes float32 models in on this CPU where it is told nothing: ``f32``, ``bf16`` or ``f16``."""
+    return str(openvino().Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name())
 
 
 def compile_file(path: Path, threads: int | None) -> Any:

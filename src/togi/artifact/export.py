@@ -1,0 +1,156 @@
+"""Write what a server loads without togi: an engine's own file, or a model repository of Triton Inference Server.
+
+The file is the artifact's, byte for byte. What its caller must know, and the proof, stand beside it in ``export.json``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from os import PathLike
+from pathlib import Path
+
+from togi.artifact import triton
+from togi.artifact.load import load_link
+from togi.artifact.manifest import PARTS, Link, Manifest, check_files, read_manifest
+from togi.artifact.save import written_whole
+from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError, nearest
+from togi.core.quantities import first_line
+from togi.core.records import SCHEMA_VERSION, Choice, Machine, Port, Recipe, Record, Scalar, Trial
+from togi.graph.candidate import FlatProgram
+
+EXPORT = "export.json"
+
+TRITON = "triton"
+ENGINES = {
+    "onnx": ("onnxruntime",),
+    "openvino": ("openvino",),
+    "pt2": ("aot_inductor", "eager"),
+    TRITON: ("onnxruntime", "openvino", "aot_inductor"),
+}
+"""Which engines' files each form takes."""
+
+
+class Export(Record):
+    """The whole of ``export.json``."""
+
+    schema_version: int = SCHEMA_VERSION
+    kind: str = "export"
+    togi_version: str
+    to: str
+    file: str
+    """The model, relative to this document; files beside it belong to it."""
+    engine: str
+    device: str
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    settings: dict[str, Scalar]
+    """Of the engine, under its own names, under which the proof was made."""
+    threads: int | None
+    """For one call; None: as many as the engine takes by default."""
+    runtime: tuple[Choice, ...]
+    """What surrounded each call when the proof was made."""
+    notes: tuple[str, ...]
+    subject: str
+    recipe: Recipe
+    machine: Machine
+    proof: Trial
+    """Of the artifact: of its first engine, loaded in a fresh process."""
+
+
+def export(path: str | PathLike[str], to: str, out: Path) -> Export:
+    """Write the artifact in ``path`` to the new folder ``out`` in the form ``to``: a key of ``ENGINES``.
+
+    The first engine of its chain that the form takes is written; it is loaded here, to read what its file takes and
+    gives.
+
+    Raises:
+        UnknownNameError: there is no such form.
+        OutputExistsError: ``out`` is there.
+        ArtifactError: it is damaged or changed, cannot be written, cannot be opened here, or has no engine, type or
+            runtime setting that this form could take; the message says which form can.
+    """
+    if to not in ENGINES:
+        raise UnknownNameError(f"there is no form '{to}'{nearest(to, ENGINES) or '.'} The forms: {', '.join(ENGINES)}")
+    if out.exists():
+        raise OutputExistsError(f"{out} exists already: give another --out, or remove it")
+    folder = Path(path)
+    manifest = read_manifest(folder)
+    check_files(folder, manifest)
+    link = _link(folder, manifest, to)
+    program = _opened(folder, manifest, link)
+    repository = None
+    if to == TRITON:
+        # compiled code does not check sizes, so those for the warm-up are tried on torch's operators, which do
+        checking = "eager" if link.engine == "aot_inductor" else link.engine
+        tried = next((_opened(folder, manifest, each) for each in manifest.chain if each.engine == checking), None)
+        repository = triton.served(program.interface(), folder.resolve().stem, manifest, link, tried)
+    found = repository.interface if repository else program.interface()
+    exported = Export(
+        togi_version=manifest.togi_version,
+        to=to,
+        file=f"{'1/' if repository else ''}{link.meta['file']}",
+        engine=link.engine,
+        device=manifest.facts.device,
+        inputs=found.inputs,
+        outputs=found.outputs,
+        settings=found.settings,
+        threads=link.threads,
+        runtime=link.runtime,
+        notes=(*_notes(manifest, link), *(repository.notes if repository else ())),
+        subject=manifest.subject,
+        recipe=manifest.recipe,
+        machine=manifest.facts.machine,
+        proof=manifest.proof,
+    )
+    with written_whole(out) as whole:
+        place = whole / repository.name if repository else whole
+        shutil.copytree(folder / link.folder, (place / exported.file).parent)
+        (place / EXPORT).write_text(json.dumps(json.loads(exported.to_json()), indent=1), encoding="utf-8")
+        if repository:
+            (place / "config.pbtxt").write_text(repository.config, encoding="utf-8")
+    return exported
+
+
+def _link(folder: Path, manifest: Manifest, to: str) -> Link:
+    held = [link.engine for link in manifest.chain]
+    if PARTS in held:
+        raise ArtifactError(
+            f"{folder} holds parts of a program, whose rest is Python code that no server has. Serve the program from "
+            "Python, with togi.load(path).into(program); or tune one of its modules alone, and export that"
+        )
+    found = next((link for link in manifest.chain if link.engine in ENGINES[to]), None)
+    if found is not None:
+        return found
+    others = ", ".join(form for form, engines in ENGINES.items() if set(held) & set(engines))
+    raise ArtifactError(
+        f"{folder} cannot be exported to {to}, which takes {' or '.join(ENGINES[to])}: it holds {', '.join(held)}. "
+        f"For {to}, tune again with --only {ENGINES[to][0]}{others and f'; with what it holds: --to {others}'}"
+    )
+
+
+def _opened(folder: Path, manifest: Manifest, link: Link) -> FlatProgram:
+    try:
+        program, _ = load_link(folder, manifest, link, native=True)
+    except Exception as error:  # foreign code: a backend that does not run on this machine
+        raise ArtifactError(
+            f"{link.engine} of {folder} cannot be opened here ({type(error).__name__}: {first_line(error)}), so what "
+            "its file takes and gives cannot be read: export it on a machine where it runs"
+        ) from error
+    assert isinstance(program, FlatProgram)
+    return program
+
+
+def _notes(manifest: Manifest, link: Link) -> Iterator[str]:
+    chosen = manifest.chain[0].engine
+    if link.engine != chosen:
+        yield f"the proof is of {chosen}; this is its fallback {link.engine}: it is right, but its speed is not proven"
+    if link.engine == "aot_inductor":
+        yield (
+            f"machine code for torch {link.meta['built_on']['torch']} and this kind of CPU; it checks no input: give "
+            "contiguous tensors of these dtypes and sizes"
+        )
+    if manifest.environment:
+        settings = " ".join(f"{name}={value}" for name, value in manifest.environment.items())
+        yield f"proven in a process that was started with {settings}"

@@ -1,0 +1,94 @@
+"""A loaded artifact under a web server: many threads at once, and for long."""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import torch
+from small_artifacts import RECIPES
+
+from togi.artifact.load import FallbackWarning, OptimizedModule, load
+from togi.measure.memory import mark_memory
+
+CALLERS = 32
+
+
+@pytest.fixture(params=RECIPES)
+def optimized(request: pytest.FixtureRequest, artifact_of: Callable[[str], Path]) -> OptimizedModule:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", FallbackWarning)
+        return load(artifact_of(request.param))
+
+
+def call_from_all(optimized: OptimizedModule, calls: int) -> None:
+    """All callers make their first call at once, each with values and a size of its own, and compare what they get with
+    what they got first while they hold another result; the first ones are compared with those of one caller alone."""
+    given = [(torch.full((2 + i % 5, 8), float(i)), torch.full((2 + i % 5, 4), 0.5)) for i in range(CALLERS)]
+    start = threading.Barrier(CALLERS)
+
+    def caller(i: int) -> dict[str, torch.Tensor]:
+        start.wait(timeout=60)
+        first: dict[str, torch.Tensor] = optimized(*given[i])
+        for _ in range(calls):
+            found, held = optimized(*given[i]), optimized(*given[i])
+            for name, wanted in first.items():
+                torch.testing.assert_close(found[name], wanted)
+                torch.testing.assert_close(held[name], wanted)
+        return first
+
+    with ThreadPoolExecutor(CALLERS) as pool:
+        for each, found in zip(given, pool.map(caller, range(CALLERS)), strict=True):
+            torch.testing.assert_close(found, optimized(*each))
+
+
+def resident_bytes() -> int:
+    return mark_memory().anonymous_bytes
+
+
+def test_32_callers_get_what_one_gets(optimized: OptimizedModule) -> None:
+    call_from_all(optimized, 5)
+
+
+def test_memory_does_not_grow(optimized: OptimizedModule) -> None:
+    """A result is 320 KiB; one in ten that is kept would be 16 MiB."""
+    x, scale = torch.rand(16384, 8), torch.rand(16384, 4)
+
+    def after(calls: int) -> int:
+        for _ in range(calls):
+            optimized(x, scale)
+        return resident_bytes()
+
+    before = after(100)
+    assert after(500) - before < 8 << 20
+
+
+def test_threads_that_come_and_go_leave_nothing(optimized: OptimizedModule) -> None:
+    x, scale = torch.rand(16384, 8), torch.rand(16384, 4)
+
+    def threads(count: int) -> int:
+        for _ in range(count):
+            thread = threading.Thread(target=optimized, args=(x, scale))
+            thread.start()
+            thread.join()
+        return resident_bytes()
+
+    before = threads(20)
+    assert threads(100) - before < 8 << 20
+
+
+@pytest.mark.thorough
+@pytest.mark.timeout(1800)
+def test_100_000_calls(optimized: OptimizedModule) -> None:
+    call_from_all(optimized, 100)
+    x, scale = torch.rand(3, 8), torch.rand(3, 4)
+    for _ in range(1000):
+        optimized(x, scale)
+    before = resident_bytes()
+    for _ in range(100_000):
+        optimized(x, scale)
+    assert resident_bytes() - before < 4 << 20, "42 bytes a call"
