@@ -42,6 +42,7 @@ LIMITS_S = {
     "tests": 120,
     "tune": 240,
     "ops": 90,
+    "graphs": 90,
 }
 """Parts in their order, and how long each may take."""
 HERE = Path(__file__).parents[1]

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from togi import ops
+    from togi import graphs, ops
 
     __version__: str
     from togi.api import bench, check, fit, load, memory, predict_memory, tune
@@ -53,6 +53,7 @@ __all__ = [
     "bench",
     "check",
     "fit",
+    "graphs",
     "lean",
     "load",
     "memory",
@@ -63,7 +64,7 @@ __all__ = [
     "within",
 ]
 
-_SUBPACKAGES = ("ops",)
+_SUBPACKAGES = ("graphs", "ops")
 
 
 def __getattr__(name: str) -> Any:

@@ -92,7 +92,7 @@ def test_what_a_bare_machine_needs_is_what_the_project_asks_for() -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(420)
 def test_the_parts_pass_on_the_cpu(tmp_path: Path) -> None:
-    parts = "environment,processes,engines,memory,numerics,tests,ops"
+    parts = "environment,processes,engines,memory,numerics,tests,ops,graphs"
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--out", str(tmp_path), "--parts", parts]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)

@@ -15,9 +15,10 @@ from engine_subjects import candidate_of
 from torch import Tensor, nn
 
 from togi.core.errors import Refused
+from togi.graphs import recording as recordings
+from togi.graphs.recording import OnDevice, Recording
 from togi.techniques import technique
-from togi.techniques.engine.programs import cuda_graph
-from togi.techniques.engine.programs.cuda_graph import CudaGraphs, OnDevice, Recording
+from togi.techniques.engine.programs.cuda_graph import CudaGraphs
 
 
 class Stream:
@@ -121,7 +122,7 @@ def test_other_threads_may_use_the_device_during_a_capture(captured_with: list[d
     calls: list[Tensor] = []
     recording = OnDevice()(lambda x: calls.append(x) or (x + 1,), (torch.ones(2),))
     assert captured_with == [{"pool": "pool", "capture_error_mode": "thread_local"}]
-    assert len(calls) == cuda_graph._WARM_UPS + 1
+    assert len(calls) == recordings._WARM_UPS + 1
     assert recording.outputs[0].tolist() == [2, 2]
 
 

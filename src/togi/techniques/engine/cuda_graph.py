@@ -53,9 +53,8 @@ class CudaGraph(Engine):
         return 1.5
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.core.quantities import first_line
-        from togi.core.user_code import error_line
         from togi.graph.candidate import in_contexts
+        from togi.graphs.recording import why_not_captured
         from togi.techniques.engine.programs.cuda_graph import CudaGraphs
         from togi.techniques.engine.programs.exported import FlatExportableProgram
 
@@ -68,9 +67,7 @@ class CudaGraph(Engine):
         try:
             trial.recording(candidate.flat_samples()[0])
         except Exception as error:  # foreign code: whatever waits for the device, or a library of its own
-            cause = error.__context__ or error  # ending a capture that failed raises too
-            line = error_line(cause)
-            raise Refused(f"its kernels cannot be captured{line and f' at {line}'}: {first_line(cause)}") from error
+            raise Refused(why_not_captured(error)) from error
         graphs = CudaGraphs(flat, int(str(options["limit"])))
         return candidate.with_(program=FlatExportableProgram(graphs, candidate.signature, candidate, options))
 

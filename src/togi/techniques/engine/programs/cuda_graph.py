@@ -4,27 +4,12 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-_WARM_UPS = 3
-"""Runs before the capture: libraries allocate and choose algorithms in their first ones, which a capture forbids."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Recording:
-    """A captured graph with the memory it reads and writes."""
-
-    replay: Callable[[], None]
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
-
-
-Capture = Callable[[Callable[..., Sequence[Tensor]], tuple[Tensor, ...]], Recording]
+from togi.graphs.recording import Capture, OnDevice, Recording, StreamOrder
 
 
 @final
@@ -41,12 +26,12 @@ class CudaGraphs:
         self.capture = capture or OnDevice()
         self.recordings: dict[Any, Recording] = {}
         self._lock = threading.Lock()
-        self._stream: Any = None
+        self._order = StreamOrder()
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
         with self._lock:
             if (recording := self.recording(inputs)) is not None:
-                self._after_the_last_call()
+                self._order.after_the_last_call()
                 for mine, given in zip(recording.inputs, inputs, strict=True):
                     mine.copy_(given)
                 recording.replay()
@@ -62,31 +47,3 @@ class CudaGraphs:
                 mine = tuple(torch.empty_like(tensor).copy_(tensor) for tensor in inputs)
                 self.recordings[key] = self.capture(self.flat, mine)
         return self.recordings.get(key)
-
-    def _after_the_last_call(self) -> None:
-        stream = torch.cuda.current_stream()
-        if self._stream is not None and stream != self._stream:
-            stream.wait_stream(self._stream)
-        self._stream = stream
-
-
-@final
-class OnDevice:
-    """Captures on the current device. One pool for all recordings: only one of them runs at a time, and what they
-    return is copied at once."""
-
-    def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
-
-    def __call__(self, flat: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> Recording:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                flat(*inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # What other threads do with the device meanwhile (a loader that pins memory) is no fault of this capture.
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            outputs = tuple(flat(*inputs))
-        return Recording(replay=graph.replay, inputs=inputs, outputs=outputs)

@@ -1,0 +1,84 @@
+"""The form of calls and results: which dimensions are the size, and memory that calls of all sizes share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from togi.torch_internals.tensors import tree_flatten
+
+Shape = tuple[int | None, ...]
+"""None where a dimension is the size of the call."""
+
+
+@final
+class SharedTensors:
+    """The tensors of all calls (or results): shapes by size, and one buffer each that all sizes share."""
+
+    def __init__(self, shapes: Sequence[Shape], like: Sequence[Tensor]) -> None:
+        self.shapes, self._like = shapes, like
+        self._memory: list[Tensor] = []
+
+    def allocate(self, largest: int) -> int:
+        """Room for sizes up to ``largest``; bytes."""
+        self._memory = [
+            torch.empty(_numel(shape, largest), dtype=like.dtype, device=like.device)
+            for shape, like in zip(self.shapes, self._like, strict=True)
+        ]
+        return sum(memory.nbytes for memory in self._memory)
+
+    def views(self, bucket: int) -> tuple[Tensor, ...]:
+        return tuple(
+            memory[: _numel(shape, bucket)].view(shape_at(shape, bucket))
+            for shape, memory in zip(self.shapes, self._memory, strict=True)
+        )
+
+
+def shape_at(shape: Shape, n: int) -> tuple[int, ...]:
+    return tuple(n if extent is None else extent for extent in shape)
+
+
+def _numel(shape: Shape, n: int) -> int:
+    return torch.Size(shape_at(shape, n)).numel()
+
+
+def real_part(tensor: Tensor, shape: Shape, n: int) -> Tensor:
+    """The part of a padded tensor that a call of size ``n`` has."""
+    for dim, extent in enumerate(shape):
+        tensor = tensor.narrow(dim, 0, n) if extent is None else tensor
+    return tensor
+
+
+def shapes_of(rows: Sequence[Sequence[Tensor]]) -> list[Shape]:
+    """Of each tensor, None where the calls differ."""
+    return [
+        tuple(
+            extents[0] if len(set(extents)) == 1 else None for extents in zip(*(t.shape for t in column), strict=True)
+        )
+        for column in zip(*rows, strict=True)
+    ]
+
+
+def size_of(tensors: Sequence[Tensor], shapes: Sequence[Shape]) -> int | None:
+    """The number in every dimension that varies; None where these differ, or another dimension does."""
+    found: set[int] = set()
+    for tensor, shape in zip(tensors, shapes, strict=True):
+        for extent, expected in zip(tensor.shape, shape, strict=True):
+            if expected is None:
+                found.add(extent)
+            elif extent != expected:
+                return None
+    return found.pop() if len(found) == 1 else None
+
+
+def same_values(one: Sequence[Any], other: Sequence[Any]) -> bool:
+    return len(one) == len(other) and all(
+        a is b or (type(a) is type(b) and bool(a == b)) for a, b in zip(one, other, strict=True)
+    )
+
+
+def tensors_in(result: Any) -> list[Tensor]:
+    return [leaf.detach() for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]

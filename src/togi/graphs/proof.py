@@ -1,0 +1,65 @@
+"""Whether padding is harmless: the real part of a padded call against the plain one, in units of eager's own error."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.decide.faithful import MAX_UNITS, within
+from togi.graphs.form import tensors_in
+from togi.graphs.pool import GraphError
+from togi.subject.inputs import Inputs
+from togi.verify.float64 import float64_arithmetic, nudged_inputs, widened, widened_inputs
+from togi.verify.units import error_in_units
+
+Function = Callable[..., Any]
+
+
+def in_float64(fn: Function, device: str) -> Function:
+    """A copy of a module in float64, for ``prove``; anything else as it is."""
+    if not isinstance(fn, nn.Module):
+        return fn
+    try:
+        return widened(fn, device)
+    except Exception:  # foreign code: no room, or no copy; inputs in float64 alone may do
+        return fn
+
+
+def prove(padded: Function, fn: Function, wide: Function, sample: Inputs, where: str) -> None:
+    """Compare ``padded`` with ``fn`` on a sample. Raises GraphError where it is off by more than rounding explains.
+
+    Args:
+        wide: ``fn``, with weights in float64 where it has some.
+        where: sizes and padding, for the message.
+    """
+
+    def results(call: Function, given: Inputs) -> list[Tensor]:
+        return tensors_in(call(*given.args, **given.kwargs))
+
+    found, plain = results(padded, sample), results(fn, sample)
+    nudged = [results(fn, nudged_inputs(sample, seed)) for seed in (0, 1)]
+    rows = zip(found, plain, _truth(wide, sample, plain), *nudged, strict=True)
+    for at, (one, eager, exact, *moved) in enumerate(rows):
+        if one.shape != eager.shape:
+            raise GraphError(f"{where}, result {at} is {tuple(one.shape)}, and plain {tuple(eager.shape)}")
+        units = error_in_units(one, exact, eager, moved) if one.numel() else 0.0
+        if not within(units):
+            raise GraphError(
+                f"padding changes result {at}: {where} it is {units:,.1f} times plain eager's own error off (limit "
+                f"{MAX_UNITS:g}). Give the function a mask, another pad, or a result without what is padded"
+            )
+
+
+def _truth(wide: Callable[..., Any], sample: Inputs, plain: Sequence[Tensor]) -> Sequence[Tensor]:
+    """In float64; plain eager's own results where there is none."""
+    try:
+        with torch.compiler.set_stance("force_eager"), float64_arithmetic():
+            given = widened_inputs(sample, str(plain[0].device))
+            truth = tensors_in(wide(*given.args, **given.kwargs))
+    except Exception:  # foreign code: a function may insist on its own dtype
+        return plain
+    alike = [t.shape for t in truth] == [t.shape for t in plain]
+    return truth if alike else plain
