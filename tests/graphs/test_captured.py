@@ -216,6 +216,14 @@ def test_a_function_in_a_captured_one_is_part_of_it() -> None:
     torch.testing.assert_close(outer(tokens(4)), tokens(4) * 2)
 
 
+def test_compiled_functions_are_captured_and_captured_ones_compiled() -> None:
+    captured = made(torch.compile(double, backend="eager"))
+    torch.testing.assert_close(captured(tokens(4)), double(tokens(4)))
+    outer = torch.compile(lambda x: captured(x) - 1, backend="eager", fullgraph=True)
+    torch.testing.assert_close(outer(tokens(6)), tokens(6) * 2)
+    assert captured.calls == {"replayed": 1}, "in compiled code it is the plain function"
+
+
 def test_threads_take_turns() -> None:
     captured, wrong = made(), []
 
