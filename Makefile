@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-thorough lint browser clean
+.PHONY: demo test test-thorough lint docs browser clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/togi tune examples/photos.py:subject --time-limit 3m --out photos.togi --report report.html --force
@@ -26,6 +26,10 @@ lint: $(VENV)/.installed-test
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
 	$(BIN)/togi check
+
+# The site into build/site/index.html; the suite builds it too.
+docs: $(VENV)/.installed-test
+	$(BIN)/python -m mkdocs build --strict
 
 # The suite in other surroundings: it must not know the processor, the machine's quiet, the order of tests, the user's
 # home, language and time zone, or the folder that it lies in.

@@ -165,8 +165,8 @@ def tune(
         allow: approximate techniques to try within that bound: ids, or beginnings of ids (``int8``); none: all.
         only, without: ids of techniques.
         max_drop: with ``metric``: the drop up to which approximate techniques are eligible.
-        progress: None writes a line for each event to standard error in a terminal or notebook, True anywhere, False
-            nowhere.
+        progress: None writes a line for each event to standard error in a terminal and shows them in place in a
+            notebook, True writes lines anywhere, False nowhere.
         resume: go on with the trials of an earlier, equal study instead of repeating them.
 
     Raises:
@@ -565,10 +565,10 @@ def _progress(given: Progress | bool | None, subject: str) -> Progress:
         return given
     if given is False:
         return Progress()
-    from togi.render.progress import PlainProgress, lines_where_someone_watches
+    from togi.render.progress import PlainProgress, where_someone_watches
 
     if given is None:
-        return lines_where_someone_watches(subject)
+        return where_someone_watches(subject)
     from rich.console import Console
 
     return PlainProgress(subject, Console(stderr=True, highlight=False))

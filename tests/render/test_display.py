@@ -6,6 +6,9 @@ from made_up_study import HOSTILE, hostile_study, machine, made_up_study
 
 from togi.api import Best, StudyResult
 from togi.core.records import Interval
+from togi.footprint.fit.plan import Plan
+from togi.footprint.fit.result import FitResult, Point, Proof
+from togi.lint.finding import CheckResult, Finding, Problem
 from togi.study.comparison import Comparison, Contestant
 
 
@@ -21,6 +24,7 @@ def test_a_study_is_its_table_in_print_and_in_a_notebook() -> None:
     assert page is not None
     assert page.startswith("<div")
     assert "3.14x (3.08-3.20)" in page
+    assert "best trade-offs" in page
     assert "<script" not in page
 
 
@@ -45,6 +49,39 @@ def test_a_comparison_is_its_table() -> None:
     assert page is not None
     assert "2.00x (1.95-2.05)" in page
     assert "&lt;b&gt;.togi" in page
+
+
+def test_findings_are_a_table() -> None:
+    finding = Finding(rule="training-mode", message="<b> is in training mode", remedy="x.eval()", layer="head")
+    found = CheckResult(findings=(finding,), problems=(Problem(path="a.py", message="<i>"),))
+    assert "head: training-mode <b> is in training mode" in str(found)
+    page = found._repr_html_()
+    assert page is not None
+    assert "<td>head</td><td>training-mode</td><td>&lt;b&gt; is in training mode</td><td>x.eval()</td>" in page
+    assert "a.py: not checked: &lt;i&gt;" in page
+    assert "1 finding; 1 problem" in page
+
+
+def test_a_plan_is_its_front_with_what_fits() -> None:
+    plain, chosen = Point(peak_bytes=2**30, recompute_ms=0), Point(peak_bytes=2**29, recompute_ms=7.5, changes=3)
+    plan = Plan(budget_bytes=2**29, peak_bytes=2**29, subject="<b>")
+    found = FitResult(
+        budget_bytes=2**29,
+        fits=True,
+        plan=plan,
+        plain=plain,
+        chosen=chosen,
+        front=(chosen, plain),
+        proof=Proof(exact=True),
+        static_bytes=2**20,
+        floor_bytes=2**20,
+        notes=("<i>",),
+    )
+    page = found._repr_html_()
+    assert page is not None
+    assert "<td>512 MiB</td><td>7.50 ms</td><td>3</td><td>fits</td>" in page
+    assert page.index("1.00 GiB") < page.index("<td>512 MiB")
+    assert "<li>&lt;i&gt;</li>" in page
 
 
 def test_other_records_are_their_fields() -> None:

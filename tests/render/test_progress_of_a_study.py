@@ -15,9 +15,9 @@ from togi.render.progress import (
     PlainProgress,
     RunState,
     WatchedProgress,
-    lines_where_someone_watches,
     picture,
     watch,
+    where_someone_watches,
 )
 from togi.study.progress import Progress
 
@@ -158,21 +158,38 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_the_library_shows_lines_in_a_terminal_and_in_a_notebook_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_library_shows_lines_in_a_terminal_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     silent = io.StringIO()
     monkeypatch.setattr(sys, "stderr", silent)
-    lines_where_someone_watches("net").message("surveying net")
+    where_someone_watches("net").message("surveying net")
     assert silent.getvalue() == ""
 
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
-    lines_where_someone_watches("net").message("surveying net")
+    where_someone_watches("net").message("surveying net")
     assert "surveying net" in terminal.getvalue()
 
+
+def test_in_a_notebook_one_display_is_redrawn(monkeypatch: pytest.MonkeyPatch) -> None:
+    shown: list[dict[str, str]] = []
+
+    def display(bundle: dict[str, str], *, raw: bool, **_: bool) -> SimpleNamespace:
+        assert raw
+        shown.append(bundle)
+        return SimpleNamespace(update=display)
+
     monkeypatch.setattr(sys, "stderr", cell := io.StringIO())
-    shell = SimpleNamespace(kernel=object())
-    monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: shell))
-    lines_where_someone_watches("net").message("surveying net")
+    ipython = SimpleNamespace(get_ipython=lambda: SimpleNamespace(kernel=object()))
+    monkeypatch.setitem(sys.modules, "IPython", ipython)
+    monkeypatch.setitem(sys.modules, "IPython.display", SimpleNamespace(display=display))
+    progress = where_someone_watches("<b>net</b>")
+    progress.message("surveying net")
     assert "surveying net" in cell.getvalue()
+    assert isinstance(progress, WatchedProgress)
+    watched(FakeClock(), progress)
+    assert "looking at the subject" in shown[0]["text/plain"]
+    assert "10 of up to" in shown[-1]["text/plain"]
+    assert "&lt;b&gt;net&lt;/b&gt;" in shown[-1]["text/html"]
+    assert not any("\x1b" in text for bundle in shown for text in bundle.values())
 
 
 def test_progress_is_switched_by_its_argument(monkeypatch: pytest.MonkeyPatch) -> None:

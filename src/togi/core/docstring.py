@@ -1,12 +1,14 @@
-"""A docstring with headings as sections, and its reStructuredText as terminal text."""
+"""A docstring with headings as sections, and its reStructuredText as terminal text and as Markdown."""
 
 from __future__ import annotations
 
 import re
+import textwrap
 from collections.abc import Sequence
 
 from rich.text import Text
 
+_LITERAL = re.compile(r"::\n\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)+)")
 _LIST = re.compile(r"^\s*[-*]\s", re.MULTILINE)
 
 
@@ -28,6 +30,21 @@ def split_docstring(text: str, headings: Sequence[str]) -> tuple[str, dict[str, 
 def prose(text: str) -> Text:
     """Paragraphs with their lines joined (lists and code keep theirs), ``code`` in colour."""
     return _code("\n\n".join(_joined(paragraph) for paragraph in text.split("\n\n")))
+
+
+def markdown(body: str) -> str:
+    """reStructuredText's literal blocks and double backquotes as Markdown's."""
+    pieces, position = [], 0
+    for block in _LITERAL.finditer(body):
+        before = body[position : block.start()].rstrip()
+        code = textwrap.dedent(block[1]).strip("\n")
+        pieces.append(f"{inline_markdown(before)}{':' if before else ''}\n\n```python\n{code}\n```\n\n")
+        position = block.end()
+    return ("".join(pieces) + inline_markdown(body[position:])).strip()
+
+
+def inline_markdown(text: str) -> str:
+    return text.replace("``", "`")
 
 
 def _trimmed(body: str) -> str:

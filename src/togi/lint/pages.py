@@ -7,14 +7,12 @@ from __future__ import annotations
 
 import importlib.metadata
 import inspect
-import re
 import sys
-import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 from typing import final
 
-from togi.core.docstring import split_docstring
+from togi.core.docstring import inline_markdown, markdown, split_docstring
 from togi.core.records import Record
 from togi.lint.rule import HEADINGS, KINDS, Kind, Rule, all_rules
 
@@ -23,7 +21,6 @@ KIND_MEANING: Mapping[Kind, str] = {
     "module": "seen in a module and what one forward pass told of it",
     "trace": "seen in one real run",
 }
-_LITERAL = re.compile(r"::\n\n((?:[ \t]+.*(?:\n|\Z)|[ \t]*\n)+)")
 
 
 @final
@@ -41,7 +38,7 @@ class RulePage(Record):
     @property
     def markdown(self) -> str:
         """The page as Markdown, from the second level of headings."""
-        parts = [self.summary, *(f"## {heading}\n\n{_markdown(body)}" for heading, body in self.sections.items())]
+        parts = [self.summary, *(f"## {heading}\n\n{markdown(body)}" for heading, body in self.sections.items())]
         return "\n\n".join(parts)
 
 
@@ -102,25 +99,10 @@ def _index() -> str:
     ]
     pages = all_rule_pages()
     for kind in KINDS:
-        rows = [f"| [{p.id}]({p.id}.md) | {_inline(p.summary)} |" for p in pages if p.kind == kind]
+        rows = [f"| [{p.id}]({p.id}.md) | {inline_markdown(p.summary)} |" for p in pages if p.kind == kind]
         if rows:
             parts.append(f"## Kind {kind}: {KIND_MEANING[kind]}\n\n| rule | |\n|---|---|\n" + "\n".join(rows))
     return "\n\n".join(parts) + "\n"
-
-
-def _markdown(body: str) -> str:
-    """reStructuredText's literal blocks and double backquotes as Markdown's."""
-    pieces, position = [], 0
-    for block in _LITERAL.finditer(body):
-        before = body[position : block.start()].rstrip()
-        code = textwrap.dedent(block[1]).strip("\n")
-        pieces.append(f"{_inline(before)}{':' if before else ''}\n\n```python\n{code}\n```\n\n")
-        position = block.end()
-    return ("".join(pieces) + _inline(body[position:])).strip()
-
-
-def _inline(text: str) -> str:
-    return text.replace("``", "`")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The short forms that ``print`` and notebooks show of ``togi.tune``, ``bench``, ``memory`` and ``fit``.
+"""The short forms that ``print`` and notebooks show of ``togi.tune``, ``bench``, ``memory``, ``fit`` and ``check``.
 
 Importing it registers the functions; what draws (rich, Jinja2) is imported when something is shown.
 """
@@ -13,6 +13,7 @@ from togi.footprint.account.record import Account
 from togi.footprint.fit.result import FitResult
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.snapshot.record import SnapshotAccount
+from togi.lint.finding import CheckResult
 from togi.study.comparison import Comparison, Verification
 
 if TYPE_CHECKING:
@@ -70,6 +71,14 @@ def _fit(result: FitResult) -> str:
     return _plain(fit_text(result))
 
 
+@as_text.register
+def _check(result: CheckResult) -> str:
+    from togi.render.findings.lines import plain_text
+    from togi.render.findings.text import full
+
+    return plain_text(full(result, _WIDTH)).rstrip("\n")
+
+
 @as_html.register
 def _study_html(study: Study) -> str:
     from togi.render.html import study_fragment
@@ -82,6 +91,27 @@ def _comparison_html(comparison: Comparison) -> str:
     from togi.render.html import comparison_fragment
 
     return comparison_fragment(comparison)
+
+
+@as_html.register
+def _account_html(account: Account) -> str:
+    from togi.render.html import account_fragment
+
+    return account_fragment(account)
+
+
+@as_html.register
+def _fit_html(result: FitResult) -> str:
+    from togi.render.html import fit_fragment
+
+    return fit_fragment(result)
+
+
+@as_html.register
+def _check_html(result: CheckResult) -> str:
+    from togi.render.html import check_fragment
+
+    return check_fragment(result)
 
 
 def _plain(text: RenderableType) -> str:

@@ -1,4 +1,4 @@
-"""The pages that ``togi explain`` prints: of techniques, rules and claims, made of their docstrings."""
+"""The pages of techniques, rules and claims, made of their docstrings: for ``togi explain``, and as Markdown."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rich.text import Text
 
 from togi import claims
 from togi.claims import Claim
-from togi.core.docstring import prose, split_docstring
+from togi.core.docstring import inline_markdown, markdown, prose, split_docstring
 from togi.core.proven import Mark
 from togi.core.records import Facts, Machine, Record, Scalar, Stage
 from togi.lint.pages import KIND_MEANING, RulePage
@@ -23,7 +23,7 @@ from togi.techniques import Technique, all_techniques
 from togi.techniques.base import HEADINGS
 from togi.techniques.registry import technique_mark
 
-_STAGE_MEANING = {
+STAGE_MEANING = {
     Stage.REWRITE: "exact algebra on the module",
     Stage.LAYOUT: "how tensors lie in memory",
     Stage.PRECISION: "fewer bits; approximate unless said otherwise",
@@ -102,7 +102,7 @@ def list_text(
     """Everything there is a page of, one line each, in groups."""
     made = listing()
     for stage, members in groupby(techniques, key=lambda page: page.stage):
-        _group(made, stage.value, _STAGE_MEANING[stage], list(members))
+        _group(made, stage.value, STAGE_MEANING[stage], list(members))
     for kind, found in groupby(rules, key=lambda page: page.kind):
         _group(made, f"check: {kind}", KIND_MEANING[kind], list(found))
     _group(made, "claims", "advice; --prove measures it here, as it does what a technique claims", claims)
@@ -117,6 +117,17 @@ def page_text(page: Page) -> RenderableType:
         Group(title, prose(page.summary)),
         *(Group(*([Text(heading, "bold")] if heading else []), body) for heading, body in (*sections, *_more(page))),
     )
+
+
+def page_markdown(page: TechniquePage | ClaimPage) -> str:
+    """The page without what depends on the machine; the rules' are in ``togi.lint.pages``."""
+    parts = [f"# {page.id}", f"*{_kind(page).capitalize()}.*", inline_markdown(page.summary)]
+    for heading, body in page.sections.items():
+        parts += [f"## {heading}"] * bool(heading) + [markdown(body)]
+    if isinstance(page, TechniquePage):
+        parts.append(f"## Proven\n\n{Mark(part=page.id, days=page.proven).sentence}")
+    parts.append(f"Measure it on your machine: `togi explain {page.id} --prove`")
+    return "\n\n".join(parts) + "\n"
 
 
 def _group(made: Table, name: str, meaning: str, pages: Sequence[Page]) -> None:

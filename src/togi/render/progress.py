@@ -1,7 +1,8 @@
-"""Progress of a study on standard error: a live display on a terminal, plain lines elsewhere."""
+"""Progress of a study: a live display on a terminal's standard error and below a notebook's cell, else plain lines."""
 
 from __future__ import annotations
 
+import io
 import sys
 import time
 from collections import Counter, deque
@@ -188,6 +189,35 @@ class LiveProgress(WatchedProgress):
         self.live.console.print(clean(text), markup=False, highlight=False)
 
 
+class NotebookProgress(WatchedProgress):
+    """Redraws the state below a notebook's cell whenever something happens; messages scroll by beside it."""
+
+    WIDTH = 100
+
+    def __init__(self, subject: str, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__(subject, clock)
+        from IPython.display import display
+
+        self._shown = display(self._drawn(), raw=True, display_id=True)
+
+    def message(self, text: str) -> None:
+        print(clean(text), file=sys.stderr)
+
+    def changed(self, line: str) -> None:
+        self._shown.update(self._drawn(), raw=True)
+
+    def finished(self, study: Study) -> None:
+        super().finished(study)
+        self.changed("")
+
+    def _drawn(self) -> dict[str, str]:
+        """By MIME type; rich escapes what it writes as HTML."""
+        console = Console(file=io.StringIO(), record=True, width=self.WIDTH, force_jupyter=False, highlight=False)
+        console.print(picture(self.subject, self.state, self.WIDTH))
+        page = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
+        return {"text/html": page, "text/plain": console.export_text()}
+
+
 @contextmanager
 def watch(subject: str, console: Console | None = None) -> Iterator[WatchedProgress]:
     """The progress object for a command, shown while the block runs."""
@@ -277,15 +307,17 @@ def _share(state: RunState) -> float:
     return min(1.0, max(by_trials, by_time))
 
 
-def lines_where_someone_watches(subject: str) -> Progress:
-    """Plain lines on standard error where that is a terminal or a notebook's cell; else nothing."""
-    if sys.stderr.isatty() or _in_notebook():
+def where_someone_watches(subject: str) -> Progress:
+    """A display below a notebook's cell, plain lines on a terminal's standard error; else nothing."""
+    if _in_notebook():
+        return NotebookProgress(subject)
+    if sys.stderr.isatty():
         return PlainProgress(subject, Console(stderr=True, highlight=False))
     return Progress()
 
 
 def _in_notebook() -> bool:
-    """IPython's kernel is what shows standard error below a cell; without IPython imported, nobody runs one."""
+    """IPython's kernel is what shows things below a cell; without IPython imported, nobody runs one."""
     ipython = sys.modules.get("IPython")
     shell = ipython.get_ipython() if ipython is not None else None
     return shell is not None and hasattr(shell, "kernel")

@@ -4,8 +4,19 @@ Figures are placed by percentages in plain HTML and CSS, so that they follow the
 readable text; the script only sorts, filters and shows hints. Without it everything is still there to read.
 """
 
-from togi.render.html.memory_pages import account_html, snapshot_html
+from togi.render.html.findings_fragment import check_fragment
+from togi.render.html.memory_pages import account_fragment, account_html, fit_fragment, snapshot_html
 from togi.render.html.proofs_page import proofs_html
 from togi.render.html.study_page import comparison_fragment, study_fragment, study_html
 
-__all__ = ["account_html", "comparison_fragment", "proofs_html", "snapshot_html", "study_fragment", "study_html"]
+__all__ = [
+    "account_fragment",
+    "account_html",
+    "check_fragment",
+    "comparison_fragment",
+    "fit_fragment",
+    "proofs_html",
+    "snapshot_html",
+    "study_fragment",
+    "study_html",
+]

@@ -43,8 +43,9 @@ def document(template: str, *, title: str, script: str = "", **context: Any) -> 
 
 
 def fragment(template: str, **context: Any) -> str:
-    """HTML to be shown inside another page: a notebook."""
-    return _environment().get_template(template).render(**context)
+    """HTML to be shown inside another page, a notebook; the style's variables belong to its element alone."""
+    style = Markup(_asset("report.css").replace(":root", "&"))
+    return _environment().get_template(template).render(style=style, **context)
 
 
 @functools.cache

@@ -15,14 +15,16 @@ from typing import Any, Protocol
 
 from togi.core.quantities import size
 from togi.footprint.account.record import Account, Category, HeldName, Holding
+from togi.footprint.fit.result import FitResult
 from togi.footprint.snapshot.record import DeviceAccount, SnapshotAccount
 from togi.render import memory_text
 from togi.render.html.charts import Tick, tick_label
-from togi.render.html.document import document
+from togi.render.html.document import document, fragment
 from togi.render.memory_text import short_line
 
 SHOWN = 40
 """Rows of a table; --json has them all."""
+SHOWN_IN_NOTEBOOK = 12
 
 
 def account_html(account: Account) -> str:
@@ -40,6 +42,24 @@ def account_html(account: Account) -> str:
         css=css,
         shown=SHOWN,
     )
+
+
+def account_fragment(account: Account) -> str:
+    """Memory over time and the owners at the peak, for a notebook."""
+    return fragment(
+        "notebook_account.html",
+        account=account,
+        notes=[*_advice(account.held_names), *account.notes],
+        timeline=timeline(account.timeline),
+        css=css,
+        shown=SHOWN_IN_NOTEBOOK,
+    )
+
+
+def fit_fragment(result: FitResult) -> str:
+    """The verdict, and every plan between the fastest and the smallest, for a notebook."""
+    front = sorted({*result.front}, key=lambda point: -point.peak_bytes)
+    return fragment("notebook_fit.html", result=result, front=front)
 
 
 def snapshot_html(account: SnapshotAccount) -> str:

@@ -67,12 +67,13 @@ def study_html(study: Study) -> str:
 
 
 def study_fragment(study: Study) -> str:
-    """The result as a table for a notebook."""
+    """The result for a notebook: a table, and the recipes by speed and memory with the best trade-offs."""
     found = rows(study)
     chosen, reference = _chosen_and_reference(found)
     ran = [row for row in found if row.trial.eligible]
     shown = [row for number, row in enumerate(ran) if number < SHOWN_IN_NOTEBOOK or row in (chosen, reference)]
-    return fragment("notebook_study.html", study=study, rows=shown, chosen=chosen, more=len(found) - len(shown))
+    more = len(found) - len(shown)
+    return fragment("notebook_study.html", study=study, rows=shown, trade_off=trade_off(found), more=more)
 
 
 def comparison_fragment(comparison: Comparison) -> str:

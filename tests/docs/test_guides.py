@@ -1,0 +1,61 @@
+"""The guides and the notebook do what they say: their commands are run, then their Python.
+
+A block with a title is a file. ``console`` holds commands after ``$``; all of a page's other Python is one program.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+BLOCK = re.compile(r'^```(python|console)(?: title="(.+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+GUIDES = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("guide", GUIDES, ids=lambda guide: guide.stem)
+def test_the_guide_runs(guide: Path, tmp_path: Path) -> None:
+    environment = {**os.environ, "TOGI_HOME": str(tmp_path / "home"), "PYTHON": sys.executable}
+    environment["PYTHONPATH"] = os.pathsep.join([str(ROOT / "src"), str(tmp_path)])
+    program, commands = "", 'set -eu\ntogi() { "$PYTHON" -m togi "$@"; }\n'
+    for language, title, code in BLOCK.findall(guide.read_text(encoding="utf-8")):
+        if title:
+            (tmp_path / title).write_text(code, encoding="utf-8")
+        elif language == "python":
+            program += code
+        else:
+            commands += "".join(f"{line[2:]}\n" for line in code.splitlines() if line.startswith("$ "))
+    assert "togi " in commands
+    for command in (["bash", "-c", commands], [sys.executable, "-c", program]):
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=280)
+        assert done.returncode == 0, f"{done.stdout}\n{done.stderr}"
+
+
+@pytest.mark.thorough
+def test_the_notebook_runs_and_its_results_show_themselves(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import nbformat
+    from nbclient import NotebookClient
+
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path))
+    monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
+    notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
+    nbformat.validate(notebook)
+    assert not any(cell.get("outputs") for cell in notebook.cells)
+    NotebookClient(notebook, timeout=200, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    shown = [
+        output.data["text/html"]
+        for cell in notebook.cells
+        for output in cell.get("outputs", ())
+        if output.output_type == "execute_result"
+    ]
+    study, account, fitted, checked = shown
+    assert "best trade-offs" in study or "speed-up over eager" in study
+    assert "memory alive, MiB" in account
+    assert "fits 22.0 MiB" in fitted
+    assert "training-mode" in checked
