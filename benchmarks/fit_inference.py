@@ -21,9 +21,8 @@ from typing import Any
 import torch
 
 from togi.footprint.fit.inference.planner import InferencePlanner
-from togi.footprint.fit.measure import step_ms
 from togi.footprint.fit.plan import Plan
-from togi.footprint.step import Step, make_step
+from togi.footprint.step import Step, make_step, step_ms
 from togi.machine.describe import machine
 from togi.subject.inputs import Subject
 

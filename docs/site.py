@@ -99,4 +99,4 @@ def index() -> str:
 
 def rows(pages: list[TechniquePage] | list[ClaimPage], folder: str = "") -> str:
     lines = [f"| [{page.id}]({folder}{page.id}.md) | {page.summary.replace('``', '`')} |" for page in pages]
-    return "\n".join(["| | |", "|---|---|", *lines])
+    return "\n".join(["| name | what it does or says |", "|---|---|", *lines])

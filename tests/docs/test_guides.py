@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-BLOCK = re.compile(r'^```(python|console)(?: title="(.+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r'^```(python|console)(?: title="([^"]+)")?\n(.*?)^```$', re.MULTILINE | re.DOTALL)
 GUIDES = [ROOT / "docs" / "start.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 
 

@@ -63,7 +63,10 @@ def test_findings_are_a_table() -> None:
 
 
 def test_a_plan_is_its_front_with_what_fits() -> None:
-    plain, chosen = Point(peak_bytes=2**30, recompute_ms=0), Point(peak_bytes=2**29, recompute_ms=7.5, changes=3)
+    plain, chosen = (
+        Point(peak_bytes=2**30, recompute_ms=0, changes=0),
+        Point(peak_bytes=2**29, recompute_ms=7.5, changes=3),
+    )
     plan = Plan(budget_bytes=2**29, peak_bytes=2**29, subject="<b>")
     found = FitResult(
         budget_bytes=2**29,

@@ -27,11 +27,16 @@ def table() -> str:
 
 def with_table(text: str) -> str:
     """``text`` with the table as it is now between the marks. Raises ValueError where a mark is missing."""
-    before, begin, rest = text.partition(BEGIN)
-    _, end, after = rest.partition(END)
-    if not begin or not end:
-        raise ValueError(f"the lines {BEGIN} and {END} are not both in the file")
-    return f"{before}{BEGIN}\n{table()}\n{END}{after}"
+    return between(text, BEGIN, END, table())
+
+
+def between(page: str, begin: str, end: str, text: str) -> str:
+    """``page`` with ``text`` between the marks ``begin`` and ``end``. Raises ValueError where one is missing."""
+    before, first, rest = page.partition(begin)
+    _, last, after = rest.partition(end)
+    if not first or not last:
+        raise ValueError(f"the lines {begin} and {end} are not both in the page")
+    return f"{before}{begin}\n{text}\n{end}{after}"
 
 
 def write(path: Path) -> None:
