@@ -115,9 +115,9 @@ class StudyResult:
     def __str__(self) -> str:
         return str(self.record)
 
-    def _repr_html_(self) -> str | None:
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str | None] | None:
         """For notebooks."""
-        return self.record._repr_html_()
+        return self.record._repr_mimebundle_()
 
     @property
     def trials(self) -> tuple[Trial, ...]:

@@ -42,7 +42,8 @@ def test_the_notebook_runs_and_its_results_show_themselves(tmp_path: Path, monke
     import nbformat
     from nbclient import NotebookClient
 
-    monkeypatch.setenv("TOGI_HOME", str(tmp_path))
+    for name in ("TOGI_HOME", "IPYTHONDIR", "JUPYTER_RUNTIME_DIR"):
+        monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("PYTHONPATH", str(ROOT / "src"))
     notebook = nbformat.read(ROOT / "examples" / "notebook.ipynb", as_version=4)
     nbformat.validate(notebook)

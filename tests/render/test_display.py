@@ -20,7 +20,10 @@ def test_a_study_is_its_table_in_print_and_in_a_notebook() -> None:
     assert "Chosen: fold_batch_norm + openvino + inference_mode" in said
     assert "3.14x" in said
     assert "\x1b" not in said
-    page = result._repr_html_()
+    bundle = result._repr_mimebundle_()
+    assert bundle is not None
+    assert bundle["text/plain"] == said
+    page = bundle["text/html"]
     assert page is not None
     assert page.startswith("<div")
     assert "3.14x (3.08-3.20)" in page
@@ -91,3 +94,4 @@ def test_other_records_are_their_fields() -> None:
     interval = Interval(median=2, low=1, high=3)
     assert str(interval) == "median=2.0 low=1.0 high=3.0"
     assert interval._repr_html_() is None
+    assert interval._repr_mimebundle_() is None

@@ -36,6 +36,11 @@ class Record(BaseModel):
         text = as_text(self)
         return as_html(self) or (f"<pre>{html.escape(text)}</pre>" if text else None)
 
+    def _repr_mimebundle_(self, **_: Any) -> dict[str, str | None] | None:
+        """For IPython: both forms, so that a notebook does not keep every field as text beside what it shows."""
+        text = as_text(self)
+        return {"text/plain": text, "text/html": self._repr_html_()} if text else None
+
     def to_json(self) -> str:
         """One line of JSON."""
         return self.model_dump_json()
