@@ -365,7 +365,8 @@ def row(result: dict[str, Any]) -> str:
     lean, by_chunks = result["contenders"]["lean"], result["contenders"]["vmap"]
     labels = ("eager", "compile", "vmap", "keops", "lean")
     ratio = by_chunks["median_s"] / lean["median_s"]
-    cells = [result["case"], result["memory"], *map(cell, labels), f"{ratio:.2f} x"]
+    sizes = " x ".join(f"{shape[0]:,}" for shape in result["shapes"][:2])
+    cells = [f"{result['case']}, {sizes}", result["memory"], *map(cell, labels), f"{ratio:.2f} x"]
     return f"| {' | '.join(cells)} |"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html.parser
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -60,4 +61,5 @@ def test_every_public_name_is_in_the_reference(site: Path) -> None:
     page = (site / "api.html").read_text(encoding="utf-8")
     names = {*togi.__all__} - {"__version__"}
     assert not {name for name in names if f'id="togi.{name}"' not in page}
-    assert not {name for name in togi.ops.__all__ if f'id="togi.ops.{name}"' not in page}
+    # a function that has the name of its module is there by its full name
+    assert not {name for name in togi.ops.__all__ if not re.search(rf'id="togi\.ops\.({name}\.)?{name}"', page)}
