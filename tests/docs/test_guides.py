@@ -58,5 +58,5 @@ def test_the_notebook_runs_and_its_results_show_themselves(tmp_path: Path, monke
     study, account, fitted, checked = shown
     assert "best trade-offs" in study or "speed-up over eager" in study
     assert "memory alive, MiB" in account
-    assert "fits 22.0 MiB" in fitted
+    assert "fits 14.0 MiB: peak" in fitted
     assert "training-mode" in checked
