@@ -18,6 +18,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 
 from togi.claims import all_claims
+from togi.core.docstring import inline_markdown
 from togi.lint.pages import all_rule_pages
 from togi.machine.describe import machine
 from togi.render.pages import STAGE_MEANING, ClaimPage, TechniquePage, all_technique_pages, claim_page, page_markdown
@@ -98,5 +99,5 @@ def index() -> str:
 
 
 def rows(pages: list[TechniquePage] | list[ClaimPage], folder: str = "") -> str:
-    lines = [f"| [{page.id}]({folder}{page.id}.md) | {page.summary.replace('``', '`')} |" for page in pages]
+    lines = [f"| [{page.id}]({folder}{page.id}.md) | {inline_markdown(page.summary)} |" for page in pages]
     return "\n".join(["| name | what it does or says |", "|---|---|", *lines])
