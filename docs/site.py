@@ -32,7 +32,7 @@ SHOWN = {
     "examples/notebook.ipynb": "examples/notebook.md",
 }
 """Files of the repository outside docs/ by their place on the site."""
-LINK = re.compile(r"(?<=\]\()(?![a-z]+:|#|/)([^)#\s]+)")
+LINK = re.compile(r"\[([^\]]*)\]\((?![a-z]+:|#|/)([^)#\s]+)([^)\s]*)\)")
 
 techniques = all_technique_pages(machine(), "cpu")
 claims = [claim_page(claim) for claim in all_claims().values()]
@@ -69,14 +69,17 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, **_: Any) -> str:
-    """Links between files of the repository become links between pages."""
+    """Links between files of the repository become links between pages, or text where the target is no page."""
     shown = page.file.src_uri
     source = next((source for source, other in SHOWN.items() if other == shown), f"docs/{shown}")
 
     def on_site(link: re.Match[str]) -> str:
-        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), link[1]))
-        target = SHOWN.get(target, target.removeprefix("docs/"))
-        return posixpath.relpath(target, posixpath.dirname(shown))
+        text, address, anchor = link.groups()
+        target = posixpath.normpath(posixpath.join(posixpath.dirname(source), address))
+        if target not in SHOWN and not target.startswith("docs/") and (ROOT / target).exists():
+            return text
+        target = posixpath.relpath(SHOWN.get(target, target.removeprefix("docs/")), posixpath.dirname(shown))
+        return f"[{text}]({target}{anchor})"
 
     return LINK.sub(on_site, markdown)
 
