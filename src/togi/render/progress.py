@@ -198,7 +198,7 @@ class NotebookProgress(WatchedProgress):
         super().__init__(subject, clock)
         from IPython.display import display
 
-        self._shown = display(self._drawn(), raw=True, display_id=True)
+        self._shown = display(self._drawn(), raw=True, display_id=True)  # type: ignore[no-untyped-call]
 
     def message(self, text: str) -> None:
         print(clean(text), file=sys.stderr)
