@@ -185,14 +185,14 @@ ALL = (
     mlp_mixer,
     lstm_tagger,
     gru_encoder,
-    unet,
-    yolo,
-    gpt2_small,
     t5,
+    speech_encoder,
+    yolo,
+    unet,
+    gpt2_small,
     bert_mini,
     minilm,
     audio_conv,
-    speech_encoder,
 )
 
 
