@@ -88,9 +88,11 @@ def decided(
     tmp_path: Path,
     trials: list[Trial],
     loaded: dict[Recipe, Trial | str],
+    left_s: float = math.inf,
     **settings: Any,
 ) -> tuple[Decision, Processes]:
     runner = Processes([trial(REFERENCE_RECIPE, 1.0), *trials], loaded, Settings(effort="thorough", **settings))
+    runner.time_left_s = left_s
 
     def prove(_finals: Finals, _folder: Path, candidate: Recipe, before: Trial) -> Trial:
         runner.proven.append(candidate)
@@ -134,6 +136,16 @@ def test_where_no_proof_bears_it_out_the_original_wins(monkeypatch: pytest.Monke
     assert decision.chosen.trial is not None
     assert decision.chosen.trial.recipe == REFERENCE_RECIPE
     assert runner.proven == [FAST, REFERENCE_RECIPE]
+
+
+def test_the_original_is_handed_back_also_when_the_time_is_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    trials = [trial(FAST, 3.0), trial(NEXT, 2.0)]
+    decision, runner = decided(monkeypatch, tmp_path, trials, {FAST: trial(FAST, 1.0)}, left_s=0.0)
+    assert runner.proven == [FAST, REFERENCE_RECIPE]
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == REFERENCE_RECIPE
+    assert decision.folder is not None
+    assert "it could not be proven within the time limit" in " ".join(runner.notes)
 
 
 def test_a_proof_much_slower_than_the_trial_lets_others_compete(

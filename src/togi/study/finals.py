@@ -53,12 +53,13 @@ class Finals:
         self._saved_only: Decision | None = None
 
     def decide(self) -> Decision:
-        """Race, then save and prove what is chosen until the choice rests on a proof."""
+        """Race, then save and prove what is chosen until the choice rests on a proof. The original, which is not timed
+        again, is proven also when the time is up: there is always something to hand back."""
         finalists = self._race()
         chosen = self._choose()
         while chosen.trial is not None and chosen.trial.recipe not in self._proven:
             candidate = chosen.trial.recipe
-            if self._proven and self._time_is_up():
+            if self._proven and self._time_is_up() and candidate != REFERENCE_RECIPE:
                 self._set_aside(candidate, "it could not be proven within the time limit")
             else:
                 self._save_and_prove(candidate)
