@@ -17,7 +17,7 @@ from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome,
 from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE
+from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner
 from togi.worker.protocol import Ending
 from togi.worker.supervise import TrialEnded
 
@@ -233,6 +233,12 @@ def test_a_race_has_the_time_that_is_left_before_the_proof(monkeypatch: pytest.M
     assert fewer.value.args == (FAST, NEXT)
     runner = raced(monkeypatch, tmp_path, trials, left_s=15.0)
     assert runner.notes == ["No time was left for a race of the finalists: their trials decide."]
+
+
+def test_a_reference_that_failed_tells_how_long_a_proof_takes_all_the_same() -> None:
+    failed = Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.CRASHED, cost_s=3.0, phases_s={"start": 1.0, "build": 2.0})
+    runner = SimpleNamespace(last=lambda _: failed)
+    assert StudyRunner.proof_s(runner) == PROOF_BUDGET_S + 3.0  # type: ignore[arg-type]
 
 
 def test_another_run_of_the_same_study_keeps_its_artifact(tmp_path: Path) -> None:

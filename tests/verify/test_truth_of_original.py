@@ -110,6 +110,13 @@ def test_unrepeatable_is_said():
     assert truth.facts.unrepeatable in truth.notes
 
 
+def test_what_differs_from_run_to_run_by_rounding_alone_is_repeatable():
+    count = iter(range(1000))
+    truth = truth_of(Of(lambda m, x: m.linear(x) * (1 + 3e-7 * (next(count) % 7))), X)
+    assert truth.facts.repeatable
+    assert "the original is not repeatable to the bit, but within rounding" in truth.notes
+
+
 class Counting(nn.Module):
     def __init__(self):
         super().__init__()

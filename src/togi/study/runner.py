@@ -35,7 +35,7 @@ FLEETING_SETTINGS = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_
 _KEPT_WARM = 4
 _COMPARE_BUDGET_S = 3.0
 _REFERENCE_TURNS = 12
-"""Of a slow reference, what its latency's interval needs."""
+"""Of a slow one no more than its latency's interval needs."""
 _LEAST_PASSES = 30
 """Of the original, in a study that tries nothing: counted for one sample."""
 _ROUNDS = rounds_needed(1.0 - (1.0 - CONFIDENCE) / _KEPT_WARM) + 2
@@ -176,7 +176,9 @@ class StudyRunner:
         """About how long it takes to prove what was saved: to start and verify it, as the reference was, and to time
         it."""
         reference = self.last(REFERENCE_RECIPE)
-        return PROOF_BUDGET_S + (0.0 if reference is None else reference.cost_s - reference.phases_s["measure"])
+        if reference is None:
+            return PROOF_BUDGET_S
+        return PROOF_BUDGET_S + reference.cost_s - reference.phases_s.get("measure", 0.0)  # one that failed has none
 
     def explore_s(self, *, race: bool = True) -> float:
         """Seconds left for trials: the study's limit less what the proof, and the race, will take."""

@@ -14,7 +14,7 @@ from togi.study.bench import run_bench
 from togi.study.comparison import Comparison, Contestant, Verification
 from togi.study.progress import Progress
 from togi.subject.spec import check_spec
-from togi.techniques import technique
+from togi.techniques import is_exact
 
 
 def verify_artifact(
@@ -91,8 +91,7 @@ def _right(
         return found.outcome, f"it could not be run here ({found.outcome.value}: {found.reason.rstrip('.')})"
     if found.error is None:
         return Outcome.FAILED, "it was not verified"
-    exact = all(technique(choice.technique).exact for choice in manifest.recipe.choices)
-    outcome, reason = accept(found.error, exact=exact, max_error=max_error, max_drop=max_drop)
+    outcome, reason = accept(found.error, exact=is_exact(manifest.recipe), max_error=max_error, max_drop=max_drop)
     return outcome, reason if outcome is Outcome.OK else f"it is not right here: {reason}"
 
 

@@ -118,7 +118,9 @@ class _Making:
             metric=None if metric is None else float(metric([seen.output for seen in run.seen[: self.samples]])),
             notes=tuple(self.notes),
         )
-        return Truth(facts=with_repeatability(facts, again if noisy else None, run), truth=truths, eager=run.leaves)
+        if noisy:  # the second of the two had another seed
+            facts = with_repeatability(facts, Run(again.seen[:1], again.leaves[:1]), run)
+        return Truth(facts=facts, truth=truths, eager=run.leaves)
 
     def _eager(self) -> tuple[list[int], Run]:
         """The original as it is, on one input after the other and on the first again; and which inputs these are.
@@ -399,10 +401,8 @@ def answer_of(
     )
 
 
-def with_repeatability(facts: TruthFacts, again: Run | None, run: Run) -> TruthFacts:
-    """With the word on repeatability; ``again`` is given when a second run differed in some bit."""
-    if again is None:
-        return facts
+def with_repeatability(facts: TruthFacts, again: Run, run: Run) -> TruthFacts:
+    """With the word on repeatability; ``again``: the first calls once more, which differed in some bit."""
     for seen, one, two in zip(run.seen, run.leaves, again.leaves, strict=False):
         for (name, _), first, second in zip(seen.leaves, one, two, strict=False):
             off = apart(second, first)
