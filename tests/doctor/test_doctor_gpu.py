@@ -43,7 +43,7 @@ def test_a_gpu_is_needed_only_when_asked_for() -> None:
 
 
 def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(gpu, "_torch_cuda", lambda: "13.2")
+    monkeypatch.setattr(gpu, "torch_build", lambda _: "13.2")
     found = checks(monkeypatch, WELL, cuda_headers="/usr/local/cuda/include")
     assert found["CUDA"].found == "driver 580.65.06 serves CUDA 13.0; torch was built for 13.2"
     assert found["clocks"].found == "345 MHz of 1980, 76 W of 700, 31 °C"
@@ -70,7 +70,7 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_wrong_is_said_with_its_mend(
     monkeypatch: pytest.MonkeyPatch, name: str, state: dict[str, object], level: Level, said: str
 ) -> None:
-    monkeypatch.setattr(gpu, "_torch_cuda", lambda: "13.2")
+    monkeypatch.setattr(gpu, "torch_build", lambda _: "13.2")
     values = {field: getattr(WELL, field) for field in Gpu.__dataclass_fields__} | state
     check = checks(monkeypatch, Gpu(**values))[name]
     assert check.level is level

@@ -4,11 +4,8 @@ users; and which parts of togi were proven on one."""
 from __future__ import annotations
 
 import importlib.metadata
-import importlib.util
-import re
 import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 from packaging.requirements import Requirement
 from packaging.version import Version
@@ -18,7 +15,7 @@ from togi.core.records import Machine
 from togi.doctor.check import Check, Level
 from togi.doctor.software import compare_package, compile_and_run, requirements
 from togi.machine import nvml
-from togi.machine.describe import headers_of_pip
+from togi.machine.describe import headers_of_pip, torch_build
 from togi.machine.nvml import Gpu
 from togi.techniques.registry import all_marks
 
@@ -165,7 +162,7 @@ def _state(device: str) -> list[Check]:
 
 
 def _driver(gpu: Gpu) -> Check:
-    built = _torch_cuda()
+    built = torch_build("cuda")
     found = (
         f"driver {gpu.driver or 'unknown'} serves CUDA {gpu.cuda or 'unknown'}; torch was built for {built or 'none'}"
     )
@@ -174,16 +171,6 @@ def _driver(gpu: Gpu) -> Check:
         fix = f"update the driver, or install a torch for CUDA {gpu.cuda} (https://pytorch.org/get-started/locally/)"
         return Check(topic="GPU", name="CUDA", level=Level.MISSING, found=found, why=why, fix=fix)
     return Check(topic="GPU", name="CUDA", level=Level.OK, found=found)
-
-
-def _torch_cuda() -> str | None:
-    """Of the installed torch, read from its ``version.py``: importing it takes seconds."""
-    found = importlib.util.find_spec("torch")
-    if found is None or found.origin is None:
-        return None
-    source = Path(found.origin).with_name("version.py").read_text(encoding="utf-8", errors="replace")
-    match = re.search(r"^cuda\b.*= '([\d.]+)'", source, re.MULTILINE)
-    return match[1] if match else None
 
 
 def _compute_mode(gpu: Gpu) -> Check:

@@ -209,7 +209,7 @@ class CapturedFunction:
                 f"with the same number in every dimension that differs (found {found})"
             )
         largest = max(range(len(rows)), key=lambda at: found[at] or 0)
-        self._sample_tensors, self._sample_leaves = rows[largest], flat[largest][0]
+        self._sample_tensors = rows[largest]
         self._inputs = SharedTensors(shapes_of(rows), self._sample_tensors)
         self._pads = list(pad) if isinstance(pad, Sequence) else [pad] * len(rows[0])
         if len(self._pads) != len(rows[0]):
@@ -253,9 +253,7 @@ class CapturedFunction:
                 if extent is None:
                     tensor = tensor.index_select(dim, torch.arange(n, device=tensor.device) % tensor.shape[dim])
             tensors.append(tensor.detach().clone())
-        given = iter(tensors)
-        leaves = [next(given) if isinstance(leaf, Tensor) else leaf for leaf in self._sample_leaves]
-        args, kwargs = tree_unflatten(leaves, self._form)
+        args, kwargs = _with_tensors(self._others, tensors, self._form)
         return Inputs(tuple(args), kwargs)
 
     def _size_of(self, leaves: Sequence[Any], form: Any) -> int | str:
@@ -331,7 +329,7 @@ class CapturedFunction:
 
     @property
     def _run(self) -> Callable[..., Sequence[Tensor]]:
-        return functools.partial(_into_buffers, self._fn, self._form, self._sample_leaves, self._results)
+        return functools.partial(_into_buffers, self._fn, self._form, self._others, self._results)
 
     def _record(self, bucket: int) -> bool:
         """Captured, and within the memory; what other functions need for longest gives way."""
@@ -407,9 +405,8 @@ class CapturedFunction:
                 real_part(mine, shape, n).copy_(given)
             self._pool.replay((self._owner, bucket))
         results = zip(self._results.views(bucket), self._results.shapes, strict=True)
-        made = iter([real_part(t, shape, n).clone(memory_format=torch.contiguous_format) for t, shape in results])
-        leaves = [next(made) if leaf is _TENSOR else leaf for leaf in self._result_leaves]
-        return tree_unflatten(leaves, self._result_form)
+        made = [real_part(t, shape, n).clone(memory_format=torch.contiguous_format) for t, shape in results]
+        return _with_tensors(self._result_leaves, made, self._result_form)
 
     def _say(self, reason: str) -> None:
         with self._pool.lock:
@@ -428,12 +425,17 @@ def _without_tensors(leaves: Sequence[Any]) -> list[Any]:
     return [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
 
 
+def _with_tensors(leaves: Sequence[Any], tensors: Iterable[Tensor], form: Any) -> Any:
+    """The structure again, of what ``_without_tensors`` left and of tensors in order."""
+    given = iter(tensors)
+    return tree_unflatten([next(given) if leaf is _TENSOR else leaf for leaf in leaves], form)
+
+
 def _into_buffers(
     fn: Callable[..., Any], form: Any, leaves: Sequence[Any], results: SharedTensors, *tensors: Tensor
 ) -> tuple[Tensor, ...]:
     """What is captured: results go to buffers, so that nothing in the pool outlives a replay."""
-    given = iter(tensors)
-    args, kwargs = tree_unflatten([next(given) if isinstance(leaf, Tensor) else leaf for leaf in leaves], form)
+    args, kwargs = _with_tensors(leaves, tensors, form)
     # Weights that autocast keeps in 16 bits go when its block ends: the graph must make them, and not leave its own.
     torch.clear_autocast_cache()
     made = tensors_in(fn(*args, **kwargs))

@@ -130,15 +130,17 @@ def _versions() -> dict[str, str]:
     for name in BACKENDS:
         with contextlib.suppress(importlib.metadata.PackageNotFoundError):
             found[name] = importlib.metadata.version(name)
-    return found | _torch_build()
+    # ``2.9.0+cu128``: the package's metadata often lacks the part that says what torch was built for
+    built = torch_build("__version__")
+    return found | ({"torch": built} if built else {})
 
 
-def _torch_build() -> dict[str, str]:
-    """``2.9.0+cu128``: the package's metadata often lacks the part that says what torch was built for."""
+def torch_build(name: str) -> str | None:
+    """What the installed torch says of its build (``__version__``, ``cuda``); importing it takes seconds."""
     found = importlib.util.find_spec("torch")
     source = _read(str(Path(found.origin).with_name("version.py"))) if found is not None and found.origin else ""
-    match = re.search(r"^__version__ = ['\"](.+?)['\"]", source, re.MULTILINE)
-    return {"torch": match[1]} if match else {}
+    match = re.search(rf"^{name}\b.*?= ['\"](.+?)['\"]", source, re.MULTILINE)
+    return match[1] if match else None
 
 
 def _compiler(variable: str, *names: str) -> str | None:

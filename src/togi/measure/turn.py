@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.core.proven import Proven
 from togi.core.records import Record
-from togi.machine.nvml import read_gpu
+from togi.machine.nvml import Gpu, read_gpu
 from togi.measure.counters import Counters, frequency_mhz, read_counters
 from togi.measure.threads import spread_threads
 
@@ -170,7 +170,7 @@ def _turn(
     times_ms: tuple[float, ...], passes: int, wall_s: float, before: Counters, after: Counters, device: str
 ) -> Turn:
     cpu_s = after.cpu_s - before.cpu_s
-    gpu = read_gpu(busy_since_s=wall_s) if device == "cuda" else None
+    gpu = (read_gpu(busy_since_s=wall_s) if device == "cuda" else None) or Gpu()
     return Turn(
         times_ms=times_ms,
         passes=passes,
@@ -182,9 +182,9 @@ def _turn(
         neighbours_s=after.busy_s - before.busy_s - cpu_s,
         machine_s=after.machine_s - before.machine_s,
         throttled_s=after.throttled_s - before.throttled_s,
-        frequency_mhz=frequency_mhz() if device != "cuda" else None if gpu is None else gpu.clock_mhz,
-        gpu_slowed_by=() if gpu is None else gpu.slowed_by,
-        gpu_neighbours=() if gpu is None else gpu.busy_neighbours,
+        frequency_mhz=gpu.clock_mhz if device == "cuda" else frequency_mhz(),
+        gpu_slowed_by=gpu.slowed_by,
+        gpu_neighbours=gpu.busy_neighbours,
     )
 
 

@@ -73,8 +73,9 @@ def compare(reference: Outcome, other: Outcome, noise: Noise = MappingProxyType(
     """To the bit, or where ``noise`` has a name within that. Missing gradients count as different."""
     found: list[str] = []
     worst, within_noise = 0.0, True
-    for name in sorted(reference.tensors.keys() | other.tensors.keys()):
-        before, after = reference.tensors.get(name), other.tensors.get(name)
+    expected, planned = reference.tensors, other.tensors
+    for name in sorted(expected.keys() | planned.keys()):
+        before, after = expected.get(name), planned.get(name)
         if before is None or after is None:
             found.append(f"{name} {'appeared' if before is None else 'is gone'}")
             worst, within_noise = float("inf"), False
@@ -99,15 +100,17 @@ def noise_between(runs: Sequence[Outcome]) -> Noise | None:
     """What runs of one step differ by, from the first; None where that is more than the order of sums explains."""
     noise: dict[str, float] = {}
     first, *others = runs
+    expected = first.tensors
     for other in others:
-        if first.tensors.keys() != other.tensors.keys() or not torch.equal(first.random_state, other.random_state):
+        found = other.tensors
+        if expected.keys() != found.keys() or not torch.equal(first.random_state, other.random_state):
             return None
-        for name, tensor in first.tensors.items():
-            if _same_bits(tensor, other.tensors[name]):
+        for name, tensor in expected.items():
+            if _same_bits(tensor, found[name]):
                 continue
-            if tensor.shape != other.tensors[name].shape or apart(other.tensors[name], tensor) > noise_limit(tensor):
+            if tensor.shape != found[name].shape or apart(found[name], tensor) > noise_limit(tensor):
                 return None
-            noise[name] = max(noise.get(name, 0.0), _relative(tensor, other.tensors[name]))
+            noise[name] = max(noise.get(name, 0.0), _relative(tensor, found[name]))
     return noise
 
 
