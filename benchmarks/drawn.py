@@ -1,6 +1,6 @@
 """Thirty models that nobody here wrote, drawn by a fixed seed, each tuned in a process of its own.
 
-    python benchmarks/drawn.py [--seed 0] [--time-limit 60] [--models timm:resnet18 ...] [--json FILE]
+    python -m benchmarks.drawn [--seed 0] [--time-limit 60] [--models timm:resnet18 ...] [--json FILE]
 
 The models are those of ``drawn_models.py``. For each: whether a gain of 1.3 x and more over plain eager was proven,
 when the first gain was proven, how long the whole study took, and what was said where nothing was gained. An error of
@@ -11,21 +11,26 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
-import drawn_models
-from programs import Watch
+from benchmarks import drawn_models
+from benchmarks.programs import Watch
+from benchmarks.rows import measured_here, measured_on, put_rows
 
 from togi import api
 from togi.core.errors import TogiError
 
 WANTED = 1.3
+ROOT = Path(__file__).parents[1]
 
 
 @dataclass
@@ -43,6 +48,7 @@ class Row:
     """togi's own error."""
     error: str = ""
     """Any other."""
+    measured: str = field(default_factory=measured_here)
 
 
 def main() -> None:
@@ -61,13 +67,23 @@ def main() -> None:
         rows.append(_in_a_process(name, options.time_limit))
         print(line(rows[-1]), flush=True)
         if options.json:
-            options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
-    print(summary(rows))
+            put_rows(options.json, [asdict(rows[-1])], by="model")
+    print(table([asdict(row) for row in rows]))
 
 
 def _in_a_process(name: str, time_limit_s: float) -> Row:
-    command = [sys.executable, "-W", "ignore", __file__, "--one", name, "--time-limit", str(time_limit_s)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    command = [
+        sys.executable,
+        "-W",
+        "ignore",
+        "-m",
+        "benchmarks.drawn",
+        "--one",
+        name,
+        "--time-limit",
+        str(time_limit_s),
+    ]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     try:
         return Row(**json.loads(done.stdout.splitlines()[-1]))
     except (IndexError, ValueError):
@@ -112,15 +128,30 @@ def line(row: Row) -> str:
     return f"{row.model}: {row.speedup_x:.2f} x, first gain {first} s, whole {row.tuned_s:.0f} s, {row.recipe} {said}"
 
 
-def summary(rows: list[Row]) -> str:
-    gained = [row for row in rows if row.speedup_x >= WANTED]
-    firsts = [row.first_gain_s for row in rows if row.first_gain_s is not None]
-    return (
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown, with the sums below."""
+    lines = ["| model | over eager | first gain, whole (s) | recipe |", "|---|--:|--:|---|"]
+    for row in rows:
+        first = "-" if row["first_gain_s"] is None else f"{row['first_gain_s']:.0f}"
+        said = f"`{row['recipe']}`" if row["recipe"] else "kept as it was"
+        said = _first_line("error: ", row["error"]) or _first_line("refused: ", row["refused"]) or said
+        lines.append(f"| {row['model']} | {row['speedup_x']:.2f} x | {first}, {row['tuned_s']:.0f} | {said} |")
+    gained = [row for row in rows if row["speedup_x"] >= WANTED]
+    firsts = [row["first_gain_s"] for row in rows if row["first_gain_s"] is not None]
+    lines += [
+        "",
         f"{len(gained)} of {len(rows)} gained {WANTED} x and more; geometric mean "
-        f"{statistics.geometric_mean(row.speedup_x for row in rows):.2f} x; "
-        f"{sum(bool(row.error) for row in rows)} errors, {sum(bool(row.refused) for row in rows)} refusals; first gain "
-        f"after {statistics.median(firsts) if firsts else 0:.0f} s (median)"
-    )
+        f"{statistics.geometric_mean(row['speedup_x'] for row in rows):.2f} x; "
+        f"{sum(bool(row['error']) for row in rows)} errors, {sum(bool(row['refused']) for row in rows)} refusals.",
+        f"First gain after {statistics.median(firsts) if firsts else math.nan:.0f} s, loading included (median of the "
+        f"{len(firsts)} that were sure of one in a trial; others were in the race or the proof).",
+        measured_on(rows),
+    ]
+    return "\n".join(lines)
+
+
+def _first_line(what: str, text: str) -> str:
+    return f"{what}{text.splitlines()[0]}" if text else ""
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
 """The tuned artifact beside what a user would pick instead, all of them taking turns in one run.
 
-    python benchmarks/peers.py [--models resnet50 vit_tiny ...] [--time-limit 120] [--budget 60] [--json peers.json]
+    python -m benchmarks.peers [--models resnet50 vit_tiny ...] [--time-limit 120] [--budget 60] [--json peers.json]
 
 Peers are used as their documentation shows first: ``torch.compile(model)``, ``torch.compile(mode="max-autotune")``
 with freezing, an ONNX Runtime session and an OpenVINO compiled model with default settings. Every one is verified like
@@ -12,14 +12,16 @@ copy. Algorithms that need fewer operations than the definition (Winograd's conv
 from __future__ import annotations
 
 import argparse
-import json
 import math
 import statistics
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
+
+from benchmarks.rows import measured_here, measured_on, put_rows
 
 from togi import api
 from togi.core.records import Facts, Interval, Recipe
@@ -68,6 +70,7 @@ class Row:
     first_gain_s: float | None = None
     nearly_s: float | None = None
     """90 % of what was gained in the end. Seconds from the start of the command, loading included."""
+    measured: str = field(default_factory=measured_here)
 
 
 def main() -> None:
@@ -84,17 +87,8 @@ def main() -> None:
         rows.append(compare(model, options.time_limit, options.budget, limits))
         print(line(rows[-1]), flush=True)
         if options.json:
-            options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
-    good = [row.ratio[0] for row in rows if math.isfinite(row.ratio[0])]
-    if good:
-        print(f"over the best peer: {statistics.geometric_mean(good):.3f} x on {len(good)}, lowest {min(good):.3f} x")
-    for name in peers():
-        if found := [row.over_peers[name] for row in rows if name in row.over_peers]:
-            print(f"over {name}: {statistics.geometric_mean(found):.3f} x on {len(found)}")
-    soon = [(row.first_gain_s, row.nearly_s) for row in rows if row.first_gain_s and row.nearly_s]
-    if soon:
-        first_s, nearly_s = (statistics.median(each) for each in zip(*soon, strict=True))
-        print(f"first gain after {first_s:.0f} s, 90 % of the last after {nearly_s:.0f} s (medians of {len(soon)})")
+            put_rows(options.json, [asdict(rows[-1])], by="model")
+    print(table([asdict(row) for row in rows]))
 
 
 def compare(model: str, time_limit_s: float, budget_s: float, limits: tuple[float, float]) -> Row:
@@ -204,6 +198,54 @@ def line(row: Row) -> str:
         f"limit {row.limit_ms:.2f} ms  gains after {row.first_gain_s or 0:.0f} and {row.nearly_s or 0:.0f} s  "
         f"{row.recipe}" + (f"  excluded: {excluded}" if excluded else "")
     )
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Markdown, the best peer in bold, with the means below."""
+    names = [*peers()]
+    lines = [
+        f"| model | eager | **togi** | over eager | {' | '.join(names)} | best peer's time / togi's "
+        "| first gain, 90 % (s) | share of the limit | chosen |",
+        "|---|" + "--:|" * (3 + len(names)) + "---|" + "--:|" * 2 + "---|",
+    ]
+    for row in rows:
+        cells = [_cell(row, name) for name in names]
+        median, low, high = row["ratio"]
+        soon = "-, -" if row["first_gain_s"] is None else f"{row['first_gain_s']:.0f}, {row['nearly_s']:.0f}"
+        limit = f"{row['limit_ms'] / row['togi_ms']:.0%}"
+        lines.append(
+            f"| {row['model']} | {row['eager_ms']:.2f} | {row['togi_ms']:.2f} | {row['over_eager']:.2f} x | "
+            f"{' | '.join(cells)} | {median:.3f} ({low:.3f} to {high:.3f}) | {soon} | {limit} | `{row['recipe']}` |"
+        )
+    good = [row["ratio"][0] for row in rows if math.isfinite(row["ratio"][0])]
+    if not good:
+        return "\n".join(lines)
+    below = sum(ratio < 0.98 for ratio in good)
+    over_eager = statistics.geometric_mean(row["over_eager"] for row in rows if math.isfinite(row["over_eager"]))
+    lines += [
+        "",
+        f"Against the best peer of each: {statistics.geometric_mean(good):.3f} x on {len(good)} models, lowest "
+        f"{min(good):.3f}, {below} below 0.98. Over eager: {over_eager:.2f} x.",
+    ]
+    for name in names:
+        found = [row["over_peers"][name] for row in rows if name in row["over_peers"]]
+        if found:
+            lines.append(f"Over {name}: {statistics.geometric_mean(found):.2f} x on {len(found)}.")
+    soon_s = [(row["first_gain_s"], row["nearly_s"]) for row in rows if row["first_gain_s"] and row["nearly_s"]]
+    if soon_s:
+        first_s, nearly_s = (statistics.median(each) for each in zip(*soon_s, strict=True))
+        lines.append(
+            f"First gain after {first_s:.0f} s, 90 % of the last after {nearly_s:.0f} s (medians of {len(soon_s)})."
+        )
+    lines.append(measured_on(rows))
+    return "\n".join(lines)
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    if name not in row["peers_ms"]:
+        return "not faithful" if row["excluded"].get(name, "").startswith("not faithful") else "fails"
+    text = f"{row['peers_ms'][name]:.2f}"
+    return f"**{text}**" if name == row["best_peer"] else text
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The contestants of ``benchmarks/programs.py``: one program run in several ways, each in a process of its own.
+"""The contestants of ``benchmarks.programs``: one program run in several ways, each in a process of its own.
 
 ``eager`` is the program as it is; ``torch.compile`` compiles every module that the program calls itself
 (``module.compile(dynamic=True)``); ``regional`` compiles what repeats inside of these (the blocks of a stack), or their

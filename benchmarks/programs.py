@@ -1,6 +1,6 @@
 """Whole programs, tuned, beside what a user would do instead, all taking turns in one run.
 
-    python benchmarks/programs.py [--programs llama_generate ...] [--time-limit 300] [--budget 60] [--json FILE]
+    python -m benchmarks.programs [--programs llama_generate ...] [--time-limit 300] [--budget 60] [--json FILE]
 
 Every program of ``program_subjects.py`` is tuned with ``togi tune``; then plain eager, torch.compile with dynamic
 sizes, regional compilation, the tuned program and, where there is one, the library's own fast path run in turns, under
@@ -24,11 +24,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
-import program_peers as contestants
-from peers import EVERYBODY
-from program_peers import EAGER, OPTIMUM, OWN, OWN_PATHS, PEERS, SUBJECTS, TOGI, Contestant, Failed
+from benchmarks import program_peers as contestants
+from benchmarks.peers import EVERYBODY
+from benchmarks.program_peers import EAGER, OPTIMUM, OWN, OWN_PATHS, PEERS, SUBJECTS, TOGI, Contestant, Failed
+from benchmarks.rows import measured_here, measured_on, put_rows
 
 from togi import api
 from togi.core.errors import TogiError
@@ -63,6 +64,8 @@ class Row:
     obstacles: list[str] = field(default_factory=list)
     served: dict[str, list[int]] = field(default_factory=dict)
     """By part: calls that its engine served, and calls that the original served, in the race."""
+    time_limit_s: float = math.nan
+    measured: str = field(default_factory=measured_here)
 
 
 def main() -> None:
@@ -77,7 +80,7 @@ def main() -> None:
     missing = _missing()
     rows = []
     for program in options.programs or missing:
-        row = Row(program)
+        row = Row(program, time_limit_s=options.time_limit)
         rows.append(row)
         if missing[program]:
             row.skipped = f"not installed: {', '.join(missing[program])}"
@@ -88,8 +91,8 @@ def main() -> None:
                 row.excluded[EAGER] = str(failed)
         print(line(row), flush=True)
         if options.json:
-            options.json.write_text(json.dumps([asdict(row) for row in rows], indent=1), encoding="utf-8")
-    print(table(rows))
+            put_rows(options.json, [asdict(row)], by="program")
+    print(table([asdict(row) for row in rows]))
 
 
 def _missing() -> dict[str, list[str]]:
@@ -237,12 +240,7 @@ def _range(interval: Interval) -> Range:
 
 def _said(ratio: Range) -> str:
     median, low, high = ratio
-    return f"{median:.3f} x ({low:.3f} to {high:.3f})"
-
-
-def over_eager(row: Row) -> float:
-    """Of togi; 1 where it left the program as it is."""
-    return row.over_eager.get(TOGI, (1.0, 1.0, 1.0))[0]
+    return f"{median:.2f} x ({low:.2f} to {high:.2f})"
 
 
 def line(row: Row) -> str:
@@ -250,7 +248,10 @@ def line(row: Row) -> str:
         return f"{row.program:<18} left out: {row.skipped}"
     times = ", ".join(f"{name} {time_ms:.1f} ms" for name, time_ms in row.times_ms.items())
     gain = "none" if row.first_gain_s is None else f"{row.first_gain_s:.0f} s"
-    said = [f"{row.program:<18} {over_eager(row):.2f} x  [{times}]", f"first gain {gain}, whole {row.tuned_s:.0f} s"]
+    said = [
+        f"{row.program:<18} {_over_eager(asdict(row))[0]:.2f} x  [{times}]",
+        f"first gain {gain}, whole {row.tuned_s:.0f} s",
+    ]
     if row.best_peer:
         said.append(f"best peer {row.best_peer}: {_said(row.over_best_peer)}")
     said += [f"{name}: {why}" for name, why in row.excluded.items()]
@@ -259,37 +260,49 @@ def line(row: Row) -> str:
     return "; ".join([*said, *row.parts, *row.obstacles])
 
 
-def table(rows: Sequence[Row]) -> str:
+def table(rows: Sequence[dict[str, Any]]) -> str:
     """Markdown, with the geometric means below."""
     names = [EAGER, *PEERS, TOGI]
     lines = [
         f"| program | {' | '.join(names)} | togi over eager | over the best peer | first gain, whole (s) |",
-        "|---" * (len(names) + 4) + "|",
+        "|---|" + "--:|" * len(names) + "---|---|--:|",
     ]
-    measured = [row for row in rows if EAGER in row.times_ms]
+    measured = [row for row in rows if EAGER in row["times_ms"]]
     for row in measured:
         cells = [_cell(row, name) for name in names]
-        eager = row.over_eager.get(TOGI, (1.0, 1.0, 1.0))
-        peer = f"{row.best_peer} {_said(row.over_best_peer)}"
-        gain = "-" if row.first_gain_s is None else f"{row.first_gain_s:.0f}"
+        peer = f"{_said(row['over_best_peer'])}, {row['best_peer']}" if row["best_peer"] else "-"
+        gain = "-" if row["first_gain_s"] is None else f"{row['first_gain_s']:.0f}"
         lines.append(
-            f"| {row.program} | {' | '.join(cells)} | {_said(eager)} | "
-            f"{peer if row.best_peer else '-'} | {gain}, {row.tuned_s:.0f} |"
+            f"| {row['program']} | {' | '.join(cells)} | {_said(_over_eager(row))} | {peer} | "
+            f"{gain}, {row['tuned_s']:.0f} |"
         )
-    lines += [f"\nLeft out: {row.program}, {row.skipped}" for row in rows if row.skipped]
-    if measured:
-        lines.append(f"\nGeometric mean over eager: {_mean(map(over_eager, measured)):.2f} x on {len(measured)}")
-    peers = [row.over_best_peer[0] for row in measured if row.best_peer]
+    lines += [f"\nLeft out: {row['program']}, {row['skipped']}" for row in rows if row["skipped"]]
+    if not measured:
+        return "\n".join(lines)
+    lines.append(f"\nOver eager: {_mean(_over_eager(row)[0] for row in measured):.2f} x on {len(measured)} programs.")
+    peers = [row["over_best_peer"][0] for row in measured if row["best_peer"]]
     if peers:
-        lines.append(f"Against the best peer: {_mean(peers):.3f} x, lowest {min(peers):.3f} x, on {len(peers)}")
+        below = sum(ratio < 0.98 for ratio in peers)
+        lines.append(
+            f"Over the best peer of each: {_mean(peers):.2f} x on {len(peers)}, lowest {min(peers):.2f}, "
+            f"{below} below 0.98."
+        )
+    soon = sum(row["first_gain_s"] is not None and row["first_gain_s"] <= 60 for row in measured)
+    lines += [f"First gain within 60 s on {soon} of {len(measured)}.", measured_on(rows)]
     return "\n".join(lines)
 
 
-def _cell(row: Row, name: str) -> str:
-    if name not in row.times_ms:
-        return "-"
-    mark = " (differs)" if name in row.excluded else ""
-    return f"{row.times_ms[name]:.1f}{mark}"
+def _over_eager(row: dict[str, Any]) -> Range:
+    """Of togi; 1 where it left the program as it is."""
+    median, low, high = row["over_eager"].get(TOGI, (1.0, 1.0, 1.0))
+    return median, low, high
+
+
+def _cell(row: dict[str, Any], name: str) -> str:
+    if name not in row["times_ms"]:
+        return "fails" if name in row["excluded"] else "-"
+    mark = " (differs)" if name in row["excluded"] else ""
+    return f"{row['times_ms'][name]:.1f}{mark}"
 
 
 def _mean(ratios: Iterable[float]) -> float:

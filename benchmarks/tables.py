@@ -10,16 +10,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import fit, fit_inference, lean, memory_prediction
+from benchmarks import drawn, fit, fit_inference, lean, memory_prediction, programs
 
 from togi.render.proven_table import between
 
 FOLDER = Path(__file__).parent
 TABLES: dict[str, Callable[[Any], str]] = {
+    "drawn": drawn.table,
     "fit": fit.table,
     "fit_inference": fit_inference.table,
     "lean": lambda data: "\n".join([lean.HEADER, *map(lean.row, data["results"])]),
     "memory_prediction": lambda data: memory_prediction.summary(data["results"]),
+    "programs": programs.table,
 }
 """By the name of the file of figures."""
 

@@ -9,6 +9,7 @@ import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import MagicMock
 
 import pytest
 
@@ -37,6 +38,7 @@ def trial(recipe: Recipe, speedup: float, mib: int = 10) -> Trial:
         timing=Timing(
             latency_ms=Interval(median=10 / speedup, low=9 / speedup, high=11 / speedup),
             speedup_x=Interval(median=speedup, low=speedup * 0.99, high=speedup * 1.01),
+            rounds_ms=tuple((10.0, 10 / (speedup * scatter)) for scatter in (0.99, 1.0, 1.01) for _ in range(4)),
         ),
         footprint=Footprint(idle_bytes=mib << 20, peak_bytes=0),
     )
@@ -156,6 +158,43 @@ def test_a_proof_much_slower_than_the_trial_lets_others_compete(
     assert decision.chosen.trial is not None
     assert decision.chosen.trial.recipe == NEXT
     assert runner.proven == [FAST, NEXT]
+
+
+def test_finalists_that_are_near_each_other_are_started_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """One is faster in the first process and slower in the second by more: both processes decide."""
+    second = {FAST: trial(FAST, 2.6), NEXT: trial(NEXT, 2.9)}
+    started: list[Recipe] = []
+
+    def start_artifact(folder: Path, recipe: Recipe, *_arguments: Any, **_options: Any) -> Any:
+        started.append(recipe)
+        running = MagicMock(recipe=recipe, turn_s=0.5)
+        running.name = folder.name
+        return running
+
+    def race(running: Any, _reference: Any, **_options: Any) -> Any:
+        timings = {each.name: second[each.recipe].timing for each in running}
+        return SimpleNamespace(timing=timings.get, order="level", rounds=12)
+
+    monkeypatch.setattr("togi.study.finals.race", race)
+    monkeypatch.setattr(Processes, "pool", SimpleNamespace(start_artifact=start_artifact), raising=False)
+    monkeypatch.setattr(Processes, "doubt", lambda _runner, _timing: "", raising=False)
+    monkeypatch.setattr(Processes, "facts", None, raising=False)
+    trials = [trial(FAST, 3.0), trial(NEXT, 2.95), trial(SLOW, 1.5)]
+    decision, runner = decided(monkeypatch, tmp_path, trials, {})
+    assert runner.proven == [FAST, NEXT]
+    assert started == [FAST, NEXT]
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == NEXT
+    assert decision.chosen.trial.timing is not None
+    assert decision.chosen.trial.timing.speedup_x.median == pytest.approx(2.925, rel=0.01)
+    assert list(tmp_path.iterdir()) == [decision.folder]
+
+    started.clear()
+    hurried, runner = decided(monkeypatch, tmp_path, trials, {}, left_s=15.0)
+    assert runner.proven == [FAST]
+    assert started == []
+    assert hurried.chosen.trial is not None
+    assert hurried.chosen.trial.recipe == FAST
 
 
 def test_what_cannot_be_loaded_says_so_in_its_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

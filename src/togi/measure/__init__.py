@@ -4,7 +4,7 @@ from togi.measure.allocator import keep_freed_memory
 from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.memory import MemoryMark, mark_memory, measure_footprint
 from togi.measure.noise import noise_of, usable
-from togi.measure.race import RaceEntry, RaceResult, Runner, Verdict, compare, race
+from togi.measure.race import RaceEntry, RaceResult, Runner, Verdict, compare, race, together
 from togi.measure.turn import TURN_MS, Turn, Warmup, choose_passes, take_turn, warm
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "ratio_interval",
     "rounds_needed",
     "take_turn",
+    "together",
     "usable",
     "warm",
 ]

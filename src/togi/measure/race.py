@@ -194,6 +194,18 @@ def compare(
     )
 
 
+def together(one: Timing, other: Timing) -> Timing:
+    """What two processes of one recipe measured beside the same reference, as one measurement."""
+    rounds_ms = one.rounds_ms + other.rounds_ms
+    references, own = zip(*rounds_ms, strict=True)
+    update = {
+        "latency_ms": median_interval(own),
+        "speedup_x": ratio_interval(references, own),
+        "rounds_ms": rounds_ms,
+    }
+    return other.model_copy(update=update)
+
+
 @final
 class _Contestant:
     """One runner's state."""

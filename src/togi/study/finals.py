@@ -9,23 +9,26 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
 from togi.artifact.manifest import Link
 from togi.artifact.save import write_manifest
-from togi.core.records import Interval, Outcome, Recipe, Trial
-from togi.decide.choose import Chosen, choose
+from togi.core.records import Interval, Outcome, Recipe, Timing, Trial
+from togi.decide.choose import Chosen, choose, rank
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.study_log import is_running
-from togi.measure import RaceResult, race
+from togi.measure import RaceResult, race, together
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner, enough_s
 from togi.worker.pool import environment_of
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 FINALISTS = 4
+_RIVALS = 2
+"""At most so many are proven beside the choice."""
 _LONGEST_RACE_S = 45.0
 
 
@@ -56,6 +59,22 @@ class Finals:
         """Race, then save and prove what is chosen until the choice rests on a proof. The original, which is not timed
         again, is proven also when the time is up: there is always something to hand back."""
         finalists = self._race()
+        chosen = self._settle()
+        if rivals := self._rivals(chosen):
+            for rival in rivals:
+                self._save_and_prove(rival)
+            self._start_again()
+            chosen = self._settle()
+        if chosen.trial is None and self._unusable:  # nothing can be saved: the choice is then made without files
+            chosen = choose(self.runner.log.trials(), self.runner.settings.max_memory_bytes)
+        best = None if chosen.trial is None else chosen.trial.recipe
+        for recipe, folder in self._proven.items():
+            if recipe != best:
+                shutil.rmtree(folder, ignore_errors=True)
+        return Decision(chosen, None if best is None else self._proven.get(best), finalists)
+
+    def _settle(self) -> Chosen:
+        """The choice, saved and proven; another where the proof does not bear it out."""
         chosen = self._choose()
         while chosen.trial is not None and chosen.trial.recipe not in self._proven:
             candidate = chosen.trial.recipe
@@ -64,13 +83,7 @@ class Finals:
             else:
                 self._save_and_prove(candidate)
             chosen = self._choose()
-        if chosen.trial is None and self._unusable:  # nothing can be saved: the choice is then made without files
-            chosen = choose(self.runner.log.trials(), self.runner.settings.max_memory_bytes)
-        best = None if chosen.trial is None else chosen.trial.recipe
-        for recipe, folder in self._proven.items():
-            if recipe != best:
-                shutil.rmtree(folder, ignore_errors=True)
-        return Decision(chosen, None if best is None else self._proven.get(best), finalists)
+        return chosen
 
     def save_only(self) -> Decision:
         """For a part of a program: what its trials choose is saved; the trial of the whole is its race and proof.
@@ -132,11 +145,20 @@ class Finals:
         if not running or enough_s(0.0, [reference, *running]) > left_s:
             runner.notes.append("No time was left for a race of the finalists: their trials decide.")
             return (*candidates, REFERENCE_RECIPE)
+        result = self._fair_race(running, min(enough_s(_LONGEST_RACE_S, [reference, *running]), left_s))
+        speeds = {entry.name: entry.speedup_x.median if entry.speedup_x else 0.0 for entry in result.entries}
+        fastest_first = sorted((reference, *running), key=lambda each: -speeds[each.name])
+        return tuple(each.recipe for each in fastest_first)
+
+    def _fair_race(self, running: Sequence[RunningTrial], budget_s: float, *, again: bool = False) -> RaceResult:
+        """Them and the reference in turns. What it measured is recorded unless the machine disturbed it: ``again``
+        together with what other processes of the same recipes measured."""
+        runner, reference = self.runner, self.runner.reference()
         by_name = {each.name: each.recipe for each in (reference, *running)}
         result = race(
             running,
             reference,
-            budget_s=min(enough_s(_LONGEST_RACE_S, [reference, *running]), left_s),
+            budget_s=budget_s,
             seed=runner.settings.seed,
             on_round=lambda number, speedups_x: runner.progress.race_round(
                 number, {by_name[name]: interval for name, interval in speedups_x.items()}
@@ -152,10 +174,56 @@ class Finals:
             )
         else:
             for each in running:
-                self._record(each, result)
+                self._record(each.recipe, result.timing(each.name), again=again)
             runner.notes.append(f"The race: {result.order}.")
-        speeds = {entry.name: entry.speedup_x.median if entry.speedup_x else 0.0 for entry in result.entries}
-        return tuple(by_name[name] for name in sorted(by_name, key=lambda name: -speeds[name]))
+        return result
+
+    def _rivals(self, chosen: Chosen) -> Sequence[Recipe]:
+        """Those that cannot be told apart from the choice, as far as there is time to prove them and start them again.
+
+        Two processes of one recipe differ for as long as they live: one process each decides nothing between them.
+        """
+        if chosen.trial is None or chosen.trial.recipe.is_reference:
+            return []
+        ranked = rank(self.runner.log.trials(), self.runner.settings.max_memory_bytes)
+        near = self._near(
+            [
+                recipe
+                for recipe in ranked
+                if not recipe.is_reference and recipe not in self._proven and recipe not in self._unusable
+            ],
+            chosen.trial.recipe,
+        )
+        affordable = self.runner.left_s() / self.runner.proof_s() - 1
+        return near[: max(0, int(min(affordable, _RIVALS)))]
+
+    def _near(self, recipes: Iterable[Recipe], fastest: Recipe) -> list[Recipe]:
+        """Those that are as fast as one of them, as far as processes of their own can tell."""
+        least_x = self._speedup_x(fastest).median / BETWEEN_PROCESSES.band_x
+        return [recipe for recipe in recipes if self._speedup_x(recipe).median >= least_x]
+
+    def _start_again(self) -> None:
+        """Race the proven that are near each other once more, loaded into processes of their own: what each measures
+        is then of both its processes."""
+        runner, proven = self.runner, [recipe for recipe in self._proven if not recipe.is_reference]
+        fastest = max(proven, key=lambda recipe: self._speedup_x(recipe).median)
+        contenders = self._near(proven, fastest)
+        if len(contenders) < 2 or self._time_is_up():
+            return
+        limits = Limits(timeout_s=runner.settings.trial_timeout_s)
+        try:
+            with ExitStack() as stack:
+                running = []
+                for recipe in contenders:
+                    folder = self._proven[recipe]
+                    loaded = runner.pool.start_artifact(folder, recipe, runner.facts, limits, check=False)
+                    stack.callback(loaded.close)
+                    loaded.warm()
+                    running.append(loaded)
+                budget_s = min(enough_s(PROOF_BUDGET_S, [runner.reference(), *running]), max(1.0, runner.left_s()))
+                self._fair_race(running, budget_s, again=True)
+        except TrialEnded as ended:
+            runner.notes.append(f"The finalists were not started again: {ended}")
 
     def _candidates(self) -> Sequence[Recipe]:
         """The fastest that may be faster than the reference; those that are surely not only where memory decides."""
@@ -174,12 +242,13 @@ class Finals:
         assert trial.timing is not None
         return trial.timing.speedup_x
 
-    def _record(self, running: RunningTrial, result: RaceResult) -> None:
-        """Append the finalist's race to the journal: its last trial, timed anew."""
-        timing = result.timing(running.name)
-        before = self.runner.last(running.recipe)
+    def _record(self, recipe: Recipe, timing: Timing | None, *, again: bool) -> None:
+        """Append the finalist's race to the journal: its last trial, timed anew, or ``again``."""
+        before = self.runner.last(recipe)
         if timing is None or not math.isfinite(timing.speedup_x.high) or before is None or before.timing is None:
             return
+        if again:
+            timing = together(before.timing, timing)
         kept = {"first_call_ms": before.timing.first_call_ms, "build_s": before.timing.build_s}
         self.runner.log.append(before.model_copy(update={"timing": timing.model_copy(update=kept)}))
 
