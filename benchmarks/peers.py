@@ -60,6 +60,7 @@ class Row:
     eager_ms: float = math.nan
     togi_ms: float = math.nan
     recipe: str = ""
+    verdict: str = ""
     peers_ms: dict[str, float] = field(default_factory=dict)
     excluded: dict[str, str] = field(default_factory=dict)
     best_peer: str = ""
@@ -97,7 +98,7 @@ def compare(model: str, time_limit_s: float, budget_s: float, limits: tuple[floa
     subject = f"{HERE / 'models.py'}:{model}"
     with tempfile.TemporaryDirectory() as folder:
         result = api.tune(subject, time_limit_s=time_limit_s, journal=Path(folder) / "journal.sqlite")
-    row.recipe = result.best.recipe.label
+    row.recipe, row.verdict = result.best.recipe.label, result.record.verdict
     if found := gains(result.record):
         row.first_gain_s, row.nearly_s = found[0].ended_s, nearly_all(found).ended_s
     with WorkerPool(SubjectRef.here("locator", subject), machine(), device="cpu", seed=0) as stable:

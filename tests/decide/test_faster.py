@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from togi.core.records import Interval
-from togi.decide.faster import BETWEEN_PROCESSES, DECISIVE_X, WITHIN_PROCESS, Criterion, Speed, change, conclusive
+from togi.decide.faster import BETWEEN_PROCESSES, WITHIN_PROCESS, Criterion, Speed, change
 
 
 def interval(low: float, high: float) -> Interval:
@@ -48,7 +48,7 @@ def test_what_one_is_the_other_is_not(a: float, b: float) -> None:
     inverse = interval(1 / max(a, b), 1 / min(a, b))
     assert BETWEEN_PROCESSES.faster(found) == BETWEEN_PROCESSES.slower(inverse)
     assert not (BETWEEN_PROCESSES.faster(found) and BETWEEN_PROCESSES.at_most_same(found))
-    assert conclusive(found) or found.low > DECISIVE_X or not BETWEEN_PROCESSES.faster(found)
+    assert BETWEEN_PROCESSES.conclusive(found) == BETWEEN_PROCESSES.conclusive(inverse)
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,8 @@ def test_what_one_is_the_other_is_not(a: float, b: float) -> None:
         (0.4, 0.499, Speed.SLOWER),
         (3.0, 4.5, Speed.FASTER),
         (3.0, 4.6, Speed.UNCLEAR),
-        (0.2, 0.31, Speed.UNCLEAR),
+        (0.2, 0.31, Speed.SLOWER),
+        (0.3, 0.46, Speed.UNCLEAR),
     ],
 )
 def test_the_ends_of_the_band_are_no_difference(low: float, high: float, said: Speed) -> None:
@@ -76,9 +77,12 @@ def test_the_ends_of_the_band_are_no_difference(low: float, high: float, said: S
     assert criterion.at_most_same(found) == (high <= 2.0)
 
 
-def test_an_interval_of_half_as_much_again_is_the_widest_that_concludes() -> None:
-    assert conclusive(interval(2.0, 3.0))
-    assert not conclusive(interval(2.0, 3.001))
+def test_an_interval_is_at_most_half_as_much_again_wide_or_further_from_no_difference_than_it_is_wide() -> None:
+    assert BETWEEN_PROCESSES.conclusive(interval(1.2, 1.8))
+    assert not BETWEEN_PROCESSES.conclusive(interval(1.2, 1.801))
+    assert BETWEEN_PROCESSES.conclusive(interval(2.08, 4.16))
+    assert not BETWEEN_PROCESSES.conclusive(interval(2.08, 4.17))
+    assert not BETWEEN_PROCESSES.conclusive(interval(0.0, 1.0))
 
 
 @pytest.mark.parametrize("wrong", [{"margin": -0.01}, {"process_bias": -0.01}, {"confidence": 0}, {"confidence": 1}])
@@ -92,6 +96,7 @@ def test_a_criterion_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> 
 
 def test_a_wide_interval_far_above_doubt_is_faster_and_one_that_may_be_little_is_not() -> None:
     assert BETWEEN_PROCESSES.faster(Interval(median=900, low=700, high=1100))
+    assert BETWEEN_PROCESSES.faster(Interval(median=6.73, low=5.63, high=9.46))
     assert BETWEEN_PROCESSES.slower(Interval(median=1 / 900, low=1 / 1100, high=1 / 700))
     assert not BETWEEN_PROCESSES.faster(Interval(median=3.0, low=1.5, high=9.0))
     assert not BETWEEN_PROCESSES.faster(Interval(median=9.0, low=4.0, high=float("inf")))

@@ -49,6 +49,18 @@ def test_what_has_worked_elsewhere_is_blamed_with_what_it_failed_with(space: Spa
     assert model.learn(both, failed(both, "verify", Outcome.WRONG, "off by 1")) == ""  # nothing new
 
 
+def test_a_rewrite_that_finds_nothing_to_do_is_refused_whatever_was_done_before_it() -> None:
+    space = Space.of(CONVOLUTIONAL, Settings(without=("allocator",)), family())
+    model, after_another = FailureModel(), made_of(space, "fold", "pad", "no_grad")
+    padded = next(c.label for c in after_another.configurations if c.technique.id == "pad")
+    lesson = model.learn(after_another, failed(after_another, "pad", Outcome.REFUSED, "nothing to pad"))
+    assert lesson == f"{padded} is not tried again: refused (nothing to pad)"
+    alone = made_of(space, "pad", "onnx", "no_grad")
+    assert any(c.label == padded for c in alone.configurations)
+    assert model.ruled_out(alone.atoms)
+    assert not model.ruled_out(made_of(space, "fold", "onnx", "no_grad").atoms)
+
+
 def test_what_is_approximate_and_wrong_on_eager_may_be_right_on_an_engine(space: Space) -> None:
     model, eager = FailureModel(), made_of(space, "bf16", "no_grad")
     assert "bf16 with eager" in model.learn(eager, failed(eager, "verify", Outcome.WRONG))

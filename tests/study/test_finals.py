@@ -66,6 +66,11 @@ class Processes:
         self.proven: list[Recipe] = []
         self.time_left_s = math.inf
         fastest_first = sorted(trials, key=lambda trial: -trial.timing.speedup_x.median if trial.timing else 0.0)
+        self.pool: Any = None
+        self.facts: Any = None
+        self.accepted: Any = None
+        self.doubt: Any = lambda _timing: ""
+        self.time: Any = None
         self.search = SimpleNamespace(finalists=lambda count: [trial.recipe for trial in fastest_first][:count])
 
     def warm(self, recipe: Recipe) -> Any:
@@ -90,11 +95,13 @@ def decided(
     tmp_path: Path,
     trials: list[Trial],
     loaded: dict[Recipe, Trial | str],
+    start_artifact: Any = None,
     left_s: float = math.inf,
     **settings: Any,
 ) -> tuple[Decision, Processes]:
     runner = Processes([trial(REFERENCE_RECIPE, 1.0), *trials], loaded, Settings(effort="thorough", **settings))
     runner.time_left_s = left_s
+    runner.pool = SimpleNamespace(start_artifact=start_artifact)
 
     def prove(_finals: Finals, _folder: Path, candidate: Recipe, before: Trial) -> Trial:
         runner.proven.append(candidate)
@@ -131,6 +138,23 @@ def test_what_is_not_faster_from_its_files_gives_way_to_the_next(
     assert decision.folder is not None
     assert list(tmp_path.iterdir()) == [decision.folder]
     assert decision.folder.name.startswith(f"0123456789ab-{NEXT.id}")
+
+
+def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: Path) -> None:
+    before, disturbed = trial(FAST, 3.0), trial(FAST, 0.9).timing
+    runner = Processes([before], {}, Settings())
+    doubt = {id(disturbed): "a neighbour came", id(before.timing): ""}
+    proof = MagicMock(error=before.error)
+    proof.__enter__.return_value = proof
+    proof.footprint.return_value = before.footprint
+    runner.pool = SimpleNamespace(start_artifact=lambda *_arguments, **_options: proof)
+    runner.accepted = lambda _running: (Outcome.OK, "")
+    runner.doubt = lambda timing: doubt[id(timing)]
+    for measured, counts in ((disturbed, before.timing), (before.timing, before.timing)):
+        runner.time = lambda *_arguments, found=measured: found
+        assert Finals(runner, tmp_path)._prove(tmp_path, FAST, before).timing == counts  # type: ignore[arg-type]
+    assert len(runner.notes) == 1
+    assert "(a neighbour came), so its time before that counts" in runner.notes[0]
 
 
 def test_where_no_proof_bears_it_out_the_original_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -176,11 +200,8 @@ def test_finalists_that_are_near_each_other_are_started_again(monkeypatch: pytes
         return SimpleNamespace(timing=timings.get, order="level", rounds=12)
 
     monkeypatch.setattr("togi.study.finals.race", race)
-    monkeypatch.setattr(Processes, "pool", SimpleNamespace(start_artifact=start_artifact), raising=False)
-    monkeypatch.setattr(Processes, "doubt", lambda _runner, _timing: "", raising=False)
-    monkeypatch.setattr(Processes, "facts", None, raising=False)
     trials = [trial(FAST, 3.0), trial(NEXT, 2.95), trial(SLOW, 1.5)]
-    decision, runner = decided(monkeypatch, tmp_path, trials, {})
+    decision, runner = decided(monkeypatch, tmp_path, trials, {}, start_artifact)
     assert runner.proven == [FAST, NEXT]
     assert started == [FAST, NEXT]
     assert decision.chosen.trial is not None

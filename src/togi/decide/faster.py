@@ -26,13 +26,8 @@ CONFIDENCE = 0.95
 """Of all intervals of one comparison together, however often and at however many contestants one looks."""
 CONCLUSIVE_X = 1.5
 """Ends of an interval that differ by more than this factor say that something other than the contestants was measured
-(threads of one of them sharing a core for seconds). Nothing is concluded from such an interval."""
-
-
-DECISIVE_X = 10.0
-"""A low end above this is faster (a high end below its inverse slower), however wide the interval. Threads that wait
-for each other have cost a factor of ten, and the reference's are noticed; what is a hundred times faster takes
-microseconds, and its times scatter by more than ``CONCLUSIVE_X``."""
+(threads of one of them sharing a core for seconds). Nothing is concluded from such an interval, unless it is further
+from no difference than it is wide: 5 to 9 times as fast is faster, 1.2 to 2.5 times may be a disturbance."""
 
 
 class Speed(StrEnum):
@@ -62,11 +57,18 @@ class Criterion(Record):
         """``speedup_x``: the other's time over this one's, above 1 is faster."""
         if 1.0 / self.band_x <= speedup_x.low and speedup_x.high <= self.band_x:
             return Speed.SAME
-        if not conclusive(speedup_x) and not _decisive(speedup_x):
+        if not self.conclusive(speedup_x):
             return Speed.UNCLEAR
         if speedup_x.low > self.band_x:
             return Speed.FASTER
         return Speed.SLOWER if speedup_x.high < 1.0 / self.band_x else Speed.UNCLEAR
+
+    def conclusive(self, speedup_x: Interval) -> bool:
+        """It is narrow enough to conclude anything from it, or far enough from no difference."""
+        if speedup_x.low <= 0:
+            return False
+        width_x = speedup_x.high / speedup_x.low
+        return width_x <= max(CONCLUSIVE_X, speedup_x.low / self.band_x, 1 / (speedup_x.high * self.band_x))
 
     def faster(self, speedup_x: Interval) -> bool:
         """Beyond doubt, and by more than what matters."""
@@ -101,12 +103,3 @@ def change(now: Interval, before: Interval) -> Interval:
 def _log_ratio(above: float, below: float) -> float:
     """Infinite where an interval of too few rounds has no end."""
     return math.log(above / below) if below > 0 else math.inf
-
-
-def _decisive(interval: Interval) -> bool:
-    return DECISIVE_X < interval.low <= interval.high < math.inf or 0 < interval.low <= interval.high < 1 / DECISIVE_X
-
-
-def conclusive(interval: Interval) -> bool:
-    """An interval of ratios is narrow enough to conclude anything from it."""
-    return interval.high <= CONCLUSIVE_X * interval.low

@@ -13,7 +13,7 @@ from typing import Self, final
 from togi.core.errors import SubjectError
 from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial, now
 from togi.decide.faithful import accept
-from togi.decide.faster import CONFIDENCE, conclusive
+from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE
 from togi.journal import Journal, StudyLog, study_key
 from togi.machine.describe import machine
 from togi.machine.limits import available_bytes
@@ -322,7 +322,7 @@ class StudyRunner:
         Pairing does not help when a neighbour comes: one engine's threads wait for each other and lose a factor of ten,
         another's do not. The reference has run before, and tells.
         """
-        if not usable(timing.noise) and not conclusive(timing.speedup_x):
+        if not usable(timing.noise) and not BETWEEN_PROCESSES.conclusive(timing.speedup_x):
             return f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
         slower_x = timing.reference_ms / self._calm_ms
         if slower_x > _DISTURBED_X:

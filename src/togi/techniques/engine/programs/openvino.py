@@ -86,7 +86,8 @@ class OpenVinoProgram(StoredProgram):
         feeds = {port: tensor.numpy() for (_, port), tensor in zip(self.ports, given, strict=True)}
         tensors = [torch.as_tensor(array) for array in self._free_request().infer(feeds)]
         # An output that is an input, or a view of one, has the caller's memory, which may end before the output does.
-        tensors = [tensor.clone() if _shares_memory(tensor, given) else tensor for tensor in tensors]
+        lent = [range(tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes) for tensor in given]
+        tensors = [tensor.clone() if _lies_in(tensor, lent) else tensor for tensor in tensors]
         outputs, taken = [], set()
         for position, dtype in zip(self.order, self.dtypes, strict=True):
             tensor = tensors[position].to(dtype)
@@ -125,8 +126,9 @@ def _port(port: Any, path: str) -> Port:
     return Port(name=port.get_any_name(), path=path, dtype=port.get_element_type().to_dtype().name, shape=shape)
 
 
-def _shares_memory(tensor: Tensor, others: Sequence[Tensor]) -> bool:
-    return any(0 <= tensor.data_ptr() - other.data_ptr() < other.nbytes for other in others)
+def _lies_in(tensor: Tensor, memory: Sequence[range]) -> bool:
+    address = tensor.data_ptr()  # once: a step of decoding has dozens of inputs and outputs
+    return any(address in part for part in memory)
 
 
 def build(candidate: Candidate) -> tuple[OpenVinoProgram, list[str]]:
