@@ -295,9 +295,10 @@ def test_a_race_has_the_time_that_is_left_before_the_proof(monkeypatch: pytest.M
     assert runner.notes == ["No time was left for a race of the finalists: their trials decide."]
 
 
-def test_a_reference_that_failed_tells_how_long_a_proof_takes_all_the_same() -> None:
-    failed = Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.CRASHED, cost_s=3.0, phases_s={"start": 1.0, "build": 2.0})
-    runner = SimpleNamespace(last=lambda _: failed)
+@pytest.mark.parametrize("phases_s", [{}, {"measure": 62.0}], ids=["failed", "measured beside others"])
+def test_the_reference_tells_how_long_a_proof_takes(phases_s: dict[str, float]) -> None:
+    before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 1.0, "build": 2.0, **phases_s}})
+    runner = SimpleNamespace(last=lambda _: before)
     assert StudyRunner.proof_s(runner) == PROOF_BUDGET_S + 3.0  # type: ignore[arg-type]
 
 

@@ -79,7 +79,8 @@ def study(place: Path) -> Any:
     patch = pytest.MonkeyPatch()
     patch.setenv("TOGI_HOME", str(place / "home"))
     try:
-        yield togi.tune(f"{place}/generator.py:subject", only=["torchscript"], effort="quick", time_limit_s=400)
+        only = ["torchscript", "inference_mode"]
+        yield togi.tune(f"{place}/generator.py:subject", only=only, effort="quick", time_limit_s=400)
     finally:
         patch.undo()
 
@@ -104,6 +105,9 @@ def test_the_part_is_found_tuned_and_proven_whole(study: api.StudyResult) -> Non
     assert trial.error.faithful
     assert trial.timing is not None
     assert trial.timing.speedup_x.low > 1.3, tree.parts
+    whole = [trial.recipe.techniques for trial in study.record.trials]
+    assert frozenset() in whole
+    assert not any("inference_mode" in techniques for techniques in whole)  # it would not come on top of the parts
 
 
 def test_parts_go_into_the_live_program_and_out_again(

@@ -55,8 +55,11 @@ def run_study(
             if not runner.facts.exportable:
                 tree = PartsTuner(runner, journal, resume=resume).run(runner.explore_s())
             runner.explore(0.0)  # the reference: how long it takes tells what race and proof will
-            runner.explore(runner.explore_s(race=False), first_gain=True)  # a single gain need not race
-            runner.explore(runner.explore_s())
+            if tree is not None and runner.search.gained():  # no setting of the whole comes on top of its parts
+                runner.try_original()
+            else:
+                runner.explore(runner.explore_s(race=False), first_gain=True)  # a single gain need not race
+                runner.explore(runner.explore_s())
             decision = Finals(runner, keep).decide()
         except TrialEnded as ended:  # the reference: everything else ends in a record
             raise SubjectError(
