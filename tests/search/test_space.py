@@ -45,6 +45,18 @@ def test_enumeration_is_lazy() -> None:
     assert len(list(itertools.islice(space.recipes(), 500))) == 500
 
 
+def test_a_rewrite_without_anything_to_do_in_the_captured_graph_is_not_tried() -> None:
+    some = CONVOLUTIONAL.model_copy(update={"idle_rewrites": {"pad(multiple=8)": "no channels for 8"}})
+    found = {c.label for c in Space.of(some, EVERY, family()).configurations}
+    assert "pad(multiple=16)" in found
+    assert "pad(multiple=8)" not in found
+    none = {**some.idle_rewrites, "pad(multiple=16)": "no channels for 16"}
+    space = Space.of(CONVOLUTIONAL.model_copy(update={"idle_rewrites": none}), EVERY, family())
+    assert not {c.label for c in space.configurations if c.technique.id == "pad"}
+    (refused,) = [trial for trial in space.excluded if trial.stage == "pad"]
+    assert (refused.outcome, refused.reason) == (Outcome.REFUSED, "no channels for 8")
+
+
 def test_what_is_not_tried_is_explained() -> None:
     space = Space.of(TRANSFORMER, Settings(without=("onnx",)), family())
     explained = {trial.stage: trial for trial in space.excluded}

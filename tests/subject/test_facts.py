@@ -316,3 +316,24 @@ def test_denormal_numbers_are_met_in_weights_inputs_and_intermediates():
         linear.weight[0, 0] = denormal
     assert facts_of(linear, ones).denormals
     assert facts_of(Call(lambda _, x: x[:, :0]), ones).denormals is False
+
+
+def test_rewrites_without_anything_to_do_are_known_before_any_trial():
+    plain = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3))
+    idle = facts_of(plain, torch.rand(1, 16, 8, 8)).idle_rewrites
+    assert {"drop_no_ops", "pad_channels(multiple=16)", "pad_channels(multiple=8)"} <= {*idle}
+    assert "multiple of 16" in idle["pad_channels(multiple=16)"]
+    odd = nn.Sequential(nn.Conv2d(16, 12, 3), nn.BatchNorm2d(12), nn.Conv2d(12, 16, 3)).eval()
+    idle = facts_of(odd, torch.rand(1, 16, 8, 8)).idle_rewrites
+    assert not {"fold_batch_norm", "pad_channels(multiple=16)", "pad_channels(multiple=8)"} & {*idle}
+
+
+def test_a_rewrite_that_has_something_to_do_only_after_another_is_not_idle():
+    """Between convolution and batch norm stand two transpositions that drop_no_ops takes away."""
+
+    def run(parts, x):
+        return parts.norm(parts.conv(x).transpose(2, 3).transpose(2, 3))
+
+    between = Call(run, conv=nn.Conv2d(16, 16, 3), norm=nn.BatchNorm2d(16)).eval()
+    idle = facts_of(between, torch.rand(1, 16, 8, 8)).idle_rewrites
+    assert not {"drop_no_ops", "fold_batch_norm"} & {*idle}

@@ -221,6 +221,8 @@ class Facts(Record):
     exportable: bool = True
     export_error: str | None = None
     """Why ``torch.export`` cannot capture it (first line), if it cannot."""
+    idle_rewrites: dict[str, str] = Field(default_factory=dict)
+    """By choice, e.g. ``pad_channels(multiple=8)``: why a rewrite finds nothing to do in the captured graph."""
     flops: int | None = None
     """Floating-point operations of one pass over the samples (torch.utils.flop_counter: matmul, conv, attention)."""
     latency_ms: float | None = None

@@ -28,7 +28,9 @@ from togi.journal.database import (
 )
 from togi.journal.study_log import StudyLog, read_study
 
-FLEETING = frozenset({"machine", "latency_ms", "denormals", "repeatable", "notes", "export_error", "flops"})
+FLEETING = frozenset(
+    {"machine", "latency_ms", "denormals", "repeatable", "notes", "export_error", "idle_rewrites", "flops"}
+)
 """Facts that may come out differently for the same subject, or that are compared on their own (the machine)."""
 
 

@@ -230,11 +230,15 @@ def configurations_for(
         reason = _excluded(technique, facts, settings)
         if reason is None:
             try:
-                values = enumerate(technique.options(facts))
-                configurations.extend(
-                    TechniqueConfiguration.of(technique, facts, options, place) for place, options in values
-                )
-                continue
+                found = [
+                    TechniqueConfiguration.of(technique, facts, options, place)
+                    for place, options in enumerate(technique.options(facts))
+                ]
+                busy = [each for each in found if each.label not in facts.idle_rewrites]
+                configurations.extend(busy)
+                if busy or not found:
+                    continue
+                reason = _trial(technique, Outcome.REFUSED, facts.idle_rewrites[found[0].label])
             except Exception:  # a third party's technique
                 reason = _raised(technique)
         excluded[technique.id] = reason

@@ -12,9 +12,11 @@ from typing import Any
 import torch
 from torch import nn
 
-from togi.core.errors import SubjectError
-from togi.core.records import Facts, Machine
+from togi.core.errors import Refused, SubjectError
+from togi.core.records import Choice, Facts, Machine
 from togi.core.user_code import user_place
+from togi.graph.candidate import Candidate
+from togi.graph.capture import GraphModule, capture
 from togi.machine.describe import machine as this_machine
 from togi.subject.behaviour import observe, seed_all
 from togi.subject.inputs import Inputs, Subject
@@ -29,6 +31,8 @@ from togi.subject.inventory import (
 from togi.subject.prepare import Prepared, prepare
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
+from togi.techniques.base import Applies, GraphRewrite, Options
+from togi.techniques.registry import all_techniques
 from togi.torch_internals.float32 import tf32_operators
 from togi.torch_internals.modules import forward_hook_counts
 from togi.worker.protocol import Survey
@@ -88,8 +92,9 @@ def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Mac
         flops=_observed(_count_flops, ready.module, ready.samples, notes),
         latency_ms=latency_ms,
     )
-    error = export_error(ready, signature, facts)
-    facts = facts.model_copy(update={"exportable": error is None, "export_error": error, "notes": tuple(notes)})
+    samples = tuple(sample.clone() for sample in ready.samples)
+    candidate = Candidate(module=ready.module, samples=samples, signature=signature, facts=facts)
+    facts = facts.model_copy(update={**_captured(candidate), "notes": tuple(notes)})
     return Survey(facts=facts, signature=signature)
 
 
@@ -108,18 +113,43 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
         ) from error
 
 
-def export_error(ready: Prepared, signature: Signature, facts: Facts) -> str | None:
-    """Why ``torch.export`` cannot capture the module, in one line, or None. Tried on a copy of the samples."""
-    from togi.core.errors import Refused
-    from togi.graph.candidate import Candidate
-    from togi.graph.capture import export
-
-    samples = tuple(sample.clone() for sample in ready.samples)
+def _captured(candidate: Candidate) -> dict[str, Any]:
+    """Whether ``torch.export`` can capture it, why not, and which rewrites have nothing to do there."""
     try:
-        export(Candidate(module=ready.module, samples=samples, signature=signature, facts=facts))
+        graph = capture(candidate)
+    except Refused as refused:
+        return {"exportable": False, "export_error": str(refused)}
+    idle = idle_rewrites(candidate.with_(module=GraphModule(graph, candidate.signature)))
+    return {"exportable": True, "idle_rewrites": idle}
+
+
+def idle_rewrites(candidate: Candidate) -> dict[str, str]:
+    """By choice, why a rewrite finds nothing to do in a captured candidate: neither as it is nor after those before it
+    in the pipeline. One that fails otherwise is left to its trial."""
+    found: dict[str, str] = {}
+    rewritten = candidate
+    for rewrite in all_techniques().values():
+        if not isinstance(rewrite, GraphRewrite) or not isinstance(rewrite.applies(candidate.facts), Applies):
+            continue
+        before = rewritten
+        for options in rewrite.options(candidate.facts):
+            done = _rewritten(rewrite, options, before)
+            if isinstance(done, Candidate):
+                rewritten = done
+            elif done and isinstance(alone := _rewritten(rewrite, options, candidate), str) and alone:
+                found[Choice(stage=rewrite.stage, technique=rewrite.id, options=dict(options)).label] = alone
+    return found
+
+
+def _rewritten(rewrite: GraphRewrite, options: Options, candidate: Candidate) -> Candidate | str:
+    """The next candidate, or why it is refused; nothing where it failed."""
+    try:
+        with torch.no_grad():
+            return rewrite.apply(candidate, options)
     except Refused as refused:
         return str(refused)
-    return None
+    except Exception:  # foreign code: a third party's technique
+        return ""
 
 
 def _describe(module: nn.Module, sample: Inputs) -> str:
