@@ -113,6 +113,10 @@ def test_the_original_wins(study: Study) -> None:
     assert all(study.best.find(f"hostile_{name}") is None for name in ("nan", "stale", "aliased", "inputs", "mutates"))
 
 
+def test_what_a_program_tells_of_its_calls_is_a_note_of_its_trial(study: Study) -> None:
+    assert [t.notes for t in study.trials if "hostile_slow" in t.recipe.techniques] == [("slept at every call",)]
+
+
 def test_tracebacks_and_output_are_kept(study: Study) -> None:
     raised = next(t for t in study.trials if "hostile_raises" in t.recipe.techniques)
     assert "hostile_family.py" in raised.traceback

@@ -22,6 +22,7 @@ _FRAMEWORK = re.compile(
 _PACKAGE = re.compile(r"[/\\](?:site|dist)-packages[/\\]")
 _OTHER_STANDARD_LIBRARY = re.compile(r"[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\]", re.IGNORECASE)
 _TYPED_IN = ("<ipython", "<stdin>", "<string>")
+_PRINTED = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)(?:\n\s*(?P<code>[^\n]*))?')
 
 
 class Origin(IntEnum):
@@ -66,6 +67,15 @@ def user_line(frame: FrameType | None, widest: Origin = Origin.PACKAGE) -> str:
     """``file.py:12 in name`` of the innermost of ``user_frames``; empty where there is none."""
     found = next(user_frames(frame, widest), None)
     return "" if found is None else f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+
+
+def printed_frames(text: str, widest: Origin = Origin.PACKAGE) -> list[traceback.FrameSummary]:
+    """The frames that a printed traceback names, outermost first, whose code is ``widest`` or closer to the user."""
+    return [
+        traceback.FrameSummary(found["path"], int(found["line"]), found["function"], line=found["code"] or "")
+        for found in _PRINTED.finditer(text)
+        if origin(found["path"]) <= widest
+    ]
 
 
 def user_place(error: BaseException) -> str:

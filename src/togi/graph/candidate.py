@@ -32,6 +32,10 @@ class Program(abc.ABC):
     @abc.abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+    def notes(self) -> Sequence[str]:
+        """What people should know of it that only its calls have shown."""
+        return ()
+
     @abc.abstractmethod
     def save(self, folder: Path) -> dict[str, Any]:
         """Write what ``Engine.load`` needs into ``folder`` (it exists, and is this program's own).

@@ -32,6 +32,7 @@ __all__ = [
     "TracerWarning",
     "aoti_load",
     "aoti_package",
+    "as_dynamos_fakes",
     "checking_every_guard",
     "compilations",
     "compile_error",
@@ -111,13 +112,19 @@ def compile_without_kernels(
 
 def _inductor_for_fakes(graph: GraphModule, inputs: Sequence[Any]) -> Any:
     """Inductor, which before torch 2.11 refuses inputs that are fake already, in a mode other than Dynamo's."""
-    from torch._guards import TracingContext
     from torch._inductor.compile_fx import compile_fx
+
+    return compile_fx(graph, as_dynamos_fakes(inputs))
+
+
+def as_dynamos_fakes(inputs: Sequence[Any]) -> list[Any]:
+    """In a backend: what Dynamo hands over, with fake tensors of other modes as fake tensors of its own."""
+    from torch._guards import TracingContext
     from torch._subclasses.fake_tensor import FakeTensor
 
     mode = TracingContext.get().fake_mode
     assert mode is not None
-    return compile_fx(graph, [mode.from_tensor(x) if isinstance(x, FakeTensor) else x for x in inputs])
+    return [mode.from_tensor(x) if isinstance(x, FakeTensor) and x.fake_mode is not mode else x for x in inputs]
 
 
 def _forget_compiled_code() -> None:

@@ -194,7 +194,9 @@ class _Worker:
         self.first_call_ms = first.ms
         if not report.faithful and self.installed is not None:
             report = self._with_forced_calls(report, self.installed)
-        self.channel.send({"verified": report.model_dump(mode="json")})
+        program = self.candidate.program if self.candidate else None
+        notes = list(program.notes()) if program is not None else []
+        self.channel.send({"verified": report.model_dump(mode="json"), "notes": notes})
 
     def _limit_units(self, truth: Truth) -> float:
         exact = self.job.recipe is None or is_exact(self.job.recipe)

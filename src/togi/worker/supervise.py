@@ -179,6 +179,7 @@ class RunningTrial:
             self.notes = tuple(message["built"]["notes"])
         elif "verified" in message:
             self.error = ErrorReport.model_validate(message["verified"])
+            self.notes += tuple(message["notes"])
         elif "failed" in message:
             raise self._ended(Ending.model_validate(message["failed"]))
 

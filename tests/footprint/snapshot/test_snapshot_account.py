@@ -134,6 +134,24 @@ def test_expandable_segments_and_private_pools(making: Any, tmp_path: Path) -> N
     assert [(held.pool, held.stream) for held in history.holdings] == [("private 0.3", 0)]
 
 
+@pytest.mark.parametrize("recorded", [True, False])
+def test_what_a_private_pool_holds_is_told(making: Any, tmp_path: Path, recorded: bool) -> None:
+    output = [making.frame("/home/a/model.py", 12, "forward")]
+    if recorded:
+        making.event(0, "alloc", 3 * MIB, output, addr=0, pool_id=(0, 3))
+    making.segment(
+        0, 0, [making.block(3 * MIB, frames=output), making.block(5 * MIB, "inactive")], segment_pool_id=(0, 3)
+    )
+    making.segment(0, 64 * MIB, [making.block(2 * MIB, "inactive")], segment_pool_id=(0, 3), stream=7)
+    making.segment(0, 96 * MIB, [making.block(1 * MIB)])
+    (device,) = read(making.snapshot(), tmp_path).devices
+    (note,) = device.notes
+    assert note.startswith(
+        "the private 0.3 pool (of CUDA graphs, or a torch.cuda.MemPool) holds 10.0 MiB. 7.00 MiB of it"
+    )
+    assert note.endswith(": 3.00 MiB by /home/a/model.py:12 in forward")
+
+
 def test_devices_are_told_apart(making: Any, tmp_path: Path) -> None:
     making.event(2, "alloc", 3 * MIB, addr=0)
     making.segment(1, 0, [making.block(1 * MIB)])

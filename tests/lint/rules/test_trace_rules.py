@@ -13,6 +13,7 @@ from togi.lint.calls import WATCH, TraceRequest
 from togi.lint.rule import TraceRule, all_rules
 from togi.lint.rules.trace.copy_between_devices import CopyBetweenDevices
 from togi.lint.rules.trace.layout_copy import LEAST_BYTES, LayoutCopy
+from togi.lint.rules.trace.no_cuda_graph import NoCudaGraph
 from togi.lint.rules.trace.recompilation import Recompilation
 from togi.lint.rules.trace.synchronization import Synchronization
 from togi.lint.trace.check import check_run
@@ -139,3 +140,31 @@ def test_only_the_rules_that_are_asked_for_run() -> None:
     assert check_run(subject, TraceRequest(rules=())).findings == ()
     with pytest.raises(SubjectError):
         check_run(togi.Subject(torch.nn.Linear(3, 3), torch.ones(2)), TraceRequest(rules=("synchronization",)))
+
+
+@pytest.mark.parametrize(
+    ("why", "words"),
+    [
+        ("mutated input", "an input is changed in place"),
+        ("CPU operation", "torch.cumsum runs on the CPU"),
+        ("copy between devices", "torch.cumsum copies between CPU and GPU"),
+        ("several GPUs", "torch.cumsum is on another GPU"),
+        ("unsupported operation", "cannot hold torch.cumsum"),
+        ("sizes", "recorded anew for each size: 3 in these samples"),
+    ],
+)
+def test_each_cause_without_a_cuda_graph_has_its_words_and_place(why: str, words: str) -> None:
+    event = Event(kind="cuda-graph", op="torch.cumsum", why=why, stack=(FRAME,), count=3, detail="Sizes: 1; 2; 3.")
+    (finding,) = NoCudaGraph().check(trace_of(event))
+    assert words in finding.message
+    assert finding.place is not None
+    assert finding.place.line == 7
+    assert finding.remedy
+    assert "Sizes: 1; 2; 3." in finding.evidence
+
+
+def test_a_copy_that_waits_is_left_to_synchronization() -> None:
+    copies = Event(kind="cuda-graph", op="torch._to_copy", why="copy between devices", stack=(FRAME,))
+    cut = copies.model_copy(update={"why": "CPU operation"})
+    findings = list(NoCudaGraph().check(trace_of(WAIT, copies, cut)))
+    assert [finding.message for finding in findings] == ["The CUDA graph is cut here: torch._to_copy runs on the CPU."]

@@ -183,9 +183,14 @@ class HostileInputs(_Calls):
 
 
 class HostileSlow(_Calls):
-    """Right, but slow: must never win."""
+    """Right, but slow: must never win. Its program tells of its calls."""
 
     id = "hostile_slow"
+
+    def apply(self, candidate: Any, options: Any) -> Any:
+        applied = super().apply(candidate, options)
+        applied.program.notes = lambda: ["slept at every call"]
+        return applied
 
     def wrapped(self, module: Any) -> Any:
         def call(x: Any) -> Any:

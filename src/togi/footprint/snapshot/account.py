@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
 from togi.core.proven import Proven
+from togi.core.quantities import size
 from togi.footprint.snapshot.allocator import (
+    PRIVATE,
     Alive,
     DeviceSegments,
     EventTrace,
@@ -21,7 +24,7 @@ from togi.footprint.snapshot.allocator import (
     held,
     users_line,
 )
-from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, SnapshotAccount, TraceEvent
+from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
 from togi.footprint.snapshot.unpickler import CONSUMED, PickledDict, PickledList, SafeUnpickler, SnapshotError, Window
 
 PROVEN = Proven(part="togi memory on a CUDA snapshot (snapshots made up by the tests)", cuda=None)
@@ -30,6 +33,7 @@ PROVEN = Proven(part="togi memory on a CUDA snapshot (snapshots made up by the t
 _FRAME: Final = {"filename", "line", "name"}
 _BEFORE = "(before the recorded history)"
 _WORTH_SAYING = 0.01
+_LINES_TOLD = 3
 
 
 def is_snapshot(path: str) -> bool:
@@ -154,16 +158,31 @@ def _notes(traces: dict[int, EventTrace], consumer: SnapshotConsumer) -> list[st
 
 
 def _device_account(device: int, segments: DeviceSegments, trace: EventTrace | None) -> DeviceAccount:
+    pools = segments.pools()
+    alive = tuple(held(_sums([_named(address, one, trace) for address, one in segments.alive.items()])))
     return DeviceAccount(
         device=device,
         allocated_bytes=segments.allocated_bytes,
         reserved_bytes=segments.reserved_bytes,
         largest_free_bytes=segments.largest_free_bytes,
-        pools=segments.pools(),
-        alive=tuple(held(_sums([_named(address, one, trace) for address, one in segments.alive.items()]))),
+        pools=pools,
+        alive=alive,
         history=_history(segments, trace) if trace else None,
-        notes=tuple(_device_notes(segments, trace)) if trace else (),
+        notes=(*(_device_notes(segments, trace) if trace else ()), *_private_pools(pools, alive)),
     )
+
+
+def _private_pools(pools: tuple[Pool, ...], alive: tuple[Held, ...]) -> Iterator[str]:
+    """What each private pool holds, over its streams: the rest of the program cannot have it."""
+    for name in dict.fromkeys(pool.pool for pool in pools if pool.pool.startswith(PRIVATE)):
+        own = [pool for pool in pools if pool.pool == name]
+        reserved, free = sum(pool.reserved_bytes for pool in own), sum(pool.free_bytes for pool in own)
+        lines = [f"{size(one.bytes)} by {one.line or 'a line that is not known'}" for one in alive if one.pool == name]
+        yield (
+            f"the {name} pool (of CUDA graphs, or a torch.cuda.MemPool) holds {size(reserved)}. {size(free)} of it are "
+            "free, for its own graphs only: empty_cache() gives them back when these are gone. Alive there (outputs "
+            f"that are still held, inputs): {', '.join(lines[:_LINES_TOLD]) or 'nothing'}"
+        )
 
 
 def _history(segments: DeviceSegments, trace: EventTrace) -> History:

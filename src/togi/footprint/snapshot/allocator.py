@@ -100,11 +100,15 @@ def block_of(mapping: Mapping[str, Any]) -> SegmentBlock:
     return SegmentBlock(int(mapping["size"]), mapping["state"], mapping.get("frames") or "")
 
 
+PRIVATE = "private "
+"""Begins the name of a pool that is not everybody's."""
+
+
 def pool_name(pool_id: object) -> str:
     """``default``, or the two numbers that CUDA graphs and ``torch.cuda.MemPool`` give to a pool of their own."""
     if not isinstance(pool_id, tuple | list) or len(pool_id) != 2:
         return ""
-    return "default" if not any(pool_id) else f"private {pool_id[0]}.{pool_id[1]}"
+    return "default" if not any(pool_id) else f"{PRIVATE}{pool_id[0]}.{pool_id[1]}"
 
 
 @dataclass(kw_only=True)

@@ -24,13 +24,15 @@ from togi.lint.calls import SubjectReport, TraceRequest
 from togi.lint.finding import Table
 from togi.lint.rule import TraceRule, all_rules
 from togi.lint.trace.compiled import compile_events
-from togi.lint.trace.record import Event, Trace, by_line, shown, total, total_bytes
+from togi.lint.trace.cuda_graphs import graph_events
+from togi.lint.trace.record import Event, Trace, by_line, line_of, shown, total, total_bytes
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import mark_subject, watching
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import Prepared, prepare
 
 NEED_COMPILER = frozenset({"graph-break", "recompilation"})
+NEED_CUDA_GRAPHS = frozenset({"no-cuda-graph"})
 _MODES = {
     "simulated": "simulated for CUDA on the CPU",
     "watched": "on the CPU, without the simulation",
@@ -49,9 +51,10 @@ def check_run(subject: Subject, request: TraceRequest) -> SubjectReport:
     rules = _selected(request)
     device = request.device if request.device.partition(":")[0] == "cuda" else "cpu"
     trace = trace_subject(subject, device=device)
-    if NEED_COMPILER & {rule.id for rule in rules}:
-        events, notes = compile_events(subject, device=device)
-        trace = trace.model_copy(update={"events": (*trace.events, *events), "notes": (*trace.notes, *notes)})
+    for need, events_of in ((NEED_COMPILER, compile_events), (NEED_CUDA_GRAPHS, graph_events)):
+        if need & {rule.id for rule in rules}:
+            events, notes = events_of(subject, device=device)
+            trace = trace.model_copy(update={"events": (*trace.events, *events), "notes": (*trace.notes, *notes)})
     found = [finding for rule in rules for finding in rule.check(trace)]
     return SubjectReport(findings=tuple(found), tables=tuple(_tables(trace)), notes=tuple(_text(trace, request)))
 
@@ -209,24 +212,20 @@ def debug_mode_events(names: dict[int, str] | None = None) -> Iterator[list[Even
 
 def confirmed(watched: Iterable[Event], reported: Iterable[Event]) -> tuple[Event, ...]:
     """Events of the watch, told apart by what the debug mode reported at their lines; then those only it reported."""
-    seen = {line for event in reported if (line := _line(event)) is not None}
+    seen = {line for event in reported if (line := line_of(event)) is not None}
     events = [
-        event.model_copy(update={"seen_by_debug_mode": _line(event) in seen}) if event.waits else event
+        event.model_copy(update={"seen_by_debug_mode": line_of(event) in seen}) if event.waits else event
         for event in watched
     ]
-    known = {_line(event) for event in events if event.waits}
-    return (*events, *(event for event in reported if _line(event) not in known))
+    known = {line_of(event) for event in events if event.waits}
+    return (*events, *(event for event in reported if line_of(event) not in known))
 
 
 def agreement(watched: Iterable[Event], reported: Iterable[Event]) -> str:
     """How far both saw the same, in a sentence."""
-    ours = {_line(event) for event in watched if event.waits} - {None}
-    theirs = {_line(event) for event in reported} - {None}
+    ours = {line_of(event) for event in watched if event.waits} - {None}
+    theirs = {line_of(event) for event in reported} - {None}
     return (
         f"PyTorch's debug mode reported synchronisations at {len(theirs)} lines, the watch at {len(ours)}; "
         f"{len(ours & theirs)} are the same."
     )
-
-
-def _line(event: Event) -> tuple[str, int] | None:
-    return (event.stack[0].path, event.stack[0].line) if event.stack else None

@@ -10,21 +10,19 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from togi.core.quantities import first_line
-from togi.core.user_code import user_place
+from togi.core.user_code import Origin, printed_frames, user_place
 from togi.lint.trace.record import Event, Frame
 from togi.lint.trace.recorder import is_users
-from togi.subject.inputs import Subject
+from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.torch_internals.compiler import checking_every_guard, compilations, reset_dynamo
 
-PASSES = 2
-_PLACE = re.compile(r'File "(?P<path>[^"]+)", line (?P<line>\d+), in (?P<function>\S+)\n\s*(?P<code>[^\n]*)')
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+")
 
 
@@ -32,11 +30,10 @@ def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Even
     """``(events, notes)`` of running the subject compiled. A subject that cannot be run so gives a note."""
     prepared = prepare(subject, device=device, train=subject.step is not None)
     notes: list[str] = []
-    with _fresh_dynamo(), checking_every_guard():
+    with fresh_dynamo(), checking_every_guard():
         compiled = torch.compile(prepared.module, backend="eager")
         try:
-            for _ in range(PASSES):
-                _run(subject, compiled, prepared.samples)
+            run_twice(subject, compiled, prepared.samples)
         except Exception as failure:  # the subject's code under a compiler
             notes.append(
                 f"Compiled, it failed ({user_place(failure)}): graph breaks and recompilations are known up to there."
@@ -46,8 +43,9 @@ def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Even
     return events, tuple(notes)
 
 
-def _run(subject: Subject, compiled: Any, samples: Iterable[Any]) -> None:
-    for sample in samples:
+def run_twice(subject: Subject, compiled: Any, samples: Sequence[Inputs]) -> None:
+    """All samples, and all again: through the step where there is one, else a forward pass."""
+    for sample in (*samples, *samples):
         if subject.step is not None:
             subject.step(compiled, sample.args[0] if len(sample.args) == 1 and not sample.kwargs else sample.args)
         else:
@@ -56,7 +54,7 @@ def _run(subject: Subject, compiled: Any, samples: Iterable[Any]) -> None:
 
 
 @contextlib.contextmanager
-def _fresh_dynamo() -> Iterator[None]:
+def fresh_dynamo() -> Iterator[None]:
     """Without what was compiled before, and without its warnings: they are what is reported."""
     before = logging.root.manager.disable
     reset_dynamo()
@@ -72,7 +70,7 @@ def _breaks(reasons: Iterable[Any]) -> Iterator[Event]:
     """One event per line and reason: a break in a function that was inlined is told for its callers too."""
     found: dict[tuple[str, int, str], Event] = {}
     for reason in reasons:
-        stack = tuple(_frame(summary) for summary in reversed(reason.user_stack) if is_users(summary.filename))
+        stack = tuple(frame_of(summary) for summary in reversed(reason.user_stack) if is_users(summary.filename))
         if not getattr(reason, "graph_break", True) or not stack:
             continue
         what, hints = _read_reason(reason.reason)
@@ -115,13 +113,14 @@ def _guard(reason: str) -> str:
 
 def _guarded_line(metric: Any) -> Frame:
     """The line that the guard protects, else the function's first."""
-    told = _PLACE.search(metric.recompile_reason)
+    told = printed_frames(metric.recompile_reason, Origin.LIBRARY)[:1]
     resumed = _RESUMED.match(metric.co_name or "")
     function = resumed["function"] if resumed else metric.co_name or ""
-    if told is not None:
-        return Frame(path=told["path"], line=int(told["line"]), function=function, code=told["code"].strip())
+    if told:
+        return frame_of(told[0]).model_copy(update={"function": function})
     return Frame(path=metric.co_filename or "", line=metric.co_firstlineno or 1, function=function)
 
 
-def _frame(summary: Any) -> Frame:
+def frame_of(summary: Any) -> Frame:
+    """Of a frame summary of the standard library's ``traceback``."""
     return Frame(path=summary.filename, line=summary.lineno or 1, function=summary.name, code=summary.line or "")

@@ -13,7 +13,17 @@ from typing import Literal
 from togi.core.records import Record
 from togi.lint.finding import Place
 
-Kind = Literal["wait", "dynamic-shape", "copy", "mixed-devices", "promotion", "layout", "graph-break", "recompilation"]
+Kind = Literal[
+    "wait",
+    "dynamic-shape",
+    "copy",
+    "mixed-devices",
+    "promotion",
+    "layout",
+    "graph-break",
+    "recompilation",
+    "cuda-graph",
+]
 
 
 class Frame(Record):
@@ -35,7 +45,7 @@ class Event(Record):
     op: str
     """What was called, as the user knows it: ``Tensor.item``, ``torch.nonzero``, ``torch.cuda.synchronize``."""
     why: str
-    """A clause that completes "here ...": ``its value is read by the host``."""
+    """A clause that completes "here ...": ``its value is read by the host``. Of kind ``cuda-graph``: the cause."""
     stack: tuple[Frame, ...] = ()
     """The user's frames, innermost first: those of torch, of the standard library and of togi are left out."""
     layer: str = ""
@@ -77,11 +87,15 @@ _LIBRARIES = ("site-packages", "dist-packages")
 
 def by_line(events: Iterable[Event]) -> list[list[Event]]:
     """Events grouped by the user's line; each group with the most frequent one first."""
-    groups: dict[tuple[str, int], list[Event]] = {}
+    groups: dict[tuple[str, int] | None, list[Event]] = {}
     for event in events:
-        place = event.stack[0] if event.stack else None
-        groups.setdefault((place.path, place.line) if place else ("", 0), []).append(event)
+        groups.setdefault(line_of(event), []).append(event)
     return [sorted(group, key=lambda event: -event.count) for group in groups.values()]
+
+
+def line_of(event: Event) -> tuple[str, int] | None:
+    """File and number of the user's line; None where it is not known."""
+    return (event.stack[0].path, event.stack[0].line) if event.stack else None
 
 
 def place_of(event: Event) -> Place | None:

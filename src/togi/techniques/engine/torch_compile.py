@@ -24,8 +24,9 @@ class TorchCompile(Engine):
 
     What it does: ``torch.compile``. ``mode``: ``default``; ``max-autotune-no-cudagraphs`` times kernel variants; on
     CUDA also ``reduce-overhead`` and ``max-autotune``, which replay CUDA graphs (outputs are copied, since a replay
-    overwrites them). ``freezing`` treats weights as constants: they are folded and packed for the machine. Shapes are
-    static unless the samples, or the user, say that a dimension varies.
+    overwrites them; a note of the trial says which graphs were skipped, and why). ``freezing`` treats weights as
+    constants: they are folded and packed for the machine. Shapes are static unless the samples, or the user, say that a
+    dimension varies.
 
     When it applies: to modules that run in eager; parts that cannot be captured run in eager between compiled parts.
 
@@ -66,15 +67,19 @@ class TorchCompile(Engine):
         return 5.0 + per_operator_s * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        from togi.techniques.engine.programs.compiled import FreshOutputs, compile_call
+        from togi.techniques.engine.programs.compiled import FreshOutputs, compile_call, graph_notes
         from togi.techniques.engine.programs.exported import ExportableProgram
+        from togi.torch_internals.cuda_graphs import GraphReport
 
-        call: Any = compile_call(candidate.module, candidate.signature, options)
-        if options["mode"] in _CUDA_GRAPH_MODES:
-            if candidate.signature.opaque:
-                raise Refused(f"outputs of CUDA graphs must be copied, and {candidate.signature.opaque}")
-            call = FreshOutputs(call, candidate.signature)
-        return candidate.with_(program=ExportableProgram(candidate, call, options))
+        if options["mode"] not in _CUDA_GRAPH_MODES:
+            call = compile_call(candidate.module, candidate.signature, options)
+            return candidate.with_(program=ExportableProgram(candidate, call, options))
+        if candidate.signature.opaque:
+            raise Refused(f"outputs of CUDA graphs must be copied, and {candidate.signature.opaque}")
+        graphs = GraphReport()
+        compiled = compile_call(candidate.module, candidate.signature, options, graphs)
+        fresh = FreshOutputs(compiled, candidate.signature)
+        return candidate.with_(program=ExportableProgram(candidate, fresh, options, lambda: graph_notes(graphs)))
 
     def repro(self, options: Options, threads: int | None) -> str | None:
         return (

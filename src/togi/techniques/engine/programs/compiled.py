@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from contextlib import ExitStack
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
+from togi.core.quantities import plural
 from togi.core.records import Scalar
+from togi.core.user_code import printed_frames
 from togi.subject.signature import Signature
 from togi.torch_internals.compiler import inductor_options, inductor_settings
+from togi.torch_internals.cuda_graphs import GraphReport, NotRecorded, graphs_reported
 
 _REMEMBERED_SHAPES = 4096
 
@@ -24,17 +29,27 @@ class CompiledCall:
     other compiled functions of the process.
     """
 
-    def __init__(self, function: Callable[..., Any], signature: Signature, settings: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        function: Callable[..., Any],
+        signature: Signature,
+        settings: dict[str, Any],
+        graphs: GraphReport | None = None,
+    ) -> None:
         self.function = function
         self.signature = signature
         self.settings = settings
+        self.graphs = graphs
         self._seen: set[Any] = set()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         key = self._key(args, kwargs)
         if key in self._seen:
             return self.function(*args, **kwargs)
-        with inductor_settings(self.settings):
+        with ExitStack() as stack:
+            stack.enter_context(inductor_settings(self.settings))
+            if self.graphs is not None:
+                stack.enter_context(graphs_reported(self.graphs))
             output = self.function(*args, **kwargs)
         if len(self._seen) < _REMEMBERED_SHAPES:
             self._seen.add(key)
@@ -66,14 +81,23 @@ class FreshOutputs:
         return self.signature.build_outputs([tensor.clone() for tensor in self.signature.flatten_outputs(outputs)])
 
 
-def compile_call(function: Callable[..., Any], signature: Signature, options: dict[str, Scalar]) -> CompiledCall:
-    """``torch.compile(function)`` with a technique's options; nothing is compiled before the first call."""
+def compile_call(
+    function: Callable[..., Any],
+    signature: Signature,
+    options: dict[str, Scalar],
+    graphs: GraphReport | None = None,
+) -> CompiledCall:
+    """``torch.compile(function)`` with a technique's options; nothing is compiled before the first call.
+
+    Args:
+        graphs: where to tell of CUDA graphs, at the first call of each size.
+    """
     compiled = torch.compile(
         function,
         dynamic=signature.dynamic,
         options=inductor_options(str(options["mode"]), signature.dynamic),
     )
-    return CompiledCall(compiled, signature, compile_settings(signature, freezing=bool(options["freezing"])))
+    return CompiledCall(compiled, signature, compile_settings(signature, freezing=bool(options["freezing"])), graphs)
 
 
 def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
@@ -83,3 +107,18 @@ def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:
         # A pool of compiler processes would outlive the compilation, and does not pay for one model on a CPU.
         settings["compile_threads"] = 1
     return settings
+
+
+def graph_notes(graphs: GraphReport) -> list[str]:
+    """What is not replayed as a CUDA graph, and why, in a sentence; nothing where all is."""
+    if graphs.parts and not graphs.skips and not graphs.reasons:
+        return []
+    told = Counter(_reason(one) for one in graphs.reasons) or {"torch gives no reason": 1}
+    why = "; ".join(f"{reason} ({count} times)" if count > 1 else reason for reason, count in told.items())
+    return [f"CUDA graphs: {plural(graphs.parts, 'part')} of the compiled code to be recorded; skipped or cut: {why}."]
+
+
+def _reason(one: NotRecorded) -> str:
+    """With the innermost line of the user's, where torch tells one."""
+    last = printed_frames(one.stack)[-1:]
+    return one.reason + "".join(f", {frame.filename}:{frame.lineno} (`{frame.line}`)" for frame in last)

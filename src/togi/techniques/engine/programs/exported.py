@@ -26,14 +26,22 @@ class ExportableProgram(Program):
     """Runs the candidate's live module, or ``call`` made of it; stores the module as an exported program."""
 
     def __init__(
-        self, candidate: Candidate, call: Callable[..., Any] | None = None, options: Options | None = None
+        self,
+        candidate: Candidate,
+        call: Callable[..., Any] | None = None,
+        options: Options | None = None,
+        notes: Callable[[], Sequence[str]] = tuple,
     ) -> None:
         self.call = call or candidate.module
         self.candidate = candidate
         self.options = options or {}
+        self._notes = notes
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call(*args, **kwargs)
+
+    def notes(self) -> Sequence[str]:
+        return self._notes()
 
     def save(self, folder: Path) -> dict[str, Any]:
         return store_module(self.candidate, folder, self.options)

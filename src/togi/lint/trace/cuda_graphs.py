@@ -1,0 +1,109 @@
+"""Compiles the subject as ``torch.compile(mode="reduce-overhead")`` would, and looks at its graphs: what is not
+replayed as a CUDA graph, or recorded anew.
+
+No kernel is generated and nothing is recorded. Without a GPU the module and its inputs are fake tensors that say
+``cuda``: a forward pass is captured as on a GPU, a backward pass cannot be (the autograd engine asks for the driver).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.proven import Proven
+from togi.core.user_code import printed_frames, user_place
+from togi.lint.trace.compiled import frame_of, fresh_dynamo, run_twice
+from togi.lint.trace.record import Event
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.prepare import Prepared, prepare
+from togi.torch_internals.cuda_graphs import ExaminedGraph, Obstacle, examining_backend
+from togi.torch_internals.modules import own_buffers, own_parameters
+from togi.torch_internals.tensors import FakeTensorMode
+
+PROVEN = Proven(part="togi check: what keeps code from CUDA graphs (read off fake CUDA tensors)", cuda=None)
+
+_NEEDS_A_GPU = (
+    "What keeps a training step from CUDA graphs is known with --device cuda only: without a GPU no backward pass can "
+    "be captured for one."
+)
+_NEEDS_TORCH = "What keeps the subject from CUDA graphs is known with torch 2.11 and newer, or with --device cuda."
+
+
+def graph_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event, ...], tuple[str, ...]]:
+    """``(events, notes)``. A subject that cannot be looked at gives a note."""
+    on_gpu = device != "cpu"
+    if subject.step is not None and not on_gpu:
+        return (), (_NEEDS_A_GPU,)
+    if torch.__version__ < "2.11" and not on_gpu:  # fake CUDA tensors ask for the driver there
+        return (), (_NEEDS_TORCH,)
+    prepared = prepare(subject, device=device, train=subject.step is not None)
+    found: list[ExaminedGraph] = []
+    notes: list[str] = []
+    compiled = torch.compile(prepared.module, backend=examining_backend(found))
+    with fresh_dynamo():
+        try:
+            samples, mode = (prepared.samples, nullcontext()) if on_gpu else _on_fake_gpu(prepared)
+            with mode:
+                run_twice(subject, compiled, samples)
+        except Exception as failure:  # the subject's code under a compiler
+            place = user_place(failure)
+            notes.append(f"Compiled for CUDA graphs, it failed ({place}): what is skipped is known up to there.")
+    return (*_obstacles(found), *_sizes(found)), tuple(notes)
+
+
+def _on_fake_gpu(prepared: Prepared) -> tuple[tuple[Inputs, ...], AbstractContextManager[Any]]:
+    """Replace the module's parameters and buffers by fake CUDA tensors; other tensors stay where they are, as with
+    ``.to("cuda")``. Returns the samples as fake CUDA tensors, and the mode to run under."""
+    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    known: dict[int, Tensor] = {}
+
+    def fake(tensor: Tensor) -> Tensor:
+        if id(tensor) not in known:
+            with mode:
+                known[id(tensor)] = mode.from_tensor(tensor.detach()).to("cuda")
+        return known[id(tensor)]
+
+    for part in prepared.module.modules():
+        for name, parameter in list(own_parameters(part).items()):
+            if parameter is not None:
+                own_parameters(part)[name] = nn.Parameter(fake(parameter), requires_grad=False)
+        for name, buffer in list(own_buffers(part).items()):
+            if buffer is not None:
+                own_buffers(part)[name] = fake(buffer)
+    return tuple(sample.map(fake) for sample in prepared.samples), mode
+
+
+def _obstacles(found: Iterable[ExaminedGraph]) -> Iterator[Event]:
+    """One a line, cause and operation. Code that was compiled for several sizes has each obstacle in each graph."""
+    counts: Counter[Event] = Counter()
+    for graph in found:
+        counts |= Counter(_event(one.cause, _spelled(one), one.stack) for one in graph.obstacles)
+    for event, count in counts.items():
+        yield event.model_copy(update={"count": count})
+
+
+def _sizes(found: Iterable[ExaminedGraph]) -> Iterator[Event]:
+    """One recording for each size, of each graph whose sizes vary."""
+    for graph in found:
+        if graph.varies_at and graph.sizes:
+            told = "; ".join(", ".join(map(str, sizes)) for sizes in sorted(graph.sizes))
+            event = _event("sizes", "torch.compile", graph.varies_at)
+            yield event.model_copy(update={"count": len(graph.sizes), "detail": f"Sizes that varied: {told}."})
+
+
+def _event(why: str, op: str, stack: str) -> Event:
+    frames = tuple(frame_of(frame) for frame in reversed(printed_frames(stack)))
+    return Event(kind="cuda-graph", op=op, why=why, stack=frames)
+
+
+def _spelled(obstacle: Obstacle) -> str:
+    """``aten.cumsum.default`` as ``torch.cumsum``, in most cases the function that people know."""
+    if obstacle.cause == "mutated input":
+        return "a write into an input"
+    return re.sub(r"^aten\.(\w+)\.\w+$", r"torch.\1", obstacle.op)
