@@ -11,7 +11,7 @@ import pytest
 
 from togi.cli.app import run
 
-HEAVY = ("torch", "pydantic", "numpy", "onnxruntime", "openvino", "rich.live", "togi.core.records")
+HEAVY = ("torch", "ray", "pydantic", "numpy", "onnxruntime", "openvino", "rich.live", "togi.core.records")
 
 
 def togi(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -33,11 +33,11 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip() == "[]"
-    for command in ("tune", "check", "memory", "bench", "explain", "doctor", "report"):
+    for command in ("tune", "check", "memory", "bench", "fleet", "explain", "doctor", "report"):
         assert command in done.stdout
 
 
-@pytest.mark.parametrize("command", ["tune", "check", "memory", "bench", "explain", "doctor", "report"])
+@pytest.mark.parametrize("command", ["tune", "check", "memory", "bench", "fleet", "explain", "doctor", "report"])
 def test_every_command_takes_the_common_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     shown = capsys.readouterr().out

@@ -24,6 +24,7 @@ from togi.cli.doctor import doctor
 from togi.cli.explain import explain
 from togi.cli.export import export
 from togi.cli.fit import fit
+from togi.cli.fleet import fleet
 from togi.cli.memory import memory
 from togi.cli.report import report
 from togi.cli.tune import tune
@@ -63,7 +64,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (tune, check, memory, fit, bench, verify, export, explain, doctor, report, demo):
+for command in (tune, check, memory, fit, bench, verify, export, fleet, explain, doctor, report, demo):
     app.command(cls=_Command)(command)
 
 

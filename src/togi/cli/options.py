@@ -10,6 +10,7 @@ from typing import Annotated, TypeVar
 import typer
 
 from togi.core.device import parse_device
+from togi.core.effort import Effort
 from togi.core.errors import QuantityError, UnknownNameError
 from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size
 
@@ -85,6 +86,40 @@ StudyLimit = Annotated[
         parser=DURATION,
         help="Stop after this long: 90s, 5m, 1h. Default: quick 90s, normal 5m, thorough none.",
     ),
+]
+StudyEffort = Annotated[Effort, typer.Option("--effort", help="How much to try.")]
+MaxMemory = Annotated[
+    int | None,
+    typer.Option("--max-memory", metavar="SIZE", parser=SIZE, help="Idle + peak of a call: 2GiB, 500MB."),
+]
+MaxError = Annotated[
+    float | None,
+    typer.Option(
+        "--max-error",
+        metavar="ERROR",
+        parser=SHARE,
+        help="Try approximate techniques (or those of --allow) up to this relative error: 1e-2, 1%.",
+    ),
+]
+MaxDrop = Annotated[
+    float | None,
+    typer.Option("--max-drop", metavar="DROP", parser=DROP, help="The same up to this drop of the subject's metric."),
+]
+Allow = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--allow",
+        metavar="ID",
+        help="Of what is approximate only this: an id, its beginning (int8), or 'approximate'.",
+    ),
+]
+Only = Annotated[
+    list[str] | None,
+    typer.Option("--only", metavar="ID", help="Try only these.", autocompletion=complete_technique),
+]
+Without = Annotated[
+    list[str] | None,
+    typer.Option("--without", metavar="ID", help="Leave these out.", autocompletion=complete_technique),
 ]
 
 

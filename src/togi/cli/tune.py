@@ -10,15 +10,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from togi.cli.options import (
-    DROP,
-    SHARE,
-    SIZE,
+    Allow,
     Device,
     Journal,
     Json,
+    MaxDrop,
+    MaxError,
+    MaxMemory,
+    Only,
     Seed,
+    StudyEffort,
     StudyLimit,
-    complete_technique,
+    Without,
 )
 from togi.core.effort import Effort
 from togi.core.errors import TogiError
@@ -38,43 +41,14 @@ def tune(
     out: Annotated[Path | None, typer.Option("--out", metavar="NAME.togi", help="Save the chosen recipe here.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report.")] = None,
-    effort: Annotated[Effort, typer.Option("--effort", help="How much to try.")] = Effort.NORMAL,
+    effort: StudyEffort = Effort.NORMAL,
     time_limit: StudyLimit = None,
-    max_memory: Annotated[
-        int | None,
-        typer.Option("--max-memory", metavar="SIZE", parser=SIZE, help="Idle + peak of a call: 2GiB, 500MB."),
-    ] = None,
-    max_error: Annotated[
-        float | None,
-        typer.Option(
-            "--max-error",
-            metavar="ERROR",
-            parser=SHARE,
-            help="Try approximate techniques (or those of --allow) up to this relative error: 1e-2, 1%.",
-        ),
-    ] = None,
-    max_drop: Annotated[
-        float | None,
-        typer.Option(
-            "--max-drop", metavar="DROP", parser=DROP, help="The same up to this drop of the subject's metric."
-        ),
-    ] = None,
-    allow: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--allow",
-            metavar="ID",
-            help="Of what is approximate only this: an id, its beginning (int8), or 'approximate'.",
-        ),
-    ] = None,
-    only: Annotated[
-        list[str] | None,
-        typer.Option("--only", metavar="ID", help="Try only these.", autocompletion=complete_technique),
-    ] = None,
-    without: Annotated[
-        list[str] | None,
-        typer.Option("--without", metavar="ID", help="Leave these out.", autocompletion=complete_technique),
-    ] = None,
+    max_memory: MaxMemory = None,
+    max_error: MaxError = None,
+    max_drop: MaxDrop = None,
+    allow: Allow = None,
+    only: Only = None,
+    without: Without = None,
     journal: Journal = None,
     json: Json = False,
     device: Device = "cpu",

@@ -56,6 +56,10 @@ class FitError(TogiError):
     """A plan that cannot be made, applied or trusted. It is raised before a wrong gradient is used."""
 
 
+class FleetError(TogiError):
+    """Machines, their prices or a subject's files with which a fleet of studies cannot start."""
+
+
 class Refused(Exception):
     """Raised by ``Technique.apply`` when only building could show that it does not apply. Message: the reason."""
 

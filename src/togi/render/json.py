@@ -1,4 +1,4 @@
-"""The documented JSON form of a study and of a comparison (``docs/commands.md``). Plain JSON: no NaN, no Infinity."""
+"""The documented JSON form of studies, comparisons, fleets (``docs/commands.md``). Plain JSON: no NaN, no Infinity."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from togi.core.records import SCHEMA_VERSION, Recipe, Study, Trial
+from togi.fleet.answer import Fleet
 from togi.render.attribution import Effect, effects
 from togi.render.rows import Row, rows, warnings
 from togi.study.comparison import Comparison, Verification
@@ -49,6 +50,11 @@ def verification_json(verification: Verification) -> dict[str, Any]:
     document = verification.model_dump()
     document["comparison"] = comparison_json(verification.comparison)
     plain: dict[str, Any] = _plain({"kind": "verification", **document})
+    return plain
+
+
+def fleet_json(fleet: Fleet) -> dict[str, Any]:
+    plain: dict[str, Any] = _plain({"kind": "fleet", **fleet.model_dump()})
     return plain
 
 

@@ -1,0 +1,61 @@
+"""What a fleet came to, as text for a terminal: cost and latency by kind of machine, the front, the verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import RenderableType
+from rich.text import Text
+
+from togi.core.quantities import bounds, plural, significant
+from togi.core.records import Interval
+from togi.fleet.answer import Fleet, KindAnswer
+from togi.render.terminal import bullets, clean, stack, table
+
+
+def fleet_text(fleet: Fleet) -> RenderableType:
+    made = table(
+        "machine", f"{fleet.currency} a million", "ms", f"{fleet.currency} an hour", "recipe", left=("recipe",)
+    )
+    for kind in sorted(fleet.kinds, key=_cost):
+        made.add_row(*_row(kind))
+    made.caption = Text(
+        "a million: of calls, one after the other; intervals of 95 %\n* on the front: none is cheaper and as fast",
+        style="dim",
+    )
+    made.caption_justify = "left"
+    return stack(made, Text(clean(fleet.verdict), style="bold"), bullets(_about(fleet)))
+
+
+def _cost(kind: KindAnswer) -> float:
+    return kind.per_million.median if kind.per_million is not None else float("inf")
+
+
+def _row(kind: KindAnswer) -> Iterator[Text]:
+    name = Text(clean(kind.kind) + (" *" if kind.on_front else ""), style="green" if kind.on_front else "")
+    if kind.cpu:
+        name.append(f"\n{clean(kind.gpu or kind.cpu)}, {plural(kind.threads, 'thread')}", style="dim")
+    yield name
+    yield _interval(kind.per_million)
+    yield _interval(kind.latency_ms)
+    yield Text(significant(kind.per_hour))
+    yield Text(clean(kind.recipe)) if kind.state == "ok" else Text(kind.state, style="red")
+
+
+def _interval(found: Interval | None) -> Text:
+    return Text("") if found is None else Text(significant(found.median)).append(f"\n{bounds(found)}", style="dim")
+
+
+def _about(fleet: Fleet) -> Iterator[str]:
+    for step in fleet.steps:
+        cost = step.per_second_saved
+        yield f"{step.faster} instead of {step.cheaper}: " + (
+            "which of the two is cheaper or faster cannot be told"
+            if cost is None
+            else f"{significant(cost.median)} {fleet.currency} ({bounds(cost)}) for each second of latency saved"
+        )
+    for kind in fleet.kinds:
+        if kind.state != "ok":
+            yield f"{kind.kind}: {kind.state}: {kind.reason}"
+        elif kind.folder:
+            yield f"{kind.kind}: {kind.folder}"
