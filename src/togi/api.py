@@ -17,6 +17,7 @@ from togi.artifact.save import check_writable, publish
 from togi.core.device import parse_device
 from togi.core.effort import Effort
 from togi.core.errors import SubjectError, TogiError
+from togi.core.objective import Objective
 from togi.core.quantities import a_type, parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Recipe, Study, Trial
 from togi.journal import Journal
@@ -131,11 +132,15 @@ def tune(
     out: PathOrName | None = None,
     force: bool = False,
     device: str = "cpu",
+    objective: Objective | str = "latency",
+    callers: int | None = None,
     effort: Effort | str = "normal",
     time_limit_s: float | str | None = None,
     trial_timeout_s: float | str = 300.0,
     trial_memory: int | str | None = None,
     max_memory: int | str | None = None,
+    max_latency: float | str | None = None,
+    max_first_call: float | str | None = None,
     max_error: float | str | None = None,
     max_drop: float | str | None = None,
     allow: str | Sequence[str] = (),
@@ -155,12 +160,18 @@ def tune(
         subject: a locator (``"timm:resnet50"``, ``"file.py:factory"``), a ``togi.Subject``, or a live ``nn.Module``.
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
         out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
+        objective: what is raced: ``latency``, ``throughput`` (requests per second of ``callers``, which call at once in
+            threads of one process; default: one for each core) or ``first-call`` (from loading the files to the first
+            answer, in a fresh process).
         effort: ``quick``, ``normal`` or ``thorough``.
         time_limit_s: for the whole study, in seconds or as ``"5m"``; None takes the effort's own (quick 90, normal 300,
             thorough none).
         trial_timeout_s, trial_memory: seconds and bytes after which a single trial is ended (default: 300 s, 80 % of
             the free memory).
         max_memory: bytes that the result may need (idle + peak), or ``"2GiB"``.
+        max_latency: seconds that a call of the result may take, or ``"20ms"``; of ``throughput`` 95 of 100 calls,
+            beside the other callers.
+        max_first_call: seconds from loading its files to the first answer.
         max_error: relative RMS error, from 0 to 1, up to which approximate techniques are eligible.
         allow: approximate techniques to try within that bound: ids, or beginnings of ids (``int8``); none: all.
         only, without: ids of techniques.
@@ -177,11 +188,15 @@ def tune(
 
     settings = Settings.of(
         device=device,
+        objective=objective,
+        callers=callers,
         effort=effort,
         time_limit_s=time_limit_s,
         trial_timeout_s=trial_timeout_s,
         trial_memory=trial_memory,
         max_memory=max_memory,
+        max_latency=max_latency,
+        max_first_call=max_first_call,
         max_error=max_error,
         max_drop=max_drop,
         allow=allow,
@@ -227,13 +242,16 @@ def load(path: PathOrName, *, device: str | None = None, native: bool = True) ->
 def bench(
     *subjects: PathOrName,
     device: str | None = None,
+    callers: int = 1,
     seed: int = 0,
     time_limit_s: float | str | None = None,
     progress: Progress | bool | None = None,
 ) -> Comparison:
     """Are they really different? Subjects (locators) and artifacts taking turns; the first is compared with.
 
-    ``device``: None is the one that the artifacts were tuned for, else the CPU.
+    Args:
+        device: None is the one that the artifacts were tuned for, else the CPU.
+        callers: how many call at once, in threads of one process; milliseconds are then those between two answers.
 
     Raises TogiError when there are fewer than two, when one is a live module, or when a subject cannot be loaded.
     """
@@ -248,6 +266,8 @@ def bench(
             )
     if len(subjects) < 2:
         raise SubjectError("there is nothing to compare: give at least two subjects, as in bench('a.py:f', 'b.togi')")
+    if type(callers) is not int or callers < 1:
+        raise TogiError(f"callers={callers!r} is no number of callers: give 1, or as many as call at once")
     limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
     for subject in subjects:
         check_spec(str(subject))
@@ -255,6 +275,7 @@ def bench(
     return run_bench(
         specs,
         device=None if device is None else parse_device(device),
+        callers=callers,
         seed=seed,
         time_limit_s=limit_s,
         progress=_progress(progress, " / ".join(specs)),

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
-from togi.decide.choose import acceptable, choose, fits, front, rank, why_not
+from togi.decide.choose import Budget, acceptable, choose, front, rank, why_not
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion
 
 TWICE = Criterion(margin=0.5, process_bias=0.5)
@@ -70,9 +70,13 @@ def test_front_ignores_failures_and_takes_the_last_trial() -> None:
     assert front([]) == ()
 
 
+def within(max_memory_bytes: int | None) -> Budget:
+    return Budget(max_memory_bytes=max_memory_bytes)
+
+
 def test_unknown_footprint_never_meets_a_limit_nor_beats_a_known_one() -> None:
     unknown = measured(recipe("u"), 2.0, total_bytes=None)
-    assert not acceptable(unknown, max_memory_bytes=10**12)
+    assert not acceptable(unknown, within(10**12))
     assert acceptable(unknown)
     assert labels(front([unknown, measured(recipe("k"), 1.5)])) == ["u", "k"]
 
@@ -85,11 +89,11 @@ def test_fastest_within_limits_is_chosen() -> None:
         measured(recipe("fine"), 2.0, total_bytes=100),
     ]
     assert choose(trials).trial == trials[1]
-    chosen = choose(trials, max_memory_bytes=200)
+    chosen = choose(trials, within(200))
     assert chosen.trial == trials[2]
     assert "3.00x (2.94 to 3.06)" in chosen.reason
     assert "approximate" in chosen.reason
-    chosen = choose(trials, max_memory_bytes=200, unusable={trials[2].recipe})
+    chosen = choose(trials, within(200), unusable={trials[2].recipe})
     assert chosen.trial == trials[3]
     assert "faithful" in chosen.reason
 
@@ -115,7 +119,7 @@ def test_among_equals_the_plainer_one() -> None:
 
 def test_nothing_within_limits_says_what_the_smallest_needs() -> None:
     trials = [measured(REFERENCE, 1.0, total_bytes=2000), measured(recipe("a"), 2.0, total_bytes=3000)]
-    chosen = choose(trials, max_memory_bytes=1000)
+    chosen = choose(trials, within(1000))
     assert chosen.trial is None
     assert "no_grad: 1.95 KiB (2,000 bytes)" in chosen.reason
     assert choose([]).trial is None
@@ -123,7 +127,7 @@ def test_nothing_within_limits_says_what_the_smallest_needs() -> None:
 
 def test_slower_but_small_enough_is_chosen_when_the_original_is_too_large() -> None:
     trials = [measured(REFERENCE, 1.0, total_bytes=2000), measured(recipe("a"), 0.5, total_bytes=900)]
-    chosen = choose(trials, max_memory_bytes=1000)
+    chosen = choose(trials, within(1000))
     assert chosen.trial == trials[1]
     assert "plain eager itself does not fit" in chosen.reason
 
@@ -133,10 +137,11 @@ def test_noise_excludes_nothing_that_fits_where_memory_decides() -> None:
     noisy = measured(recipe("small"), 0.4, total_bytes=100).model_copy(update={"outcome": Outcome.UNSTABLE})
     wrong = measured(recipe("wrong"), 2.0, total_bytes=100, faithful=False)
     wrong = wrong.model_copy(update={"outcome": Outcome.UNSTABLE})
-    assert choose([large, noisy, wrong], 500).trial == noisy
-    assert choose([large, noisy, measured(recipe("calm"), 0.3, total_bytes=200)], 500).trial.recipe == recipe("calm")
-    assert choose([large, noisy], 2000).trial == large
-    assert "the smallest is small" in choose([large, noisy], 50).reason
+    assert choose([large, noisy, wrong], within(500)).trial == noisy
+    calm = measured(recipe("calm"), 0.3, total_bytes=200)
+    assert choose([large, noisy, calm], within(500)).trial == calm
+    assert choose([large, noisy], within(2000)).trial == large
+    assert "the smallest is small" in choose([large, noisy], within(50)).reason
 
 
 def test_a_proven_one_stays_while_others_are_within_what_two_processes_may_differ() -> None:
@@ -167,7 +172,7 @@ def test_rank_ends_with_the_reference() -> None:
 
 def test_it_is_said_why_something_faster_was_not_chosen() -> None:
     chosen = measured(recipe("chosen"), 2.0)
-    assert why_not(measured(recipe("big"), 3.0, total_bytes=5000), chosen, 4000) == (
+    assert why_not(measured(recipe("big"), 3.0, total_bytes=5000), chosen, within(4000)) == (
         "it needs 4.88 KiB of memory, the limit is 3.91 KiB"
     )
     assert "beyond doubt" in why_not(measured(recipe("wide"), 3.0, width=0.5), chosen)
@@ -200,26 +205,67 @@ def test_nothing_needs_to_be_said_of_what_was_not_faster() -> None:
         assert why_not(trial, chosen) == ""
     assert why_not(measured(recipe("a"), 3.0).model_copy(update={"reason": "set aside"}), None) == ""
     unknown = measured(recipe("unknown"), 3.0, total_bytes=None)
-    assert why_not(unknown, chosen, 2048) == "it needs an unknown amount of memory, the limit is 2.00 KiB"
-    assert why_not(unknown, None, 2048) == "it needs an unknown amount of memory, the limit is 2.00 KiB"
+    assert why_not(unknown, chosen, within(2048)) == "it needs an unknown amount of memory, the limit is 2.00 KiB"
+    assert why_not(unknown, None, within(2048)) == "it needs an unknown amount of memory, the limit is 2.00 KiB"
 
 
 def test_a_limit_is_met_to_the_byte() -> None:
     trial = measured(recipe("a"), 2.0, total_bytes=1000)
-    assert fits(trial, 1000)
-    assert not fits(trial, 999)
-    assert fits(measured(recipe("a"), 2.0, total_bytes=1000), None)
+    assert within(1000).fits(trial)
+    assert not within(999).fits(trial)
+    assert within(None).fits(measured(recipe("a"), 2.0, total_bytes=1000))
     reference = measured(REFERENCE, 1.0, total_bytes=1000)
-    assert choose([reference], 1000).trial == reference
-    assert choose([reference], 999).trial is None
+    assert choose([reference], within(1000)).trial == reference
+    assert choose([reference], within(999)).trial is None
+
+
+def timed(trial: Trial, call_ms: float | None = None, start_ms: float | None = None) -> Trial:
+    assert trial.timing is not None
+    return trial.model_copy(
+        update={"timing": trial.timing.model_copy(update={"call_ms": call_ms, "start_ms": start_ms})}
+    )
+
+
+def test_a_call_can_be_limited_whatever_was_raced() -> None:
+    """The reference takes 10 ms; what was raced with several callers is not what one of them waits for."""
+    reference, quick = measured(REFERENCE, 1.0), measured(recipe("quick"), 2.0)
+    most, enough = timed(measured(recipe("most"), 5.0), call_ms=30.0), timed(measured(recipe("enough"), 3.0), 19.0)
+    limit = Budget(max_latency_s=0.02)
+    assert choose([reference, quick, most, enough]).trial == most
+    assert choose([reference, quick, most, enough], limit).trial == enough
+    assert why_not(most, enough, limit) == "a call takes 30.0 ms, the limit is 20.0 ms"
+    assert choose([reference, most, quick], Budget(max_latency_s=0.006)).trial == quick
+    assert choose([reference, most, quick], Budget(max_latency_s=0.001)).reason == (
+        "no recipe that was tried answers a call within 1.00 ms; the quickest is quick + no_grad: 5.00 ms"
+    )
+
+
+def test_a_start_from_files_can_be_limited_once_it_is_known() -> None:
+    reference, fast = measured(REFERENCE, 1.0), measured(recipe("fast"), 2.0)
+    limit = Budget(max_first_call_s=1.0)
+    assert choose([reference, fast], limit).trial == fast, "it was not loaded from files yet"
+    late = timed(fast, start_ms=1500.0)
+    assert choose([reference, late], limit).trial == reference
+    assert "first answer 1,500 ms after" in why_not(late, None, limit) or "1500" in why_not(late, None, limit)
+    small = Budget(max_first_call_s=1.0, max_memory_bytes=500)
+    neat = measured(recipe("neat"), 2.0, total_bytes=400)
+    assert choose([timed(neat, start_ms=2000.0), timed(reference, start_ms=10.0)], small).reason == (
+        "no recipe that was tried keeps all limits at once"
+    )
+
+
+def test_the_front_of_several_callers_knows_what_each_waits_for() -> None:
+    most, soon = timed(measured(recipe("most"), 5.0), call_ms=30.0), timed(measured(recipe("soon"), 3.0), call_ms=9.0)
+    worse = timed(measured(recipe("worse"), 2.9), call_ms=10.0)
+    assert labels(front([soon, worse, most])) == ["most", "soon"]
 
 
 def test_the_original_as_it_is_called_today_is_no_candidate() -> None:
     reference, today = measured(REFERENCE, 1.0, total_bytes=2000), measured(Recipe(), 1.5, total_bytes=500)
     assert choose([reference, today]).trial == reference
     small = measured(recipe("small"), 0.5, total_bytes=900)
-    assert choose([reference, today, small], 1000).trial == small
-    chosen = choose([reference, today], 1000)  # but better than nothing
+    assert choose([reference, today, small], within(1000)).trial == small
+    chosen = choose([reference, today], within(1000))  # but better than nothing
     assert chosen.trial == today
     assert chosen.reason.endswith("; plain eager itself does not fit")
 
@@ -228,17 +274,17 @@ def test_a_reference_that_did_not_run_is_neither_chosen_nor_too_large() -> None:
     broken = Trial(recipe=REFERENCE, outcome=Outcome.FAILED)
     assert choose([broken]).trial is None
     slow, fast = measured(recipe("slow"), 0.5), measured(recipe("fast"), 2.0)
-    assert choose([broken, slow], 10_000).trial is None
-    assert choose([broken, slow, fast], 10_000).trial == fast
+    assert choose([broken, slow], within(10_000)).trial is None
+    assert choose([broken, slow, fast], within(10_000)).trial == fast
     unmeasured = measured(REFERENCE, 1.0).model_copy(update={"timing": None})
-    assert choose([unmeasured, slow], 10).trial is None
+    assert choose([unmeasured, slow], within(10)).trial is None
     wrong = measured(REFERENCE, 1.0).model_copy(update={"outcome": Outcome.WRONG})
     assert choose([wrong, slow]).trial is None
 
 
 def test_a_reference_that_cannot_be_had_still_says_what_does_not_fit() -> None:
     reference, slow = measured(REFERENCE, 1.0, total_bytes=2000), measured(recipe("slow"), 0.5, total_bytes=500)
-    assert choose([reference, slow], 1000, unusable={REFERENCE}).trial == slow
+    assert choose([reference, slow], within(1000), unusable={REFERENCE}).trial == slow
     assert choose([reference, slow], unusable={REFERENCE}).trial is None
 
 
@@ -296,12 +342,12 @@ def test_the_reason_holds_what_was_measured() -> None:
 def test_what_is_said_where_nothing_can_be_chosen() -> None:
     nothing = "no recipe ran, was measured and gave the right output"
     failed = Trial(recipe=recipe("failed"), outcome=Outcome.FAILED)
-    assert choose([]).reason == choose([failed], 1000).reason == nothing
+    assert choose([]).reason == choose([failed], within(1000)).reason == nothing
     unknown = measured(recipe("unknown"), 2.0, total_bytes=None)
-    assert choose([unknown], 1000).reason == nothing
+    assert choose([unknown], within(1000)).reason == nothing
     assert choose([measured(recipe("slow"), 0.5)]).reason == nothing
     large = [measured(recipe(name), 2.0, total_bytes=size) for name, size in (("c", 4096), ("b", 2048), ("a", 2048))]
-    assert choose([unknown, failed, *large], 1024).reason == (
+    assert choose([unknown, failed, *large], within(1024)).reason == (
         "no recipe that was tried fits into 1.00 KiB (1,024 bytes); the smallest is a + no_grad: 2.00 KiB (2,048 bytes)"
     )
 
@@ -332,18 +378,18 @@ TRIALS = st.lists(
 @given(trials=TRIALS, limit=st.none() | st.integers(0, 2500), order=st.randoms())
 @settings(max_examples=300, deadline=None)
 def test_whatever_was_measured(trials: list[Trial], limit: int | None, order: object) -> None:
-    chosen = choose(trials, limit).trial
+    chosen = choose(trials, within(limit)).trial
     shuffled = list(trials)
     order.shuffle(shuffled)  # type: ignore[attr-defined]
-    assert choose(shuffled, limit).trial == chosen
+    assert choose(shuffled, within(limit)).trial == chosen
     reference = next((t for t in trials if t.recipe == REFERENCE), None)
     if chosen is None:
-        assert reference is None or not fits(reference, limit)
+        assert reference is None or not within(limit).fits(reference)
         return
-    assert fits(chosen, limit)
-    forced = reference is not None and not fits(reference, limit)
+    assert within(limit).fits(chosen)
+    forced = reference is not None and not within(limit).fits(reference)
     assert chosen is reference or forced or BETWEEN_PROCESSES.faster(chosen.timing.speedup_x)  # type: ignore[union-attr]
-    assert chosen is reference or why_not(chosen, chosen, limit) == ""
-    ranked = rank(trials, limit)
+    assert chosen is reference or why_not(chosen, chosen, within(limit)) == ""
+    ranked = rank(trials, within(limit))
     assert ranked[0] == chosen.recipe
     assert len(set(ranked)) == len(ranked)

@@ -1,9 +1,13 @@
+import contextlib
 import gc
+import threading
+import time
 
 import pytest
 
+from togi.core.callers import Callers
 from togi.machine.nvml import Gpu
-from togi.measure import Turn, choose_passes, noise_of, take_turn, warm
+from togi.measure import Turn, call_ms_of, choose_passes, noise_of, take_turn, warm
 from togi.measure import turn as turn_module
 from togi.measure.counters import Counters
 from togi.subject.inputs import Inputs
@@ -212,3 +216,46 @@ def test_a_call_on_a_gpu_is_waited_for():
     x = torch.randn(4096, 4096, device="cuda")
     turn = take_turn(torch.mm, [Inputs((x, x))], 3, device="cuda")
     assert all(time_ms > 0.1 for time_ms in turn.times_ms), "without synchronisation a launch takes microseconds"
+
+
+def sleeping(seconds, lock):
+    calls = []
+
+    def call(x):
+        calls.append(x)
+        with lock:
+            time.sleep(seconds)
+
+    return call, calls
+
+
+def test_callers_at_once_share_the_time_that_they_take():
+    call, calls = sleeping(0.05, contextlib.nullcontext())
+    turn = take_turn(call, SAMPLES, 1, callers=Callers(4))
+    assert sorted(calls) == [1] * 4 + [2] * 4, "every caller, every sample"
+    assert all(12.5 <= time_ms < 40 for time_ms in turn.times_ms), "four answers in the time of one"
+    assert turn.call_ms >= 50, "which each of them waits for"
+
+
+def test_callers_that_are_answered_one_after_the_other_wait_for_each_other():
+    call, calls = sleeping(0.02, threading.Lock())
+    turn = take_turn(call, SAMPLES[:1], 5, callers=Callers(3))
+    assert len(calls) == (2 + 5) * 3
+    assert all(time_ms >= 20 for time_ms in turn.times_ms)
+    assert turn.call_ms >= 35, "a call waits for those that came before"
+    assert turn.waiting_s == 0, "for a core: that is what is measured"
+
+
+def test_callers_are_warmed_up_together_after_a_first_call_alone():
+    call, calls = sleeping(0.02, contextlib.nullcontext())
+    warmup = warm(call, SAMPLES[:1], callers=Callers(3), limit_s=0.0)
+    assert len(calls) == 1 + 3
+    assert 20 <= warmup.pass_ms < 60
+
+
+def test_what_a_call_takes_among_others_is_that_of_the_turns_in_the_middle():
+    def turn(call_ms):
+        return Turn(times_ms=(1.0,), passes=1, wall_s=1, call_ms=call_ms)
+
+    assert call_ms_of([turn(5.0), turn(90.0), turn(7.0)]) == 7.0
+    assert call_ms_of([turn(None)]) is None

@@ -10,6 +10,7 @@ from rich.console import Console
 
 from togi import api
 from togi.core.records import Outcome
+from togi.decide.choose import Budget
 from togi.render.progress import (
     LiveProgress,
     PlainProgress,
@@ -69,9 +70,9 @@ def test_the_best_so_far_is_what_could_be_chosen() -> None:
     allowed = approximate.model_copy(update={"timing": approximate.timing.model_copy(update={"speedup_x": fast})})
     assert not progress.state.end(allowed.model_copy(update={"outcome": Outcome.WRONG}))
     assert allowed.footprint is not None
-    progress.state.max_memory_bytes = allowed.footprint.total_bytes - 1
+    progress.state.budget = Budget(max_memory_bytes=allowed.footprint.total_bytes - 1)
     assert not progress.state.end(allowed), "it does not fit"
-    progress.state.max_memory_bytes = allowed.footprint.total_bytes
+    progress.state.budget = Budget(max_memory_bytes=allowed.footprint.total_bytes)
     assert progress.state.end(allowed), "within the error that the user allowed"
 
 
@@ -80,7 +81,7 @@ def test_a_resumed_study_knows_the_best_of_before() -> None:
     progress = PlainProgress("a.py:f", console, FakeClock())
     trials = made_up_study().trials
     best, slower = trials[5], trials[0]
-    progress.resumed([slower, best], None)
+    progress.resumed([slower, best], Budget())
     progress.trial_ended(slower)
     said = console.file.getvalue()  # type: ignore[attr-defined]
     assert f"2 recipes known from an earlier run; the best of them: {best.recipe.label}" in said

@@ -14,6 +14,7 @@ from togi.study.runner import REFERENCE_RECIPE
 REFERENCE = Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
 ORIGINAL = Trial(recipe=Recipe(), outcome=Outcome.OK)
 ENGINE = Recipe(choices=(Choice(stage=Stage.ENGINE, technique="openvino"), *REFERENCE_RECIPE.choices))
+LIMITED = Settings(time_limit_s=20.0)
 KEPT = Decision(Chosen(trial=REFERENCE, reason=""), None, ())
 
 
@@ -26,20 +27,20 @@ def program(best: Recipe | None, reason: str = "") -> ProgramTree:
 
 @pytest.mark.parametrize("trials", [[], [REFERENCE], [REFERENCE, ORIGINAL]])
 def test_where_time_was_over_before_the_first_trial_nothing_is_said_of_speed(trials: list[Trial]) -> None:
-    said = _verdict(KEPT, _untried(trials, program(None), Settings(time_limit_s=20.0)))
+    said = _verdict(KEPT, _untried(trials, program(None), LIMITED), LIMITED)
     assert said.startswith("Nothing was tried: the time limit of 20 s was over")
     assert "faster" not in said
     assert "Give a longer --time-limit" in said
 
 
 def test_where_nothing_can_be_tried_no_time_would_help() -> None:
-    said = _verdict(KEPT, _untried([REFERENCE], None, Settings(effort="thorough")))
+    said = _verdict(KEPT, _untried([REFERENCE], None, Settings(effort="thorough")), Settings())
     assert said.startswith("Nothing could be tried here: every technique is refused, left out or missing")
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.FAILED, Outcome.WRONG])
 def test_where_something_was_tried_nothing_was_faster(outcome: Outcome) -> None:
     trials = [REFERENCE, Trial(recipe=ENGINE, outcome=outcome)]
-    assert _verdict(KEPT, _untried(trials, None, Settings(time_limit_s=20.0))).startswith("Nothing was faster")
-    assert _untried([REFERENCE], program(ENGINE), Settings(time_limit_s=20.0)) == ""
-    assert _untried([REFERENCE], program(None, NOTHING_FASTER), Settings(time_limit_s=20.0)) == ""
+    assert _verdict(KEPT, _untried(trials, None, LIMITED), LIMITED).startswith("Nothing was faster")
+    assert _untried([REFERENCE], program(ENGINE), LIMITED) == ""
+    assert _untried([REFERENCE], program(None, NOTHING_FASTER), LIMITED) == ""

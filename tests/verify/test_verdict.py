@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import copy
 import math
+import threading
+import time
 from dataclasses import dataclass
 
 import pytest
 import torch
 from torch import nn
 
+from togi.core.callers import Callers
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
@@ -388,3 +392,49 @@ def test_what_a_candidate_raises_goes_to_the_caller():
 
     with pytest.raises(RuntimeError, match="engine"):
         verdict(net, call)
+
+
+class OneAtATime(nn.Module):
+    """Keeps its input for a moment where another call finds it: right for one caller, whoever it is."""
+
+    def __init__(self, lock=None):
+        super().__init__()
+        self.net, self.lock, self.x = net, lock or contextlib.nullcontext(), None
+
+    def forward(self, x):
+        with self.lock:
+            self.x = x
+            time.sleep(0.002)
+            return self.net(self.x)
+
+
+def test_what_mixes_up_callers_is_wrong_for_several_and_right_for_one():
+    with torch.no_grad():
+        assert verdict(net, OneAtATime()).faithful
+        report = verdict(net, OneAtATime(), callers=Callers(4))
+        assert not report.faithful
+        assert report.problems == ("output is another when 4 call at once (it cannot serve threads)",)
+        assert verdict(net, OneAtATime(threading.Lock()), callers=Callers(4)).faithful
+
+
+def test_callers_may_come_with_inputs_of_several_sizes():
+    with torch.no_grad():
+        assert verdict(net, net, X, X[:1], callers=Callers(3)).faithful
+        report = verdict(net, OneAtATime(), X, X[:1], callers=Callers(3))
+    assert any("another form when 3 call at once" in text for text in report.problems), report.problems
+
+
+def test_what_raises_beside_other_callers_raises():
+    busy = threading.Lock()
+
+    def alone(x):
+        if not busy.acquire(blocking=False):
+            raise RuntimeError("one call at a time")
+        try:
+            time.sleep(0.002)
+            return net(x)
+        finally:
+            busy.release()
+
+    with torch.no_grad(), pytest.raises(RuntimeError, match="one call at a time"):
+        verdict(net, alone, callers=Callers(4))

@@ -11,6 +11,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from togi.core.errors import ArtifactError
+from togi.core.objective import Objective
 from togi.core.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
 from togi.subject.effects import Effects
 from togi.subject.signature import Signature
@@ -87,6 +88,8 @@ class Manifest(Record):
     """Largest relative error that was accepted of an approximate recipe."""
     max_drop: float | None = None
     """Largest drop of the subject's metric that was."""
+    objective: Objective = Objective.LATENCY
+    """What the proof's timing is of."""
     sha256: str = ""
     """Of this document without it (``document_hash``). Against damage: who changes the one on purpose changes the
     other. Empty in artifacts of before."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from togi.artifact.manifest import MANIFEST, Link, Manifest, document_hash, list_files
 from togi.core.errors import ArtifactError, OutputExistsError
+from togi.core.objective import Objective
 from togi.core.records import Facts, Recipe, Trial, now
 from togi.core.version import version
 from togi.subject.signature import Signature
@@ -57,6 +58,7 @@ def write_manifest(
     environment: dict[str, str],
     max_error: float | None = None,
     max_drop: float | None = None,
+    objective: Objective = Objective.LATENCY,
 ) -> Manifest:
     """Hash what the engine wrote into ``folder`` and write the manifest beside it."""
     manifest = Manifest(
@@ -72,6 +74,7 @@ def write_manifest(
         environment=environment,
         max_error=max_error,
         max_drop=max_drop,
+        objective=objective,
     )
     document = json.loads(manifest.model_dump_json())
     document["sha256"] = document_hash(document)

@@ -87,8 +87,11 @@ def _parameters(found: Interface, link: Link) -> Iterator[tuple[str, str]]:
     from togi.techniques.engine.programs.openvino import default_precision
 
     yield "PERFORMANCE_HINT", str(found.settings["PERFORMANCE_HINT"])
+    streams = int(str(found.settings.get("NUM_STREAMS", 1)))
+    if streams > 1:
+        yield "NUM_STREAMS", str(streams)
     if link.threads:
-        yield "INFERENCE_NUM_THREADS", str(link.threads)
+        yield "INFERENCE_NUM_THREADS", str(link.threads * streams)
     precision = found.settings["INFERENCE_PRECISION_HINT"]
     if precision == "bf16":
         yield "HINT_BF16", "YES"

@@ -18,6 +18,9 @@ def bench(
         list[str],
         typer.Argument(metavar="A B ...", help="Subjects or .togi artifacts; the first is the one compared with."),
     ],
+    callers: Annotated[
+        int, typer.Option("--callers", metavar="N", min=1, help="So many call at once, in threads of one process.")
+    ] = 1,
     time_limit: TimeLimit = None,
     fail_if_slower: Annotated[
         float | None,
@@ -53,7 +56,9 @@ def bench(
     if len(subjects) < 2:
         raise typer.BadParameter("give at least two to compare: togi bench A B")
     with watch(" / ".join(subjects)) as progress:
-        found = api.bench(*subjects, device=device, seed=seed, time_limit_s=time_limit, progress=progress)
+        found = api.bench(
+            *subjects, device=device, callers=callers, seed=seed, time_limit_s=time_limit, progress=progress
+        )
     if json:
         print_json(comparison_json(found))
     else:

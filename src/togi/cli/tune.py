@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from togi.cli.options import (
+    DURATION,
     Allow,
     Device,
     Journal,
@@ -25,6 +26,7 @@ from togi.cli.options import (
 )
 from togi.core.effort import Effort
 from togi.core.errors import TogiError
+from togi.core.objective import Objective
 
 if TYPE_CHECKING:
     from togi.core.records import Study
@@ -41,9 +43,39 @@ def tune(
     out: Annotated[Path | None, typer.Option("--out", metavar="NAME.togi", help="Save the chosen recipe here.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace what is there already.")] = False,
     report: Annotated[Path | None, typer.Option("--report", metavar="FILE.html", help="Write an HTML report.")] = None,
+    objective: Annotated[
+        Objective, typer.Option("--objective", help="What is raced; the other measures can be limited.")
+    ] = Objective.LATENCY,
+    callers: Annotated[
+        int | None,
+        typer.Option(
+            "--callers",
+            metavar="N",
+            min=2,
+            help="Of the objective throughput: so many call at once. Default: one for each core.",
+        ),
+    ] = None,
     effort: StudyEffort = Effort.NORMAL,
     time_limit: StudyLimit = None,
     max_memory: MaxMemory = None,
+    max_latency: Annotated[
+        float | None,
+        typer.Option(
+            "--max-latency",
+            metavar="TIME",
+            parser=DURATION,
+            help="Of a call: 20ms; of throughput 95 of 100 calls, beside the other callers.",
+        ),
+    ] = None,
+    max_first_call: Annotated[
+        float | None,
+        typer.Option(
+            "--max-first-call",
+            metavar="TIME",
+            parser=DURATION,
+            help="From loading the artifact to the first answer: 2s.",
+        ),
+    ] = None,
     max_error: MaxError = None,
     max_drop: MaxDrop = None,
     allow: Allow = None,
@@ -65,7 +97,9 @@ def tune(
         check_report_path(report, force)
     limits = {"time_limit_s": time_limit, "max_memory": max_memory, "max_error": max_error, "max_drop": max_drop}
     settings = {"out": out, "force": force, "device": device, "effort": effort.value, "seed": seed, "journal": journal}
-    study = _study(subject, **settings, **limits, **chosen)
+    limits |= {"max_latency": max_latency, "max_first_call": max_first_call}
+    raced = {"objective": objective.value, "callers": callers}
+    study = _study(subject, **settings, **raced, **limits, **chosen)
     _show(study, out=out, report=report, json=json)
     return 0 if study.best is not None else 1
 

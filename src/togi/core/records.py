@@ -227,6 +227,8 @@ class Facts(Record):
     """Floating-point operations of one pass over the samples (torch.utils.flop_counter: matmul, conv, attention)."""
     latency_ms: float | None = None
     """A first, rough time of one eager pass over all samples; for planning only."""
+    callers: int = 1
+    """How many call at once, in threads of one process, while it is measured."""
     notes: tuple[str, ...] = ()
     """What the user should know of this subject, in sentences."""
 
@@ -297,14 +299,25 @@ class Timing(Record):
     """Paired measurement of one candidate against the reference: rounds taken in turns."""
 
     latency_ms: Interval
-    """One pass over all samples, divided by the number of samples."""
+    """What was raced: one pass over all samples, divided by the number of its calls. Of one caller that is the time of
+    a call, of several the time in which they are given one answer. Where the first call was the objective: ``start_ms``
+    of several starts."""
     speedup_x: Interval
     """Reference time over candidate time, per round; above 1 is faster."""
     rounds_ms: tuple[tuple[float, float], ...] = ()
     """Raw: (reference, candidate) of every round, in ms per sample."""
+    call_ms: float | None = None
+    """Where that is no call's time: what one takes beside the other callers (95 of 100 at most), or once it is warm."""
     first_call_ms: float = 0.0
     build_s: float = 0.0
+    start_ms: float | None = None
+    """From loading its files to the first answer, in a fresh process. None: it was not loaded from files."""
     noise: Noise = Field(default_factory=Noise)
+
+    @property
+    def waited_ms(self) -> float:
+        """How long a caller waits for an answer."""
+        return self.latency_ms.median if self.call_ms is None else self.call_ms
 
     @property
     def reference_ms(self) -> float:

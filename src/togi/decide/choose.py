@@ -7,9 +7,11 @@ table alone. What is approximate beyond what the user accepts never gets here (`
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, final
 
-from togi.core.quantities import size
+from togi.core.quantities import milliseconds, size
 from togi.core.records import Interval, Outcome, Recipe, Record, Trial
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
 
@@ -21,16 +23,57 @@ class Chosen(Record):
     reason: str
 
 
-def fits(trial: Trial, max_memory_bytes: int | None) -> bool:
-    """Within the memory limit, idle and peak together. A footprint that is not known meets no limit."""
-    if max_memory_bytes is None:
-        return True
-    return trial.footprint is not None and trial.footprint.total_bytes <= max_memory_bytes
+@final
+class Budget(Record):
+    """What the chosen recipe may take; None: as much as it likes."""
+
+    max_memory_bytes: int | None = None
+    """Idle and peak together. A footprint that is not known meets no limit."""
+    max_latency_s: float | None = None
+    """Of a call."""
+    max_first_call_s: float | None = None
+    """From loading its files to the first answer: known once it was loaded from them, and until then no obstacle."""
+
+    @classmethod
+    def of(cls, settings: Mapping[str, Any]) -> Budget:
+        """Those of a study's settings."""
+        return cls(**{name: settings.get(name) for name in cls.model_fields})
+
+    @property
+    def limited(self) -> bool:
+        return self != UNLIMITED
+
+    def exceeded(self, trial: Trial) -> str:
+        """The first limit that it does not keep, in a sentence; empty where it fits."""
+        for kind in _MEASURES:
+            limit, found = kind.limit(self), kind.of(trial)
+            if limit is not None and found > limit:
+                return kind.exceeded.format(kind.text(found), kind.text(limit))
+        return ""
+
+    def fits(self, trial: Trial) -> bool:
+        return not self.exceeded(trial)
 
 
-def acceptable(trial: Trial, max_memory_bytes: int | None = None) -> bool:
+UNLIMITED = Budget()
+
+
+@final
+@dataclass(frozen=True)
+class _Measure:
+    """Something that can be limited. ``least`` tells of the recipe that needs least where none keeps the limit."""
+
+    limit: Callable[[Budget], float | None]
+    of: Callable[[Trial], float]
+    text: Callable[[float], str]
+    in_full: Callable[[float], str]
+    exceeded: str
+    least: str
+
+
+def acceptable(trial: Trial, budget: Budget = UNLIMITED) -> bool:
     """It ran, was measured and found right (or wrong within what the user accepts), and fits."""
-    return trial.eligible and fits(trial, max_memory_bytes)
+    return trial.eligible and budget.fits(trial)
 
 
 def latest(trials: Iterable[Trial]) -> list[Trial]:
@@ -41,8 +84,8 @@ def latest(trials: Iterable[Trial]) -> list[Trial]:
 def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     """Eligible trials that no other beats in one of speed, memory and error without losing in another; fastest first.
 
-    Speed is the paired speed-up; errors of faithful trials count as equal (zero); an unknown footprint is larger than
-    any known one.
+    Speed is the paired speed-up, and beside it, where another objective than latency was raced, the time of a call;
+    errors of faithful trials count as equal (zero); an unknown footprint is larger than any known one.
     """
     points = [(_point(trial), trial) for trial in latest(trials) if trial.eligible]
     kept = [(p, t) for p, t in points if not any(_dominates(other, p) for other, _ in points)]
@@ -51,7 +94,7 @@ def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
 
 def choose(
     trials: Iterable[Trial],
-    max_memory_bytes: int | None = None,
+    budget: Budget = UNLIMITED,
     *,
     proven: Collection[Recipe] = (),
     unusable: Collection[Recipe] = (),
@@ -72,12 +115,12 @@ def choose(
     every = latest(trials)
     usable = [trial for trial in every if trial.recipe not in unusable]
     reference = next((trial for trial in usable if trial.recipe.is_reference), None)
-    reference_fits = reference is not None and _ran(reference) and fits(reference, max_memory_bytes)
-    too_large = any(t.recipe.is_reference and _ran(t) and not fits(t, max_memory_bytes) for t in every)
-    fitting = [t for t in usable if acceptable(t, max_memory_bytes)]
+    reference_fits = reference is not None and _ran(reference) and budget.fits(reference)
+    too_large = any(t.recipe.is_reference and _ran(t) and not budget.fits(t) for t in every)
+    fitting = [t for t in usable if acceptable(t, budget)]
     candidates = [t for t in fitting if t.recipe.choices and not t.recipe.is_reference]
-    if too_large:  # memory decides, so a machine too noisy to say how fast it is excludes nothing that is right
-        candidates = candidates or fitting or [t for t in usable if _right(t) and fits(t, max_memory_bytes)]
+    if too_large:  # the limits decide, so a machine too noisy to say how fast it is excludes nothing that is right
+        candidates = candidates or fitting or [t for t in usable if _right(t) and budget.fits(t)]
     else:
         candidates = [trial for trial in candidates if criterion.faster(_speedup_x(trial))]
     if candidates:
@@ -86,21 +129,21 @@ def choose(
     if reference_fits:
         assert reference is not None
         return Chosen(trial=reference, reason="nothing is faster than plain eager beyond doubt, so it stays")
-    return Chosen(trial=None, reason=_nothing(every, max_memory_bytes))
+    return Chosen(trial=None, reason=_nothing(every, budget))
 
 
 def rank(
-    trials: Iterable[Trial], max_memory_bytes: int | None = None, criterion: Criterion = BETWEEN_PROCESSES
+    trials: Iterable[Trial], budget: Budget = UNLIMITED, criterion: Criterion = BETWEEN_PROCESSES
 ) -> tuple[Recipe, ...]:
     """Recipes in the order in which they would be chosen if those before were unusable."""
     every, found = list(trials), list[Recipe]()
-    while (chosen := choose(every, max_memory_bytes, unusable=found, criterion=criterion)).trial is not None:
+    while (chosen := choose(every, budget, unusable=found, criterion=criterion)).trial is not None:
         found.append(chosen.trial.recipe)
     return tuple(found)
 
 
 def why_not(
-    trial: Trial, chosen: Trial | None, max_memory_bytes: int | None = None, criterion: Criterion = BETWEEN_PROCESSES
+    trial: Trial, chosen: Trial | None, budget: Budget = UNLIMITED, criterion: Criterion = BETWEEN_PROCESSES
 ) -> str:
     """Why an eligible trial with a higher speed-up than the chosen one's was not chosen; empty where it has none.
 
@@ -108,10 +151,8 @@ def why_not(
     """
     if not trial.eligible or (chosen is not None and trial.recipe == chosen.recipe):
         return ""
-    if not fits(trial, max_memory_bytes):
-        assert max_memory_bytes is not None
-        needs = "an unknown amount" if trial.footprint is None else size(trial.footprint.total_bytes)
-        return f"it needs {needs} of memory, the limit is {size(max_memory_bytes)}"
+    if exceeded := budget.exceeded(trial):
+        return exceeded
     if chosen is None or not trial.recipe.choices or _speedup(trial) <= _speedup(chosen):
         return ""
     if not criterion.faster(_speedup_x(trial)):
@@ -162,8 +203,53 @@ def _memory(trial: Trial) -> float:
     return math.inf if trial.footprint is None else float(trial.footprint.total_bytes)
 
 
-def _point(trial: Trial) -> tuple[float, float, float]:
-    return 1 / _speedup(trial), _memory(trial), _error(trial)
+def _call_ms(trial: Trial) -> float:
+    return math.inf if trial.timing is None else trial.timing.waited_ms
+
+
+def _start_ms(trial: Trial) -> float:
+    return 0.0 if trial.timing is None or trial.timing.start_ms is None else trial.timing.start_ms
+
+
+def _size(count: float) -> str:
+    return size(count) if math.isfinite(count) else "an unknown amount"
+
+
+def _milliseconds_of(seconds: float | None) -> float | None:
+    return None if seconds is None else seconds * 1e3
+
+
+_MEASURES = (
+    _Measure(
+        limit=lambda budget: budget.max_memory_bytes,
+        of=_memory,
+        text=_size,
+        in_full=lambda count: f"{size(count)} ({int(count):,} bytes)",
+        exceeded="it needs {} of memory, the limit is {}",
+        least="fits into {limit}; the smallest is {label}: {least}",
+    ),
+    _Measure(
+        limit=lambda budget: _milliseconds_of(budget.max_latency_s),
+        of=_call_ms,
+        text=milliseconds,
+        in_full=milliseconds,
+        exceeded="a call takes {}, the limit is {}",
+        least="answers a call within {limit}; the quickest is {label}: {least}",
+    ),
+    _Measure(
+        limit=lambda budget: _milliseconds_of(budget.max_first_call_s),
+        of=_start_ms,
+        text=milliseconds,
+        in_full=milliseconds,
+        exceeded="it gives its first answer {} after its files are loaded, the limit is {}",
+        least="gives its first answer within {limit}; the quickest is {label}: {least}",
+    ),
+)
+
+
+def _point(trial: Trial) -> tuple[float, float, float, float]:
+    call_ms = trial.timing.call_ms if trial.timing is not None else None
+    return 1 / _speedup(trial), call_ms or 0.0, _memory(trial), _error(trial)
 
 
 def _dominates(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
@@ -183,13 +269,16 @@ def _describe(trial: Trial) -> str:
     return f"{trial.recipe.label}: {how}, {right}"
 
 
-def _nothing(trials: Iterable[Trial], max_memory_bytes: int | None) -> str:
+def _nothing(trials: Iterable[Trial], budget: Budget) -> str:
     measured = [t for t in trials if (t.eligible or _right(t)) and t.footprint is not None]
-    if max_memory_bytes is None or not measured:
-        return "no recipe ran, was measured and gave the right output"
-    least = min(measured, key=lambda trial: (_memory(trial), trial.recipe.label))
-    needed = int(_memory(least))
-    return (
-        f"no recipe that was tried fits into {size(max_memory_bytes)} ({max_memory_bytes:,} bytes); the "
-        f"smallest is {least.recipe.label}: {size(needed)} ({needed:,} bytes)"
-    )
+    for kind in _MEASURES:
+        limit = kind.limit(budget)
+        if limit is not None and measured and all(kind.of(trial) > limit for trial in measured):
+            nearest = min(measured, key=lambda trial: (kind.of(trial), trial.recipe.label))
+            told = kind.least.format(
+                limit=kind.in_full(limit), label=nearest.recipe.label, least=kind.in_full(kind.of(nearest))
+            )
+            return f"no recipe that was tried {told}"
+    if budget.limited and measured:
+        return "no recipe that was tried keeps all limits at once"
+    return "no recipe ran, was measured and gave the right output"

@@ -121,11 +121,15 @@ class Candidate:
     calibration: tuple[Inputs, ...] = ()
     """Inputs for quantization; the samples where the user gave none."""
     threads: int | None = None
-    """Threads for one call, set by ``threads.configure``; None leaves the engine's default."""
+    """Threads for one call, set by ``configure`` of a technique; None leaves the engine's default."""
+    at_once: int = 1
+    """How many calls come at once, made of one: a technique answers it in pieces."""
     program: Program | None = None
     """Set by the engine; None means the module is run as it is."""
     contexts: tuple[Context, ...] = ()
     """Context managers entered around every call, outermost first."""
+    around: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None
+    """Makes what users call of calls of the program within its contexts. None: they are the same."""
     passes: Mapping[str, tuple[Callable[..., Any], ...]] = field(default_factory=dict)
     """Transformations for an engine's own model form, by engine id: e.g. quantization of an OpenVINO model. Each is
     called as ``pass_(model, candidate)`` and returns the model."""
@@ -161,7 +165,8 @@ class Candidate:
     def runnable(self) -> Callable[..., Any]:
         """What is verified and measured: the program (or the module) inside its contexts."""
         call: Callable[..., Any] = self.program if self.program is not None else self.module
-        return in_contexts(call, self.contexts)
+        called = in_contexts(call, self.contexts)
+        return called if self.around is None else self.around(called)
 
 
 def in_contexts(call: Callable[..., Any], contexts: Sequence[Context]) -> Callable[..., Any]:

@@ -5,7 +5,7 @@ from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.memory import MemoryMark, mark_memory, measure_footprint
 from togi.measure.noise import noise_of, usable
 from togi.measure.race import RaceEntry, RaceResult, Runner, Verdict, compare, race, together
-from togi.measure.turn import TURN_MS, Turn, Warmup, choose_passes, take_turn, warm
+from togi.measure.turn import TURN_MS, Turn, Warmup, call_ms_of, choose_passes, take_turn, warm
 
 __all__ = [
     "TURN_MS",
@@ -16,6 +16,7 @@ __all__ = [
     "Turn",
     "Verdict",
     "Warmup",
+    "call_ms_of",
     "choose_passes",
     "compare",
     "keep_freed_memory",

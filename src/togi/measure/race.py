@@ -22,7 +22,7 @@ from togi.core.records import Interval, Noise, Record, Timing
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
 from togi.measure.interval import median_interval, ratio_interval
 from togi.measure.noise import noise_of
-from togi.measure.turn import TURN_MS, Turn, choose_passes
+from togi.measure.turn import TURN_MS, Turn, call_ms_of, choose_passes
 
 Seconds = Callable[[], float]
 OnRound = Callable[[int, Mapping[str, Interval]], None]
@@ -65,6 +65,8 @@ class RaceEntry(Record):
     """None when it finished no round."""
     speedup_x: Interval | None = None
     """Reference time over its time, round by round. None when it shared no round with the reference."""
+    call_ms: float | None = None
+    """What a call took beside the other callers; None: there was one."""
     left_at: int | None = None
     """The round after which it left the race (0: before the first); None when it stayed to the end."""
     left_because: str = ""
@@ -103,6 +105,7 @@ class RaceResult(Record):
             latency_ms=_times_interval([own_ms for _, own_ms in shared], self.criterion.confidence),
             speedup_x=entry.speedup_x,
             rounds_ms=shared,
+            call_ms=entry.call_ms,
             first_call_ms=first_call_ms,
             build_s=build_s,
             noise=entry.noise,
@@ -375,6 +378,7 @@ class _RaceState:
             rounds_ms=rounds,
             latency_ms=_times_interval(times, self._confidence) if times else None,
             speedup_x=self.speed_x(entry, self.reference),
+            call_ms=call_ms_of(entry.taken),
             left_at=entry.left_at,
             left_because=entry.left_because,
             traceback=entry.traceback,

@@ -6,11 +6,13 @@ The parent decides whose turn it is and what the times mean (``race``); building
 from __future__ import annotations
 
 import gc
+import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from togi.core.callers import Callers
 from togi.core.proven import Proven
 from togi.core.records import Record
 from togi.machine.nvml import Gpu, read_gpu
@@ -26,11 +28,17 @@ PROVEN = Proven(part="timing of a turn", cpu="2026-11-21", cuda=None)
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
 Wait = Callable[[], object]
+Run = Callable[[int], None]
+"""So many passes over all samples."""
 
 TURN_MS = 60.0
 """What a turn should last: long against the switch between processes, short against a drift of the machine."""
 _MOST_TIMES = 64
 """Times kept per turn; shorter passes are timed several at once, which also keeps the timer's own cost out."""
+_MOST_TIMES_OF_CALLERS = 8
+"""The same of several callers: starting them together, and waiting for the last, takes a tenth of a millisecond."""
+_WAITED = 0.95
+"""Share of the calls that take no longer than ``call_ms``."""
 _CLOCKS_RISE_S = 0.5
 """How long a CUDA device is kept busy before anything counts: idle ones lower their clocks, and raise them over some
 tenths of a second."""
@@ -42,9 +50,11 @@ class Turn(Record):
     """What one turn found. Seconds unless the name says otherwise."""
 
     times_ms: tuple[float, ...]
-    """One pass over all samples divided by the number of samples; passes too short to time alone are averaged."""
+    """One pass over all samples divided by the number of its calls; passes too short to time alone are averaged."""
     passes: int
     wall_s: float
+    call_ms: float | None = None
+    """What 95 of 100 calls take at most, beside the other callers. None: there is one, who waits for ``pass_ms``."""
     waiting_s: float = 0.0
     """Thread-seconds in which threads of this process were ready to run and got no core."""
     cpu_s: float = 0.0
@@ -64,12 +74,18 @@ class Turn(Record):
 
     @property
     def pass_ms(self) -> float:
-        """The turn in one number: the lower quartile of its times, in ms per sample.
+        """The turn in one number: the lower quartile of its times, in ms per call.
 
         Disturbances only ever add time, and come in bursts shorter than a turn. The lower quartile leaves up to three
         disturbed passes of four out without resting on one lucky pass, as the minimum does.
         """
         return sorted(self.times_ms)[(len(self.times_ms) - 1) // 4]
+
+
+def call_ms_of(turns: Sequence[Turn]) -> float | None:
+    """What a call took beside the other callers, in the median of the turns. None: there was one caller."""
+    found = [turn.call_ms for turn in turns if turn.call_ms is not None]
+    return statistics.median(found) if found else None
 
 
 class Warmup(Record):
@@ -100,20 +116,22 @@ def warm(
     call: Callable[..., Any],
     samples: Sequence[Inputs],
     *,
+    callers: Callers | None = None,
     limit_s: float = 3.0,
     clock: Clock = time.perf_counter_ns,
     device: str = "cpu",
 ) -> Warmup:
     """Call until the times stop falling: no pass faster by 2 % in five, on a CUDA device for half a second at least.
-    Bounded by ``limit_s``, counted from the end of the first call, but at least one pass.
+    Bounded by ``limit_s``, counted from the end of the first call, but at least one pass. With ``callers`` every one of
+    them makes each pass; the first call is one alone.
 
     Whatever ``call`` raises goes through.
     """
     began, least_s = clock(), 0.0 if device == "cpu" else _CLOCKS_RISE_S
     wait = _wait_for(device)
     timer = _timer(clock, wait)
-    first_ms = timer(_pass(call, samples[:1], wait))
-    run, warm_from = _pass(call, samples, wait), clock()
+    first_ms = timer(_passes(call, samples[:1], wait))
+    run, warm_from = _passes_of(callers, call, samples, wait, clock)[0], clock()
     best_ms, passes, since_best = float("inf"), 0, 0
     while passes == 0 or (
         (spent_s := (clock() - warm_from) * 1e-9) < limit_s and (since_best < _STEADY_PASSES or spent_s < least_s)
@@ -137,6 +155,7 @@ def take_turn(
     samples: Sequence[Inputs],
     passes: int,
     *,
+    callers: Callers | None = None,
     clock: Clock = time.perf_counter_ns,
     device: str = "cpu",
     counters: Callable[[], Counters] = read_counters,
@@ -147,23 +166,32 @@ def take_turn(
     threads have to be running to be spread over the cores. Python's garbage collector is off while the clock runs.
 
     A call is over when its results are there: on CUDA each is waited for, so that what is measured is latency, the same
-    for short and long ones. How much a device can do when calls are queued (throughput) is another question.
+    for short and long ones. How many calls are answered in a time (throughput) is measured with several callers: each
+    makes every pass, and the time of a pass is divided by all their calls.
 
     Args:
         call: the candidate; called as ``call(*sample.args, **sample.kwargs)``, its output is dropped at once.
         samples: at least one; on ``device``.
         passes: at least 1; see ``choose_passes``.
+        callers: who call at once; None: this thread, one call after the other.
         clock: nanoseconds.
         device: ``cpu`` or ``cuda``.
     """
     wait = _wait_for(device)
-    run, timer = _pass(call, samples, wait), _timer(clock, wait)
+    run, waited_ns = _passes_of(callers, call, samples, wait, clock)
+    timer, calls = _timer(clock, wait), len(samples) * (callers.count if callers else 1)
     _settle(run, passes, device)
+    waited_ns.clear()
     before, began = counters(), clock()
     with _no_garbage_collection():
-        times = [timer(run, count) / (count * len(samples)) for count in _blocks(passes)]
+        times = [timer(run, count) / (count * calls) for count in _blocks(passes, callers)]
     wall_s, after = (clock() - began) * 1e-9, counters()
-    return _turn(tuple(times), passes, wall_s, before, after, device)
+    turn = _turn(tuple(times), passes, wall_s, before, after, device)
+    if callers is None:
+        return turn
+    call_ms = sorted(waited_ns)[round(_WAITED * (len(waited_ns) - 1))] * 1e-6
+    # where there are more threads than cores, waiting for one is part of what is measured, and no disturbance
+    return turn.model_copy(update={"call_ms": call_ms, "waiting_s": 0.0})
 
 
 def _turn(
@@ -188,42 +216,59 @@ def _turn(
     )
 
 
-def _pass(call: Callable[..., Any], samples: Sequence[Inputs], wait: Wait) -> Callable[[], None]:
+def _passes(call: Callable[..., Any], samples: Sequence[Inputs], wait: Wait) -> Run:
     calls = [(sample.args, sample.kwargs) for sample in samples]
 
-    def run() -> None:
-        for args, kwargs in calls:
-            call(*args, **kwargs)
-            wait()
+    def run(count: int) -> None:
+        for _ in range(count):
+            for args, kwargs in calls:
+                call(*args, **kwargs)
+                wait()
 
     return run
 
 
-def _settle(run: Callable[[], None], passes: int, device: str) -> None:
+def _passes_of(
+    callers: Callers | None, call: Callable[..., Any], samples: Sequence[Inputs], wait: Wait, clock: Clock
+) -> tuple[Run, list[int]]:
+    """Passes of each of the callers, and a list that takes what every call of theirs took, in ns."""
+    waited_ns: list[int] = []
+    if callers is None:
+        return _passes(call, samples, wait), waited_ns
+    calls = [(sample.args, sample.kwargs) for sample in samples]
+
+    def request(number: int) -> None:
+        args, kwargs = calls[number % len(calls)]
+        began = clock()
+        call(*args, **kwargs)
+        wait()
+        waited_ns.append(clock() - began)
+
+    return lambda count: callers.answer(request, count * callers.count * len(calls)), waited_ns
+
+
+def _settle(run: Run, passes: int, device: str) -> None:
     """The untimed passes: half of them start the threads, which are then spread."""
     half = untimed_passes(passes) // 2
-    for _ in range(half):
-        run()
+    run(half)
     if device == "cpu":
         spread_threads()
-    for _ in range(half):
-        run()
+    run(half)
 
 
-def _blocks(passes: int) -> list[int]:
-    """``passes`` in at most 64 near-equal parts: how many passes are timed at once."""
-    parts = min(passes, _MOST_TIMES)
+def _blocks(passes: int, callers: Callers | None = None) -> list[int]:
+    """``passes`` in at most 64 near-equal parts (of callers 8): how many passes are timed at once."""
+    parts = min(passes, _MOST_TIMES_OF_CALLERS if callers else _MOST_TIMES)
     return [passes // parts + (part < passes % parts) for part in range(parts)]
 
 
 def _timer(clock: Clock, wait: Wait) -> Callable[..., float]:
-    """``timer(run, count=1)``: milliseconds that ``count`` runs take together."""
+    """``timer(run, count=1)``: milliseconds that ``count`` passes take together."""
 
-    def timer(run: Callable[[], Any], count: int = 1) -> float:
+    def timer(run: Run, count: int = 1) -> float:
         wait()
         began = clock()
-        for _ in range(count):
-            run()
+        run(count)
         return (clock() - began) * 1e-6
 
     return timer

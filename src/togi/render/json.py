@@ -85,7 +85,9 @@ def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:
         "fix": trial.fix,
         "mend": trial.fix,  # its name before November 2026, kept while the schema's version is 1
         "stage": trial.stage,
+        "call_ms": timing.waited_ms if timing else None,
         "first_call_ms": timing.first_call_ms if timing else None,
+        "start_ms": timing.start_ms if timing else None,
         "build_s": timing.build_s if timing else None,
         "rounds_ms": timing.rounds_ms if timing else (),
         "noise": timing.noise.model_dump() if timing else None,

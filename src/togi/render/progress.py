@@ -17,7 +17,7 @@ from rich.text import Text
 
 from togi.core.quantities import bounds, plural, seconds, times
 from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
-from togi.decide.choose import acceptable, latest
+from togi.decide.choose import Budget, acceptable, latest
 from togi.render.terminal import STYLES, clean
 from togi.study.progress import Progress, ending
 
@@ -44,7 +44,7 @@ class RunState:
         self.phase = "looking at the subject"
         self.outcomes: Counter[Outcome] = Counter()
         self.best: Trial | None = None
-        self.max_memory_bytes: int | None = None
+        self.budget = Budget()
         self.recent: deque[Trial] = deque(maxlen=RECENT)
         self.learned: deque[str] = deque(maxlen=LEARNED)
         self.race: tuple[int, dict[Recipe, Interval]] | None = None
@@ -75,9 +75,9 @@ class RunState:
         self.phase = phase
         self._phase_started_s = self._clock()
 
-    def resume(self, trials: Sequence[Trial], max_memory_bytes: int | None) -> None:
+    def resume(self, trials: Sequence[Trial], budget: Budget) -> None:
         """What an earlier run of the study found counts for what is best, not for what ended now."""
-        self.max_memory_bytes = max_memory_bytes
+        self.budget = budget
         for trial in latest(trials):
             self._lead(trial)
 
@@ -88,7 +88,7 @@ class RunState:
         return self._lead(trial)
 
     def _lead(self, trial: Trial) -> bool:
-        leads = acceptable(trial, self.max_memory_bytes) and _speedup(trial) > _speedup(self.best)
+        leads = acceptable(trial, self.budget) and _speedup(trial) > _speedup(self.best)
         if leads:
             self.best = trial
         return leads
@@ -112,8 +112,8 @@ class WatchedProgress(Progress):
         self.state.enter("planning")
         self.changed(f"{facts.module_class} on {facts.device}: up to {planned} recipes to try")
 
-    def resumed(self, trials: Sequence[Trial], max_memory_bytes: int | None) -> None:
-        self.state.resume(trials, max_memory_bytes)
+    def resumed(self, trials: Sequence[Trial], budget: Budget) -> None:
+        self.state.resume(trials, budget)
         if trials:
             best = self.state.best
             so_far = f"; the best of them: {best.recipe.label}, {ending(best)}" if best is not None else ""

@@ -12,9 +12,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never, final
 
-from togi.core.quantities import bounds, plural, relative, seconds, significant, times
+from togi.core.objective import Objective
+from togi.core.quantities import bounds, milliseconds, plural, relative, seconds, significant, size, times
 from togi.core.records import Interval, Outcome, Recipe, Study, Timing, Trial
-from togi.decide.choose import acceptable, front, why_not
+from togi.decide.choose import Budget, acceptable, front, why_not
 from togi.decide.faster import BETWEEN_PROCESSES
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -31,7 +32,7 @@ class Row:
     reference: bool = False
     finalist: bool = False
     front: bool = False
-    """No other eligible recipe is both faster and smaller."""
+    """No other eligible recipe is both faster and smaller, or, where calls were not raced, quicker in a call too."""
 
     @property
     def approximate(self) -> bool:
@@ -102,7 +103,7 @@ def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
     for row in found:
         speedup = row.speedup_x
         if row.trial.eligible and not row.chosen and speedup is not None and speedup.median > best:
-            reason = why_not(row.trial, chosen.trial, study.settings.get("max_memory_bytes"))
+            reason = why_not(row.trial, chosen.trial, Budget.of(study.settings))
             named = f"{row.trial.recipe.label} ({times(speedup.median)}, {bounds(speedup)})"
             reasons.setdefault(reason or "the verdict says why", []).append(named)
     return tuple(f"Not chosen though it looks faster: {', '.join(names)}: {why}." for why, names in reasons.items())
@@ -113,6 +114,46 @@ def speed(timing: Timing) -> str:
     if not well_measured(timing.speedup_x):
         return "not measured well enough"
     return BETWEEN_PROCESSES.speed(timing.speedup_x).value
+
+
+def objective_of(study: Study) -> Objective:
+    return Objective.of(study.settings.get("objective", Objective.LATENCY))
+
+
+def what_is_timed(study: Study) -> tuple[str, ...]:
+    """What the milliseconds of another objective than latency are, and those of a call beside them, in a line each."""
+    match objective_of(study):
+        case Objective.LATENCY:
+            return ()
+        case Objective.THROUGHPUT:
+            return (
+                f"ms: from one answer to the next, with {study.facts.callers} callers at once (1 ms is 1,000 requests "
+                "per second)",
+                "call: what 95 of 100 calls take at most, beside the other callers",
+            )
+        case Objective.FIRST_CALL:
+            return (
+                "ms: from loading the files to the first answer, in a fresh process",
+                "call: one after the other, once it is warm",
+            )
+
+
+def trade_offs(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
+    """Of another objective than latency: the recipes of the front, with what speaks for each, in a sentence."""
+    front = [row for row in found if row.front and row.trial.timing is not None]
+    if objective_of(study) is Objective.LATENCY or len(front) < 2:
+        return ()
+    return (f"Nothing beats these in speed, time of a call and memory at once: {'; '.join(map(_trade_off, front))}.",)
+
+
+def _trade_off(row: Row) -> str:
+    timing, footprint = row.trial.timing, row.trial.footprint
+    assert timing is not None
+    assert footprint is not None  # or it would not be on the front
+    return (
+        f"{row.trial.recipe.label} ({significant(timing.latency_ms.median)} ms, call {milliseconds(timing.waited_ms)}, "
+        f"{size(footprint.total_bytes)})"
+    )
 
 
 def rows(study: Study) -> tuple[Row, ...]:
@@ -208,7 +249,7 @@ def gains(study: Study) -> tuple[Gain, ...]:
     if len(timed) < len(first) or clock != sorted(clock):
         return ()
     for ended_s, trial in timed:
-        fits = acceptable(trial, study.settings.get("max_memory_bytes"))
+        fits = acceptable(trial, Budget.of(study.settings))
         best = found[-1].speedup_x if found else 1.0
         if (
             fits

@@ -24,7 +24,9 @@ from togi.render.rows import (
     next_steps,
     part_rows,
     rows,
+    trade_offs,
     warnings,
+    what_is_timed,
 )
 from togi.render.terminal import STYLES, bullets, clean, listing, stack, table
 from togi.study.comparison import Comparison, Contestant, Verification
@@ -58,7 +60,9 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
         _titled("Parts of the program", parts(part_rows(study))),
         _titled("Not used, and why", not_used(rest) if rest else None),
         _verdict(study),
-        _titled("What to know", bullets([*looks_faster(study, found), *_knowledge(study, ran)])),
+        _titled(
+            "What to know", bullets([*trade_offs(study, found), *looks_faster(study, found), *_knowledge(study, ran)])
+        ),
         _titled("Load it", load),
         _titled("Next", bullets(next_steps(study, artifact))),
     )
@@ -111,12 +115,14 @@ def _measured(study: Study, ran: Sequence[Row], limit: int | None, *, wide: bool
     shown = [row for number, row in enumerate(ran) if limit is None or number < limit or row.chosen or row.reference]
     rest = len(ran) - len(shown)
     more = Text(f"  and {plural(rest, 'slower recipe')}: togi report {study.id}", "dim") if rest else None
-    return Group(results(shown, wide=wide), *([more] if more else []))
+    return Group(results(shown, wide=wide, notes=what_is_timed(study)), *([more] if more else []))
 
 
-def results(shown: Sequence[Row], *, wide: bool) -> Table:
-    """The measured recipes. Every line's milliseconds and its speed-up come from the same rounds."""
+def results(shown: Sequence[Row], *, wide: bool, notes: Sequence[str] = ()) -> Table:
+    """The measured recipes. Every line's milliseconds and its speed-up come from the same rounds. ``notes``: what else
+    to say below."""
     notes = [
+        *notes,
         f"faster: the whole 95% interval of the speed-up lies above {times(BETWEEN_PROCESSES.band_x)} (beyond doubt)",
         "eager: plain eager under no_grad in the same rounds, in ms",
         "error: in multiples of eager's own, which is plain eager against float64",
@@ -196,7 +202,10 @@ def _figures(row: Row, *, beside: bool = False) -> tuple[Text, Text]:
     timing = row.trial.timing
     assert timing is not None  # only measured recipes stand in this table
     speedup = _figure(row.speedup_x, "x", beside=beside) if row.speedup_x else Text("1")
-    return _figure(timing.latency_ms, beside=beside), speedup
+    latency = _figure(timing.latency_ms, beside=beside)
+    if timing.call_ms is not None:
+        latency.append(f"\ncall {significant(timing.call_ms)}", style="dim")
+    return latency, speedup
 
 
 def _error(row: Row) -> Text:
@@ -257,6 +266,11 @@ def _contestant(contestant: Contestant, *, first: bool) -> tuple[Text, ...]:
 
 
 def _about(comparison: Comparison) -> Iterator[str]:
+    if comparison.callers > 1:
+        yield f"ms: from one answer to the next, with {comparison.callers} callers at once"
+        for one in comparison.contestants:
+            if one.call_ms is not None:
+                yield f"{one.name}: 95 of 100 calls take {significant(one.call_ms)} ms at most, beside the others"
     if comparison.rounds:
         yield f"{plural(comparison.rounds, 'round')} in turns; every speed-up relates to the first"
     yield from comparison.noise.warnings

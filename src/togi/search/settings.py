@@ -10,8 +10,10 @@ from pydantic import AliasChoices, Field, ValidationInfo, field_validator, model
 from togi.core.device import parse_device
 from togi.core.effort import Effort
 from togi.core.errors import TogiError, UnknownNameError, nearest
+from togi.core.objective import Objective
 from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Request
+from togi.decide.choose import Budget
 from togi.techniques.base import Technique
 
 ALL = "approximate"
@@ -28,6 +30,9 @@ class Settings(Request):
             on what it may cost.
     """
 
+    objective: Objective = Objective.LATENCY
+    callers: int | None = Field(default=None, ge=2)
+    """Of ``throughput``: how many call at once; None: one for each core, at least two."""
     effort: Effort = Effort.NORMAL
     allow: tuple[str, ...] = ()
     """Approximate techniques that may be tried: ids, beginnings of ids up to an underscore (``int8`` allows
@@ -39,6 +44,12 @@ class Settings(Request):
     """Of the whole study; None takes the effort's own (``limit_s``)."""
     max_memory_bytes: int | None = Field(default=None, validation_alias=AliasChoices("max_memory_bytes", "max_memory"))
     """Recipes whose footprint is larger are tried but never chosen."""
+    max_latency_s: float | None = Field(default=None, validation_alias=AliasChoices("max_latency_s", "max_latency"))
+    """The same of those whose calls take longer: of ``throughput`` 5 of 100, beside the other callers."""
+    max_first_call_s: float | None = Field(
+        default=None, validation_alias=AliasChoices("max_first_call_s", "max_first_call")
+    )
+    """The same of those that take longer from loading their files to the first answer."""
     max_error: float | None = None
     """Largest relative root-mean-square error of an approximate recipe."""
     max_drop: float | None = None
@@ -65,10 +76,20 @@ class Settings(Request):
     def _effort(cls, given: Any) -> Effort:
         return Effort.of(given)
 
+    @field_validator("objective", mode="before")
+    @classmethod
+    def _objective(cls, given: Any) -> Objective:
+        return Objective.of(given)
+
     @field_validator("time_limit_s", "trial_timeout_s", mode="before")
     @classmethod
     def _duration(cls, given: Any, field: ValidationInfo) -> float | None:
         return None if given is None else parse_duration(given, field.field_name or "")
+
+    @field_validator("max_latency_s", "max_first_call_s", mode="before")
+    @classmethod
+    def _longest(cls, given: Any, field: ValidationInfo) -> float | None:
+        return None if given is None else parse_duration(given, (field.field_name or "").removesuffix("_s"))
 
     @field_validator("max_memory_bytes", "trial_memory_bytes", mode="before")
     @classmethod
@@ -103,6 +124,26 @@ class Settings(Request):
                 "such as 1e-2), or a metric and --max-drop. Without one, nothing says what is too wrong."
             )
         return self
+
+    @model_validator(mode="after")
+    def _called(self) -> Settings:
+        if self.callers is not None and self.objective is not Objective.THROUGHPUT:
+            raise TogiError(
+                f"callers={self.callers} are those of the objective throughput, and this is {self.objective}: give "
+                "--objective throughput, or leave them out"
+            )
+        return self
+
+    @property
+    def budget(self) -> Budget:
+        """What the chosen recipe may take."""
+        return Budget.of(self.model_dump())
+
+    def callers_on(self, cores: int) -> int:
+        """How many call at once, on a machine of so many cores."""
+        if self.objective is not Objective.THROUGHPUT:
+            return 1
+        return self.callers if self.callers is not None else max(2, cores)
 
     @property
     def has_bound(self) -> bool:

@@ -79,6 +79,7 @@ class Search:
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
         self.settings = settings
+        self._budget = settings.budget
         self.space = space or Space.of(facts, settings, all_techniques() if techniques is None else techniques)
         originals = self.space.originals if firsts is None else ()
         self._firsts = originals[:1] if firsts is None else tuple(filter(self.space.holds, firsts))
@@ -224,7 +225,7 @@ class Search:
         return tuple(t.recipe for t in fastest[:count] if t.timing is not None and t.timing.speedup_x.high >= bar)
 
     def _acceptable(self, trial: Trial) -> bool:
-        return acceptable(trial, self.settings.max_memory_bytes)
+        return acceptable(trial, self._budget)
 
     def _fastest_first(self) -> list[Trial]:
         """Acceptable trials, fastest first."""

@@ -23,21 +23,27 @@ _LIMITS = Limits(timeout_s=900.0)
 
 
 def run_bench(
-    specs: Sequence[str], *, device: str | None, seed: int, time_limit_s: float | None, progress: Progress
+    specs: Sequence[str],
+    *,
+    device: str | None,
+    seed: int,
+    time_limit_s: float | None,
+    progress: Progress,
+    callers: int = 1,
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
     An artifact beside a subject runs on that subject's inputs and is verified against it; artifacts alone run on inputs
     made from the first one's signature. Subjects run in plain eager under ``no_grad`` on their own inputs.
 
-    ``device``: None is the one that the artifacts were tuned for, else the CPU.
+    ``device``: None is the one that the artifacts were tuned for, else the CPU. ``callers``: how many call at once.
 
     Raises ArtifactError where one was tuned for another.
     """
     device = _device(specs, device)
     here = machine(device)
     with ExitStack() as stack:
-        bench = _Bench(stack, here, device, seed, progress)
+        bench = _Bench(stack, here, device, seed, progress, callers)
         loaded: list[RunningTrial] = []
         contestants: list[Contestant] = []
         for name, spec in zip(_names(specs), specs, strict=True):
@@ -52,14 +58,17 @@ def run_bench(
             return Comparison(contestants=tuple(contestants), verdict="There is nothing to compare.", machine=here)
         result = race(loaded[1:], loaded[0], budget_s=time_limit_s or 60.0, seed=seed)
         found = [_contestant(running, result.entry(running.name)) for running in loaded]
-        return _comparison((*found, *contestants), result, here)
+        return _comparison((*found, *contestants), result, here, callers)
 
 
 class _Bench:
     """Starts contestants, each in the pool of the subject that gives it its inputs."""
 
-    def __init__(self, stack: ExitStack, here: Machine, device: str, seed: int, progress: Progress) -> None:
+    def __init__(
+        self, stack: ExitStack, here: Machine, device: str, seed: int, progress: Progress, callers: int
+    ) -> None:
         self.stack, self.here, self.device, self.seed, self.progress = stack, here, device, seed, progress
+        self.callers = callers
         self.pools: dict[str, WorkerPool] = {}
         self.facts: dict[str, Facts] = {}
 
@@ -85,7 +94,8 @@ class _Bench:
         if host not in self.pools:
             artifact = _is_artifact(host)
             ref = SubjectRef.here("artifact", host) if artifact else SubjectRef.here("locator", host)
-            pool = self.stack.enter_context(WorkerPool(ref, self.here, device=self.device, seed=self.seed))
+            made = WorkerPool(ref, self.here, device=self.device, seed=self.seed, callers=self.callers)
+            pool = self.stack.enter_context(made)
             if not artifact:
                 surveyed, _ = pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
                 self.facts[host] = surveyed.facts
@@ -136,14 +146,22 @@ def _contestant(running: RunningTrial, entry: RaceEntry) -> Contestant:
         outcome=outcome,
         reason=reason,
         latency_ms=entry.latency_ms,
+        call_ms=entry.call_ms,
         speedup_x=entry.speedup_x,
         error=running.error,
         footprint=footprint,
     )
 
 
-def _comparison(contestants: tuple[Contestant, ...], result: RaceResult, here: Machine) -> Comparison:
+def _comparison(contestants: tuple[Contestant, ...], result: RaceResult, here: Machine, callers: int) -> Comparison:
     noises = [entry.noise for entry in result.entries]
     worst = max(noises, key=lambda noise: noise.spread)
     sentence = f"{result.sentence[0].upper()}{result.sentence[1:]}."
-    return Comparison(contestants=contestants, verdict=sentence, machine=here, noise=worst, rounds=result.rounds)
+    return Comparison(
+        contestants=contestants,
+        verdict=sentence,
+        machine=here,
+        noise=worst,
+        rounds=result.rounds,
+        callers=callers,
+    )

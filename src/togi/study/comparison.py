@@ -22,6 +22,9 @@ class Contestant(Record):
     reason: str = ""
     """Why it could not be compared, or what is worth knowing of it."""
     latency_ms: Interval | None = None
+    """Of one call; of several callers, between two answers."""
+    call_ms: float | None = None
+    """Of several callers: what one call takes beside the others (95 of 100 at most)."""
     speedup_x: Interval | None = None
     """The first contestant's time over this one's, per round; above 1 is faster than the first."""
     error: ErrorReport | None = None
@@ -39,6 +42,8 @@ class Comparison(Record):
     machine: Machine
     noise: Noise = Noise()
     rounds: int = 0
+    callers: int = 1
+    """How many called at once."""
     notes: tuple[str, ...] = ()
 
 

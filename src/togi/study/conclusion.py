@@ -5,7 +5,9 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from togi.core.records import ProgramTree, Study, Trial
+from togi.core.objective import Objective
+from togi.core.quantities import milliseconds, significant
+from togi.core.records import ProgramTree, Study, Timing, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.settings import Settings
 from togi.study.finals import Decision
@@ -21,6 +23,8 @@ def conclude(runner: StudyRunner, decision: Decision, program: ProgramTree | Non
     """The study's record, kept in its journal and told to everybody."""
     trials, search = runner.log.trials(), runner.search
     chosen = decision.chosen.trial
+    untried = _untried(trials, program, runner.settings)
+    verdict = _verdict(decision, untried, runner.settings, runner.facts.callers)
     study = runner.log.header.model_copy(
         update={
             "facts": runner.facts,
@@ -28,7 +32,7 @@ def conclude(runner: StudyRunner, decision: Decision, program: ProgramTree | Non
             "excluded": search.excluded,
             "finalists": decision.finalists,
             "best": None if chosen is None else chosen.recipe,
-            "verdict": " ".join([_verdict(decision, _untried(trials, program, runner.settings)), *runner.notes]),
+            "verdict": " ".join([verdict, *runner.notes]),
             "command": _command(runner.subject, runner.settings),
             "program": program,
         }
@@ -52,7 +56,7 @@ def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Set
     )
 
 
-def _verdict(decision: Decision, untried: str) -> str:
+def _verdict(decision: Decision, untried: str, settings: Settings, callers: int = 1) -> str:
     """The choice in a sentence or two."""
     chosen = decision.chosen.trial
     if chosen is None:
@@ -64,12 +68,26 @@ def _verdict(decision: Decision, untried: str) -> str:
     faithful = chosen.error is None or chosen.error.faithful
     right = "as right as plain eager" if faithful else chosen.reason
     sentence = (
-        f"{chosen.recipe.label} is {speedup.median:.2f} x as fast as the original (between {speedup.low:.2f} and "
-        f"{speedup.high:.2f} x) and {right}."
+        f"{chosen.recipe.label} is {speedup.median:.2f} x as fast as the original"
+        f"{_in_what(settings, callers, chosen.timing)} "
+        f"(between {speedup.low:.2f} and {speedup.high:.2f} x) and {right}."
     )
     if not BETWEEN_PROCESSES.faster(speedup):
-        sentence += f" It is chosen for its memory: {decision.chosen.reason.rpartition('; ')[2]}."
+        what = "its memory" if settings.max_memory_bytes is not None else "what it takes"
+        sentence += f" It is chosen for {what}: {decision.chosen.reason.rpartition('; ')[2]}."
     return sentence if decision.folder is not None else f"{sentence} It could not be saved."
+
+
+def _in_what(settings: Settings, callers: int, timing: Timing) -> str:
+    """Where not the time of a single call was raced."""
+    match settings.objective:
+        case Objective.LATENCY:
+            return ""
+        case Objective.THROUGHPUT:
+            rate = significant(1e3 / timing.latency_ms.median)
+            return f" with {callers} callers at once, {rate} requests per second"
+        case Objective.FIRST_CALL:
+            return f" from loading its files to the first answer, {milliseconds(timing.latency_ms.median)}"
 
 
 def _command(subject: str, settings: Settings) -> str:

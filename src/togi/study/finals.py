@@ -16,14 +16,12 @@ from pathlib import Path
 from typing import final
 
 from togi.artifact.manifest import Link
-from togi.artifact.save import write_manifest
 from togi.core.records import Interval, Outcome, Recipe, Timing, Trial
 from togi.decide.choose import Chosen, choose, rank
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.study_log import is_running
 from togi.measure import RaceResult, race, together
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner, enough_s
-from togi.worker.pool import environment_of
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 FINALISTS = 4
@@ -66,7 +64,7 @@ class Finals:
             self._start_again()
             chosen = self._settle()
         if chosen.trial is None and self._unusable:  # nothing can be saved: the choice is then made without files
-            chosen = choose(self.runner.log.trials(), self.runner.settings.max_memory_bytes)
+            chosen = choose(self.runner.log.trials(), self.runner.settings.budget)
         best = None if chosen.trial is None else chosen.trial.recipe
         for recipe, folder in self._proven.items():
             if recipe != best:
@@ -120,7 +118,7 @@ class Finals:
     def _choose(self) -> Chosen:
         return choose(
             self.runner.log.trials(),
-            self.runner.settings.max_memory_bytes,
+            self.runner.settings.budget,
             proven=self._proven,
             unusable=self._unusable,
         )
@@ -185,7 +183,7 @@ class Finals:
         """
         if chosen.trial is None or chosen.trial.recipe.is_reference:
             return []
-        ranked = rank(self.runner.log.trials(), self.runner.settings.max_memory_bytes)
+        ranked = rank(self.runner.log.trials(), self.runner.settings.budget)
         near = self._near(
             [
                 recipe
@@ -218,7 +216,7 @@ class Finals:
                     folder = self._proven[recipe]
                     loaded = runner.pool.start_artifact(folder, recipe, runner.facts, limits, check=False)
                     stack.callback(loaded.close)
-                    loaded.warm()
+                    runner.make_ready(loaded, folder)
                     running.append(loaded)
                 budget_s = min(enough_s(PROOF_BUDGET_S, [runner.reference(), *running]), max(1.0, runner.left_s()))
                 self._fair_race(running, budget_s, again=True)
@@ -226,10 +224,10 @@ class Finals:
             runner.notes.append(f"The finalists were not started again: {ended}")
 
     def _candidates(self) -> Sequence[Recipe]:
-        """The fastest that may be faster than the reference; those that are surely not only where memory decides."""
+        """The fastest that may be faster than the reference; those that are surely not only where limits decide."""
         unraced = (REFERENCE_RECIPE, Recipe())
         found = [each for each in self.runner.search.finalists(FINALISTS + len(unraced)) if each not in unraced]
-        if self.runner.settings.max_memory_bytes is None:
+        if not self.runner.settings.budget.limited:
             found = [each for each in found if not BETWEEN_PROCESSES.at_most_same(self._speedup_x(each))]
         return found[:FINALISTS]
 
@@ -249,7 +247,7 @@ class Finals:
             return
         if again:
             timing = together(before.timing, timing)
-        kept = {"first_call_ms": before.timing.first_call_ms, "build_s": before.timing.build_s}
+        kept = {name: getattr(before.timing, name) for name in ("first_call_ms", "build_s", "start_ms")}
         self.runner.log.append(before.model_copy(update={"timing": timing.model_copy(update=kept)}))
 
     def _save_and_prove(self, candidate: Recipe) -> None:
@@ -264,7 +262,7 @@ class Finals:
                 self._set_aside(candidate, "it could not be built again")
             elif (links := self._saved(running, folder, trial)) is not None:
                 proof = self._prove(folder, candidate, trial)
-                self._manifest(folder, proof, links)
+                runner.write_manifest(folder, proof, links)
                 runner.log.append(proof)
                 self._proven[candidate] = folder
                 self._compare(candidate, trial, proof)
@@ -300,23 +298,8 @@ class Finals:
             self._set_aside(running.recipe, f"it has no file form here: {saved.unsaveable}")
             return None
         self.runner.notes += saved.notes
-        self._manifest(folder, trial, saved.links)
+        self.runner.write_manifest(folder, trial, saved.links)
         return saved.links
-
-    def _manifest(self, folder: Path, proof: Trial, links: tuple[Link, ...]) -> None:
-        runner = self.runner
-        write_manifest(
-            folder,
-            subject=runner.subject,
-            recipe=proof.recipe,
-            signature=runner.signature,
-            facts=runner.facts,
-            proof=proof,
-            chain=links,
-            environment=environment_of(proof.recipe, runner.facts),
-            max_error=runner.settings.max_error,
-            max_drop=runner.settings.max_drop,
-        )
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial) -> Trial:
         """Load the artifact in a fresh process, verify it, and measure its speed beside the original, and its memory.
@@ -332,7 +315,7 @@ class Finals:
                 raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
             timing = trial.timing
             if candidate != REFERENCE_RECIPE:
-                loaded.warm()
+                runner.make_ready(loaded, folder)
                 timing = runner.time(loaded, runner.reference(), PROOF_BUDGET_S)
                 if doubt := runner.doubt(timing):  # what was saved is right; how fast it is, its trial tells
                     timing = trial.timing
@@ -340,6 +323,10 @@ class Finals:
                         f"{candidate.label} could not be timed again from its files ({doubt}), so its time before that "
                         "counts."
                     )
+            else:
+                loaded.warm(limit_s=0.0)
+            if timing is not None and timing.start_ms is None:
+                timing = timing.model_copy(update={"start_ms": loaded.start_ms})
             found = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint(), "reason": reason}
             return trial.model_copy(update=found)
 

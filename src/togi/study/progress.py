@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from togi.core.records import Facts, Interval, Recipe, Study, Trial
+from togi.decide.choose import Budget
 
 
 class Progress:
@@ -16,7 +17,7 @@ class Progress:
     def surveyed(self, facts: Facts, planned: int, time_limit_s: float | None) -> None:
         """The subject is known; ``planned`` recipes could be tried."""
 
-    def resumed(self, trials: Sequence[Trial], max_memory_bytes: int | None) -> None:
+    def resumed(self, trials: Sequence[Trial], budget: Budget) -> None:
         """``trials`` are known from an earlier run of this study; what is best is chosen among those that fit."""
 
     def trial_started(self, recipe: Recipe, number: int) -> None: ...

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 from togi.core.errors import SubjectError
+from togi.core.objective import Objective
 from togi.core.quantities import seconds
 from togi.core.records import Study
 from togi.decide.choose import Chosen
@@ -38,7 +39,9 @@ def run_study(
     """
     started = time.monotonic()
     progress.message(f"loading {name}")
-    with WorkerPool(subject, machine(settings.device), device=settings.device, seed=settings.seed) as pool:
+    here = machine(settings.device)
+    callers = settings.callers_on(here.cpu_cores)
+    with WorkerPool(subject, here, device=settings.device, seed=settings.seed, callers=callers) as pool:
         with explained(name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
             survey, fingerprint = pool.survey(limits, lambda phase: progress.message(f"{phase} of {name}"))
@@ -46,7 +49,12 @@ def run_study(
             pool, name, survey, fingerprint, settings, journal, progress, started=started, resume=resume
         )
         progress.surveyed(runner.facts, runner.search.remaining(), settings.limit_s)
-        progress.resumed(runner.log.trials(), settings.max_memory_bytes)
+        progress.resumed(runner.log.trials(), settings.budget)
+        if settings.objective is Objective.FIRST_CALL and not runner.facts.exportable:
+            raise SubjectError(
+                f"the first call is that of an artifact loaded from its files, and {name} has no file form: "
+                f"{runner.facts.export_error}. Tune it for latency"
+            )
         tree = None
         if (needed_s := runner.least_s()) > runner.left_s() and not runner.log.trials():
             return conclude(runner, Decision(Chosen(trial=None, reason=_too_short(needed_s, settings)), None, ())), None

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -10,28 +12,35 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Self, final
 
+from togi.artifact.manifest import Link
+from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
+from togi.core.objective import Objective
 from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial, now
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE
 from togi.journal import Journal, StudyLog, study_key
 from togi.machine.describe import machine
 from togi.machine.limits import available_bytes
-from togi.measure import compare, median_interval, noise_of, rounds_needed, usable
+from togi.measure import call_ms_of, compare, median_interval, noise_of, rounds_needed, usable
 from togi.search import Search
 from togi.search.settings import Settings
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, is_exact, recipe
-from togi.worker.pool import WorkerPool
+from togi.worker.pool import WorkerPool, environment_of
 from togi.worker.protocol import Survey
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 REFERENCE_RECIPE = recipe(**{REFERENCE: {}})
 """Plain eager under ``no_grad``: what every speed-up relates to."""
 SURVEY_TIMEOUT_S = 900.0
-FLEETING_SETTINGS = {"time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without"}
-"""Settings that say how much to try, not what a trial shows: a study goes on under others."""
+FLEETING_SETTINGS = {
+    "time_limit_s", "effort", "trial_timeout_s", "trial_memory_bytes", "only", "without", "callers", "max_latency_s",
+    "max_first_call_s",
+}  # fmt: skip
+"""Settings that say how much to try and what to choose, not what a trial shows: a study goes on under others. How many
+call at once is among the facts."""
 _KEPT_WARM = 4
 _COMPARE_BUDGET_S = 3.0
 _REFERENCE_TURNS = 12
@@ -251,6 +260,10 @@ class StudyRunner:
     def _attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
         reference = self.reference()
         if candidate == reference.recipe:
+            if self.facts.callers > 1 and reference.error is not None and reference.error.problems:
+                self.notes.append(
+                    f"The original itself is not right for several callers: {reference.error.problems[0]}."
+                )
             return self._measured(reference, reference)
         running = self._start(candidate, timeout_s)
         outcome, reason = self.accepted(running)
@@ -258,14 +271,14 @@ class StudyRunner:
             running.close()
             return self._record(running, outcome, reason)
         self._warm[candidate] = running
-        running.warm()
+        self.make_ready(running)
         return self._measured(running, reference)
 
     def reference(self) -> RunningTrial:
         """The reference's process; started (again) when there is none."""
         if self._reference is None:
             self._reference = self._start(REFERENCE_RECIPE, self.settings.trial_timeout_s)
-            self._reference.warm()
+            self.make_ready(self._reference)
         return self._reference
 
     def warm(self, candidate: Recipe) -> RunningTrial | None:
@@ -273,12 +286,47 @@ class StudyRunner:
         if candidate not in self._warm:
             try:
                 running = self._start(candidate, self.settings.trial_timeout_s)
-                running.warm()
+                self.make_ready(running)
             except TrialEnded as ended:
                 self.notes.append(f"{candidate.label} could not be built again: {ended}")
                 return None
             self._warm[candidate] = running
         return self._warm[candidate]
+
+    def make_ready(self, running: RunningTrial, folder: Path | None = None) -> None:
+        """For its turns: warm, and where the first call is raced, with files to be started from.
+
+        ``folder``: those it was loaded from; None: it is saved. Raises TrialEnded, also where it has no file form.
+        """
+        if self.settings.objective is not Objective.FIRST_CALL:
+            running.warm()
+            return
+        files = folder
+        if files is None:
+            files = Path(tempfile.mkdtemp(prefix="start-", dir=self.pool.folder))
+            saved = running.save(files)
+            if saved.unsaveable:
+                reason = f"it has no file form that could be started from: {saved.unsaveable}"
+                raise running.end(Outcome.REFUSED, reason, "save")
+            self.write_manifest(files, Trial(recipe=running.recipe, outcome=Outcome.OK), saved.links)
+        limits = Limits(timeout_s=self.settings.trial_timeout_s, memory_bytes=self.trial_memory_bytes)
+        start = functools.partial(self.pool.start_artifact, files, running.recipe, self.facts, limits, check=False)
+        running.take_starts(start, files if folder is None else None, self.facts.samples)
+
+    def write_manifest(self, folder: Path, proof: Trial, links: tuple[Link, ...]) -> None:
+        write_manifest(
+            folder,
+            subject=self.subject,
+            recipe=proof.recipe,
+            signature=self.signature,
+            facts=self.facts,
+            proof=proof,
+            chain=links,
+            environment=environment_of(proof.recipe, self.facts),
+            max_error=self.settings.max_error,
+            max_drop=self.settings.max_drop,
+            objective=self.settings.objective,
+        )
 
     def last(self, candidate: Recipe) -> Trial | None:
         """The last trial of a recipe in the journal."""
@@ -321,6 +369,8 @@ class StudyRunner:
                 break
             time.sleep(_QUIET_S)
             timing = self._time_once(running, reference, budget_s)
+        if self.settings.objective is Objective.FIRST_CALL:
+            timing = timing.model_copy(update={"start_ms": timing.latency_ms.median})
         if running is not reference:  # alone, without turns in between, it is faster than it can be in any comparison
             self._calm_ms = min(self._calm_ms, timing.reference_ms)
         return timing
@@ -358,6 +408,7 @@ class StudyRunner:
             latency_ms=median_interval(times),
             speedup_x=Interval(median=1.0, low=1.0, high=1.0),
             rounds_ms=tuple((time_ms, time_ms) for time_ms in times),
+            call_ms=call_ms_of(turns),
             first_call_ms=reference.first_call_ms,
             build_s=reference.build_s,
             noise=noise_of(turns),

@@ -8,6 +8,7 @@ must still hold what they held when later calls have run.
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,6 +17,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from togi.core.callers import Callers
 from togi.core.records import ErrorReport, LeafError
 from togi.decide.faithful import MAX_UNITS, within
 from togi.subject.inputs import Inputs
@@ -29,6 +31,9 @@ from togi.verify.units import leaf_error
 
 _CALLS_KEPT = 3
 """Outputs kept alive across calls: an engine with a ring of that many output buffers is found out."""
+_CALLED_AT_ONCE_S = 0.3
+_MOST_CALLED_AT_ONCE = 50
+"""How often callers come at once: for so long, and not more often. Two short calls seldom meet."""
 _BADLY_WRONG_UNITS = 1e3
 """From here an error asks for an explanation."""
 _RERUN_SHARE = 0.1
@@ -47,6 +52,7 @@ def verify(
     max_units: float = MAX_UNITS,
     metric: Callable[[list[Any]], float] | None = None,
     reset: Callable[[], None] | None = None,
+    callers: Callers | None = None,
 ) -> ErrorReport:
     """Compare ``call`` with ``truth`` on ``inputs``: the same list, and the same seed, that ``make_truth`` was given.
 
@@ -54,6 +60,7 @@ def verify(
         call: the candidate, called like the original.
         max_units: largest error of a faithful candidate, in units of plain eager's own.
         metric: the user's metric; computed from the candidate's outputs on the user's own samples.
+        callers: who will call at once; each must be given what it is given alone.
         reset: puts the candidate's buffers back to their first values (``SavedBuffers(module).restore``); called
             before the first call. Needed where the original is stateful and the candidate has been called before.
 
@@ -69,7 +76,8 @@ def verify(
         return _unrepeatable(truth)
     if reset is not None:
         reset()
-    return _Verification(call, truth, truth.inputs(inputs), signature, seed).report(max_units, metric)
+    verification = _Verification(call, truth, truth.inputs(inputs), signature, seed)
+    return verification.report(max_units, metric, callers)
 
 
 @final
@@ -94,7 +102,9 @@ class _Verification:
         self.outputs: list[Any] = []
         self.first: list[Tensor] = []
 
-    def report(self, max_units: float, metric: Callable[[list[Any]], float] | None) -> ErrorReport:
+    def report(
+        self, max_units: float, metric: Callable[[list[Any]], float] | None, callers: Callers | None
+    ) -> ErrorReport:
         facts = self.truth.facts
         for number, a in enumerate(facts.schedule):
             seen = self._observe(number, a)
@@ -105,6 +115,8 @@ class _Verification:
         if not self.problems and not facts.stateful:
             self._rerun_agrees(max_units)
             self._values_replaced(max_units)
+            if callers is not None:
+                self._callers_agree(callers, max_units)
         units = max((e.units for e in self.errors.values()), default=0.0)
         missing = math.inf if self.problems and not self.errors else 0.0
         return ErrorReport(
@@ -207,6 +219,38 @@ class _Verification:
                 self.problems[
                     f"{leaf.name} does not follow when an input's values are replaced in place (cached by identity)"
                 ] = None
+
+    def _callers_agree(self, callers: Callers, max_units: float) -> None:
+        """All callers at once, with all inputs in turn: nobody is given what belongs to another."""
+        answers = self.truth.facts.answers
+        known = {name: error.units for name, error in self.errors.items()}
+        seen: dict[int, Observation] = {}
+
+        def request(number: int) -> None:
+            inputs = self.inputs[answers[number % len(answers)].input]
+            seen[number] = observe(self.call, inputs, self.signature, seed=self.seed)
+
+        began = time.monotonic()
+        for again in range(_MOST_CALLED_AT_ONCE):
+            if again and (self.problems or time.monotonic() - began > _CALLED_AT_ONCE_S):
+                return
+            seen.clear()
+            callers.answer(request, max(2 * callers.count, len(answers)))
+            for number, one in seen.items():
+                self._answered_among(callers.count, number % len(answers), one, known, max_units)
+
+    def _answered_among(
+        self, callers: int, a: int, seen: Observation, known: dict[str, float], max_units: float
+    ) -> None:
+        """One of the answers that ``callers`` were given at once, against what is right."""
+        answer = self.truth.facts.answers[a]
+        if not comparable(seen, answer):
+            self.problems[f"an output has another form when {callers} call at once"] = None
+            return
+        for i, leaf in enumerate(answer.leaves):
+            error, misplaced = self._error(seen.leaves[i][1], a, i)
+            if misplaced or not within(error.units, max(max_units, 2 * known[leaf.name])):
+                self.problems[f"{leaf.name} is another when {callers} call at once (it cannot serve threads)"] = None
 
     def _shapes(self, index: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
         return [(tuple(t.shape), t.dtype) for _, t in input_tensors(self.inputs[index], self.signature)]

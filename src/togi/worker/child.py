@@ -21,6 +21,7 @@ import torch
 from togi.artifact.links import write_links
 from togi.artifact.manifest import MANIFEST, Saved, read_manifest
 from togi.artifact.program import Installed
+from togi.core.callers import Callers
 from togi.core.errors import NotSaveable, Refused
 from togi.core.records import ErrorReport, Footprint, Record
 from togi.decide.faithful import limit_units
@@ -77,6 +78,7 @@ class _Worker:
         self.samples: tuple[Inputs, ...]
         self.candidate: Candidate | None = None
         self.installed: Installed | None = None
+        self.callers = Callers(config.callers) if config.callers > 1 else None
         self.first_call_ms: float | None = None
         """Of the call that verification began with: what compiles at its first call did it there."""
 
@@ -92,7 +94,10 @@ class _Worker:
     def survey(self) -> None:
         """Facts and signature of the subject: a file in the run's folder that every trial reads."""
         self.enter("survey")
-        found = survey(self.subject, device=self.config.device, seed=self.config.seed, machine=self.config.machine)
+        config = self.config
+        found = survey(
+            self.subject, device=config.device, seed=config.seed, machine=config.machine, callers=config.callers
+        )
         name = fingerprint(first_candidate(self.subject, found.facts, found.signature).module)
         found.write(self.folder)
         self.channel.send({"surveyed": {"survey": found.model_dump(mode="json"), "fingerprint": name}})
@@ -190,6 +195,7 @@ class _Worker:
             seed=self.config.seed,
             max_units=self._limit_units(truth),
             metric=metric,
+            callers=self.callers,
         )
         self.first_call_ms = first.ms
         if not report.faithful and self.installed is not None:
@@ -226,13 +232,15 @@ class _Worker:
     def _obey(self, message: Message) -> None:
         if "warm" in message:
             self.enter("warm")
-            warmed = warm(self.call, self.samples, device=self.config.device, **message["warm"])
+            warmed = warm(self.call, self.samples, callers=self.callers, device=self.config.device, **message["warm"])
             if self.first_call_ms is not None:
                 warmed = warmed.model_copy(update={"first_call_ms": self.first_call_ms})
             self.channel.send({"warmed": warmed.model_dump(mode="json")})
         elif "turn" in message:
             self.phase = "measure"
-            taken = take_turn(self.call, self.samples, device=self.config.device, **message["turn"])
+            taken = take_turn(
+                self.call, self.samples, callers=self.callers, device=self.config.device, **message["turn"]
+            )
             self.channel.send({"turned": taken.model_dump(mode="json")})
         elif "footprint" in message:
             self.enter("memory")

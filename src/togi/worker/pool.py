@@ -27,7 +27,8 @@ class WorkerPool:
     A context manager. Raises TogiError (the subject's own) when the subject cannot be loaded.
     """
 
-    def __init__(self, subject: SubjectRef, machine: Machine, *, device: str, seed: int) -> None:
+    def __init__(self, subject: SubjectRef, machine: Machine, *, device: str, seed: int, callers: int = 1) -> None:
+        """``callers``: how many call at once, in threads of a child, while it is verified and measured."""
         self.folder = Path(tempfile.mkdtemp(prefix="togi-"))
         device, self._visible = one_device(device)
         self.config = ServerConfig(
@@ -38,6 +39,7 @@ class WorkerPool:
             seed=seed,
             threads=machine.threads,
             machine=machine,
+            callers=callers,
         )
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
         self._part: PartRef | None = None

@@ -58,6 +58,8 @@ class ServerConfig(Request):
     seed: int
     threads: int
     machine: Machine
+    callers: int = 1
+    """How many call at once while something is verified and measured."""
 
 
 class PartRef(Record):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import signal
 import time
 from collections.abc import Callable
@@ -77,6 +78,12 @@ class RunningTrial:
     """Passes that make a turn; known once it is warm."""
     turn_s: float = 0.1
     """About how long a turn takes, the untimed passes before it included."""
+    call_ms: float | None = None
+    """Of one caller, once it is warm."""
+    start_again: Callable[[], RunningTrial] | None = None
+    """Starts it anew from its files. Where it is set, a turn is such a start with its first answer."""
+    files: Path | None = None
+    """Made for that alone; they go with it."""
     ended: TrialEnded | None = None
     phases_s: dict[str, float] = field(default_factory=dict)
     _entered: float = field(default_factory=time.monotonic)
@@ -108,15 +115,36 @@ class RunningTrial:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
 
-    def warm(self) -> Warmup:
-        answer = self._ask({"warm": {}}, "warmed")
+    def warm(self, **limit: float) -> Warmup:
+        """``limit_s``: for the passes after the first call (``measure.warm``)."""
+        answer = self._ask({"warm": limit}, "warmed")
         warmed = Warmup.model_validate(answer)
         self.first_call_ms = warmed.first_call_ms
         self.passes = choose_passes(warmed.pass_ms)
         self.turn_s = (self.passes + untimed_passes(self.passes)) * warmed.pass_ms * 1e-3
         return warmed
 
+    @property
+    def start_ms(self) -> float:
+        """Of an artifact that has answered: from loading its files to the first answer."""
+        return self.build_s * 1e3 + self.first_call_ms
+
+    def take_starts(self, start_again: Callable[[], RunningTrial], files: Path | None, samples: int) -> None:
+        """From now on a turn is a start. A first one is not counted: it reads the files from the disk."""
+        warmed = self.warm()
+        self.call_ms, self.start_again, self.files = warmed.pass_ms / samples, start_again, files
+        self.turn_s, self.passes = self.turn(1).wall_s, 1
+
+    def _start(self, start_again: Callable[[], RunningTrial]) -> Turn:
+        began = time.monotonic()
+        with start_again() as loaded:
+            loaded.warm(limit_s=0.0)
+        wall_s = time.monotonic() - began
+        return Turn(times_ms=(loaded.start_ms,), passes=1, wall_s=wall_s, call_ms=self.call_ms)
+
     def turn(self, passes: int) -> Turn:
+        if self.start_again is not None:
+            return self._start(self.start_again)
         if self.phase != "measure":
             self._leave_phase()
             self.phase = "measure"
@@ -134,6 +162,8 @@ class RunningTrial:
     def close(self) -> None:
         self._leave_phase()
         self.child.kill()
+        if self.files is not None:
+            shutil.rmtree(self.files, ignore_errors=True)
 
     def _ask(self, message: Message, key: str) -> Message:
         self.child.resume()

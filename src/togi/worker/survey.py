@@ -52,11 +52,13 @@ _ON_CPU = (
 )
 
 
-def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Machine | None = None) -> Survey:
+def survey(
+    subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Machine | None = None, callers: int = 1
+) -> Survey:
     """Run the subject on its samples and describe it. ``machine``: as the parent knows it, else this one.
 
-    Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code, or
-    when the samples differ in form.
+    Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code,
+    when the samples differ in form, or when several callers are wanted of what answers by the order of calls.
     """
     ready = prepare(subject, device=device)
     outputs = [first_call(ready.module, sample, number, seed) for number, sample in enumerate(ready.samples, start=1)]
@@ -68,6 +70,12 @@ def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Mac
         notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
     if behaviour.all_zero:
         notes.append("Every output is zero: a comparison cannot show whether a candidate is right. Check its weights.")
+    if callers > 1 and (behaviour.random or behaviour.buffers_change):
+        raise SubjectError(
+            f"{class_name(ready.module)} {'draws random numbers' if behaviour.random else 'changes a buffer'} in each "
+            "call, so what several callers at once are answered depends on their order, and no recipe could be proven. "
+            "Tune it for latency, or take that out of its forward pass"
+        )
     latency_ms = _latency_ms(ready)
     facts = Facts(
         device=torch.device(device).type,
@@ -91,6 +99,7 @@ def survey(subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Mac
         else None,
         flops=_observed(_count_flops, ready.module, ready.samples, notes),
         latency_ms=latency_ms,
+        callers=callers,
     )
     samples = tuple(sample.clone() for sample in ready.samples)
     candidate = Candidate(module=ready.module, samples=samples, signature=signature, facts=facts)

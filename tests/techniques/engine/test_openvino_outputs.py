@@ -9,6 +9,8 @@ import torch
 from engine_subjects import made
 from torch import nn
 
+from togi.core.callers import Callers
+from togi.core.errors import ArtifactError, Refused
 from togi.techniques import conformance
 from togi.techniques.engine.programs import openvino
 
@@ -108,3 +110,36 @@ def test_memory_that_was_let_go_of_is_used_again():
     assert program(sample).data_ptr() != place
     del view
     assert program(sample).data_ptr() == place
+
+
+def call_from_all(program, module):
+    given = [torch.randn(2 + i % 3, 4) for i in range(16)]
+    found = {}
+    Callers(4).answer(lambda i: found.update({i: program(given[i])[0]}), len(given))
+    for i, x in enumerate(given):
+        torch.testing.assert_close(found[i], module(x)[0])
+
+
+def test_streams_share_the_threads_and_serve_callers_at_once(tmp_path):
+    start = varying()
+    program, _ = openvino.build(start.with_(threads=1), 2)
+    again = openvino.load(tmp_path, program.save(tmp_path), start.signature, 1)
+    for each in (program, again):
+        assert each.compiled.get_property("NUM_STREAMS") == 2
+        assert each.compiled.get_property("INFERENCE_NUM_THREADS") == 2
+        assert each.interface().settings["NUM_STREAMS"] == 2
+        call_from_all(each, start.module)
+
+
+def test_pieces_of_a_call_at_once_have_a_stream_each():
+    program, _ = openvino.build(fixed().with_(at_once=2, threads=1))
+    assert program.compiled.get_property("NUM_STREAMS") == 2
+
+
+@pytest.mark.parametrize("streams", [0, -1, "2", True, None])
+def test_streams_that_are_none_are_refused(streams, tmp_path):
+    with pytest.raises(Refused, match="positive number"):
+        openvino.build(fixed(), streams)
+    meta = openvino.build(fixed())[0].save(tmp_path) | {"streams": streams}
+    with pytest.raises(ArtifactError, match="positive number"):
+        openvino.load(tmp_path, meta, fixed().signature, None)

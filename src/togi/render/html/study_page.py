@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
+from togi.core.objective import Objective
 from togi.core.records import Outcome, Study, TensorFacts
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.attribution import effects
@@ -18,12 +19,20 @@ from togi.render.rows import (
     how_to_load,
     looks_faster,
     next_steps,
+    objective_of,
     part_rows,
     rows,
+    trade_offs,
     warnings,
+    what_is_timed,
 )
 from togi.study.comparison import Comparison
 
+TIME_OF = {
+    Objective.LATENCY: "time per sample",
+    Objective.THROUGHPUT: "time per request",
+    Objective.FIRST_CALL: "time to the first answer",
+}
 SHOWN_MODULES = 8
 SHOWN_IN_NOTEBOOK = 8
 
@@ -44,12 +53,13 @@ def study_html(study: Study) -> str:
         chosen=chosen,
         reference=reference,
         counts={outcome.value: number for outcome, number in counts(found).items()},
-        notes=[*study.facts.notes, *warnings(study), *(chosen.trial.notes if chosen else ())],
+        time_of=TIME_OF[objective_of(study)],
+        notes=[*what_is_timed(study), *study.facts.notes, *warnings(study), *(chosen.trial.notes if chosen else ())],
         parts=part_rows(study),
         trade_off=trade_off(found),
         staircase=staircase(gains(study)),
         how_soon=how_soon(gains(study)),
-        looks_faster=looks_faster(study, found),
+        looks_faster=(*trade_offs(study, found), *looks_faster(study, found)),
         speedups=speedups(found),
         errors=errors(effects(study.trials)),
         band_x=BETWEEN_PROCESSES.band_x,

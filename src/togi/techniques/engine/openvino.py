@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -29,7 +30,9 @@ class OpenVino(Engine):
 
     What it does: converts the captured graph to OpenVINO's form and compiles it for this CPU, for low latency and in
     float32: OpenVINO's own default would compute in bfloat16 where the CPU has it. A precision technique may lower it.
-    Inputs and outputs are not copied: an output lies in OpenVINO's memory, which is used again once nobody holds it.
+    With ``streams`` so many requests at once have threads of their own; without, they are answered one after the other,
+    each by all threads. Inputs and outputs are not copied: an output lies in OpenVINO's memory, which is used again
+    once nobody holds it.
 
     When it applies: on x86 and ARM CPUs, to modules that ``torch.export`` or the tracer captures.
 
@@ -39,8 +42,9 @@ class OpenVino(Engine):
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 54 ms against 134 ms of eager
     under ``inference_mode``; mobilenetv3_large 8 ms against 32 ms. The error was 1.1 to 2.4 times that of plain eager.
     Without the copy of its 4 MB of logits a GPT-2 ran 1.04 x as fast in one run and 1.00 x in another (Sapphire Rapids,
-    2 cores, OpenVINO 2026.4, 2026-11-22). No gain beyond noise there on convolutions, recurrent layers and
-    transformers: streams, pinning, hyper-threading, snippets, the partitioner, a static model for each size seen.
+    2 cores, OpenVINO 2026.4, 2026-11-22). No gain beyond noise there, for one caller, on
+    convolutions, recurrent layers and transformers: streams, pinning, hyper-threading, snippets, the partitioner, a
+    static model for each size seen.
 
     Source: https://docs.openvino.ai/2025/openvino-workflow/model-preparation/convert-model-pytorch.html
 
@@ -57,6 +61,10 @@ class OpenVino(Engine):
     def applies(self, facts: Facts) -> Applies | Refuses:
         return changes_buffers(facts, "OpenVINO") or Applies()
 
+    def options(self, facts: Facts) -> Sequence[Options]:
+        streams = min(facts.callers, facts.machine.cpu_cores)
+        return [{"streams": streams}, {}] if streams > 1 else [{}]
+
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 2.5
 
@@ -66,15 +74,17 @@ class OpenVino(Engine):
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.engine.programs import openvino
 
-        program, notes = openvino.build(candidate)
+        program, notes = openvino.build(candidate, options.get("streams", 1))
         for note in notes:
             candidate = candidate.noting(note)
         return candidate.with_(program=program)
 
     def repro(self, options: Options, threads: int | None) -> str | None:
         settings = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+        if "streams" in options:
+            settings["NUM_STREAMS"] = str(options["streams"])
         if threads:
-            settings["INFERENCE_NUM_THREADS"] = str(threads)
+            settings["INFERENCE_NUM_THREADS"] = str(threads * int(options.get("streams") or 1))
         return (
             "import openvino\n"
             f"compiled = openvino.compile_model(openvino.convert_model(program), 'CPU', {settings})\n"

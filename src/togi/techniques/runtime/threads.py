@@ -49,16 +49,21 @@ class Threads(Technique):
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         small = facts.latency_ms is not None and facts.latency_ms < 2
-        return 1.1 if small == (options.get("count") == 1) else 0.9
+        alone = small or facts.callers > 1  # several callers fill the cores without that
+        return 1.1 if alone == (options.get("count") == 1) else 0.9
 
     def configure(self, candidate: Candidate, options: Options) -> Candidate:
         return candidate.with_(threads=_count(options))
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        count = _count(options)
-        if candidate.program is not None and not candidate.program.allocates_with_torch:
-            return candidate  # the engine has its own threads and was told by configure
-        return candidate.with_(contexts=(*candidate.contexts, lambda: torch_threads(count)))
+        return with_threads(candidate, _count(options))
+
+
+def with_threads(candidate: Candidate, count: int) -> Candidate:
+    """Each call with so many of PyTorch's threads; an engine with threads of its own was told by ``configure``."""
+    if candidate.program is not None and not candidate.program.allocates_with_torch:
+        return candidate
+    return candidate.with_(contexts=(*candidate.contexts, lambda: torch_threads(count)))
 
 
 @contextmanager

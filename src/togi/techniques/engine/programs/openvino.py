@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 
 from togi.core.errors import ArtifactError, Refused
-from togi.core.records import Interface, Port
+from togi.core.records import Interface, Port, Scalar
 from togi.graph.candidate import Candidate
 from togi.graph.capture import captured_graph, export
 from togi.graph.recurrent import recurrent_layers
@@ -71,10 +71,16 @@ class OpenVinoProgram(StoredProgram):
     allocates_with_torch = False
 
     def __init__(
-        self, compiled: Any, signature: Signature, order: Sequence[int], stored: HiddenFiles | None = None
+        self,
+        compiled: Any,
+        signature: Signature,
+        order: Sequence[int],
+        stored: HiddenFiles | None = None,
+        streams: int = 1,
     ) -> None:
         super().__init__(signature, stored)
         self.compiled = compiled
+        self.streams = streams
         self.order = tuple(order)
         self._local = threading.local()
         names = {name: port for port in compiled.inputs for name in port.names}
@@ -106,7 +112,7 @@ class OpenVinoProgram(StoredProgram):
         return request
 
     def meta(self) -> dict[str, Any]:
-        return {"file": FILE, "order": list(self.order)}
+        return {"file": FILE, "order": list(self.order), "streams": self.streams}
 
     def interface(self) -> Interface:
         facts, found = self.signature, self.compiled.outputs
@@ -117,6 +123,7 @@ class OpenVinoProgram(StoredProgram):
             settings={
                 "INFERENCE_PRECISION_HINT": self.compiled.get_property("INFERENCE_PRECISION_HINT").get_type_name(),
                 "PERFORMANCE_HINT": "LATENCY",
+                **({"NUM_STREAMS": self.streams} if self.streams > 1 else {}),
             },
         )
 
@@ -131,9 +138,13 @@ def _lies_in(tensor: Tensor, memory: Sequence[range]) -> bool:
     return any(address in part for part in memory)
 
 
-def build(candidate: Candidate) -> tuple[OpenVinoProgram, list[str]]:
-    """The program, and notes for people. Raises Refused where the module cannot be converted."""
+def build(candidate: Candidate, streams: Scalar = 1) -> tuple[OpenVinoProgram, list[str]]:
+    """The program, and notes for people. ``streams``: requests at once that have threads of their own.
+
+    Raises Refused where the module cannot be converted.
+    """
     signature = candidate.signature
+    at_once = _checked_streams(streams, Refused) * candidate.at_once
     strange = {t.dtype for t in (*signature.inputs_facts, *signature.outputs_facts)} - _BOUND
     if strange:
         raise Refused(f"inputs and outputs are bound through numpy, which does not share {', '.join(sorted(strange))}")
@@ -143,13 +154,21 @@ def build(candidate: Candidate) -> tuple[OpenVinoProgram, list[str]]:
     with hidden_folder() as (folder, stored):
         openvino().save_model(model, folder / FILE, compress_to_fp16=False)
         del model  # it shares the torch module's memory; what is compiled comes from the file
-        compiled = compile_file(folder / FILE, candidate.threads)
-    return OpenVinoProgram(compiled, signature, order, stored), notes
+        compiled = compile_file(folder / FILE, candidate.threads, at_once)
+    return OpenVinoProgram(compiled, signature, order, stored, at_once), notes
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> OpenVinoProgram:
-    compiled = compile_file(folder / FILE, threads)
-    return OpenVinoProgram(compiled, signature, _checked_order(meta.get("order"), len(compiled.outputs), signature))
+    streams = _checked_streams(meta.get("streams", 1), ArtifactError)
+    compiled = compile_file(folder / FILE, threads, streams)
+    order = _checked_order(meta.get("order"), len(compiled.outputs), signature)
+    return OpenVinoProgram(compiled, signature, order, streams=streams)
+
+
+def _checked_streams(found: Any, error: type[Exception]) -> int:
+    if type(found) is not int or found < 1:
+        raise error(f"streams must be a positive number, not {found!r}")
+    return found
 
 
 def _checked_order(order: Any, found: int, signature: Signature) -> list[int]:
@@ -225,16 +244,22 @@ def default_precision() -> str:
     return str(openvino().Core().get_property("CPU", "INFERENCE_PRECISION_HINT").get_type_name())
 
 
-def compile_file(path: Path, threads: int | None) -> Any:
-    """Compile an IR for the CPU, in the precision that was written into it, else in float32."""
+def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
+    """Compile an IR for the CPU, in the precision that was written into it, else in float32.
+
+    ``threads``: of one request; None: all of them together have what PyTorch has, or one each. ``streams``: requests
+    at once.
+    """
     core = openvino().Core()
     model = core.read_model(path)
     precision = model.get_rt_info(PRECISION_KEY).value if model.has_rt_info(PRECISION_KEY) else "f32"
     settings = {
         "INFERENCE_PRECISION_HINT": precision,
         "PERFORMANCE_HINT": "LATENCY",
-        "INFERENCE_NUM_THREADS": threads or torch.get_num_threads(),
+        "INFERENCE_NUM_THREADS": threads * streams if threads else max(streams, torch.get_num_threads()),
     }
+    if streams > 1:
+        settings["NUM_STREAMS"] = streams
     return core.compile_model(model, "CPU", settings)
 
 

@@ -1,0 +1,36 @@
+"""Callers that come at once, as the threads of a web server do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import final
+
+
+@final
+class Callers:
+    """Threads that stay, so that what a backend keeps for each thread is made once. Requests wait in one line, and
+    whoever is free takes the next."""
+
+    def __init__(self, count: int) -> None:
+        self.count = count
+        self._threads = ThreadPoolExecutor(count, "caller")
+
+    def answer(self, request: Callable[[int], None], count: int) -> None:
+        """``request(number)`` for each number below ``count``. Returns when all are answered; raises what one raised,
+        after the others have ended what they were at."""
+        line = iter(range(count))  # shared: its ``next`` is one step of the interpreter
+
+        def caller() -> None:
+            try:
+                for number in line:
+                    request(number)
+            except BaseException:
+                for _ in line:  # nobody begins another
+                    pass
+                raise
+
+        ended = [self._threads.submit(caller) for _ in range(min(self.count, count))]
+        for each in [each.exception() for each in ended]:
+            if each is not None:
+                raise each

@@ -1,0 +1,48 @@
+"""Callers that come at once: every request is answered once, and by whoever is free."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import pytest
+
+from togi.core.callers import Callers
+
+
+def test_every_request_is_answered_once_by_threads_that_stay() -> None:
+    callers, answered, threads = Callers(4), list[int](), set[int]()
+
+    def request(number: int) -> None:
+        threads.add(threading.get_ident())
+        answered.append(number)
+
+    for _ in range(3):
+        answered.clear()
+        callers.answer(request, 50)
+        assert sorted(answered) == list(range(50))
+    assert len(threads) <= 4
+    callers.answer(request, 0)
+    assert len(answered) == 50
+
+
+def test_all_of_them_are_there_at_once() -> None:
+    together = threading.Barrier(3)
+    Callers(3).answer(lambda _: together.wait(timeout=60) and None, 3)
+
+
+def test_what_one_raises_is_raised_when_the_others_have_ended_and_nobody_begins_another() -> None:
+    begun, ended, waiting = list[int](), list[int](), threading.Event()
+
+    def request(number: int) -> None:
+        begun.append(number)
+        if number == 0:
+            waiting.wait(60)
+            raise ValueError("no")
+        waiting.set()
+        time.sleep(0.05)
+        ended.append(number)
+
+    with pytest.raises(ValueError, match="no"):
+        Callers(2).answer(request, 10_000)
+    assert len(begun) == len(ended) + 1 < 100

@@ -1,0 +1,158 @@
+"""What is raced: not always the time of a call. Costs are planted by sleeping, so that no machine's quiet matters."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import togi
+from togi.core.errors import SubjectError, TogiError
+from togi.core.records import Outcome
+from togi.decide.choose import Budget
+from togi.study.runner import REFERENCE_RECIPE
+
+ONE_AT_A_TIME = """
+import threading, time, torch
+
+LOCK = threading.Lock()
+
+class OneAtATime(torch.nn.Linear):
+    def forward(self, x):
+        with LOCK:
+            time.sleep(0.04)
+        return super().forward(x)
+
+class Dice(torch.nn.Linear):
+    def forward(self, x):
+        return torch.nn.functional.dropout(super().forward(x))
+
+def one_at_a_time():
+    torch.manual_seed(0)
+    return OneAtATime(8, 8), torch.randn(2, 8)
+
+class Branches(torch.nn.Linear):
+    def forward(self, x):
+        return x if x.sum() > 1e9 else super().forward(x)
+
+def plain():
+    torch.manual_seed(0)
+    return torch.nn.Linear(8, 8), torch.randn(2, 8)
+
+def branches():
+    return Branches(8, 8), torch.randn(2, 8)
+
+class MixesUp(torch.nn.Linear):
+    def forward(self, x):
+        self.x = x
+        time.sleep(0.002)
+        return super().forward(self.x)
+
+def mixes_up():
+    torch.manual_seed(0)
+    return MixesUp(8, 8), torch.randn(2, 8)
+
+def dice():
+    return Dice(8, 8), torch.randn(2, 8)
+"""
+"""Traced, it neither waits nor sleeps."""
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+
+
+@pytest.fixture
+def subjects(tmp_path: Path) -> str:
+    path = tmp_path / "subjects.py"
+    path.write_text(ONE_AT_A_TIME, encoding="utf-8")
+    return str(path)
+
+
+def test_throughput_is_what_several_callers_are_answered_and_a_call_beside_them_can_be_limited(subjects: str) -> None:
+    study = togi.tune(
+        f"{subjects}:one_at_a_time",
+        objective="throughput",
+        callers=3,
+        max_latency="80ms",
+        only=["torchscript"],
+        effort="quick",
+        time_limit_s=60,
+    ).record
+    assert study.facts.callers == 3
+    reference = study.trial(REFERENCE_RECIPE)
+    assert reference is not None
+    assert reference.timing is not None
+    assert reference.timing.latency_ms.low >= 40, "one answer after the other"
+    assert reference.timing.waited_ms >= 80, "and each caller waits for those of the others"
+    assert study.best is not None
+    chosen = study.trial(study.best)
+    assert chosen is not None
+    assert chosen.timing is not None
+    assert chosen.timing.speedup_x.low > 2
+    assert "with 3 callers at once" in study.verdict
+    assert Budget.of(study.settings).exceeded(reference).startswith("a call takes")
+    assert Budget.of(study.settings).fits(chosen)
+    assert "--objective throughput --callers 3" in study.command
+    assert "--max-latency 0.08" in study.command
+
+
+def test_a_first_call_is_raced_from_files_and_counts_as_long_as_it_takes(subjects: str) -> None:
+    study = togi.tune(
+        f"{subjects}:plain",
+        objective="first-call",
+        max_latency="10s",
+        only=["torchscript"],
+        effort="quick",
+        time_limit_s=90,
+    ).record
+    measured = [trial for trial in study.trials if trial.eligible]
+    assert study.trial(REFERENCE_RECIPE) in measured
+    assert len({trial.recipe for trial in measured}) > 1
+    for trial in measured:
+        assert trial.timing is not None
+        assert trial.timing.start_ms is not None
+        assert trial.timing.start_ms > trial.timing.waited_ms, "loading takes longer than a call of a linear layer"
+    assert study.best is not None
+    assert "--objective first-call" in study.command
+
+
+def test_what_has_no_file_form_has_no_first_call(subjects: str) -> None:
+    with pytest.raises(SubjectError, match=r"has no file form: torch\.export cannot capture it"):
+        togi.tune(f"{subjects}:branches", objective="first-call", effort="quick", time_limit_s=60)
+
+
+def test_an_original_that_mixes_up_its_callers_is_said_to(subjects: str) -> None:
+    study = togi.tune(
+        f"{subjects}:mixes_up",
+        objective="throughput",
+        callers=3,
+        only=["inference_mode"],
+        effort="quick",
+        time_limit_s=60,
+    ).record
+    assert (
+        "The original itself is not right for several callers: output is another when 3 call at once" in study.verdict
+    )
+    assert {trial.outcome for trial in study.trials if trial.recipe.find("inference_mode")} == {Outcome.WRONG}
+
+
+def test_what_draws_random_numbers_has_no_throughput_that_could_be_proven(subjects: str) -> None:
+    with pytest.raises(SubjectError, match="depends on their order"):
+        togi.tune(f"{subjects}:dice", objective="throughput", effort="quick", time_limit_s=60)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"objective": "troughput"}, "did you mean 'throughput'"),
+        ({"callers": 2}, "--objective throughput"),
+        ({"objective": "throughput", "callers": 1}, "callers=1"),
+        ({"max_latency": "0s"}, "max_latency='0s' is no time at all"),
+    ],
+)
+def test_an_objective_that_is_none_is_refused_before_any_work(given: dict[str, object], words: str) -> None:
+    with pytest.raises(TogiError) as error:
+        togi.tune("nowhere.py:subject", **given)  # type: ignore[arg-type]
+    assert words.lower() in str(error.value).lower()
