@@ -15,6 +15,7 @@ from small_artifacts import make
 from torch import nn
 
 from togi.artifact import load as loading
+from togi.artifact.export import export
 from togi.artifact.load import FallbackWarning, load
 from togi.artifact.manifest import MANIFEST, document_hash, read_manifest
 from togi.artifact.save import check_writable, publish
@@ -23,6 +24,7 @@ from togi.techniques import Engine, all_techniques, recipe
 from togi.techniques.engine.onnxruntime import OnnxRuntime
 from togi.techniques.engine.programs import openvino
 
+PIECES = {"pieces": 3, "at_once": True}
 OLD = Path(__file__).parent / "data" / "artifact_of_november_2026"
 
 
@@ -56,6 +58,21 @@ def test_other_sizes_dtypes_and_forms_are_refused_with_the_form_that_is_accepted
         optimized(torch.randn(3, 8, dtype=torch.float64), torch.rand(3, 4))
     with pytest.raises(TypeError, match=r"\(x, scale\)|\(scale, x\)"):
         optimized(torch.randn(3, 8))
+
+
+def test_a_batch_in_pieces_is_loaded_as_it_was_saved(tmp_path: Path) -> None:
+    """Engine and fallback are those of a piece; calls are those of the whole."""
+    in_three = recipe(torchscript={"how": "trace", "freeze": True, "optimize": True}, split_batch=PIECES, no_grad={})
+    manifest = make(tmp_path / "net.togi", in_three)
+    assert [link.engine for link in manifest.chain] == ["torchscript", "eager"]
+    x, scale = torch.randn(3, 8), torch.rand(3, 4)
+    found = load(tmp_path / "net.togi")(x, scale)
+    assert found["y"].shape == (3, 4)
+    torch.testing.assert_close(found["norm"], (found["y"] / scale).square().sum(-1), rtol=1e-4, atol=1e-5)
+    with pytest.raises(ValueError, match=r"has shape \(1, .\), but was tuned and proven for \(3, .\)"):
+        load(tmp_path / "net.togi")(torch.randn(1, 8), torch.rand(1, 4))
+    with pytest.raises(ArtifactError, match=r"in pieces.*--without split_batch"):
+        export(tmp_path / "net.togi", "pt2", tmp_path / "out")
 
 
 def test_where_the_engine_cannot_run_the_fallback_does_and_says_so(

@@ -132,14 +132,19 @@ def _link(folder: Path, manifest: Manifest, to: str) -> Link:
 
 def _opened(folder: Path, manifest: Manifest, link: Link) -> FlatProgram:
     try:
-        program, _ = load_link(folder, manifest, link, native=True)
+        loaded = load_link(folder, manifest, link, native=True)
     except Exception as error:  # foreign code: a backend that does not run on this machine
         raise ArtifactError(
             f"{link.engine} of {folder} cannot be opened here ({type(error).__name__}: {first_line(error)}), so what "
             "its file takes and gives cannot be read: export it on a machine where it runs"
         ) from error
-    assert isinstance(program, FlatProgram)
-    return program
+    if loaded.around is not None:
+        raise ArtifactError(
+            f"{folder} answers a batch in pieces ({manifest.recipe.label}), which servers do by settings of their own: "
+            "tune again with --without split_batch"
+        )
+    assert isinstance(loaded.program, FlatProgram)
+    return loaded.program
 
 
 def _notes(manifest: Manifest, link: Link) -> Iterator[str]:

@@ -6,7 +6,7 @@ What it gives is a module that is called like the original.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
 from typing import Any, final
@@ -19,7 +19,7 @@ from togi.artifact.program import Installed, LoadedPart, install
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.records import Recipe, Record, Trial
-from togi.graph.candidate import Candidate, Context, FlatProgram, Program, in_contexts
+from togi.graph.candidate import Candidate, FlatProgram, in_contexts
 from togi.machine.describe import machine
 from togi.subject.signature import Signature
 from togi.techniques import Engine, technique
@@ -60,27 +60,27 @@ def load(path: str | PathLike[str], *, device: str | None = None, native: bool =
     notes: list[str] = []
     for link in manifest.chain:
         try:
-            program, contexts = load_link(folder, manifest, link, native)
+            loaded = load_link(folder, manifest, link, native)
         except Exception as error:  # foreign code: a backend that does not run on this machine
             notes.append(f"{link.engine} cannot run here ({type(error).__name__}: {str(error).strip()[:300]})")
             continue
-        return _finish(program, contexts, manifest, link, notes)
+        return _finish(loaded, manifest, link, notes)
     raise ArtifactError(
         f"no engine of {folder} runs on this machine: {'; '.join(notes) or 'its chain is empty'}. "
         "'togi doctor' says what is missing; or tune again here"
     )
 
 
-def _finish(
-    program: Program, contexts: Sequence[Context], manifest: Manifest, link: Link, notes: list[str]
-) -> OptimizedModule:
+def _finish(loaded: Candidate, manifest: Manifest, link: Link, notes: list[str]) -> OptimizedModule:
     if notes:
         notes.append(f"using {link.engine} instead")
         warnings.warn(f"{', '.join(notes)}. It is right, but its speed is not the proven one.", FallbackWarning, 3)
     there = manifest.facts.machine
     notes += [f"proven on another machine: {difference}" for difference in machine().differences(there)]
-    flat = in_contexts(program.call_with, contexts) if isinstance(program, FlatProgram) else None
-    return OptimizedModule(in_contexts(program, contexts), manifest, link, tuple(notes), flat)
+    flat = None
+    if isinstance(loaded.program, FlatProgram) and loaded.around is None:
+        flat = in_contexts(loaded.program.call_with, loaded.contexts)
+    return OptimizedModule(loaded.runnable(), manifest, link, tuple(notes), flat)
 
 
 class _Parts(Record):
@@ -107,8 +107,8 @@ def _check_device(manifest: Manifest, wanted: str | None) -> None:
         raise ArtifactError(f"it was tuned for {tuned_for}, not for {wanted}: tune again with --device {wanted}")
 
 
-def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> tuple[Program, Sequence[Context]]:
-    """One engine of the chain, and what surrounds each call. Raises whatever keeps it from running here."""
+def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> Candidate:
+    """One engine of the chain, with what surrounds each call. Raises whatever keeps it from running here."""
     engine = technique(link.engine)
     if not isinstance(engine, Engine):
         raise ArtifactError(f"the manifest names {link.engine} as an engine, which it is not")
@@ -120,16 +120,14 @@ def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> tup
     missing = [problem for package in engine.packages if (problem := package.missing())]
     if missing:
         raise ImportError(f"{missing[0]}: {engine.packages[0].fix}")
-    program = engine.load(inside, link.meta, manifest.signature, link.threads)
-    return program, runtime_contexts(manifest, link)
-
-
-def runtime_contexts(manifest: Manifest, link: Link) -> tuple[Any, ...]:
-    """The context managers that the recipe's runtime choices put around every call."""
-    candidate = Candidate(module=nn.Identity(), samples=(), signature=manifest.signature, facts=manifest.facts)
-    for choice in link.runtime:
-        candidate = technique(choice.technique).apply(candidate, dict(choice.options))
-    return candidate.contexts
+    steps = [(technique(choice.technique), dict(choice.options)) for choice in link.runtime]
+    loaded = Candidate(module=nn.Identity(), samples=(), signature=manifest.signature, facts=manifest.facts)
+    for step, options in steps:
+        loaded = step.configure(loaded, options)
+    loaded = loaded.with_(program=engine.load(inside, link.meta, loaded.signature, link.threads))
+    for step, options in steps:
+        loaded = step.apply(loaded, options)
+    return loaded
 
 
 class OptimizedModule(nn.Module):

@@ -47,7 +47,8 @@ _ANY_MODEL = Facts(
     module_class="Module",
     functions=dict.fromkeys(("conv2d", "conv3d", "batch_norm", "linear", "add", "mul", "matmul", "softmax"), 1),
     parameter_dtypes=("float32",),
-    inputs=(TensorFacts(name="x", dtype="float32", shape=(1,)),),
+    inputs=(TensorFacts(name="x", dtype="float32", shape=(4,)),),
+    outputs=(TensorFacts(name="output", dtype="float32", shape=(4,)),),
 )
 """A model that holds whatever a technique may ask for: one that refuses it refuses the machine."""
 _WORDS = {Speed.FASTER: "Faster", Speed.SAME: "No difference that matters", Speed.SLOWER: "Slower"}

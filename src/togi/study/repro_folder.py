@@ -90,6 +90,8 @@ def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None
     Raises Refused: the model cannot be exported, the engine has no script form, or a technique works inside an engine.
     """
     inside = [c.technique for c in recipe.choices if technique(c.technique).needs]
+    if recipe.find("split_batch"):
+        raise Refused("an answer in pieces has no script form")
     if inside:
         raise Refused(f"{inside[0]} works inside an engine and has no script form")
     lines = _engine_lines(recipe)

@@ -64,6 +64,11 @@ def small_operations() -> Made:
     return nn.Sequential(*(_Small(32) for _ in range(60))), torch.randn(1, 32)
 
 
+def small_batch() -> Made:
+    """As ``small_operations``, for 64 rows: little work in each operation for several threads to share."""
+    return small_operations()[0], torch.randn(64, 32)
+
+
 def kept_activations() -> Made:
     """As ``small_operations``, for 512 rows: every layer's result would be kept for a backward pass."""
     return small_operations()[0], torch.randn(512, 32)
