@@ -198,6 +198,7 @@ class _Cutting:
                 device=self.request.device,
                 seed=self.request.seed,
                 machine=self.request.machine,
+                callers=self.request.callers,
             )
         except Exception as error:  # foreign code: the module's own, or what its arguments hold
             return first_line(error)

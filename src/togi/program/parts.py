@@ -37,6 +37,8 @@ class CutRequest(Request):
     seed: int = 0
     machine: Machine | None = None
     """As the parent knows it."""
+    callers: int = 1
+    """How many call the program at once."""
 
 
 class Cuts(Record):

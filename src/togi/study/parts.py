@@ -45,7 +45,13 @@ def record_parts(pool: WorkerPool) -> Cuts:
     Raises TogiError when the program cannot be recorded.
     """
     config = pool.config
-    request = CutRequest(folder=str(pool.folder), device=config.device, seed=config.seed, machine=config.machine)
+    request = CutRequest(
+        folder=str(pool.folder),
+        device=config.device,
+        seed=config.seed,
+        machine=config.machine,
+        callers=config.callers,
+    )
     cuts = CUT.run(pool, request, Limits(timeout_s=_CUT_TIMEOUT_S))
     pool.prove_on((path, part.effects, pool.folder / file) for part in cuts.parts for path, file in part.proof.items())
     return cuts

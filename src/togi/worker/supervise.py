@@ -135,7 +135,7 @@ class RunningTrial:
         self.call_ms, self.start_again, self.files = warmed.pass_ms / samples, start_again, files
         self.turn_s, self.passes = self.turn(1).wall_s, 1
 
-    def _start(self, start_again: Callable[[], RunningTrial]) -> Turn:
+    def _turn_of_a_start(self, start_again: Callable[[], RunningTrial]) -> Turn:
         began = time.monotonic()
         with start_again() as loaded:
             loaded.warm(limit_s=0.0)
@@ -144,7 +144,7 @@ class RunningTrial:
 
     def turn(self, passes: int) -> Turn:
         if self.start_again is not None:
-            return self._start(self.start_again)
+            return self._turn_of_a_start(self.start_again)
         if self.phase != "measure":
             self._leave_phase()
             self.phase = "measure"
