@@ -6,6 +6,7 @@ import pytest
 from made_up_study import HOSTILE, hostile_study, machine, made_up_study
 from rich.console import Console
 
+from togi.core.quantities import significant
 from togi.core.records import (
     Interval,
     Obstacle,
@@ -128,3 +129,47 @@ def test_parts_of_a_program_obstacles_and_the_python_between_them_are_shown() ->
     assert "Parts of the program" in page
     assert "&lt;sizes&gt;" in page
     assert "Parts of the program" not in study_html(made_up_study())
+
+
+def busy_study() -> Study:
+    """The same as if four callers had raced, each waiting for seven answers."""
+    study = made_up_study()
+    trials = [
+        trial.model_copy(
+            update={"timing": trial.timing.model_copy(update={"call_ms": 7 * trial.timing.latency_ms.median})}
+        )
+        if trial.timing
+        else trial
+        for trial in study.trials
+    ]
+    facts = study.facts.model_copy(update={"callers": 4})
+    settings = {**study.settings, "objective": "throughput"}
+    return study.model_copy(update={"trials": tuple(trials), "facts": facts, "settings": settings})
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_what_several_callers_were_answered_is_told_from_a_call(width: int) -> None:
+    study = busy_study()
+    chosen = next(row for row in rows(study) if row.chosen)
+    assert chosen.trial.timing is not None
+    shown = " ".join(text(study, width).split())
+    assert "ms: from one answer to the next, with 4 callers at once (1 ms is 1,000 requests per second)" in shown
+    assert f"call {significant(chosen.trial.timing.waited_ms)}" in shown
+    assert "Nothing beats these in speed, time of a call and memory at once: " in shown
+    assert "Nothing beats these" not in text(made_up_study(), width)
+    page = study_html(study)
+    assert "time per request" in page
+    assert "Nothing beats these in speed" in page
+    assert "time per sample" in study_html(made_up_study())
+
+
+def test_a_comparison_among_callers_says_what_each_waits_for() -> None:
+    interval = Interval(median=2.0, low=1.9, high=2.1)
+    contestants = [
+        Contestant(name=name, latency_ms=interval, call_ms=call_ms) for name, call_ms in (("a", 9.0), ("b", 8.0))
+    ]
+    console = Console(file=io.StringIO(), width=200)
+    console.print(comparison_text(Comparison(contestants=tuple(contestants), machine=machine(), callers=4, rounds=9)))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert "with 4 callers at once" in shown
+    assert "b: 95 of 100 calls take 8.00 ms at most" in shown

@@ -253,13 +253,20 @@ class _Worker:
         program = self.candidate.program if self.candidate else None
         used = storages(self.candidate.module) if self.candidate and (not program or program.holds_module) else {}
         return measure_footprint(
-            self.call,
+            self.call if self.callers is None else self._call_of_each,
             self.samples,
             self.mark,
             held_bytes=sum(size for pointer, size in used.items() if pointer in self.inherited),
             device=self.config.device,
-            exact=self.candidate is not None and (program is None or program.allocates_with_torch),
+            exact=self.callers is None
+            and self.candidate is not None
+            and (program is None or program.allocates_with_torch),
         )
+
+    def _call_of_each(self, *args: Any, **kwargs: Any) -> None:
+        """The same call of all callers at once."""
+        assert self.callers is not None
+        self.callers.answer(lambda _: self.call(*args, **kwargs), self.callers.count)
 
     def _save(self, folder: Path) -> Saved:
         """Write the artifact's runnable files. A program without a file form is an answer, not a failure."""
