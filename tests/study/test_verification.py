@@ -12,6 +12,7 @@ from togi.artifact.links import write_links
 from togi.artifact.manifest import read_manifest
 from togi.artifact.save import write_manifest
 from togi.core.errors import ArtifactError, SubjectError
+from togi.core.objective import Objective
 from togi.core.records import ErrorReport, Interval, Outcome, Timing, Trial
 from togi.machine.describe import machine
 from togi.study import verification
@@ -36,10 +37,10 @@ def other():
 """
 
 
-def artifact_of(folder: Path, subject: str, was: Interval | None, **bounds: float) -> Path:
+def artifact_of(folder: Path, subject: str, was: Interval | None, callers: int = 1, **given: Any) -> Path:
     """Made without a study; ``was``: the speed-up that its proof claims."""
     found, chosen = locate(f"{folder / 'models.py'}:original"), recipe(no_grad={})
-    known = survey(found)
+    known = survey(found, callers=callers)
     start = first_candidate(found, known.facts, known.signature)
     out = folder / "model.togi"
     out.mkdir()
@@ -48,7 +49,7 @@ def artifact_of(folder: Path, subject: str, was: Interval | None, **bounds: floa
     timing = None if was is None else Timing(latency_ms=one, speedup_x=was)
     proof = Trial(recipe=chosen, outcome=Outcome.OK, timing=timing)
     about = {"subject": subject, "recipe": chosen, "signature": known.signature, "facts": known.facts}
-    write_manifest(out, **about, proof=proof, chain=links, environment={}, **bounds)
+    write_manifest(out, **about, proof=proof, chain=links, environment={}, **given)
     return out
 
 
@@ -70,6 +71,21 @@ def test_it_is_loaded_and_verified_beside_the_original_that_it_names(folder: Pat
     assert found.comparison.contestants[1].error is not None
     assert found.comparison.contestants[1].speedup_x is not None
     assert found.proven == ("but slower" not in found.verdict)
+
+
+def test_what_was_tuned_for_several_callers_is_measured_with_as_many(folder: Path) -> None:
+    found = api.verify(artifact_of(folder, "models.py:original", None, callers=3), time_limit_s=3)
+    assert found.outcome is Outcome.OK
+    assert found.comparison.callers == 3
+    assert all(contestant.call_ms is not None for contestant in found.comparison.contestants)
+
+
+def test_what_was_chosen_by_its_first_call_need_not_be_fast(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = artifact_of(folder, "models.py:original", FASTER, objective=Objective.FIRST_CALL)
+    found, verdict = verified(out, monkeypatch, {"speedup_x": SLOWER, "error": RIGHT})
+    assert found
+    assert "measured by 'togi tune' alone" in verdict
+    assert not verified(out, monkeypatch, {"speedup_x": FASTER, "error": ROUGH})[0]
 
 
 def test_another_original_shows_that_it_is_wrong(folder: Path) -> None:
@@ -102,7 +118,12 @@ def judged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, was: Interval | None, contestant: dict[str, Any], **bounds: float
 ) -> tuple[bool, str]:
     """What is said where the measurement came out like this."""
-    out = artifact_of(folder, "models.py:original", was)
+    return verified(artifact_of(folder, "models.py:original", was), monkeypatch, contestant, **bounds)
+
+
+def verified(
+    out: Path, monkeypatch: pytest.MonkeyPatch, contestant: dict[str, Any], **bounds: float
+) -> tuple[bool, str]:
     first = Contestant(name="models.py:original", latency_ms=interval(1, 1, 1))
     second = Contestant(name=str(out), latency_ms=interval(1, 1, 1), **contestant)
     made = Comparison(contestants=(first, second), machine=machine())
