@@ -149,15 +149,17 @@ def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: 
     before, disturbed = trial(FAST, 3.0), trial(FAST, 0.9).timing
     runner = Processes([before], {}, Settings())
     doubt = {id(disturbed): "a neighbour came", id(before.timing): ""}
-    proof = MagicMock(error=before.error)
+    proof = MagicMock(error=before.error, start_ms=500.0)
     proof.__enter__.return_value = proof
     proof.footprint.return_value = before.footprint
     runner.pool = SimpleNamespace(start_artifact=lambda *_arguments, **_options: proof)
     runner.accepted = lambda _running: (Outcome.OK, "")
     runner.doubt = lambda timing: doubt[id(timing)]
-    for measured, counts in ((disturbed, before.timing), (before.timing, before.timing)):
+    assert before.timing is not None
+    as_it_was = before.timing.model_copy(update={"start_ms": 500.0})
+    for measured in (disturbed, before.timing):
         runner.time = lambda *_arguments, found=measured: found
-        assert Finals(runner, tmp_path)._prove(tmp_path, FAST, before).timing == counts  # type: ignore[arg-type]
+        assert Finals(runner, tmp_path)._prove(tmp_path, FAST, before).timing == as_it_was  # type: ignore[arg-type]
     assert len(runner.notes) == 1
     assert "(a neighbour came), so its time before that counts" in runner.notes[0]
 

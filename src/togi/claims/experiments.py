@@ -69,6 +69,8 @@ EXPERIMENTS: dict[str, Experiment] = {
     "flush_denormal": Experiment(model="decaying", about="a filter that decays to denormal numbers"),
     "inference_mode": _SMALL,
     "no_grad": Experiment(model="kept_activations", about="sixty small layers of 512 rows", memory=True),
-    "split_batch": Experiment(model="small_batch", about="sixty small layers of 64 rows"),
+    "split_batch": Experiment(
+        model="small_batch", about="sixty small layers of 1,000 rows", options={"pieces": 2, "at_once": True}
+    ),
     "threads": replace(_SMALL, options={"count": 1}),
 }
