@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from togi.core.records import Choice, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
+from togi.core.records import Choice, Interval, Outcome, PartResult, ProgramTree, Recipe, Stage, Timing, Trial
 from togi.decide.choose import Chosen
 from togi.search.settings import Settings
 from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict
@@ -44,3 +44,21 @@ def test_where_something_was_tried_nothing_was_faster(outcome: Outcome) -> None:
     assert _verdict(KEPT, _untried(trials, None, LIMITED), LIMITED).startswith("Nothing was faster")
     assert _untried([REFERENCE], program(ENGINE), LIMITED) == ""
     assert _untried([REFERENCE], program(None, NOTHING_FASTER), LIMITED) == ""
+
+
+@pytest.mark.parametrize(
+    ("objective", "said"),
+    [
+        ("latency", "is 2.00 x as fast as the original (between 1.90 and 2.10 x)"),
+        ("throughput", "is 2.00 x as fast as the original with 4 callers at once, 200 requests per second (between"),
+        (
+            "first-call",
+            "is 2.00 x as fast as the original from loading its files to the first answer, 5.00 ms (between",
+        ),
+    ],
+)
+def test_it_is_said_what_was_raced(objective: str, said: str) -> None:
+    one = Interval(median=5.0, low=4.9, high=5.1)
+    timing = Timing(latency_ms=one, speedup_x=Interval(median=2.0, low=1.9, high=2.1))
+    chosen = Trial(recipe=ENGINE, outcome=Outcome.OK, timing=timing)
+    assert said in _verdict(Decision(Chosen(trial=chosen, reason=""), None, ()), "", Settings(objective=objective), 4)

@@ -2,15 +2,25 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
 
 import togi
+from togi.artifact.manifest import read_manifest
 from togi.core.errors import SubjectError, TogiError
+from togi.core.objective import Objective
 from togi.core.records import Outcome
 from togi.decide.choose import Budget
-from togi.study.runner import REFERENCE_RECIPE
+from togi.journal import Journal
+from togi.machine.describe import machine
+from togi.search.settings import Settings
+from togi.study.progress import Progress
+from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.worker.pool import WorkerPool
+from togi.worker.protocol import SubjectRef
+from togi.worker.supervise import Limits
 
 ONE_AT_A_TIME = """
 import threading, time, torch
@@ -98,24 +108,30 @@ def test_throughput_is_what_several_callers_are_answered_and_a_call_beside_them_
     assert "--max-latency 0.08" in study.command
 
 
-def test_a_first_call_is_raced_from_files_and_counts_as_long_as_it_takes(subjects: str) -> None:
-    study = togi.tune(
-        f"{subjects}:plain",
-        objective="first-call",
-        max_latency="10s",
-        only=["torchscript"],
-        effort="quick",
-        time_limit_s=90,
-    ).record
-    measured = [trial for trial in study.trials if trial.eligible]
-    assert study.trial(REFERENCE_RECIPE) in measured
-    assert len({trial.recipe for trial in measured}) > 1
-    for trial in measured:
-        assert trial.timing is not None
-        assert trial.timing.start_ms is not None
-        assert trial.timing.start_ms > trial.timing.waited_ms, "loading takes longer than a call of a linear layer"
-    assert study.best is not None
-    assert "--objective first-call" in study.command
+def test_a_turn_of_the_first_call_is_a_start_from_files(subjects: str, tmp_path: Path) -> None:
+    settings, limits = Settings(objective="first-call"), Limits()
+    ref = SubjectRef.here("locator", f"{subjects}:plain")
+    with (
+        WorkerPool(ref, machine(), device="cpu", seed=0) as pool,
+        Journal.open(tmp_path / "journal.sqlite") as journal,
+    ):
+        survey, fingerprint = pool.survey(limits, lambda _: None)
+        runner = StudyRunner.open(
+            pool, "plain", survey, fingerprint, settings, journal, Progress(), started=time.monotonic(), resume=False
+        )
+        runner.make_truth()
+        reference = runner.reference()
+        assert reference.files is not None
+        assert read_manifest(reference.files).objective is Objective.FIRST_CALL
+        turn = reference.turn(50)
+        assert turn.passes == 1
+        assert turn.call_ms is not None
+        assert turn.call_ms < turn.times_ms[0] <= turn.wall_s * 1e3, "a call is a part of the start"
+        timing = runner.time(reference, reference, 0.0)
+        assert timing.start_ms == timing.latency_ms.median
+        assert timing.waited_ms == turn.call_ms
+        runner.close()
+        assert not reference.files.exists()
 
 
 def test_what_has_no_file_form_has_no_first_call(subjects: str) -> None:

@@ -171,7 +171,7 @@ def test_without_the_calls_of_every_part_nothing_is_concluded(tmp_path: Path) ->
     case = Case(always(1e-7))
     worker = _Worker(
         Job(kind="artifact", log=""),
-        SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path)),  # type: ignore[arg-type]
+        SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path), callers=1),  # type: ignore[arg-type]
         Subject(ProgramModule(Writer().write), Inputs((torch.tensor([1]),))),
         None,  # type: ignore[arg-type]
     )
