@@ -144,7 +144,9 @@ def build(candidate: Candidate, streams: Scalar = 1) -> tuple[OpenVinoProgram, l
     Raises Refused where the module cannot be converted.
     """
     signature = candidate.signature
-    at_once = _checked_streams(streams, Refused) * candidate.at_once
+    if not _is_count(streams):
+        raise Refused(f"streams must be a positive number of requests at once, not {streams!r}")
+    at_once = int(str(streams)) * candidate.at_once
     strange = {t.dtype for t in (*signature.inputs_facts, *signature.outputs_facts)} - _BOUND
     if strange:
         raise Refused(f"inputs and outputs are bound through numpy, which does not share {', '.join(sorted(strange))}")
@@ -159,16 +161,19 @@ def build(candidate: Candidate, streams: Scalar = 1) -> tuple[OpenVinoProgram, l
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> OpenVinoProgram:
-    streams = _checked_streams(meta.get("streams", 1), ArtifactError)
+    streams = meta.get("streams", 1)
+    if not _is_count(streams):
+        raise ArtifactError(
+            f"its manifest says {streams!r} of its streams, where a positive number belongs: it is damaged. "
+            "Get the artifact again, or tune again"
+        )
     compiled = compile_file(folder / FILE, threads, streams)
     order = _checked_order(meta.get("order"), len(compiled.outputs), signature)
     return OpenVinoProgram(compiled, signature, order, streams=streams)
 
 
-def _checked_streams(found: Any, error: type[Exception]) -> int:
-    if type(found) is not int or found < 1:
-        raise error(f"streams must be a positive number, not {found!r}")
-    return found
+def _is_count(found: object) -> bool:
+    return type(found) is int and found > 0
 
 
 def _checked_order(order: Any, found: int, signature: Signature) -> list[int]:
