@@ -70,7 +70,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "inference_mode": _SMALL,
     "no_grad": Experiment(model="kept_activations", about="sixty small layers of 512 rows", memory=True),
     "split_batch": Experiment(
-        model="small_batch", about="sixty small layers of 1,000 rows", options={"pieces": 2, "at_once": True}
+        model="matrices", about="singular values of 64 matrices", options={"pieces": 2, "at_once": True}
     ),
     "threads": replace(_SMALL, options={"count": 1}),
 }

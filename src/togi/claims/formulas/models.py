@@ -64,9 +64,9 @@ def small_operations() -> Made:
     return nn.Sequential(*(_Small(32) for _ in range(60))), torch.randn(1, 32)
 
 
-def small_batch() -> Made:
-    """As ``small_operations``, for 1,000 rows: each elementwise operation is just too small for PyTorch to share."""
-    return small_operations()[0], torch.randn(1000, 32)
+def matrices() -> Made:
+    """The singular values of 64 matrices, which PyTorch asks LAPACK for one after the other."""
+    return _SingularValues(), torch.randn(64, 48, 48)
 
 
 def kept_activations() -> Made:
@@ -210,6 +210,11 @@ class _Small(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return x + functional.relu(self.linear(x)) * 0.1
+
+
+class _SingularValues(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.linalg.svdvals(x)
 
 
 class _Elementwise(nn.Module):
