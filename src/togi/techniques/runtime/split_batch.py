@@ -40,9 +40,9 @@ class SplitBatch(Technique):
     changes a buffer in each call; it is Python code round several modules.
 
     Claim: ``at_once`` uses cores that an operator leaves idle, such as singular values and eigenvalues, which PyTorch
-    computes for one matrix of a batch after the other: 1.7 and 1.9 x in two runs of ``togi explain split_batch --prove``
-    on 2 cores of an Intel Xeon (2026-11-22). Where operators take microseconds it loses, since Python runs one thread
-    at a time: sixty small layers of 1,000 rows took 1.4 times as long there.
+    computes for one matrix of a batch after the other: 1.7 and 1.9 x in two runs of ``togi explain split_batch
+    --prove`` on 2 cores of an Intel Xeon (2026-11-22). Where operators take microseconds it loses, since Python runs
+    one thread at a time: sixty small layers of 1,000 rows took 1.4 times as long there.
 
     Source: https://docs.openvino.ai/2025/openvino-workflow/running-inference/optimize-inference/optimizing-throughput.html
     (streams in place of batches)
