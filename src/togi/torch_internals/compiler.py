@@ -47,6 +47,7 @@ __all__ = [
     "mark_varying",
     "merge_equal_nodes",
     "reset_dynamo",
+    "sizes_by_default",
     "trace_symbolically",
     "varying_source",
 ]
@@ -143,6 +144,16 @@ def checking_every_guard() -> AbstractContextManager[Any]:
     import torch._dynamo.config
 
     patched: AbstractContextManager[Any] = torch._dynamo.config.patch(use_recursive_dict_tags_for_guards=False)
+    return patched
+
+
+def sizes_by_default() -> AbstractContextManager[Any]:
+    """Inside, sizes are static until they vary, as is the default of torch.compile, whatever the process has set."""
+    import torch._dynamo.config
+
+    patched: AbstractContextManager[Any] = torch._dynamo.config.patch(
+        assume_static_by_default=True, automatic_dynamic_shapes=True
+    )
     return patched
 
 

@@ -93,6 +93,11 @@ def test_each_size_is_one_more_recording() -> None:
     assert event.detail == "Sizes that varied: 3; 5; 7."
 
 
+def test_settings_of_the_process_are_not_taken_over() -> None:
+    with torch._dynamo.config.patch(assume_static_by_default=False):
+        assert graph_events(togi.Subject(nn.Linear(4, 4), torch.ones(3, 4))) == ((), ())
+
+
 @pytest.mark.parametrize("module", [nn.Linear(4, 4), nn.Sequential(nn.Linear(4, 4), nn.Dropout(), nn.BatchNorm1d(4))])
 def test_what_is_recorded_whole_gives_nothing(module: nn.Module) -> None:
     assert graph_events(togi.Subject(module, torch.ones(3, 4))) == ((), ())

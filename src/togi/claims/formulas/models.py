@@ -214,7 +214,8 @@ class _Small(nn.Module):
 
 class _SingularValues(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
-        return torch.linalg.svdvals(x)
+        values: Tensor = torch.linalg.svdvals(x)
+        return values
 
 
 class _Elementwise(nn.Module):

@@ -21,7 +21,7 @@ from togi.lint.trace.record import Event, Frame
 from togi.lint.trace.recorder import is_users
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
-from togi.torch_internals.compiler import checking_every_guard, compilations, reset_dynamo
+from togi.torch_internals.compiler import checking_every_guard, compilations, reset_dynamo, sizes_by_default
 
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+")
 
@@ -55,12 +55,13 @@ def run_twice(subject: Subject, compiled: Any, samples: Sequence[Inputs]) -> Non
 
 @contextlib.contextmanager
 def fresh_dynamo() -> Iterator[None]:
-    """Without what was compiled before, and without its warnings: they are what is reported."""
+    """Without what was compiled or set before, and without its warnings: they are what is reported."""
     before = logging.root.manager.disable
     reset_dynamo()
     logging.disable(logging.WARNING)
     try:
-        yield
+        with sizes_by_default():
+            yield
     finally:
         logging.disable(before)
         reset_dynamo()
