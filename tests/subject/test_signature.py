@@ -150,3 +150,11 @@ def test_a_clone_keeps_strides_and_drops_gradients():
     assert copied.stride() == tensor.stride()
     assert not copied.requires_grad
     assert torch.equal(copied, tensor)
+
+
+@pytest.mark.parametrize("change", [{"arguments": ()}, {"positional": 7}, {"positional": -1}])
+def test_a_stored_signature_that_does_not_hang_together_is_refused(change):
+    module, sample = nn.Linear(2, 2), Inputs((torch.ones(1, 2),))
+    signature = Signature.of(module, (sample,), [module(sample.args[0])])
+    with pytest.raises(ValueError, match="structures and"):
+        Signature.model_validate({**signature.model_dump(), **change})

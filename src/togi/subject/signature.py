@@ -12,6 +12,8 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from pydantic import model_validator
+
 from togi.core.errors import SubjectError, nearest
 from togi.core.quantities import a_type
 from togi.core.records import Record, TensorFacts
@@ -42,6 +44,14 @@ class Signature(Record):
     device: str = "cpu"
     devices: tuple[str, ...] = ()
     """Of every flat input; empty in artifacts of before, whose inputs are then not checked for it."""
+
+    @model_validator(mode="after")
+    def _complete(self) -> Signature:
+        if len(self.arguments) != len(self.names) or not 0 <= self.positional <= len(self.names):
+            raise ValueError(
+                f"{len(self.arguments)} structures and {self.positional} positions for {len(self.names)} arguments"
+            )
+        return self
 
     @classmethod
     def of(
