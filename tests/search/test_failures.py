@@ -49,16 +49,17 @@ def test_what_has_worked_elsewhere_is_blamed_with_what_it_failed_with(space: Spa
     assert model.learn(both, failed(both, "verify", Outcome.WRONG, "off by 1")) == ""  # nothing new
 
 
-def test_a_rewrite_that_finds_nothing_to_do_is_refused_whatever_was_done_before_it() -> None:
+def test_a_rewrite_that_finds_nothing_left_after_another_may_find_something_alone() -> None:
+    """One that never finds anything is known before any trial (``Facts.idle_rewrites``)."""
     space = Space.of(CONVOLUTIONAL, Settings(without=("allocator",)), family())
     model, after_another = FailureModel(), made_of(space, "fold", "pad", "no_grad")
     padded = next(c.label for c in after_another.configurations if c.technique.id == "pad")
     lesson = model.learn(after_another, failed(after_another, "pad", Outcome.REFUSED, "nothing to pad"))
-    assert lesson == f"{padded} is not tried again: refused (nothing to pad)"
+    assert lesson == f"fold with {padded} is not tried again: refused (nothing to pad)"
+    assert model.ruled_out(made_of(space, "fold", "pad", "onnx", "no_grad").atoms)
     alone = made_of(space, "pad", "onnx", "no_grad")
     assert any(c.label == padded for c in alone.configurations)
-    assert model.ruled_out(alone.atoms)
-    assert not model.ruled_out(made_of(space, "fold", "onnx", "no_grad").atoms)
+    assert not model.ruled_out(alone.atoms)
 
 
 def test_what_is_approximate_and_wrong_on_eager_may_be_right_on_an_engine(space: Space) -> None:

@@ -10,7 +10,7 @@ import math
 from collections import Counter
 from typing import final
 
-from togi.core.records import Outcome, Stage, Trial
+from togi.core.records import Outcome, Trial
 from togi.search.space import EAGER, Atoms, RecipeFeatures, TechniqueConfiguration
 
 SETTLED = frozenset({Outcome.OK, Outcome.UNSTABLE})
@@ -76,8 +76,6 @@ class FailureModel:
         if culprit is not None:
             if trial.outcome is Outcome.MISSING:
                 return frozenset({f"technique:{culprit.technique.id}"})
-            if trial.outcome is Outcome.REFUSED and culprit.technique.stage is Stage.REWRITE:
-                return frozenset({culprit.label})  # it found nothing to do, whatever was done before it
             before = [configuration for configuration in features.configurations if configuration.place < culprit.place]
             suspects = [*before, culprit]
         else:
