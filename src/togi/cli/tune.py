@@ -95,9 +95,15 @@ def tune(
     chosen = {"allow": tuple(allow or ()), "only": tuple(only or ()), "without": tuple(without or ())}
     if report is not None:
         check_report_path(report, force)
-    limits = {"time_limit_s": time_limit, "max_memory": max_memory, "max_error": max_error, "max_drop": max_drop}
+    limits = {
+        "time_limit_s": time_limit,
+        "max_memory": max_memory,
+        "max_latency": max_latency,
+        "max_first_call": max_first_call,
+        "max_error": max_error,
+        "max_drop": max_drop,
+    }
     settings = {"out": out, "force": force, "device": device, "effort": effort.value, "seed": seed, "journal": journal}
-    limits |= {"max_latency": max_latency, "max_first_call": max_first_call}
     raced = {"objective": objective.value, "callers": callers}
     study = _study(subject, **settings, **raced, **limits, **chosen)
     _show(study, out=out, report=report, json=json)

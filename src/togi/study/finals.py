@@ -184,14 +184,8 @@ class Finals:
         if chosen.trial is None or chosen.trial.recipe.is_reference:
             return []
         ranked = rank(self.runner.log.trials(), self.runner.settings.budget)
-        near = self._near(
-            [
-                recipe
-                for recipe in ranked
-                if not recipe.is_reference and recipe not in self._proven and recipe not in self._unusable
-            ],
-            chosen.trial.recipe,
-        )
+        settled = {*self._proven, *self._unusable, REFERENCE_RECIPE}
+        near = self._near([recipe for recipe in ranked if recipe not in settled], chosen.trial.recipe)
         affordable = self.runner.left_s() / self.runner.proof_s() - 1
         return near[: max(0, int(min(affordable, _RIVALS)))]
 
