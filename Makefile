@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-thorough lint docs browser clean
+.PHONY: demo test test-thorough test-all lint docs browser clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/togi tune examples/photos.py:subject --time-limit 3m --out photos.togi --report report.html --force
@@ -16,9 +16,13 @@ demo: $(VENV)/.installed-demo
 test: lint browser
 	$(PYTEST)
 
-# What takes long and repeats on more cases what the suite shows. CI runs it after `make test`.
+# What takes long and repeats on more cases what the suite shows.
 test-thorough: $(VENV)/.installed-test browser
 	$(PYTEST) -m thorough
+
+# Both in one run, which is what CI does: what they share is imported and made once.
+test-all: lint browser
+	$(PYTEST) -m ""
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

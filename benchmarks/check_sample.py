@@ -14,9 +14,7 @@ that of the sample, and the same weighted by how often each rule fires.
 from __future__ import annotations
 
 import argparse
-import datetime
 import hashlib
-import importlib.metadata
 import importlib.util
 import json
 import linecache
@@ -123,17 +121,6 @@ def shown(entry: Mapping[str, Any], context: int) -> str:
 
 def read_verdicts() -> list[dict[str, Any]]:
     return list(json.loads(VERDICTS.read_text(encoding="utf-8"))["verdicts"]) if VERDICTS.exists() else []
-
-
-def write_verdicts(verdicts: Sequence[Mapping[str, Any]]) -> None:
-    """Sorted, so that a new judgement changes few lines."""
-    record = {
-        "date": datetime.date.today().isoformat(),
-        "packages": {name: importlib.metadata.version(name) for name in PACKAGES},
-        "question": "would a maintainer who cares for performance accept this report as true and useful?",
-        "verdicts": sorted(verdicts, key=_key),
-    }
-    VERDICTS.write_text(json.dumps(record, indent=1) + "\n", encoding="utf-8")
 
 
 def table(kept: Sequence[Mapping[str, Any]], counts: Mapping[str, int], size: int) -> str:

@@ -9,6 +9,8 @@ modules, the same that a study asks, on tensors of the device.
 from __future__ import annotations
 
 import argparse
+import contextlib
+import copy
 import json
 import os
 import random
@@ -44,7 +46,9 @@ from togi.techniques.base import Engine
 from togi.techniques.build import first_candidate
 from togi.techniques.engine.programs.cuda_graph import CudaGraphs
 from togi.torch_internals.float32 import tf32_operators
-from togi.verify import Truth, make_truth, verify
+from togi.verify.reference import make_truth
+from togi.verify.truth import Truth
+from togi.verify.verdict import verify
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
@@ -629,6 +633,9 @@ def graph_requests(device: str) -> Iterator[Row]:
     yield attempt(
         "1,000 requests", "equal to eager, all but those above replayed, within the memory", served, lengths, device
     )
+    some = lengths[:20]
+    yield attempt("gradients of 20 requests", "accumulated as in eager, none overwritten", trained, some, device)
+    yield attempt("20 results that are lent", "equal to eager, and an error after their block", lent, some, device)
     yield attempt(
         "against an exact graph per size",
         f"at least {SHARE_OF_SPEED:.0%} of the speed at {SHARE_OF_MEMORY:.0%} of the memory",
@@ -673,6 +680,39 @@ def served(lengths: list[int], device: str) -> tuple[bool, str]:
     figure = f"{wrong} wrong, {unserved} in eager ({len(plan.eager)} buckets), {str(plan).splitlines()[0]}"
     slow = sum(reason.startswith("a graph was not faster") and n for reason, n in captured.calls.items())
     return not wrong and unserved == slow and plan.held_bytes <= plan.memory_bytes, figure
+
+
+def trained(lengths: list[int], device: str) -> tuple[bool, str]:
+    """The first gradient of the first weight is kept and compared at the end: a later replay must not write there."""
+    model, captured = capture_tagger(lengths, device, limit=4, gradients=True)
+    plain = copy.deepcopy(model)
+    kept = []
+    for call, owner in ((captured, model), (plain, plain)):
+        for n in lengths:
+            call(*request(n, device)).square().mean().backward()
+            if not kept:
+                gradient = owner.head.weight.grad
+                kept = [gradient, gradient.clone()]
+                owner.head.weight.grad = gradient.clone()
+    pairs = zip(model.parameters(), plain.parameters(), strict=True)
+    wrong = sum(not torch.allclose(a.grad, b.grad, rtol=1e-3, atol=1e-5) for a, b in pairs)
+    overwritten = not torch.equal(*kept)
+    return not (wrong or overwritten), f"{wrong} wrong, {captured.calls['replayed']} of {len(lengths)} replayed"
+
+
+@torch.no_grad()
+def lent(lengths: list[int], device: str) -> tuple[bool, str]:
+    model, captured = capture_tagger(lengths, device, limit=4)
+    wrong = silent = 0
+    for n in lengths:
+        given = request(n, device)
+        before = captured.calls["replayed"]
+        with captured.lend(*given) as found:
+            wrong += not torch.allclose(found, model(*given), rtol=1e-3, atol=1e-4)
+        with contextlib.suppress(RuntimeError):
+            found.sum()
+            silent += captured.calls["replayed"] > before
+    return not (wrong or silent), f"{wrong} wrong, {silent} in silence, {captured.calls['replayed']} lent"
 
 
 @torch.no_grad()

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from togi.core.effort import Effort
+from togi.core.choices import Effort
 from togi.core.records import Facts, Recipe, Study, Trial
 from togi.search import Search, Settings, Space
 from togi.techniques.base import Technique

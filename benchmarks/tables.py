@@ -10,7 +10,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import drawn, fit, fit_inference, lean, memory_prediction, peers, programs
+from benchmarks import drawn, fit, fit_inference, lean, memory_prediction, operations, peers, programs
 
 from togi.render.proven_table import between
 
@@ -21,6 +21,7 @@ TABLES: dict[str, Callable[[Any], str]] = {
     "fit_inference": fit_inference.table,
     "lean": lambda data: "\n".join([lean.HEADER, *map(lean.row, data["results"])]),
     "memory_prediction": lambda data: memory_prediction.summary(data["results"]),
+    "operations": operations.table,
     "peers": peers.table,
     "programs": programs.table,
 }

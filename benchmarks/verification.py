@@ -25,7 +25,9 @@ from torch import Tensor, nn
 from togi.decide.faithful import MAX_UNITS
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify import make_truth, variants, verify
+from togi.verify.derived_inputs import variants
+from togi.verify.reference import make_truth
+from togi.verify.verdict import verify
 
 Call = Callable[[Tensor], Tensor]
 

@@ -2,14 +2,36 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
+from collections.abc import Iterator
 
 import pytest
 import torch
 
+from togi.core.choices import Effort
+
 _ALL_THREADS = torch.get_num_threads()
 _SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1 and "OMP_NUM_THREADS" not in os.environ
+
+
+gc.disable()  # while all is imported: nothing of it is garbage
+
+
+def pytest_collection_finish() -> None:
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    gc.unfreeze()  # some libraries report what is not freed in the end
+
+
+@pytest.fixture(autouse=True, scope="module")
+def what_is_loaded_stays() -> None:
+    """What the files before imported is not looked at by each collection of these tests: that takes a second."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)
@@ -24,3 +46,17 @@ def one_thread_side_by_side(request: pytest.FixtureRequest) -> None:
     two pools on the same cores wait for each other and take twice as long. Processes that a test starts have all."""
     if _SIDE_BY_SIDE:
         torch.set_num_threads(_ALL_THREADS if request.node.get_closest_marker("threads") else 1)
+
+
+@pytest.fixture(scope="module")
+def brief_studies() -> Iterator[None]:
+    """Studies that this process runs measure no longer than an interval needs (its rounds are run however little time
+    they are given), and try four recipes where their effort is quick: for tests of what becomes of a study, not of how
+    much it finds."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Effort, "max_trials", property(lambda effort: 4 if effort is Effort.QUICK else None))
+        patch.setattr("togi.study.runner._QUIET_S", 0.0)
+        for budget in ("runner._COMPARE_BUDGET_S", "runner.PROOF_BUDGET_S", "finals.PROOF_BUDGET_S"):
+            patch.setattr(f"togi.study.{budget}", 0.5)
+        patch.setattr("togi.study.finals._LONGEST_RACE_S", 0.5)
+        yield

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import griffe
 import pytest
 
 import togi
@@ -107,40 +109,97 @@ def test_importing_the_package_imports_no_torch() -> None:
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 
-LISTING = Path(__file__).parent / "public_api.txt"
+LISTING = Path(__file__).parent / "public_api.pyi"
+ROOT = Path(__file__).parents[1]
 
 
-def listed() -> str:
-    """Every public name with its parameters; of classes and modules also what is public in them."""
-    lines = []
+def stub() -> str:
+    """Every public name, and the classes that docs/api.md says are returned: parameters, types, what is public in
+    classes. A stub that griffe reads; ``ops`` and ``graphs`` stand in it as classes."""
+    package = griffe.load("togi", search_paths=[ROOT / "src"])
+    lines = ["# Written by test_public_api.py."]
     for name in sorted(set(togi.__all__) - {"__version__"}):
         public = getattr(togi, name)
-        lines.append(f"togi.{name}{parameters(public)}")
-        lines += [f"togi.{name}.{inner}{parameters(getattr(public, inner, None))}" for inner in inside(public)]
+        if inspect.ismodule(public):
+            inside = [line for each in sorted(public.__all__) for line in declared(package[name][each])]
+            lines += [f"class {name}:", *(f"    {line}" for line in inside)]
+        else:
+            lines += declared(package[name])
+    reference = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    for path in re.findall(r"^::: togi\.(\S+)$", reference.partition("## What they return")[2], re.MULTILINE):
+        lines += declared(package[path], constructed=False)
     return "\n".join(lines) + "\n"
 
 
-def inside(public: Any) -> list[str]:
-    if inspect.ismodule(public):
-        return sorted(public.__all__)
-    names = [*vars(public), *getattr(public, "model_fields", ())] if inspect.isclass(public) else []
-    return sorted({name for name in names if not name.startswith(("_", "model_"))})
+def declared(public: griffe.Object | griffe.Alias, constructed: bool = True) -> list[str]:
+    """Lines of a stub. ``constructed``: how it is made is public too."""
+    if public.is_module:  # a function that has the name of its module
+        return declared(public[public.name])
+    if public.is_function:
+        return [f"def {public.signature(return_type=True)}: ..."]
+    if public.is_attribute:
+        value = public.value if "class-attribute" in public.labels else "..."  # others are set in __init__
+        return [f"{public.name}: {public.annotation}" if public.annotation else f"{public.name} = {value}"]
+    hidden = () if constructed else ("__init__",)
+    lines = [
+        line
+        for name, member in sorted(public.members.items())
+        if name not in hidden and (name == "__init__" or not name.startswith(("_", "model_")))
+        for line in declared(member)
+    ]
+    bases = f"({', '.join(map(str, public.bases))})" if public.bases else ""
+    return [f"class {public.name}{bases}:", *(f"    {line}" for line in lines or ["..."])]
 
 
-def parameters(public: Any) -> str:
-    """``(a, *, b=1)``; nothing of errors and of records, which their libraries construct."""
-    record_or_error = inspect.isclass(public) and (issubclass(public, Exception) or hasattr(public, "model_fields"))
-    if not callable(public) or record_or_error:
-        return ""
-    empty = inspect.Parameter.empty
-    signature = inspect.signature(public)
-    plain = [each.replace(annotation=empty) for each in signature.parameters.values() if each.name != "self"]
-    return str(signature.replace(parameters=plain, return_annotation=empty))
+def broken(before: str, after: str) -> list[str]:
+    """What a program that was written for the one stub may stumble over with the other, by griffe."""
+    modules = [griffe.visit("togi", filepath=LISTING, code=code) for code in (before, after)]
+    return [
+        f"{each.obj.path}: {each.kind.value} ({getattr(each.old_value, 'name', each.old_value)})"
+        for each in griffe.find_breaking_changes(*modules)
+    ]
 
 
 def test_the_public_names_and_their_parameters_are_those_that_are_listed() -> None:
     """A change here is one that users notice: list it on purpose, and say it in CHANGELOG.md."""
-    if listed() != LISTING.read_text(encoding="utf-8"):
+    before, after = LISTING.read_text(encoding="utf-8"), stub()
+    if before != after:
         new = LISTING.with_suffix(".new")
-        new.write_text(listed(), encoding="utf-8")
-        pytest.fail(f"the public API has changed: compare {new} with {LISTING}, and put it in its place if so be it")
+        new.write_text(after, encoding="utf-8")
+        breaks = "; ".join(broken(before, after)) or "nothing that was there"
+        pytest.fail(
+            f"the public API has changed: compare {new} with {LISTING}, and put it in its place. Breaks: {breaks}"
+        )
+
+
+def unannounced(before: str, after: str, changelog: str) -> list[str]:
+    """What breaks and is not named in the changelog's first section."""
+    section = changelog.partition("\n## ")[2].partition("\n## ")[0]
+    return [each for each in broken(before, after) if f"`{each.partition(':')[0]}`" not in section]
+
+
+def test_what_breaks_is_found_unless_the_changelog_says_so() -> None:
+    stored = LISTING.read_text(encoding="utf-8")
+    assert broken(stored, stored) == []
+    added = stored.replace("def load(path: PathOrName, *,", "def load(path: PathOrName, *, more: int = 3,")
+    assert added != stored
+    assert broken(stored, added) == []
+    (gone,) = broken(added, stored)
+    assert gone == "togi.load: Parameter was removed (more)"
+    assert unannounced(added, stored, "# Changelog\n\n## 2\n\n- `togi.tune`\n\n## 1\n\n- `togi.load`\n") == [gone]
+    assert unannounced(added, stored, "# Changelog\n\n## 2\n\n- `togi.load` has no more `more`.\n") == []
+
+
+def test_what_breaks_since_the_last_release_is_in_the_changelog() -> None:
+    tag = git("describe", "--tags", "--abbrev=0", "--match=v*")
+    before = tag and git("show", f"{tag}:tests/{LISTING.name}")
+    if not before:
+        pytest.skip("nothing was released yet, or these sources are no clone with tags")
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert unannounced(before, LISTING.read_text(encoding="utf-8"), changelog) == []
+
+
+def git(*command: str) -> str:
+    """Its standard output; empty where it fails."""
+    done = subprocess.run(["git", *command], cwd=ROOT, capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, overload
 
 import togi.render.display  # noqa: F401 (results show themselves when they are printed)
 from togi.artifact.save import check_writable, publish
+from togi.core.choices import Effort, Objective
 from togi.core.device import parse_device
-from togi.core.effort import Effort
 from togi.core.errors import SubjectError, TogiError
-from togi.core.objective import Objective
 from togi.core.quantities import a_type, parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Recipe, Study, Trial
 from togi.journal import Journal
@@ -32,6 +31,7 @@ if TYPE_CHECKING:
     from togi.artifact.export import Export
     from togi.artifact.load import OptimizedModule
     from togi.artifact.program import Installed
+    from togi.artifact.signing import Trusted
     from togi.footprint.account.make import Watched
     from togi.footprint.account.record import Account
     from togi.footprint.fit.result import FitResult
@@ -160,14 +160,14 @@ def tune(
         subject: a locator (``"timm:resnet50"``, ``"file.py:factory"``), a ``togi.Subject``, or a live ``nn.Module``.
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
         out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
-        objective: what is raced: ``latency``, ``throughput`` (requests per second of ``callers``, which call at once in
-            threads of one process; default: one for each core) or ``first-call`` (from loading the files to the first
-            answer, in a fresh process).
+        objective: what is raced: ``latency``, ``end-to-end`` (a call with its copies to the device and back),
+            ``throughput`` (requests per second of ``callers``, which call at once in threads of one process; default:
+            one for each core) or ``first-call`` (from loading the files to the first answer, in a fresh process).
         effort: ``quick``, ``normal`` or ``thorough``.
         time_limit_s: for the whole study, in seconds or as ``"5m"``; None takes the effort's own (quick 90, normal 300,
             thorough none).
         trial_timeout_s, trial_memory: seconds and bytes after which a single trial is ended (default: 300 s, 80 % of
-            the free memory).
+            the memory that machine and container have left when it starts).
         max_memory: bytes that the result may need (idle + peak), or ``"2GiB"``.
         max_latency: seconds that a call of the result may take, or ``"20ms"``; of ``throughput`` 95 of 100 calls,
             beside the other callers.
@@ -219,24 +219,35 @@ def tune(
             progress=_progress(progress, name),
         )
     if out is not None and artifact is not None:
-        publish(artifact, Path(out), force=force)
+        kept, artifact = artifact, publish(artifact, Path(out).absolute(), force=force)
+        shutil.rmtree(kept, ignore_errors=True)  # once is enough
     return StudyResult(record, artifact)
 
 
-def load(path: PathOrName, *, device: str | None = None, native: bool = True) -> OptimizedModule:
+def load(
+    path: PathOrName,
+    *,
+    device: str | None = None,
+    native: bool = True,
+    trusted: Trusted | None = None,
+    keep_memory: bool = True,
+) -> OptimizedModule:
     """Load an artifact (``NAME.togi``); nothing in it is unpickled. See ``togi.artifact.load.load``.
 
     Args:
         device: what it is to run on, which has to be the device that it was tuned for. None: that one.
         native: an artifact of ``aot_inductor`` holds machine code, which may do whatever this process may. False takes
             an engine of its chain that holds none.
+        trusted: files of public keys, one of which has to have signed it (``togi sign``). None: it need not be signed.
+        keep_memory: malloc keeps what this process frees for its next call, as where the artifact was proven; the
+            process then does not shrink after a peak. False leaves malloc alone.
 
     Raises:
-        ArtifactError: it is damaged, changed, unsafe, or nothing of it can run here.
+        ArtifactError: it is not signed by a trusted key, damaged, changed, unsafe, or nothing of it can run here.
     """
     from togi.artifact.load import load as load_artifact
 
-    return load_artifact(path, device=device, native=native)
+    return load_artifact(path, device=device, native=native, trusted=trusted, keep_memory=keep_memory)
 
 
 def bench(
@@ -288,6 +299,7 @@ def verify(
     subject: str | None = None,
     max_error: float | str | None = None,
     max_drop: float | str | None = None,
+    trusted: Trusted | None = None,
     time_limit_s: float | str | None = None,
     seed: int = 0,
     progress: Progress | bool | None = None,
@@ -297,10 +309,11 @@ def verify(
     Args:
         subject: the locator of the original with its inputs; an artifact holds neither. None: what it was made of.
         max_error, max_drop: bounds on an approximate artifact, as for ``tune``; None: those that it was made with.
+        trusted: as for ``load``.
         time_limit_s: for measuring; None: 60.
 
     Raises:
-        ArtifactError: it is damaged, changed or of another schema.
+        ArtifactError: it is not signed by a trusted key, damaged, changed or of another schema.
         SubjectError: the original cannot be loaded or run here.
     """
     from togi.study.verification import verify_artifact
@@ -312,22 +325,38 @@ def verify(
         time_limit_s=None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s"),
         max_error=None if max_error is None else parse_share(max_error, "max_error"),
         max_drop=None if max_drop is None else parse_drop(max_drop, "max_drop"),
+        trusted=trusted,
         progress=_progress(progress, str(artifact)),
     )
 
 
-def export(artifact: PathOrName, *, to: str, out: PathOrName) -> Export:
+def sign(artifact: PathOrName, *, key: PathOrName, password: str | None = None) -> str:
+    """Sign an artifact, for ``togi.load(path, trusted=...)``. Returns the public key. See ``togi.artifact.save.sign``.
+
+    Args:
+        key: file of a private Ed25519 key (PEM, as OpenSSL writes it).
+        password: of that file, where it is encrypted.
+
+    Raises TogiError when the key cannot be used, or when the artifact is damaged.
+    """
+    from togi.artifact.save import sign as sign_artifact
+
+    return sign_artifact(Path(artifact), key, password)
+
+
+def export(artifact: PathOrName, *, to: str, out: PathOrName, trusted: Trusted | None = None) -> Export:
     """Write what a server loads without togi into the new folder ``out``. See ``togi.artifact.export.export``.
 
     Args:
         to: ``triton`` (a model repository), ``openvino``, ``onnx`` or ``pt2``.
+        trusted: as for ``load``.
 
     Raises:
         TogiError: there is no such form, the artifact has no engine for it, or ``out`` is there.
     """
     from togi.artifact.export import export as export_artifact
 
-    return export_artifact(artifact, to, Path(out))
+    return export_artifact(artifact, to, Path(out), trusted)
 
 
 @overload
@@ -604,7 +633,7 @@ def _reference(subject: Any, inputs: Any, extras: dict[str, Any]) -> Iterator[tu
                 f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
                 "return them from it in a togi.Subject instead of passing them beside it"
             )
-        from togi.worker.locate import check_spec
+        from togi.subject.spec import check_spec
 
         check_spec(subject)
         yield SubjectRef.here("locator", subject), subject

@@ -7,12 +7,14 @@ import os
 import pickle
 import shutil
 import warnings
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
 from small_artifacts import make
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from togi.artifact import load as loading
 from togi.artifact.export import export
@@ -48,6 +50,34 @@ def test_it_is_called_like_the_original_and_answers_like_it(artifact: Path) -> N
     assert optimized.engine == "onnxruntime"
     torch.testing.assert_close(by_name["y"], by_position["y"])
     torch.testing.assert_close(by_name["norm"], (by_name["y"] / scale).square().sum(-1), rtol=1e-4, atol=1e-5)
+
+
+def test_the_precision_of_products_holds_from_files_too(tmp_path: Path) -> None:
+    """No file holds it."""
+    precisions = set()
+
+    class Watching(TorchDispatchMode):
+        def __torch_dispatch__(self, function, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+            precisions.add(torch.get_float32_matmul_precision())
+            return function(*args, **(kwargs or {}))
+
+    make(tmp_path / "net.togi", recipe(tf32={}, no_grad={}))
+    optimized, x, scale = load(tmp_path / "net.togi"), torch.randn(3, 8), torch.rand(3, 4)
+    with Watching():
+        optimized(x, scale)
+    assert precisions == {"high"}
+    assert torch.get_float32_matmul_precision() == "highest"
+
+
+def test_malloc_keeps_memory_as_where_it_was_proven_unless_told_otherwise(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[str] = []
+    monkeypatch.setattr(loading, "keep_freed_memory", lambda: told.append("keep"))
+    load(artifact, keep_memory=False)
+    assert told == []
+    load(artifact)
+    assert told == ["keep"]
 
 
 def test_other_sizes_dtypes_and_forms_are_refused_with_the_form_that_is_accepted(artifact: Path) -> None:
@@ -263,6 +293,15 @@ def test_publishing_is_whole_or_not_at_all(artifact: Path, tmp_path: Path) -> No
     with pytest.raises(OutputExistsError, match="--force"):
         publish(artifact, out)
     publish(artifact, out, force=True)
+    assert [p.name for p in out.parent.iterdir()] == ["copy.togi"]
+
+
+def test_several_publish_to_one_place(artifact: Path, tmp_path: Path) -> None:
+    out = tmp_path / "folder" / "copy.togi"
+    (out.parent / ".copy.togi.partial").mkdir(parents=True)  # of a process that was killed
+    with ThreadPoolExecutor(4) as threads:
+        assert list(threads.map(lambda _: publish(artifact, out, force=True), range(12))) == [out] * 12
+    assert load(out).engine == "onnxruntime"
     assert [p.name for p in out.parent.iterdir()] == ["copy.togi"]
 
 

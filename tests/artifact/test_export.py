@@ -22,7 +22,7 @@ from togi.artifact.load import load
 from togi.artifact.manifest import MANIFEST, Link, document_hash, read_manifest
 from togi.cli.app import run
 from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError
-from togi.core.records import Interface, Port
+from togi.core.records import Choice, Interface, Port, Stage
 from togi.techniques import recipe
 from togi.techniques.engine.programs import openvino
 
@@ -165,16 +165,17 @@ def test_a_model_of_a_gpu(schema: Any, artifact_of: Callable[[str], Path]) -> No
 
     manifest = read_manifest(artifact_of("eager"))
     facts = manifest.facts.model_copy(update={"device": "cuda"})
-    link = Link(engine="onnxruntime", folder="onnxruntime", meta={}, threads=3)
+    tf32 = Choice(stage=Stage.PRECISION, technique="tf32")
+    link = Link(engine="onnxruntime", folder="onnxruntime", meta={}, threads=3, runtime=(tf32,))
     port = Port(name='in "quotes"', path="x", dtype="bfloat16", shape=(None, 3))
-    given = Interface(inputs=(port,), outputs=(port,), settings={"use_tf32": "0"})
+    given = Interface(inputs=(port,), outputs=(port,), settings={"use_tf32": "1"})
     made = triton.served(given, "net", manifest.model_copy(update={"facts": facts}), link, None)
     found = text_format.Parse(made.config, schema.ModelConfig())
     assert found.input[0].name == 'in "quotes"'
     assert found.output[0].data_type == schema.TYPE_BF16
     assert found.instance_group[0].kind == schema.ModelInstanceGroup.KIND_GPU
     (accelerator,) = found.optimization.execution_accelerators.gpu_execution_accelerator
-    assert (accelerator.name, dict(accelerator.parameters)) == ("cuda", {"use_tf32": "0"})
+    assert (accelerator.name, dict(accelerator.parameters)) == ("cuda", {"use_tf32": "1"})
     assert found.parameters["intra_op_thread_count"].string_value == "3"
     assert not found.model_warmup  # nothing to try sizes on
     assert "no warm-up" in made.notes[0]

@@ -1,7 +1,9 @@
-"""A loaded artifact under a web server: many threads at once, and for long."""
+"""A loaded artifact under a web server: started fast, many threads at once, and for long."""
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import warnings
 from collections.abc import Callable
@@ -23,6 +25,21 @@ def optimized(request: pytest.FixtureRequest, artifact_of: Callable[[str], Path]
     with warnings.catch_warnings():
         warnings.simplefilter("error", FallbackWarning)
         return load(artifact_of(request.param))
+
+
+@pytest.mark.parametrize("engine", RECIPES)
+def test_loading_starts_no_process(
+    engine: str, artifact_of: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A server that is started again would wait for each of them."""
+    folder = artifact_of(engine)
+
+    def started(command: object = "a copy of itself", *_: object, **__: object) -> None:
+        pytest.fail(f"it starts {command}")
+
+    for owner, name in ((subprocess, "Popen"), (os, "system"), (os, "posix_spawn"), (os, "fork")):
+        monkeypatch.setattr(owner, name, started)
+    assert load(folder).engine == engine
 
 
 def call_from_all(optimized: OptimizedModule, calls: int) -> None:

@@ -1,4 +1,5 @@
-"""The GitHub action of the repository: its command is split into words, and its exit code is that of togi."""
+"""The GitHub action of the repository: its command is split into words, and its exit code is that of togi. Hooks for
+pre-commit: they run as pre-commit runs them."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ from pathlib import Path
 import pytest
 
 yaml = pytest.importorskip("yaml")
-ACTION = Path(__file__).parents[2] / "action.yml"
+ROOT = Path(__file__).parents[2]
+ACTION = ROOT / "action.yml"
 
 
 def run(command: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -34,3 +36,35 @@ def test_exit_codes_and_words(tmp_path: Path) -> None:
     done = run("check 'a file.py'; echo $(touch pwned)", tmp_path)
     assert done.returncode == 2
     assert not (tmp_path / "pwned").exists()
+
+
+MODELS = """
+import torch
+
+def small():
+    return torch.nn.Linear(4, 4), torch.ones(1, 4)
+"""
+
+
+@pytest.mark.parametrize(
+    ("hook", "args", "code", "said"),
+    [
+        ("togi-check", ["models.py"], 0, "Nothing found"),
+        ("togi-check-fix", ["models.py"], 0, "Nothing found"),
+        ("togi-memory", ["models.py:small", "--fail-over", "1"], 1, "is above --fail-over"),
+        ("togi-bench", ["models.py:small", "models.py:none", "--fail-if-slower", "5%"], 2, "It has small"),
+    ],
+)
+def test_hooks(hook: str, args: list[str], code: int, said: str, tmp_path: Path) -> None:
+    (found,) = [
+        each
+        for each in yaml.safe_load((ROOT / ".pre-commit-hooks.yaml").read_text(encoding="utf-8"))
+        if each["id"] == hook
+    ]
+    # files are handed over unless the hook says otherwise: with them, memory and bench would be wrong usage
+    assert found.get("pass_filenames", True) == ("check" in hook)
+    (tmp_path / "models.py").write_text(MODELS, encoding="utf-8")
+    command = [sys.executable, "-m", *found["entry"].split(), *args]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == code, f"{done.stdout}\n{done.stderr}"
+    assert said in done.stdout + done.stderr

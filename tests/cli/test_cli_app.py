@@ -11,6 +11,7 @@ import pytest
 
 from togi.cli.app import run
 
+COMMANDS = "tune check memory fit bench verify sign export fleet explain doctor report demo".split()
 HEAVY = ("torch", "ray", "pydantic", "numpy", "onnxruntime", "openvino", "rich.live", "togi.core.records")
 
 
@@ -33,11 +34,11 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)
     assert done.stderr.strip() == "[]"
-    for command in ("tune", "check", "memory", "bench", "fleet", "explain", "doctor", "report"):
+    for command in COMMANDS:
         assert command in done.stdout
 
 
-@pytest.mark.parametrize("command", ["tune", "check", "memory", "bench", "fleet", "explain", "doctor", "report"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_takes_the_common_options(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     shown = capsys.readouterr().out
@@ -45,7 +46,7 @@ def test_every_command_takes_the_common_options(command: str, capsys: pytest.Cap
         assert option in shown
 
 
-@pytest.mark.parametrize("command", ["tune", "check", "memory", "fit", "bench", "explain", "doctor", "report"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_shows_flags_without_a_value(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run([command, "--help"]) == 0
     shown = capsys.readouterr().out

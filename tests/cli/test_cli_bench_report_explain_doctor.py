@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 from made_up_study import machine, made_up_study
@@ -23,24 +24,38 @@ from togi.journal.store import StudyEntry
 from togi.study.comparison import Comparison, Contestant, Verification
 
 
-def comparison(outcome: Outcome = Outcome.OK) -> Comparison:
+def comparison(outcome: Outcome = Outcome.OK, speedup_x: float | None = 1.0) -> Comparison:
     ten = Interval(median=10, low=9.9, high=10.1)
+    speed = speedup_x and Interval(median=speedup_x, low=speedup_x * 0.99, high=speedup_x * 1.01)
+    second = Contestant(name="b", outcome=outcome, latency_ms=ten, speedup_x=speed)
     return Comparison(
-        contestants=(Contestant(name="a", latency_ms=ten), Contestant(name="b", outcome=outcome, latency_ms=ten)),
+        contestants=(Contestant(name="a", latency_ms=ten), second),
         verdict="no difference",
         machine=machine(),
     )
 
 
-@pytest.mark.parametrize(("outcome", "code"), [(Outcome.OK, 0), (Outcome.FAILED, 1)])
+def junit(path: Path) -> list[tuple[str | None, str]]:
+    """Name and verdict of each case."""
+    return [(case.get("name"), case[0].tag) for case in ElementTree.parse(path).getroot()[0]]
+
+
+@pytest.mark.parametrize(
+    ("outcome", "speedup_x", "code"), [(Outcome.OK, 1.0, 0), (Outcome.FAILED, None, 1), (Outcome.OK, None, 1)]
+)
 def test_bench(
-    outcome: Outcome, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    outcome: Outcome,
+    speedup_x: float | None,
+    code: int,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    tmp_path: Path,
 ) -> None:
     called: dict[str, Any] = {}
 
     def fake(*subjects: str, **settings: Any) -> Comparison:
         called.update(settings, subjects=subjects)
-        return comparison(outcome)
+        return comparison(outcome, speedup_x)
 
     monkeypatch.setattr(api, "bench", fake, raising=False)
     assert run(["bench", "a", "b", "--seed", "3", "--json"]) == code
@@ -48,26 +63,23 @@ def test_bench(
     assert document["kind"] == "comparison"
     assert [c["name"] for c in document["contestants"]] == ["a", "b"]
     assert (called["subjects"], called["seed"], called["device"]) == (("a", "b"), 3, None)
-    assert run(["bench", "a", "b"]) == code
+    assert run(["bench", "a", "b", "--junit", str(tmp_path / "junit.xml")]) == code
     assert "no difference" in capsys.readouterr().out
+    assert junit(tmp_path / "junit.xml") == [("a", "system-out"), ("b", "error" if code else "system-out")]
 
 
 @pytest.mark.parametrize(("median", "code"), [(0.5, 1), (1.0, 0)])
 def test_bench_fails_where_one_is_slower_than_allowed(
     median: float, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def found(speedup_x: float) -> Comparison:
-        first, second = comparison().contestants
-        speed = Interval(median=speedup_x, low=speedup_x * 0.99, high=speedup_x * 1.01)
-        return Comparison(contestants=(first, second.model_copy(update={"speedup_x": speed})), machine=machine())
-
-    monkeypatch.setattr(api, "bench", lambda *_, **__: found(1.0))
+    monkeypatch.setattr(api, "bench", lambda *_, **__: comparison())
     assert run(["bench", "a", "b", "--json"]) == 0
     base = tmp_path / "base.json"
     base.write_text(capsys.readouterr().out, encoding="utf-8")
-    monkeypatch.setattr(api, "bench", lambda *_, **__: found(median))
+    monkeypatch.setattr(api, "bench", lambda *_, **__: comparison(speedup_x=median))
     for options in (["--fail-if-slower", "5%"], ["--fail-if-slower", "5%", "--against", str(base)]):
-        assert run(["bench", "a", "b", *options]) == code
+        assert run(["bench", "a", "b", *options, "--junit", str(tmp_path / "junit.xml")]) == code
+        assert junit(tmp_path / "junit.xml") == [("a", "system-out"), ("b", "failure" if code else "system-out")]
         assert ("b is slower than" in capsys.readouterr().err) == bool(code)
     assert run(["bench", "a", "b"]) == 0
     assert run(["bench", "a", "b", "--against", str(base)]) == 2
@@ -75,7 +87,9 @@ def test_bench_fails_where_one_is_slower_than_allowed(
 
 
 @pytest.mark.parametrize("proven", [True, False])
-def test_verify(proven: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify(
+    proven: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
     called: dict[str, Any] = {}
 
     def fake(artifact: Path, **settings: Any) -> Verification:
@@ -97,8 +111,9 @@ def test_verify(proven: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.Ca
     assert document["comparison"]["kind"] == "comparison"
     assert (called["artifact"], called["subject"]) == (Path("b.togi"), "a")
     assert (called["max_error"], called["max_drop"], called["time_limit_s"]) == (0.01, None, 5.0)
-    assert run(command) == (0 if proven else 1)
+    assert run([*command, "--junit", str(tmp_path / "junit.xml")]) == (0 if proven else 1)
     assert "as it came out" in capsys.readouterr().out
+    assert junit(tmp_path / "junit.xml") == [("b.togi", "system-out" if proven else "failure")]
 
 
 @pytest.fixture

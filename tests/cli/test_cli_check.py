@@ -171,6 +171,7 @@ def test_output_goes_where_it_is_sent(form: str, folder: Path, capsys: pytest.Ca
         assert written == shown
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_tables_of_a_subject_go_there_too(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
     options = ("s.py:subject", "--select", "bias-before-norm")
@@ -191,6 +192,7 @@ def test_statistics(capsys: pytest.CaptureFixture[str]) -> None:
     assert out(capsys, "--statistics", code=1).startswith("     1 [*] deprecated-function  in 1 file\n")
 
 
+@pytest.mark.usefixtures("in_this_process")
 def test_a_subject_that_cannot_be_imported_is_a_problem_and_its_source_is_checked(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

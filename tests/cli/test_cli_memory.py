@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from xml.etree import ElementTree
 
 import pytest
 
@@ -59,11 +60,16 @@ def test_difference_of_two_runs_and_the_gate(file: str, tmp_path: Path, capsys: 
     assert run(["memory", f"{file}:subject", "--json"]) == 0
     earlier = tmp_path / "earlier.json"
     earlier.write_text(capsys.readouterr().out, encoding="utf-8")
-    assert run(["memory", f"{file}:wider", "--against", str(earlier), "--fail-over", "1KiB"]) == 1
+    command = ["memory", f"{file}:wider", "--against", str(earlier), "--junit", str(tmp_path / "junit.xml")]
+    assert run([*command, "--fail-over", "1KiB"]) == 1
     said = capsys.readouterr()
+    (case,) = ElementTree.parse(tmp_path / "junit.xml").getroot()[0]
+    assert (case.get("name"), case[0].tag) == (f"{file}:wider", "failure")
+    assert "is above --fail-over 1.00 KiB" in str(case[0].text)
     assert "The peak grew by" in said.out
     assert "is above --fail-over 1.00 KiB" in said.err
-    assert run(["memory", f"{file}:wider", "--against", str(earlier), "--json", "--fail-over", "1GiB"]) == 0
+    assert run([*command, "--json", "--fail-over", "1GiB"]) == 0
+    assert ElementTree.parse(tmp_path / "junit.xml").getroot()[0][0][0].tag == "system-out"
     change = json.loads(capsys.readouterr().out)["change"]
     module = {entry["owner"]: entry for entry in change["by_module"]}
     weights = (512 - 256) * (64 + 1) * 4

@@ -11,6 +11,7 @@ from togi.core.quantities import (
     bounds,
     count,
     first_line,
+    last_line,
     milliseconds,
     parse_duration,
     parse_share,
@@ -98,8 +99,11 @@ def test_numbers_are_taken_as_they_are() -> None:
 
 def test_first_line_of_an_error() -> None:
     assert first_line(ValueError("\n  what happened\nand more")) == "what happened"
+    assert first_line(ValueError("\x1b[96mwhat\x1b[0m happened")) == "what happened"
     assert first_line(KeyError()) == "KeyError"
     assert first_line("") == ""
+    assert last_line("a warning\n  \x1b[31mwhy it failed\x1b[0m \n\n") == "why it failed"
+    assert (last_line(KeyError()), last_line("")) == ("KeyError", "")
     assert len(first_line(RuntimeError("x" * 1000))) == 300
 
 

@@ -85,6 +85,13 @@ def test_an_interval_is_at_most_half_as_much_again_wide_or_further_from_no_diffe
     assert not BETWEEN_PROCESSES.conclusive(interval(0.0, 1.0))
 
 
+def test_what_points_to_faster_may_be_measured_on() -> None:
+    assert BETWEEN_PROCESSES.points_to_faster(Interval(median=1.4, low=1.11, high=1.74))
+    assert BETWEEN_PROCESSES.points_to_faster(Interval(median=1.05, low=0.9, high=1.2))
+    assert not BETWEEN_PROCESSES.points_to_faster(Interval(median=1.4, low=1.2, high=1.5))
+    assert not BETWEEN_PROCESSES.points_to_faster(Interval(median=1.03, low=0.9, high=1.2))
+
+
 @pytest.mark.parametrize("wrong", [{"margin": -0.01}, {"process_bias": -0.01}, {"confidence": 0}, {"confidence": 1}])
 def test_a_criterion_that_makes_no_sense_is_refused(wrong: dict[str, float]) -> None:
     with pytest.raises(ValidationError):

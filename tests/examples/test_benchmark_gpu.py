@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import gpu, gpu_wheels  # noqa: E402
+from benchmarks import gpu, gpu_parts, gpu_wheels  # noqa: E402
 
 ROW = {"row": "one", "result": "pass", "figure": "a | b", "bound": "", "seconds": 0.1}
 
@@ -92,8 +92,17 @@ def test_what_a_bare_machine_needs_is_what_the_project_asks_for() -> None:
 @pytest.mark.thorough
 @pytest.mark.timeout(420)
 def test_the_parts_pass_on_the_cpu(tmp_path: Path) -> None:
-    parts = "environment,processes,engines,memory,numerics,tests,ops,graphs"
+    parts = "environment,processes,memory,numerics,tests,ops,graphs"
     command = [sys.executable, "-m", "benchmarks.gpu", "--device", "cpu", "--out", str(tmp_path), "--parts", parts]
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+@pytest.mark.thorough
+def test_the_engines_pass_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On one of the four modules: compilers take seconds for each."""
+    monkeypatch.setattr(gpu_parts, "MODULES", {"convolutions": gpu_parts.MODULES["convolutions"]})
+    found = {row["row"].partition(" ")[0]: row["result"] for row in gpu_parts.engines("cpu")}
+    assert "fail" not in found.values(), found
+    assert {"aot_inductor", "onnxruntime", "openvino", "torch_compile"} <= found.keys()

@@ -147,6 +147,7 @@ def test_a_module_with_integer_inputs_and_gradients_elsewhere() -> None:
         (lambda f: f(tokens(4)[:, :1], torch.ones(4)), "other shapes"),
         (lambda f: f(tokens(4), torch.ones(1)), "other shapes"),
         (lambda f: f(tokens(0), torch.ones(0))["each"], "or empty"),
+        (lambda f: f(tokens(4).to("meta"), torch.ones(4, device="meta")), "another device"),
         (lambda f: f(tokens(4).requires_grad_(), torch.ones(4)), "gradients"),
         (lambda f: torch.autocast("cpu")(f)(tokens(4), torch.ones(4)), "autocast"),
     ],

@@ -102,6 +102,17 @@ def test_rescue_saves_all_but_the_damaged_record(journal_path: Path, tmp_path: P
     assert open_and_read(tmp_path / "new.db") == [n for n in range(TRIALS) if n != 30]
 
 
+def test_a_damaged_record_of_one_study_keeps_no_other_from_being_read(journal_path: Path) -> None:
+    with Journal.open(journal_path) as journal:
+        good = journal.study("another key", header()).id
+    data = journal_path.read_bytes()
+    journal_path.write_bytes(data.replace(b'"count":30', b'"count":31'))
+    with Journal.open(journal_path) as journal:
+        assert journal.read(good).trials == ()
+        with pytest.raises(JournalError, match="does not match its checksum"):
+            journal.studies()
+
+
 def test_rescue_reads_from_both_sides_of_a_broken_page(journal_path: Path, tmp_path: Path) -> None:
     data = bytearray(journal_path.read_bytes())
     middle = data.index(b'"count":30') // 4096

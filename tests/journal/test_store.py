@@ -66,8 +66,8 @@ def test_decision_is_kept_and_the_last_one_counts(tmp_path: Path) -> None:
     with Journal.open(tmp_path / "j.db") as journal:
         log = journal.study(KEY, header())
         log.append(trial(1))
-        log.decide(log.study().model_copy(update={"verdict": "first"}))
-        log.decide(log.study().model_copy(update={"verdict": "second", "best": recipe(1)}))
+        log.decide(log.header.model_copy(update={"verdict": "first"}))
+        log.decide(log.header.model_copy(update={"verdict": "second", "best": recipe(1)}))
         study = journal.read()
         assert (study.id, study.verdict, study.best) == (log.id, "second", recipe(1))
         assert study.trials == (trial(1),)

@@ -12,9 +12,9 @@ from made_up_findings import LETTER, SHOWN, made_up_result
 from togi.lint.finding import CheckResult, Finding, Fix, Place
 from togi.render.findings import lines
 from togi.render.findings.github import workflow_commands
-from togi.render.findings.json import findings_json
 from togi.render.findings.lines import excerpt, plain, plain_text, print_lines
 from togi.render.findings.text import concise, counts, full, statistics, summary, tables
+from togi.render.json import findings_json
 
 
 @pytest.fixture

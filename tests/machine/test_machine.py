@@ -1,10 +1,11 @@
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from togi.machine import describe, limits
-from togi.machine.describe import installed_allocators, machine
+from togi.machine.describe import differences, installed_allocators, machine
 
 
 def test_describes_this_machine_without_importing_torch():
@@ -28,6 +29,17 @@ def test_two_calls_agree():
     assert machine().differences(machine()) == []
 
 
+def test_differences_are_those_of_the_device_that_is_asked_for(monkeypatch):
+    monkeypatch.setattr(describe, "_output", lambda *_: ROWS)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    there = machine("cuda").model_copy(update={"gpu": "Another", "cpu_cores": 77, "compiler": "/there/g++"})
+    (cores,) = differences(there, "cpu")
+    assert cores == f"cpu_cores: {machine().cpu_cores} here, 77 there"
+    assert [each.partition(":")[0] for each in differences(there, "cuda")] == ["cpu_cores", "gpu"]
+    monkeypatch.setattr(describe, "_output", lambda *_: "")
+    assert any(each.startswith("gpu: None here") for each in differences(there, "cuda"))
+
+
 def test_omp_num_threads_sets_threads(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7,2")
     assert machine().threads == 7
@@ -37,7 +49,7 @@ def test_omp_num_threads_sets_threads(monkeypatch):
 
 def test_no_proc_no_tools_still_answers(monkeypatch):
     """As on a system where nothing can be read."""
-    monkeypatch.setattr(describe, "_read", lambda _: "")
+    monkeypatch.setattr(describe, "read_text", lambda _: "")
     monkeypatch.setattr(describe, "_output", lambda *_: "")
     monkeypatch.setattr(describe.shutil, "which", lambda _: None)
     found = machine()
@@ -88,7 +100,7 @@ def test_hidden_gpus_are_not_described(monkeypatch):
 def test_hyperthreads_of_one_core_count_once(monkeypatch):
     blocks = "\n\n".join(f"processor : {i}\nphysical id : 0\ncore id : {i // 2}\nmodel name : X" for i in range(4))
     monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
-    monkeypatch.setattr(describe, "_read", lambda path: blocks if path == "/proc/cpuinfo" else "")
+    monkeypatch.setattr(describe, "read_text", lambda path: blocks if path == Path("/proc/cpuinfo") else "")
     monkeypatch.setattr(describe, "_affinity", lambda: frozenset(range(4)))
     monkeypatch.setattr(limits, "cpu_quota", lambda: None)
     found = machine()
@@ -104,7 +116,7 @@ def test_limit_of_onednn(monkeypatch, asked, limit):
 
 def test_arm_processor_without_a_model_name(monkeypatch):
     text = "processor : 0\nFeatures : fp asimd\nCPU implementer : 0x41\nCPU part : 0xd0c"
-    monkeypatch.setattr(describe, "_read", lambda path: text if path == "/proc/cpuinfo" else "")
+    monkeypatch.setattr(describe, "read_text", lambda path: text if path == Path("/proc/cpuinfo") else "")
     found = machine()
     assert "0xd0c" in found.cpu_model
     assert found.cpu_flags == ("asimd", "fp")

@@ -46,7 +46,6 @@ def _reading(k: float) -> Counters:
     return Counters(
         cpu_s=k,
         waiting_ns=waiting,
-        involuntary=int(k),
         busy_s=3 * k,
         machine_s=8 * k,
         stolen_s=k / 2,
@@ -89,7 +88,7 @@ def test_counters_are_differences_and_new_threads_count_in_full():
     clock = FakeClock()
     call, _ = _model(clock, [10.0])
     turn = take_turn(call, SAMPLES, 1, clock=clock, counters=_counters(_reading(1), _reading(3)))
-    assert (turn.cpu_s, turn.involuntary, turn.machine_s, turn.stolen_s, turn.throttled_s) == (2, 2, 16, 1, 0.5)
+    assert (turn.cpu_s, turn.machine_s, turn.stolen_s, turn.throttled_s) == (2, 16, 1, 0.5)
     assert turn.waiting_s == pytest.approx(2 + 6)
     assert turn.neighbours_s == pytest.approx(6 - 2)
 
@@ -233,7 +232,7 @@ def test_callers_at_once_share_the_time_that_they_take():
     call, calls = sleeping(0.05, contextlib.nullcontext())
     turn = take_turn(call, SAMPLES, 1, callers=Callers(4))
     assert sorted(calls) == [1] * 4 + [2] * 4, "every caller, every sample"
-    assert all(12.5 <= time_ms < 40 for time_ms in turn.times_ms), "four answers in the time of one"
+    assert all(12.5 <= time_ms < 50 for time_ms in turn.times_ms), "four answers in the time of one"
     assert turn.call_ms >= 50, "which each of them waits for"
 
 

@@ -14,7 +14,10 @@ from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs
 from togi.subject.pure import Pure
 from togi.subject.signature import Signature
-from togi.verify import Truth, make_truth, variants, verify
+from togi.verify.derived_inputs import variants
+from togi.verify.reference import make_truth
+from togi.verify.truth import Truth
+from togi.verify.verdict import verify
 
 SEEDS = range(15)
 Call = Callable[..., Any]

@@ -58,7 +58,7 @@ def prompt(batch: int = 1, length: int = 9) -> dict[str, Tensor]:
 class TestGenerate:
     """Prefill and decoding are two forms of calls of one module; decoding fills the cache that it is given."""
 
-    @pytest.mark.parametrize("batch", [1, 3])
+    @pytest.mark.parametrize("batch", [pytest.param(1, marks=pytest.mark.thorough), 3])
     def test_of_a_llama_is_two_forms_of_the_whole_network(self, batch: int, tmp_path: Path) -> None:
         transformers = pytest.importorskip("transformers")
         config = transformers.LlamaConfig(
@@ -153,6 +153,7 @@ class TestGenerate:
 class TestDetectors:
     """The network before the boxes can be captured; what follows depends on values."""
 
+    @pytest.mark.thorough
     def test_of_ssdlite_backbone_and_head_are_parts(self, tmp_path: Path) -> None:
         detection = pytest.importorskip("torchvision").models.detection
         model = detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=4).eval()

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from search_landscapes import CONVOLUTIONAL, Landscape, family
 
-from togi.core.effort import Effort
+from togi.core.choices import Effort
 from togi.core.records import Recipe, Study
 from togi.search import Settings, Space
 

@@ -9,7 +9,7 @@ import torch
 
 import togi
 from togi.cli.tune import tune as tune_command
-from togi.core.effort import Effort
+from togi.core.choices import Effort
 from togi.core.errors import SubjectError, TogiError
 from togi.search.settings import Settings
 from togi.study.conclusion import _command, flag

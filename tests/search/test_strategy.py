@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 from search_landscapes import CONVOLUTIONAL, Landscape, family, measured_trial
 
-from togi.core.effort import Effort
+from togi.core.choices import Effort
 from togi.core.records import Choice, Outcome, Recipe, Stage, Trial
 from togi.search import Search, Settings
 from togi.search.settings import ALL

@@ -1,4 +1,4 @@
-"""``togi.bench``: subjects and artifacts side by side."""
+"""``togi.bench``: subjects side by side; an artifact beside its subject is what ``togi verify`` compares."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 import togi
-from togi.core.errors import UnknownNameError
 from togi.core.records import Outcome
 
 
@@ -34,36 +33,34 @@ def subjects(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "models.py"
 
 
-def test_a_slower_one_is_found_slower(subjects: Path) -> None:
-    found = togi.bench(f"{subjects}:fast", f"{subjects}:slow", time_limit_s=20)
-    fast, slow = found.contestants
-    assert fast.outcome is slow.outcome is Outcome.OK
+def test_a_slower_one_is_found_slower_one_given_twice_has_two_names_and_a_broken_one_keeps_its_place(
+    subjects: Path,
+) -> None:
+    names = [f"{subjects}:{name}" for name in ("fast", "broken", "slow", "slow (2)")]
+    found = togi.bench(*names[:3], names[2], time_limit_s=60)
+    assert [contestant.name for contestant in found.contestants] == names
+    fast, broken, *slow = found.contestants
+    assert fast.outcome is Outcome.OK
     assert fast.speedup_x is not None
-    assert slow.speedup_x is not None
-    assert slow.speedup_x.high < 0.5
-    assert slow.latency_ms is not None
-    assert slow.latency_ms.median > 20
+    assert broken.outcome is not Outcome.OK
+    assert "(4, 3)" in broken.reason
+    assert broken.speedup_x is None
+    for each in slow:
+        assert each.outcome is Outcome.OK
+        assert each.speedup_x is not None
+        assert each.speedup_x.high < 0.5
+        assert each.latency_ms is not None
+        assert each.latency_ms.median > 20
 
 
-def test_one_given_twice_has_two_names_and_no_winner(subjects: Path) -> None:
-    found = togi.bench(f"{subjects}:slow", f"{subjects}:slow", time_limit_s=10)
-    assert [c.name for c in found.contestants] == [f"{subjects}:slow", f"{subjects}:slow (2)"]
-    assert "fastest beyond doubt" not in found.verdict
-
-
-def test_an_artifact_is_verified_against_the_subject_beside_it(subjects: Path, tmp_path: Path) -> None:
-    out = tmp_path / "fast.togi"
-    togi.tune(f"{subjects}:fast", only=["torchscript"], effort="quick", time_limit_s=30, out=out)
-    found = togi.bench(f"{subjects}:fast", str(out), time_limit_s=5)
-    artifact = found.contestants[1]
-    assert artifact.outcome is Outcome.OK
-    assert artifact.error is not None
-    assert artifact.error.faithful
-
-
-def test_a_subject_that_does_not_run_is_said(subjects: Path) -> None:
-    with pytest.raises(UnknownNameError, match="It has fast, slow, broken"):
-        togi.bench(f"{subjects}:nowhere", f"{subjects}:fast")
-    found = togi.bench(f"{subjects}:broken", f"{subjects}:fast", time_limit_s=5)
-    assert found.contestants[0].outcome is not Outcome.OK
-    assert "(4, 3)" in found.contestants[0].reason
+def test_without_the_first_nothing_is_compared(subjects: Path) -> None:
+    names = [f"{subjects}:{name}" for name in ("broken", "fast", "slow")]
+    found = togi.bench(*names, time_limit_s=5)
+    assert [contestant.name for contestant in found.contestants] == names
+    assert [contestant.speedup_x for contestant in found.contestants] == [None] * 3
+    broken, fast, slow = found.contestants
+    assert broken.outcome is not Outcome.OK
+    assert "(4, 3)" in broken.reason
+    assert fast.outcome is slow.outcome is Outcome.OK
+    assert "nothing could be loaded that would take turns" in fast.reason
+    assert f"compared with {names[0]}, which could not be loaded" in found.verdict

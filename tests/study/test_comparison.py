@@ -13,7 +13,7 @@ from togi.render.json import comparison_json, dumps
 from togi.study.comparison import Comparison, Contestant, read_comparison, slowdowns
 
 
-def comparison(*speedups_x: Interval, names: str = "abcdef") -> Comparison:
+def comparison(*speedups_x: Interval | None, names: str = "abcdef") -> Comparison:
     """``a`` and those that are compared with it."""
     times = Interval(median=1, low=1, high=1)
     found = [Contestant(name=names[0], latency_ms=times)]
@@ -30,15 +30,19 @@ def near(median: float, share: float = 0.02) -> Interval:
 
 def test_slower_than_the_first_by_more_than_the_share_and_what_processes_differ_by() -> None:
     found = comparison(near(0.8), near(0.95), near(1.5), near(0.8, share=0.3))
-    (sentence,) = slowdowns(found, 0.05)
-    assert sentence == "b is slower than a by more than 5.0 % beyond doubt: 0.800x the speed (0.784-0.816)"
-    assert slowdowns(found, 0.25) == ()
+    assert (
+        slowdowns(found, 0.05)["b"]
+        == "b is slower than a by more than 5.0 % beyond doubt: 0.800x the speed (0.784-0.816)"
+    )
+    assert [*slowdowns(found, 0.05)] == ["b"]
+    assert not slowdowns(found, 0.25)
 
 
 def test_slower_than_it_was_though_still_faster_than_the_first() -> None:
-    (sentence,) = slowdowns(comparison(near(1.5), near(2)), 0.05, before=comparison(near(2), near(2)))
-    assert sentence.startswith("b is slower than it was by more than 5.0 % beyond doubt: 0.750x the speed")
-    assert slowdowns(comparison(near(1.8)), 0.05, before=comparison(near(2))) == ()  # each comparison may be off by 3 %
+    found = slowdowns(comparison(near(1.5), near(2)), 0.05, before=comparison(near(2), near(2)))
+    assert [*found] == ["b"]
+    assert found["b"].startswith("b is slower than it was by more than 5.0 % beyond doubt: 0.750x the speed")
+    assert not slowdowns(comparison(near(1.8)), 0.05, before=comparison(near(2)))  # each comparison may be off by 3 %
 
 
 @pytest.mark.parametrize("names", ["ac", "ba", "abc"])
@@ -46,6 +50,11 @@ def test_another_comparison_is_refused(names: str) -> None:
     before = comparison(*[near(1)] * (len(names) - 1), names=names)
     with pytest.raises(SubjectError, match="compare the same in the same order"):
         slowdowns(comparison(near(1)), 0.05, before=before)
+
+
+def test_an_earlier_comparison_that_measured_nothing_is_refused() -> None:
+    with pytest.raises(SubjectError, match="did not measure b"):
+        slowdowns(comparison(near(1)), 0.05, before=comparison(None))
 
 
 def test_what_bench_wrote_is_read_again(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,13 @@ from unittest.mock import MagicMock
 import pytest
 
 from togi.artifact.manifest import Saved
-from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
+from togi.core.records import Choice, Ending, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
+from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals
 from togi.study.progress import Progress
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner
-from togi.worker.protocol import Ending
-from togi.worker.supervise import TrialEnded
+from togi.worker.supervise import Limits, TrialEnded
 
 
 def engine(name: str) -> Recipe:
@@ -59,6 +60,8 @@ class Log:
 
 class Processes:
     """Stands for a study runner; ``loaded`` says how each recipe's files measure, or why they do not."""
+
+    limits = StudyRunner.limits
 
     def __init__(self, trials: list[Trial], loaded: dict[Recipe, Trial | str], settings: Settings) -> None:
         self.log, self.loaded, self.settings = Log(trials), loaded, settings
@@ -164,6 +167,54 @@ def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: 
     assert "(a neighbour came), so its time before that counts" in runner.notes[0]
 
 
+@pytest.mark.parametrize(("measured", "counts"), [((1.11, 1.4, 1.74), "both"), ((0.7, 0.9, 1.5), "the proof")])
+def test_a_proof_that_points_to_it_without_being_sure_counts_together_with_the_trial(
+    tmp_path: Path, measured: tuple[float, float, float], counts: str
+) -> None:
+    low, median, high = measured
+    before = trial(FAST, 1.4)
+    proof_timing = before.timing.model_copy(  # type: ignore[union-attr]
+        update={
+            "speedup_x": Interval(low=low, median=median, high=high),
+            "rounds_ms": tuple((10.0, 10.0 / x) for x in (low, median, median, median, high)),
+        }
+    )
+    runner = Processes([before], {}, Settings())
+    loaded = MagicMock(error=before.error, start_ms=None)
+    loaded.__enter__.return_value = loaded
+    loaded.footprint.return_value = before.footprint
+    runner.pool = SimpleNamespace(start_artifact=lambda *_arguments, **_options: loaded)
+    runner.accepted = lambda _running: (Outcome.OK, "")
+    runner.time = lambda *_arguments: proof_timing
+    found = Finals(runner, tmp_path)._prove(tmp_path, FAST, before).timing  # type: ignore[arg-type]
+    assert found is not None
+    both = 17 if counts == "both" else 5
+    assert len(found.rounds_ms) == both
+    assert BETWEEN_PROCESSES.faster(found.speedup_x) == (counts == "both")
+
+
+def test_what_seems_faster_is_measured_on_until_it_is_sure_or_the_time_is_up() -> None:
+    unsure, sure = (interval.timing for interval in (trial(FAST, 1.4), trial(FAST, 1.5)))
+    assert unsure is not None
+    assert sure is not None
+    unsure = unsure.model_copy(update={"speedup_x": Interval(median=1.4, low=1.0, high=2.0)})
+    budgets: list[float] = []
+
+    def time_once(_running: Any, _reference: Any, budget_s: float) -> Timing:
+        budgets.append(budget_s)
+        return unsure if len(budgets) == 1 else sure
+
+    running, reference = MagicMock(turn_s=0.1), MagicMock(turn_s=0.1)
+    for limit_s, found in ((60.0, len(unsure.rounds_ms) + len(sure.rounds_ms)), (5.0, len(unsure.rounds_ms))):
+        budgets.clear()
+        arguments: Any = [None] * 4
+        runner = StudyRunner(*arguments, Settings(time_limit_s=limit_s), *arguments[:3], time.monotonic(), 0)
+        runner._time_once = time_once  # type: ignore[method-assign]
+        timing = runner.time(running, reference, 3.0)
+        assert len(timing.rounds_ms) == found
+        assert budgets == [3.0, 6.0][: len(budgets)]
+
+
 def test_where_no_proof_bears_it_out_the_original_wins(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     decision, runner = decided(monkeypatch, tmp_path, [trial(FAST, 3.0)], {FAST: trial(FAST, 1.0)})
     assert decision.chosen.trial is not None
@@ -196,7 +247,8 @@ def test_finalists_that_are_near_each_other_are_started_again(monkeypatch: pytes
     second = {FAST: trial(FAST, 2.6), NEXT: trial(NEXT, 2.9)}
     started: list[Recipe] = []
 
-    def start_artifact(folder: Path, recipe: Recipe, *_arguments: Any, **_options: Any) -> Any:
+    def start_artifact(folder: Path, recipe: Recipe, _facts: Any, limits: Limits, **_options: Any) -> Any:
+        assert limits == Limits(timeout_s=7.0, memory_bytes=1 << 30), "those of a trial"
         started.append(recipe)
         running = MagicMock(recipe=recipe, turn_s=0.5)
         running.name = folder.name
@@ -208,7 +260,8 @@ def test_finalists_that_are_near_each_other_are_started_again(monkeypatch: pytes
 
     monkeypatch.setattr("togi.study.finals.race", race)
     trials = [trial(FAST, 3.0), trial(NEXT, 2.95), trial(SLOW, 1.5)]
-    decision, runner = decided(monkeypatch, tmp_path, trials, {}, start_artifact)
+    limits = {"trial_timeout_s": 7, "trial_memory": "1GiB"}
+    decision, runner = decided(monkeypatch, tmp_path, trials, {}, start_artifact, **limits)
     assert runner.proven == [FAST, NEXT]
     assert started == [FAST, NEXT]
     assert decision.chosen.trial is not None
@@ -317,3 +370,22 @@ def test_another_run_of_the_same_study_keeps_its_artifact(tmp_path: Path) -> Non
     found = Finals(Processes([], {}, Settings()), tmp_path)._folder(FAST)
     assert found.is_dir()
     assert sorted(path.name for path in tmp_path.iterdir()) == sorted([other.name, found.name])
+
+
+def test_a_process_that_has_ended_since_is_started_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system may end a paused one when memory runs out."""
+    runner = object.__new__(StudyRunner)
+    runner.settings = Settings()
+    runner._reference = SimpleNamespace(ended=TrialEnded)  # type: ignore[assignment]
+    runner._warm = {FAST: SimpleNamespace(ended=TrialEnded), NEXT: (alive := SimpleNamespace(ended=None))}  # type: ignore[dict-item]
+    started: list[Recipe] = []
+
+    def start(recipe: Recipe, _timeout_s: float) -> Any:
+        started.append(recipe)
+        return SimpleNamespace(ended=None, warm=lambda: None)
+
+    monkeypatch.setattr(runner, "_start", start)
+    assert runner.reference() is runner.reference()
+    assert runner.warm(FAST) is runner.warm(FAST)
+    assert runner.warm(NEXT) is alive
+    assert started == [REFERENCE_RECIPE, FAST]

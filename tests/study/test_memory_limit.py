@@ -4,13 +4,19 @@ fits. A third party's technique saves memory at the price of time."""
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from togi.cli.app import run
+from togi.techniques.registry import all_techniques
+
+pytestmark = pytest.mark.usefixtures("brief_studies")
+
+Command = Callable[..., tuple[int, dict[str, Any], str]]
+"""Of its arguments: exit code, what it printed as JSON, standard error."""
 
 SUBJECT = """
 import torch
@@ -51,7 +57,7 @@ class Slices(Technique):
 
 
 @pytest.fixture
-def workplace(tmp_path: Path) -> Path:
+def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A subject whose eager pass needs 32 MiB and more, and an installed technique ``slices`` that needs less."""
     (tmp_path / "wide.py").write_text(SUBJECT, encoding="utf-8")
     (tmp_path / "slices.py").write_text(TECHNIQUE, encoding="utf-8")
@@ -59,33 +65,29 @@ def workplace(tmp_path: Path) -> Path:
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: slices\nVersion: 1.0\n", encoding="utf-8")
     (installed / "entry_points.txt").write_text("[togi.techniques]\nslices = slices:Slices\n", encoding="utf-8")
-    return tmp_path
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+    all_techniques.cache_clear()
+    yield tmp_path
+    all_techniques.cache_clear()
 
 
-def tune(workplace: Path, *options: str) -> tuple[int, dict[str, Any], str]:
-    """Exit code, the study as JSON, standard error."""
-    return togi(
-        workplace, "tune", "wide.py:subject", "--only", "slices", "--effort", "quick", "--time-limit", "120s", *options
-    )
+@pytest.fixture
+def togi(capsys: pytest.CaptureFixture[str]) -> Command:
+    def command(*arguments: str) -> tuple[int, dict[str, Any], str]:
+        code, said = run([*arguments, "--json"]), capsys.readouterr()
+        assert said.out, said.err
+        return code, json.loads(said.out), said.err
+
+    return command
 
 
-def togi(workplace: Path, *arguments: str) -> tuple[int, dict[str, Any], str]:
-    path = os.pathsep.join([str(workplace), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "TOGI_HOME": str(workplace / "home")}
-    done = subprocess.run(
-        [sys.executable, "-m", "togi", *arguments, "--json"],
-        cwd=workplace,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout, done.stderr
-    return done.returncode, json.loads(done.stdout), done.stderr
+TUNE = "tune wide.py:subject --only slices --effort quick --time-limit 200s".split()
 
 
-def test_what_fits_is_chosen_though_it_is_slower(workplace: Path) -> None:
-    code, study, _ = tune(workplace, "--max-memory", "24MiB", "--out", "wide.togi")
+def test_what_fits_is_chosen_though_it_is_slower(workplace: Path, togi: Command) -> None:
+    code, study, _ = togi(*TUNE, "--max-memory", "24MiB", "--out", "wide.togi")
     assert study["best"], study["verdict"]
     chosen = next(trial for trial in reversed(study["trials"]) if trial["recipe"]["id"] == study["best"])
     assert chosen["recipe"]["label"] == "slices + no_grad"
@@ -97,8 +99,9 @@ def test_what_fits_is_chosen_though_it_is_slower(workplace: Path) -> None:
     assert code == 0
 
 
-def test_where_nothing_fits_the_least_is_said_and_nothing_is_written(workplace: Path) -> None:
-    code, study, stderr = tune(workplace, "--max-memory", "100KiB", "--out", "wide.togi", "--report", "wide.html")
+@pytest.mark.thorough
+def test_where_nothing_fits_the_least_is_said_and_nothing_is_written(workplace: Path, togi: Command) -> None:
+    code, study, stderr = togi(*TUNE, "--max-memory", "100KiB", "--out", "wide.togi", "--report", "wide.html")
     assert code == 1
     assert study["best"] is None
     measured = [trial for trial in study["trials"] if trial["total_bytes"]]
@@ -108,5 +111,5 @@ def test_where_nothing_fits_the_least_is_said_and_nothing_is_written(workplace: 
     assert not (workplace / "wide.togi").exists()
     assert "wide.togi was not written: nothing was chosen" in stderr
     assert least["recipe"]["label"] in (workplace / "wide.html").read_text(encoding="utf-8")
-    code, again, _ = togi(workplace, "report")
+    code, again, _ = togi("report")
     assert (code, again["best"], again["verdict"]) == (1, None, study["verdict"])

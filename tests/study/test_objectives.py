@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 import togi
 from togi.artifact.manifest import read_manifest
+from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
-from togi.core.objective import Objective
 from togi.core.records import Outcome
 from togi.decide.choose import Budget
 from togi.journal import Journal
@@ -18,6 +20,11 @@ from togi.machine.describe import machine
 from togi.search.settings import Settings
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.study.verification import verify_artifact
+from togi.subject.inputs import Inputs
+from togi.subject.structure import tensors_in
+from togi.torch_internals.tensors import FakeTensorMode
+from togi.worker.child import _Worker
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits
@@ -68,6 +75,9 @@ def dice():
 """Traced, it neither waits nor sleeps."""
 
 
+pytestmark = pytest.mark.usefixtures("brief_studies")
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
@@ -88,7 +98,7 @@ def test_throughput_is_what_several_callers_are_answered_and_a_call_beside_them_
         max_latency="80ms",
         only=["torchscript"],
         effort="quick",
-        time_limit_s=60,
+        time_limit_s=200,
     ).record
     assert study.facts.callers == 3
     reference = study.trial(REFERENCE_RECIPE)
@@ -146,12 +156,54 @@ def test_an_original_that_mixes_up_its_callers_is_said_to(subjects: str) -> None
         callers=3,
         only=["inference_mode"],
         effort="quick",
-        time_limit_s=60,
+        time_limit_s=200,
     ).record
     assert (
         "The original itself is not right for several callers: output is another when 3 call at once" in study.verdict
     )
     assert {trial.outcome for trial in study.trials if trial.recipe.find("inference_mode")} == {Outcome.WRONG}
+
+
+@pytest.mark.thorough
+def test_end_to_end_is_a_call_with_its_copies(subjects: str, tmp_path: Path) -> None:
+    result = togi.tune(
+        f"{subjects}:one_at_a_time",
+        objective="end-to-end",
+        only=["torchscript"],
+        effort="quick",
+        time_limit_s=200,
+        out=tmp_path / "fast.togi",
+    )
+    study = result.record
+    assert "as the original with the copies to the device and back" in study.verdict
+    assert "On the CPU nothing is copied, so end-to-end is the same as latency." in study.verdict
+    assert "--objective end-to-end" in study.command
+    assert read_manifest(tmp_path / "fast.togi").objective is Objective.END_TO_END
+    again = {"seed": 0, "time_limit_s": 60, "max_error": None, "max_drop": None, "trusted": None}
+    found = verify_artifact(tmp_path / "fast.togi", None, progress=Progress(), **again)
+    assert found.proven, found.verdict
+
+
+@pytest.mark.skipif(torch.__version__ < "2.11", reason="fake CUDA tensors ask for the driver")
+@pytest.mark.parametrize("part", [False, True])
+def test_what_is_measured_end_to_end_begins_and_ends_on_the_host(part: bool) -> None:
+    called: list[str] = []
+
+    def call(x: torch.Tensor, *, scale: torch.Tensor) -> dict[str, list[torch.Tensor]]:
+        called.append(f"{x.device.type} {scale.device.type}")
+        return {"y": [x * scale]}
+
+    worker = object.__new__(_Worker)
+    worker.config = SimpleNamespace(from_host=True, device="cuda")
+    worker.job, worker.call = SimpleNamespace(part="layer" if part else None), call
+    with FakeTensorMode():
+        worker.samples = (Inputs((torch.ones(2, device="cuda"),), {"scale": torch.ones(2, device="cuda")}),)
+        measured, samples = worker.measured
+        given = [tensor.device.type for tensor in samples[0].tensors()]
+        found = [tensor.device.type for tensor in tensors_in(measured(*samples[0].args, **samples[0].kwargs))]
+    assert called == ["cuda cuda"]
+    assert given == (["cuda", "cuda"] if part else ["cpu", "cpu"]), "parts of a program are called from within"
+    assert found == (["cuda"] if part else ["cpu"])
 
 
 def test_what_draws_random_numbers_has_no_throughput_that_could_be_proven(subjects: str) -> None:

@@ -12,6 +12,7 @@ from togi.core.records import ErrorReport, ForcedCalls, Outcome, Recipe, Trial
 from togi.decide.choose import Chosen
 from togi.study.finals import Decision
 from togi.study.parts import PARTS, PartsTuner, _PartStudy
+from togi.study.progress import Progress
 from togi.techniques import recipe
 
 
@@ -82,3 +83,37 @@ def test_nothing_is_left_where_every_part_is_guilty(monkeypatch: pytest.MonkeyPa
         made._save(study)
     made._try_whole(parts)
     assert len(whole.tried) == 2, "what was wrong is not tried again"
+
+
+@pytest.mark.parametrize(
+    ("shares", "gains_later", "tried"),
+    [
+        ({"a": 0.6, "b": 0.25, "c": 0.1}, "", [{"a"}, {"a", "b", "c"}]),
+        ({"a": 0.6, "b": 0.25, "c": 0.1}, "a", [{"b", "c"}, {"a", "b", "c"}]),
+    ],
+)
+def test_the_program_is_tried_as_soon_as_most_of_it_is_faster(
+    shares: dict[str, float], gains_later: str, tried: list[set[str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With what is most worth first, and once more with everything: not with each part that joins. Where less of it
+    became faster, once every part had its turn."""
+    whole = Whole(set())
+    whole.subject, whole.progress = "program", Progress()  # type: ignore[attr-defined]
+    cuts = SimpleNamespace(
+        parts=[SimpleNamespace(path=path, form=0, share=share) for path, share in shares.items()],
+        tree=SimpleNamespace(model_copy=lambda update: update),
+        obstacles=(),
+    )
+    made = tuner(whole, monkeypatch)
+    monkeypatch.setattr("togi.study.parts.record_parts", lambda _pool: cuts)
+
+    def go_on(study: Any, *_: object, first_gain: bool) -> None:
+        if first_gain != (study.part.path == gains_later):
+            gained = part(study.part.path, 1.0)
+            study.runner, study.best, study.folders = gained.runner, gained.best, gained.folders
+            study.runner.close = lambda: None
+
+    monkeypatch.setattr(made, "_go_on", go_on)
+    monkeypatch.setattr(_PartStudy, "result", lambda study: study.part.path)
+    assert made.run(100.0)["parts"] == ("a", "b", "c")
+    assert whole.tried == tried

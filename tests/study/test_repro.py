@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -57,10 +58,13 @@ def write(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Write]:
 @pytest.mark.parametrize(
     "chosen",
     [
-        recipe(no_grad={}),
         recipe(fold_batch_norm={}, channels_last={}, openvino={}, no_grad={}, threads={"count": 1}),
         pytest.param(recipe(onnxruntime={"spinning": False}, inference_mode={}), marks=pytest.mark.thorough),
-        recipe(torchscript={"how": "trace", "freeze": True, "optimize": True}, no_grad={}),
+        pytest.param(
+            recipe(torchscript={"how": "trace", "freeze": True, "optimize": True}, no_grad={}),
+            marks=pytest.mark.thorough,
+        ),
+        recipe(no_grad={}, attention_backend={"backend": "math"}, cudnn_benchmark={}),
     ],
     ids=lambda chosen: chosen.label,
 )
@@ -75,10 +79,27 @@ def test_the_script_runs_without_togi_and_is_right(write: Write, chosen: Recipe,
     assert len(re.findall(r"ms \(median of 20\)", done.stdout)) == 2
 
 
-def test_what_has_no_script_form_is_refused_with_the_reason(write: Write, tmp_path: Path) -> None:
-    scripted = recipe(torchscript={"how": "script", "freeze": True, "optimize": True}, no_grad={})
-    with pytest.raises(TogiError, match=r"has no repro script: .* has no script form"):
-        write(scripted, tmp_path / "repro")
+def test_the_precision_of_products_is_set_in_the_script(write: Write, tmp_path: Path) -> None:
+    """No exported model holds it."""
+    write(recipe(tf32={}, no_grad={}), tmp_path / "repro")
+    script = (tmp_path / "repro" / "repro.py").read_text(encoding="utf-8")
+    assert 'torch.set_float32_matmul_precision("high")' in script
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        {"torchscript": {"how": "script", "freeze": True, "optimize": True}},
+        {"split_batch": {"pieces": 2, "at_once": False}},
+        {"bf16_openvino": {}, "openvino": {}},
+    ],
+    ids=lambda refused: next(iter(refused)),
+)
+def test_what_has_no_script_form_is_refused_with_the_reason(
+    write: Write, refused: dict[str, dict[str, Any]], tmp_path: Path
+) -> None:
+    with pytest.raises(TogiError, match=rf"has no repro script: {next(iter(refused))}.* has no script form"):
+        write(recipe(**refused, no_grad={}), tmp_path / "repro")
 
 
 def test_an_unknown_recipe_gets_the_nearest(tmp_path: Path) -> None:

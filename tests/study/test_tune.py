@@ -51,6 +51,9 @@ class Recorded(Progress):
         self.ended.append(trial)
 
 
+pytestmark = pytest.mark.usefixtures("brief_studies")
+
+
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
@@ -67,7 +70,9 @@ def test_a_live_module_with_everything_unusual(tmp_path: Path) -> None:
     torch.manual_seed(0)
     module = Tagger()
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    study = togi.tune(module, inputs=[sample(7), sample(12)], only=["onnxruntime", "torchscript"], time_limit_s=60)
+    study = togi.tune(
+        module, inputs=[sample(7), sample(12)], only=["onnxruntime", "torchscript"], effort="quick", time_limit_s=200
+    )
     assert module.training
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
     fast = study.best.load()
@@ -81,18 +86,21 @@ def test_a_live_module_with_everything_unusual(tmp_path: Path) -> None:
     assert study.record.facts.dynamic
 
 
-def test_the_same_call_goes_on_where_it_stopped() -> None:
+def test_the_same_call_goes_on_where_it_stopped(home: Path, tmp_path: Path) -> None:
     torch.manual_seed(0)
     module, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.randn(2, 8)
     first, second = Recorded(), Recorded()
-    one = togi.tune(module, inputs=x, only=["torchscript"], time_limit_s=40, progress=first)
-    two = togi.tune(module, inputs=x, only=["torchscript"], time_limit_s=40, progress=second)
+    one = togi.tune(module, inputs=x, only=["torchscript"], effort="quick", time_limit_s=200, progress=first)
+    out = tmp_path / "out.togi"
+    two = togi.tune(module, inputs=x, only=["torchscript"], effort="quick", time_limit_s=200, progress=second, out=out)
     assert one.record.id == two.record.id
+    assert two.best.artifact == out
+    assert two.best.load().recipe == two.best.recipe
+    assert not list((home / "artifacts").glob(f"*{two.best.recipe.id}*")), "it is kept once"
     assert {t.recipe for t in first.ended} >= {Recipe(), togi.techniques.recipe(no_grad={})}
     assert not {t.recipe for t in second.ended} & {t.recipe for t in first.ended}
 
 
-@pytest.mark.thorough
 class Slow(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         time.sleep(0.5)
@@ -107,6 +115,7 @@ def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed() -> No
     assert "--time-limit" in study.record.verdict
 
 
+@pytest.mark.thorough
 def test_a_subject_that_starts_threads_is_tuned_in_fresh_processes(tmp_path: Path) -> None:
     (tmp_path / "threaded.py").write_text(
         "import threading, time, torch\n"
@@ -116,7 +125,7 @@ def test_a_subject_that_starts_threads_is_tuned_in_fresh_processes(tmp_path: Pat
         "    return torch.nn.Linear(8, 8), torch.randn(4, 8)\n",
         encoding="utf-8",
     )
-    study = togi.tune(f"{tmp_path}/threaded.py:subject", only=["torchscript"], effort="quick", time_limit_s=60)
+    study = togi.tune(f"{tmp_path}/threaded.py:subject", only=["inference_mode"], effort="quick", time_limit_s=200)
     measured = [t for t in study.trials if t.timing is not None]
     assert len(measured) >= 2
     assert study.best.artifact is not None

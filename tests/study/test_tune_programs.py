@@ -1,7 +1,7 @@
 """``togi.tune`` on programs: what cannot be captured whole is tuned in parts, proven whole, and put into the program.
 
 The module inside sleeps, which a captured graph does not: its engine is faster on any machine, however busy. It also
-computes for a millisecond or two, without which its speed-up would be too large to be measured well.
+computes for a millisecond, without which its speed-up would be too large to be measured well.
 """
 
 from __future__ import annotations
@@ -16,7 +16,9 @@ from torch import Tensor, nn
 
 import togi
 from togi import api
+from togi.artifact.export import ENGINES
 from togi.core.errors import ArtifactError, TogiError
+from togi.core.records import Outcome
 
 FACTORY = """
 import time
@@ -34,9 +36,9 @@ class Step(nn.Module):
         self.inner = nn.Linear(8, 8)
 
     def forward(self, x, store=None):
-        time.sleep(0.02)
+        time.sleep(0.01)
         y = x
-        for _ in range(100):
+        for _ in range(50):
             y = torch.tanh(self.inner(y))
         store.states = y if store.states is None else torch.cat([store.states, y], 0)
         return {"hidden": store.states.mean(0, keepdim=True), "store": store}
@@ -65,6 +67,9 @@ def make():
 def subject():
     return make().generate, torch.ones(1, 8)
 """
+
+
+pytestmark = pytest.mark.usefixtures("brief_studies")
 
 
 @pytest.fixture(scope="module")
@@ -178,6 +183,38 @@ def test_an_artifact_of_parts_says_that_it_needs_its_program(study: api.StudyRes
         loaded(torch.ones(1, 8))
 
 
+@pytest.mark.thorough
+def test_an_artifact_of_parts_is_proven_again_beside_its_program(study: api.StudyResult, tmp_path: Path) -> None:
+    found = api.verify(study.save(tmp_path / "generator.togi"), time_limit_s=60)
+    assert found.outcome is Outcome.OK, found.verdict
+    assert found.proven, found.verdict
+    artifact = found.comparison.contestants[1]
+    assert artifact.error is not None
+    assert artifact.error.faithful
+    assert artifact.speedup_x is not None
+    assert artifact.speedup_x.low > 1.3
+
+
+@pytest.mark.thorough
+def test_parts_of_another_program_are_not_proven(study: api.StudyResult, tmp_path: Path) -> None:
+    other = FACTORY.replace("manual_seed(0)", "manual_seed(1)")
+    (tmp_path / "other.py").write_text(other, encoding="utf-8")
+    out = study.save(tmp_path / "generator.togi")
+    found = api.verify(out, subject=f"{tmp_path}/other.py:subject", time_limit_s=3)
+    assert not found.proven
+    assert "the weights of 'model.step' are not those that were tuned" in found.verdict
+
+
+def test_a_server_has_no_form_for_parts(study: api.StudyResult, tmp_path: Path) -> None:
+    out = study.save(tmp_path / "generator.togi")
+    for form in ENGINES:
+        with pytest.raises(
+            ArtifactError, match=r"parts of a program, whose rest is Python .*\.into\(program\); or tune"
+        ):
+            api.export(out, to=form, out=tmp_path / "out")
+
+
+@pytest.mark.thorough
 def test_a_live_pipeline_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -95,6 +96,20 @@ def test_a_call_that_changes_nothing_has_no_effects() -> None:
     effects, output = Effects.of(nn.Linear(2, 2), Inputs((torch.ones(1, 2),)))
     assert effects == Effects()
     assert output.shape == (1, 2)
+
+
+@pytest.mark.parametrize(("before", "after"), [(math.nan, 0.0), (math.inf, torch.finfo().max)])
+def test_a_tensor_whose_numbers_are_put_right_is_overwritten(before: float, after: float) -> None:
+    class Repair(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.nan_to_num_().sum()
+
+    effects, _ = Effects.of(Repair(), Inputs((torch.tensor([before, 1.0]),)))
+    (change,) = effects.changes
+    assert change.written == (0,)
+    given = torch.tensor([before, 1.0])
+    effects.finish(Pure(Repair(), effects)(given), (given,), {})
+    assert given.tolist() == [after, 1.0]
 
 
 def test_effects_are_written_and_read() -> None:

@@ -45,12 +45,30 @@ def test_a_plain_network():
         "relu": 1,
     }
     assert (facts.parameters, facts.parameter_bytes, facts.parameter_dtypes) == (116, 464, ("float32",))
-    assert facts.flops == 2 * 2 * 4 * 6 * 6 * 3 * 9
+    assert facts.flops == facts.winograd_flops == 2 * 2 * 4 * 6 * 6 * 3 * 9
     assert facts.latency_ms > 0
     assert facts.exportable
     assert {facts.training, facts.random, facts.buffers_change, facts.non_finite_outputs} == {False}
     assert facts.repeatable
     assert facts.notes == ()
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        nn.Conv2d(4, 4, 1),
+        nn.Conv2d(4, 4, (3, 1)),
+        nn.Conv2d(4, 4, 3, stride=2),
+        nn.Conv2d(4, 4, 3, dilation=2),
+        nn.Conv2d(4, 4, 3, groups=2),
+        nn.ConvTranspose2d(4, 4, 3),
+        nn.Linear(9, 9),
+    ],
+)
+def test_what_no_fast_convolution_algorithm_is_for_is_not_counted_as_such(layer):
+    facts = facts_of(layer, torch.rand(1, 4, 9, 9))
+    assert facts.flops > 0
+    assert facts.winograd_flops == 0
 
 
 def test_it_crosses_processes_as_json():

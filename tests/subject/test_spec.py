@@ -53,7 +53,7 @@ def test_unknown_option(text, expected):
 def test_checking_a_name_imports_no_torch(tmp_path):
     (tmp_path / "m.py").write_text("import torch\ndef make(): ...\n", encoding="utf-8")
     code = (
-        "import sys; from togi.worker.locate import check_spec\n"
+        "import sys; from togi.subject.spec import check_spec\n"
         f"[check_spec(s) for s in ('{tmp_path}/m.py:make', 'timm:resnet50', 'torchvision:resnet18',"
         " 'transformers:bert', 'torch.nn:Linear')]\nassert 'torch' not in sys.modules"
     )

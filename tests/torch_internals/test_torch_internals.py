@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from togi.torch_internals import archive, autograd, compiler, cuda_simulation, modules, profiler, tensors
+from togi.torch_internals import archive, autograd, compiler, cuda, modules, profiler, tensors
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver, without_modes, without_torch_function
 from togi.torch_internals.modules import BACKWARD, FORWARD, OPTIMIZER, ModuleTracker
 from togi.torch_internals.operators import (
@@ -349,11 +349,11 @@ def test_marks_and_memory_events_of_the_profiler() -> None:
 
 def test_a_cuda_device_can_be_named_where_there_is_none() -> None:
     before = torch._C._only_lift_cpu_tensors()
-    with cuda_simulation.cuda_can_be_named():
+    with cuda.cuda_can_be_named():
         assert torch._C._only_lift_cpu_tensors()
     assert torch._C._only_lift_cpu_tensors() == before
-    assert cuda_simulation.real_cuda_devices() >= 0
-    assert cuda_simulation.grouping()([[torch.ones(1)]], False)
+    assert cuda.real_cuda_devices() >= 0
+    assert cuda.grouping()([[torch.ones(1)]], False)
 
 
 def test_archives_are_written_and_read(tmp_path: Path) -> None:

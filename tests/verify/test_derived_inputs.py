@@ -6,7 +6,7 @@ from torch import nn
 
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify import variants
+from togi.verify.derived_inputs import variants
 from togi.verify.leaves import clone, copy_inputs, fresh, input_tensors, tensors_in
 from togi.verify.observe import overlap
 
@@ -70,6 +70,21 @@ def test_sizes_go_between_below_and_above_and_stay_related():
     assert min(sizes) < 8
     assert max(sizes) > 20
     assert any(8 < size < 20 for size in sizes)
+
+
+def test_sizes_that_are_a_constant_apart_stay_so():
+    samples = [Inputs((), {"mask": torch.ones(4, n + 1).long(), "cache": torch.randn(4, n, 8)}) for n in (64, 66, 94)]
+    sizes = [(one.kwargs["mask"].shape[1], one.kwargs["cache"].shape[1]) for one in derived(samples)]
+    assert {mask - cache for mask, cache in sizes} == {1}
+    caches = {cache for _, cache in sizes}
+    assert min(caches) < 64
+    assert max(caches) > 94
+
+
+def test_sizes_that_vary_on_their_own_do_so_here():
+    samples = [Inputs((torch.ones(a), torch.ones(b))) for a, b in ((8, 30), (12, 50), (20, 40))]
+    sizes = {(len(one.args[0]), len(one.args[1])) for one in derived(samples)}
+    assert len({b - a for a, b in sizes}) > 3
 
 
 def test_a_declared_dimension_varies_with_one_sample():

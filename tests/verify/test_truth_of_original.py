@@ -10,7 +10,9 @@ from torch import nn
 from togi.core.errors import SubjectError, TogiError
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
-from togi.verify import Truth, make_truth, variants
+from togi.verify.derived_inputs import variants
+from togi.verify.reference import make_truth
+from togi.verify.truth import Truth
 
 
 def truth_of(module, *samples, seed=0, **options):

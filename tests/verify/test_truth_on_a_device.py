@@ -12,7 +12,10 @@ from togi.decide.faithful import MAX_UNITS, limit_units
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.torch_internals import float32
-from togi.verify import Truth, make_truth, reference, verify
+from togi.verify import reference
+from togi.verify.reference import make_truth
+from togi.verify.truth import Truth
+from togi.verify.verdict import verify
 
 
 class Rounding(nn.Module):

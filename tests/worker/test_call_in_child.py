@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import itertools
 import os
+import signal
 import time
 import typing
 from collections.abc import Iterator
@@ -11,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from togi.core.errors import BudgetError, SubjectError, TogiError, UnknownNameError
 from togi.core.records import Record
 from togi.machine.describe import machine
+from togi.worker import launch, supervise
 from togi.worker.call import ChildCall
 from togi.worker.child import request_type
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import SubjectRef
-from togi.worker.supervise import Limits
+from togi.worker.protocol import Job, SubjectRef
+from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 SUBJECT = """
 import torch
@@ -111,6 +115,17 @@ def dies(_subject: Any, _request: Asked) -> Width:
     os.abort()
 
 
+def is_killed(_subject: Any, _request: Asked) -> Width:
+    os.kill(os.getpid(), signal.SIGKILL)
+    raise AssertionError
+
+
+def holds(_subject: Any, request: Asked) -> Width:
+    held = torch.ones(request.times << 18)  # MiB
+    time.sleep(1.0)
+    return Width(width=len(held), pid=os.getpid())
+
+
 def hangs(_subject: Any, _request: Asked) -> Width:
     time.sleep(100)
     raise AssertionError
@@ -136,6 +151,42 @@ def test_answers_from_another_process(ref: SubjectRef) -> None:
 def test_says_what_happened(pool: WorkerPool, name: str, said: str) -> None:
     with pytest.raises(SubjectError, match=rf"could not be examined(.|\n)*{said}"):
         call(name).run(pool, Asked(), Limits(timeout_s=2.0))
+
+
+@pytest.mark.parametrize(("counted", "said"), [(0, "in run."), (1, "in run: the system had run out of memory")])
+def test_a_child_that_the_kernel_ends_for_memory_is_told_from_one_that_somebody_kills(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch, counted: int, said: str
+) -> None:
+    monkeypatch.setattr(launch, "oom_kills", itertools.count(0, counted).__next__)
+    with pytest.raises(SubjectError) as caught:
+        call("is_killed").run(pool, Asked(), Limits())
+    assert f"its process was killed by SIGKILL {said}" in str(caught.value)
+
+
+def test_without_a_limit_a_child_may_take_most_of_what_is_free_beside_what_it_shares(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervise, "available_bytes", lambda: 80 << 20)
+    assert call("holds").run(pool, Asked(times=1), Limits()).width == 1 << 18  # torch and the subject are shared
+    with pytest.raises(
+        SubjectError, match=r"it held \d+ MiB of memory in run, more than the 64.0 MiB that it may take"
+    ):
+        call("holds").run(pool, Asked(times=200), Limits())
+
+
+def test_a_call_alone_may_take_all_that_the_machine_has(ref: SubjectRef, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(supervise, "available_bytes", lambda: 80 << 20)
+    assert call("holds")(ref, Asked(times=200)).width == 200 << 18
+
+
+def test_a_child_that_has_ended_says_so_again_when_it_is_asked(pool: WorkerPool, tmp_path: Path) -> None:
+    job = Job(kind="call", function="test_call_in_child:is_killed", log=str(tmp_path / "log"))
+    trial = RunningTrial.begin(pool.server({}), job, Limits(), "is_killed")
+    with pytest.raises(TrialEnded) as caught:
+        trial.wait_for("returned")
+    with pytest.raises(TrialEnded) as again:
+        trial.turn(1)
+    assert again.value is caught.value
 
 
 def test_what_the_subject_raises_comes_with_the_users_lines_alone(pool: WorkerPool) -> None:

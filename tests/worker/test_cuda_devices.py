@@ -23,6 +23,7 @@ from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import watching
 from togi.machine.describe import machine
 from togi.measure.memory import is_out_of_memory
+from togi.search.settings import Settings
 from togi.study import bench
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.subject.inputs import Inputs
@@ -171,16 +172,18 @@ def test_inputs_on_another_device_than_the_proven_one_are_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("device", "attempts", "outcome"), [("cuda", 2, Outcome.OK), ("cpu", 1, Outcome.OUT_OF_MEMORY)]
+    ("device", "limit", "attempts", "outcome"),
+    [("cuda", 1, 2, Outcome.OK), ("cpu", None, 2, Outcome.OK), ("cpu", 1, 1, Outcome.OUT_OF_MEMORY)],
 )
 def test_what_does_not_fit_beside_paused_processes_is_tried_without_them(
-    monkeypatch: pytest.MonkeyPatch, device: str, attempts: int, outcome: Outcome
+    monkeypatch: pytest.MonkeyPatch, device: str, limit: int | None, attempts: int, outcome: Outcome
 ) -> None:
-    """A paused process keeps its memory on a GPU."""
+    """A paused process keeps its memory; the user's limit on a trial of the CPU is the same without it."""
     kept = SimpleNamespace(ended=None, closed=0)
     kept.close = lambda: setattr(kept, "closed", kept.closed + 1)
     runner = object.__new__(StudyRunner)
     runner.facts = Facts(device=device, machine=machine(), module_class="M")
+    runner.settings = Settings(trial_memory_bytes=limit)
     runner.progress, runner.tried, runner._reference = SimpleNamespace(trial_started=lambda *_: None), 0, None
     runner._warm = {Recipe(): kept}
     tried: list[int] = []
@@ -192,7 +195,7 @@ def test_what_does_not_fit_beside_paused_processes_is_tried_without_them(
     monkeypatch.setattr(runner, "_attempt", attempt)
     assert runner.attempt(REFERENCE_RECIPE, 1.0).outcome is outcome
     assert len(tried) == attempts
-    assert runner._warm == ({} if device == "cuda" else {Recipe(): kept})
+    assert runner._warm == ({} if attempts == 2 else {Recipe(): kept})
 
 
 def test_a_live_subject_of_a_device_is_sent_as_one_of_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

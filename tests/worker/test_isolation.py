@@ -14,6 +14,8 @@ from togi import api
 from togi.core.records import Outcome, Study
 from togi.techniques import registry
 
+pytestmark = pytest.mark.usefixtures("brief_studies")
+
 HERE = Path(__file__).parent / "hostile"
 NAMES = [
     "raises",
@@ -29,6 +31,7 @@ NAMES = [
     "stale",
     "aliased",
     "inputs",
+    "sticky",
     "slow",
 ]
 
@@ -83,7 +86,7 @@ EXPECTED: dict[str, tuple[Outcome | tuple[Outcome, ...], str]] = {
     "hangs": (Outcome.TIMED_OUT, "build"),
     "segfaults": (Outcome.CRASHED, "SIGSEGV"),
     "aborts": (Outcome.CRASHED, "SIGABRT"),
-    "allocates": (Outcome.OUT_OF_MEMORY, "GiB"),
+    "allocates": (Outcome.OUT_OF_MEMORY, "more than the 600 MiB that it may take here"),
     "exits": (Outcome.CRASHED, "exit status 0"),
     "writes": (MEASURED, ""),
     "mutates": (Outcome.WRONG, "changed the user's module"),
@@ -92,6 +95,7 @@ EXPECTED: dict[str, tuple[Outcome | tuple[Outcome, ...], str]] = {
     "stale": (Outcome.WRONG, ""),
     "aliased": (Outcome.WRONG, ""),
     "inputs": (Outcome.WRONG, ""),
+    "sticky": (Outcome.FAILED, "device-side assert triggered"),
     "slow": (MEASURED, ""),
 }
 

@@ -35,6 +35,22 @@ def subject():
 if __name__ == "__main__":
     api.memory(*subject()) if sys.argv[1] == "live" else api.memory(__file__ + ":subject")
 """
+CLOSING = """
+import os, signal, torch
+from togi import api
+from togi.worker.launch import TrialServer
+
+def subject():
+    return torch.nn.Linear(2, 2), torch.zeros(1, 2)
+
+def close(self):
+    self.channel.send({"quit": {}})
+    os.kill(os.getpid(), signal.SIGKILL)
+
+if __name__ == "__main__":
+    TrialServer.close = close
+    api.memory(__file__ + ":subject")
+"""
 
 
 def wait_for(condition: Callable[[], object], what: str) -> None:
@@ -57,6 +73,15 @@ def test_nothing_is_left(kind: str, tmp_path: Path) -> None:
     pid = child.read_text(encoding="utf-8")
     wait_for(lambda: not any(temporary.iterdir()), "files are left")
     wait_for(lambda: not Path(f"/proc/{pid}").exists(), "a process is left")
+
+
+def test_nothing_is_left_of_a_parent_that_is_killed_while_it_closes(tmp_path: Path) -> None:
+    script, temporary = tmp_path / "parent.py", tmp_path / "tmp"
+    script.write_text(CLOSING, encoding="utf-8")
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+    assert subprocess.run([sys.executable, script], env=environment, check=False).returncode == -signal.SIGKILL
+    wait_for(lambda: not any(temporary.iterdir()), "files are left")
 
 
 def test_a_server_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:

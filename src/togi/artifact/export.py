@@ -15,6 +15,7 @@ from togi.artifact import triton
 from togi.artifact.load import load_link
 from togi.artifact.manifest import PARTS, Link, Manifest, check_files, read_manifest
 from togi.artifact.save import written_whole
+from togi.artifact.signing import Trusted
 from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError, nearest
 from togi.core.quantities import first_line
 from togi.core.records import SCHEMA_VERSION, Choice, Machine, Port, Recipe, Record, Scalar, Trial
@@ -59,11 +60,11 @@ class Export(Record):
     """Of the artifact: of its first engine, loaded in a fresh process."""
 
 
-def export(path: str | PathLike[str], to: str, out: Path) -> Export:
+def export(path: str | PathLike[str], to: str, out: Path, trusted: Trusted | None = None) -> Export:
     """Write the artifact in ``path`` to the new folder ``out`` in the form ``to``: a key of ``ENGINES``.
 
     The first engine of its chain that the form takes is written; it is loaded here, to read what its file takes and
-    gives.
+    gives. ``trusted``: as for ``load``.
 
     Raises:
         UnknownNameError: there is no such form.
@@ -76,7 +77,7 @@ def export(path: str | PathLike[str], to: str, out: Path) -> Export:
     if out.exists():
         raise OutputExistsError(f"{out} exists already: give another --out, or remove it")
     folder = Path(path)
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, trusted)
     check_files(folder, manifest)
     link = _link(folder, manifest, to)
     program = _opened(folder, manifest, link)

@@ -52,4 +52,5 @@ def _write(program: Program, engine: str, candidate: Candidate, recipe: Recipe, 
     inside = folder / engine
     inside.mkdir(parents=True)
     meta = program.save(inside)
-    return Link(engine=engine, folder=engine, meta=meta, runtime=recipe.at(Stage.RUNTIME), threads=candidate.threads)
+    runtime = tuple(choice for choice in recipe.choices if technique(choice.technique).surrounds_calls)
+    return Link(engine=engine, folder=engine, meta=meta, runtime=runtime, threads=candidate.threads)

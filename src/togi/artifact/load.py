@@ -16,11 +16,13 @@ from torch import Tensor, nn
 
 from togi.artifact.manifest import PARTS, Link, Manifest, PartEntry, check_files, read_manifest
 from togi.artifact.program import Installed, LoadedPart, install
+from togi.artifact.signing import Trusted
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.records import Recipe, Record, Trial
 from togi.graph.candidate import Candidate, FlatProgram, in_contexts
-from togi.machine.describe import machine
+from togi.machine.describe import differences
+from togi.measure.allocator import keep_freed_memory
 from togi.subject.signature import Signature
 from togi.techniques import Engine, technique
 
@@ -29,32 +31,47 @@ class FallbackWarning(UserWarning):
     """The chosen engine cannot run here; a fallback of the recorded chain is used."""
 
 
-def load(path: str | PathLike[str], *, device: str | None = None, native: bool = True) -> OptimizedModule:
+def load(
+    path: str | PathLike[str],
+    *,
+    device: str | None = None,
+    native: bool = True,
+    trusted: Trusted | None = None,
+    keep_memory: bool = True,
+) -> OptimizedModule:
     """The tuned model in ``path`` (a ``.togi`` folder), ready to call.
 
     Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled, and no
     Python of the artifact is run. If the chosen engine cannot run here, the next of the recorded chain is taken, with
     a ``FallbackWarning``.
 
-    Who made an artifact is not checked: its hashes stand in the artifact itself. ``aot_inductor`` loads machine code
-    from it, which may do whatever this process may; load such an artifact only from people whose programs you would
-    run, or with ``native=False``. Graphs of the other engines are data to torch and to the backends, which read them
-    with their own parsers and call operators that are installed here.
+    Who made an artifact is checked with ``trusted`` alone: its hashes stand in the artifact itself. ``aot_inductor``
+    loads machine code from it, which may do whatever this process may; load such an artifact only from people whose
+    programs you would run, or with ``native=False``. Graphs of the other engines are data to torch and to the backends,
+    which read them with their own parsers and call operators that are installed here.
 
     Args:
         device: what it is to run on, which has to be the device that it was tuned for. None: that one.
         native: False leaves out engines whose files are machine code, and takes the next of the chain.
+        trusted: PEM files of public keys, one of which has to have signed it (``togi sign``); this is checked before
+            anything of it is parsed. None: it need not be signed.
+        keep_memory: on a CPU, tell glibc's malloc to keep what this process frees for its next call, as it was told in
+            the processes in which the artifact was proven (``togi explain keep-freed-memory``). The process then does
+            not shrink after a peak. False leaves malloc alone, as variables that set its thresholds do.
 
     Raises:
         UnknownNameError: ``device`` is no device that togi can use.
-        ArtifactError: it is damaged, changed, unsafe, of another schema, tuned for another device, or no engine of its
-            chain runs here (without native code, where that is left out).
+        TogiError: a key cannot be read, is of another kind, or none is named.
+        ArtifactError: it is not signed by a trusted key, damaged, changed, unsafe, of another schema, tuned for another
+            device, or no engine of its chain runs here (without native code, where that is left out).
     """
     wanted = None if device is None else parse_device(device)
     folder = Path(path)
-    manifest = read_manifest(folder)
+    manifest = read_manifest(folder, trusted)
     check_files(folder, manifest)
     _check_device(manifest, wanted)
+    if keep_memory and manifest.facts.device == "cpu":
+        keep_freed_memory()
     if manifest.chain and manifest.chain[0].engine == PARTS:
         return OptimizedProgram(manifest, manifest.chain[0], _load_parts(folder, manifest.chain[0], native))
     notes: list[str] = []
@@ -75,8 +92,8 @@ def _finish(loaded: Candidate, manifest: Manifest, link: Link, notes: list[str])
     if notes:
         notes.append(f"using {link.engine} instead")
         warnings.warn(f"{', '.join(notes)}. It is right, but its speed is not the proven one.", FallbackWarning, 3)
-    there = manifest.facts.machine
-    notes += [f"proven on another machine: {difference}" for difference in machine().differences(there)]
+    facts = manifest.facts
+    notes += [f"proven on another machine: {each}" for each in differences(facts.machine, facts.device)]
     flat = None
     if isinstance(loaded.program, FlatProgram) and loaded.around is None:
         flat = in_contexts(loaded.program.call_with, loaded.contexts)
@@ -98,7 +115,8 @@ def _load_parts(folder: Path, link: Link, native: bool) -> list[LoadedPart]:
     for name, path in inside.items():
         if path.resolve().parent.parent != folder.resolve():
             raise ArtifactError(f"the manifest names the folder {name!r}, which is not in the artifact")
-    return [LoadedPart(entry, load(inside[entry.folder], native=native)) for entry in entries]
+    # the hash of each file of a part, its manifest too, stands in the manifest that was checked
+    return [LoadedPart(entry, load(inside[entry.folder], native=native, keep_memory=False)) for entry in entries]
 
 
 def _check_device(manifest: Manifest, wanted: str | None) -> None:

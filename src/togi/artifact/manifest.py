@@ -10,8 +10,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from togi.artifact.signing import SIGNATURE, Trusted, check_signature
+from togi.core.choices import Objective
 from togi.core.errors import ArtifactError
-from togi.core.objective import Objective
 from togi.core.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
 from togi.subject.effects import Effects
 from togi.subject.signature import Signature
@@ -92,13 +93,14 @@ class Manifest(Record):
     """What the proof's timing is of."""
     sha256: str = ""
     """Of this document without it (``document_hash``). Against damage: who changes the one on purpose changes the
-    other. Empty in artifacts of before."""
+    other, which a signature shows. Empty in artifacts of before."""
 
 
-def read_manifest(folder: Path) -> Manifest:
-    """Parse and validate the manifest alone.
+def read_manifest(folder: Path, trusted: Trusted | None = None) -> Manifest:
+    """Parse and validate the manifest alone. ``trusted``: keys, one of which has to have signed it.
 
-    Raises ArtifactError: no folder, missing, above 16 MiB, not JSON, another schema, other fields, changed.
+    Raises ArtifactError: no folder, missing, above 16 MiB, not signed by them, not JSON, another schema, other fields,
+    changed. Raises TogiError where a key cannot be used.
     """
     path = folder / MANIFEST
     if not folder.is_dir():
@@ -114,6 +116,8 @@ def read_manifest(folder: Path) -> Manifest:
             "get the artifact again from where it was made"
         )
     data = path.read_bytes()
+    if trusted is not None:
+        check_signature(folder, data, trusted)
     try:
         manifest = Manifest.model_validate_json(data)
     except ValidationError as error:
@@ -135,7 +139,8 @@ def document_hash(document: dict[str, Any]) -> str:
 
 
 def check_files(folder: Path, manifest: Manifest) -> None:
-    """That exactly the listed files are there, inside the folder, of known kinds, with their sizes and hashes.
+    """That exactly the listed files are there (and maybe a signature), inside the folder, of known kinds, with their
+    sizes and hashes.
 
     Raises ArtifactError naming the first file that is not as it should be. Nothing is parsed or executed.
     """
@@ -148,7 +153,7 @@ def check_files(folder: Path, manifest: Manifest) -> None:
         _check_path(name)
     found = _walk(folder)
     missing = sorted(set(listed) - set(found))
-    extra = sorted(set(found) - set(listed) - {MANIFEST})
+    extra = sorted(set(found) - set(listed) - {MANIFEST, SIGNATURE})
     if missing:
         raise ArtifactError(f"{folder} lacks {missing[0]}, which its manifest lists: copy the whole folder again")
     if extra:

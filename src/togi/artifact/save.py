@@ -9,9 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from togi.artifact.manifest import MANIFEST, Link, Manifest, document_hash, list_files
+from togi.artifact.manifest import MANIFEST, Link, Manifest, check_files, document_hash, list_files, read_manifest
+from togi.artifact.signing import SIGNATURE, PathLikeOrStr, private_key, public_pem
+from togi.core.choices import Objective
 from togi.core.errors import ArtifactError, OutputExistsError
-from togi.core.objective import Objective
+from togi.core.locks import locked
 from togi.core.records import Facts, Recipe, Trial, now
 from togi.core.version import version
 from togi.subject.signature import Signature
@@ -39,7 +41,7 @@ def check_writable(out: Path, force: bool) -> None:
     probe = parent / f".{out.name}.probe"
     try:
         probe.touch()
-        probe.unlink()
+        probe.unlink(missing_ok=True)  # another process may be asking the same
     except OSError as error:
         raise ArtifactError(
             f"{parent} cannot be written ({error.strerror}), so the result could not be saved. Give another --out"
@@ -93,24 +95,48 @@ def publish(source: Path, out: Path, *, force: bool = False) -> Path:
     return out
 
 
+def sign(folder: Path, key: PathLikeOrStr, password: str | None = None) -> str:
+    """Sign the artifact; an earlier signature is replaced. Returns the public key as the text of a PEM file.
+
+    Args:
+        key: PEM file of a private Ed25519 key.
+        password: of that file, where it is encrypted.
+
+    Raises ArtifactError (damaged or changed: it is not signed) and TogiError (the key cannot be used).
+    """
+    signer = private_key(key, password)
+    check_files(folder, read_manifest(folder))
+    (folder / SIGNATURE).write_bytes(signer.sign((folder / MANIFEST).read_bytes()))
+    return public_pem(signer)
+
+
 @contextmanager
 def written_whole(out: Path) -> Iterator[Path]:
-    """A folder for the block to make and fill, which then takes the place of ``out``: complete or not at all.
+    """A folder for the block to make and fill, which then takes the place of ``out``: complete or not at all, and one
+    process after the other.
 
     Raises ArtifactError when the disk is full or the folder cannot be written.
     """
-    partial = out.with_name(f".{out.name}.partial")
+    partial, replaced = (out.with_name(f".{out.name}.{what}") for what in ("partial", "replaced"))
     try:
-        shutil.rmtree(partial, ignore_errors=True)
-        yield partial
-        if out.exists():
-            shutil.rmtree(out)
-        partial.rename(out)
+        with locked(out.absolute().parent), _removed(partial), _removed(replaced):
+            yield partial
+            if out.exists():
+                out.rename(replaced)
+            partial.rename(out)
     except OSError as error:
         why = "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
         raise ArtifactError(
             f"{out} could not be written: {why}. Nothing else is lost: free some space, or choose another folder, and "
             "give the same command again"
         ) from None
+
+
+@contextmanager
+def _removed(folder: Path) -> Iterator[None]:
+    """Before the block, where a killed process left it, and after it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        yield
     finally:
-        shutil.rmtree(partial, ignore_errors=True)
+        shutil.rmtree(folder, ignore_errors=True)

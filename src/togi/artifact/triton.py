@@ -52,8 +52,9 @@ def served(found: Interface, name: str, manifest: Manifest, link: Link, tried: F
         found = found.model_copy(
             update={"inputs": _numbered("INPUT__", found.inputs), "outputs": _numbered("OUTPUT__", found.outputs)}
         )
+    told = {"tf32"} if "use_tf32" in found.settings else set()
     for choice in link.runtime:
-        if choice.technique not in _WITHOUT_EFFECT:
+        if choice.technique not in _WITHOUT_EFFECT | told:
             raise ArtifactError(
                 f"it was proven under {choice.label}, for which Triton has no setting: tune again with --without "
                 f"{choice.technique}, or export the plain file and set it in a server of your own"

@@ -18,7 +18,6 @@ from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, Speed
 from togi.journal import Journal
 from togi.machine.describe import machine
-from togi.machine.limits import available_bytes
 from togi.measure import compare
 from togi.search.settings import Settings
 from togi.study.parts import PartsTuner
@@ -38,8 +37,6 @@ _ROUNDS = 10
 """From 8 rounds on an interval has ends; a slow subject takes longer for them."""
 _PARTS_SHARE = 0.6
 """Of the minute, for the studies of a program's parts: what is begun by then is still measured."""
-_SPARED = 0.8
-"""Of the memory that is free now, a process may take so much, so that the machine survives it."""
 
 
 _ANY_MODEL = Facts(
@@ -56,8 +53,7 @@ _WORDS = {Speed.FASTER: "Faster", Speed.SAME: "No difference that matters", Spee
 
 def limits(seconds: float) -> Limits:
     """Of a process that may take so long."""
-    free = available_bytes()
-    return Limits(timeout_s=max(1.0, seconds), memory_bytes=None if free is None else int(_SPARED * free))
+    return Limits(timeout_s=max(1.0, seconds))
 
 
 def prove_technique(technique: Technique, *, on: str = "", device: str, seed: int, on_phase: OnPhase) -> Proof:

@@ -27,6 +27,7 @@ from togi.cli.fit import fit
 from togi.cli.fleet import fleet
 from togi.cli.memory import memory
 from togi.cli.report import report
+from togi.cli.sign import sign
 from togi.cli.tune import tune
 from togi.cli.verify import verify
 from togi.core.errors import TogiError
@@ -64,7 +65,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-for command in (tune, check, memory, fit, bench, verify, export, fleet, explain, doctor, report, demo):
+for command in (tune, check, memory, fit, bench, verify, sign, export, fleet, explain, doctor, report, demo):
     app.command(cls=_Command)(command)
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from togi.cli.options import SHARE, AnyDevice, Json, Seed, TimeLimit
+from togi.cli.options import SHARE, AnyDevice, Json, Junit, Seed, TimeLimit
 
 if TYPE_CHECKING:
+    from togi.render.junit import Case
     from togi.study.comparison import Comparison
 
 
@@ -35,6 +37,7 @@ def bench(
         Path | None,
         typer.Option("--against", metavar="FILE.json", help="With it: than in this earlier 'togi bench --json'."),
     ] = None,
+    junit: Junit = None,
     json: Json = False,
     device: AnyDevice = None,
     seed: Seed = 0,
@@ -44,39 +47,51 @@ def bench(
     Exit code 1 when one of them could not be measured, or is slower than --fail-if-slower allows.
     """
     from togi import api
-    from togi.cli.output import print_json, print_text, stdout
-    from togi.core.records import Outcome
+    from togi.cli.output import junit_report, print_json, print_text, stdout
     from togi.render.json import comparison_json
     from togi.render.progress import watch
-    from togi.study.comparison import read_comparison
+    from togi.study.comparison import read_comparison, slowdowns
 
     if against is not None and fail_if_slower is None:
         raise typer.BadParameter("--against says beside what; give --fail-if-slower too, such as 5%")
-    before = None if against is None else read_comparison(against)
     if len(subjects) < 2:
         raise typer.BadParameter("give at least two to compare: togi bench A B")
-    with watch(" / ".join(subjects)) as progress:
-        found = api.bench(
-            *subjects, device=device, callers=callers, seed=seed, time_limit_s=time_limit, progress=progress
-        )
-    if json:
-        print_json(comparison_json(found))
-    else:
-        from togi.render.study_text import comparison_text
+    name = " / ".join(subjects)
+    with junit_report(junit, "togi bench", name) as cases:
+        before = None if against is None else read_comparison(against)
+        with watch(name) as progress:
+            found = api.bench(
+                *subjects, device=device, callers=callers, seed=seed, time_limit_s=time_limit, progress=progress
+            )
+        if json:
+            print_json(comparison_json(found))
+        else:
+            from togi.render.study_text import comparison_text
 
-        console = stdout()
-        print_text(console, comparison_text(found))
-    if any(contestant.outcome is not Outcome.OK for contestant in found.contestants):
-        return 1
-    return 0 if fail_if_slower is None else _gate(found, fail_if_slower, before)
+            print_text(stdout(), comparison_text(found))
+        if before is not None and (different := before.machine.differences(found.machine)):
+            typer.echo(f"the earlier comparison was made under other conditions: {'; '.join(different)}", err=True)
+        slower = {} if fail_if_slower is None else slowdowns(found, fail_if_slower, before)
+        for sentence in slower.values():
+            typer.echo(sentence, err=True)
+        cases += _cases(found, slower)
+    return 1 if any(case.verdict != "passed" for case in cases) else 0
 
 
-def _gate(found: Comparison, share: float, before: Comparison | None) -> int:
-    from togi.study.comparison import slowdowns
+def _cases(found: Comparison, slower: Mapping[str, str]) -> Iterator[Case]:
+    """One for each contestant. ``slower``: sentences of those that are slower than they may be."""
+    from togi.core.quantities import bounds, times
+    from togi.core.records import Outcome
+    from togi.render.junit import Case
 
-    if before is not None and (different := before.machine.differences(found.machine)):
-        typer.echo(f"the earlier comparison was made under other conditions: {'; '.join(different)}", err=True)
-    sentences = slowdowns(found, share, before)
-    for sentence in sentences:
-        typer.echo(sentence, err=True)
-    return 1 if sentences else 0
+    for contestant in found.contestants:
+        name, ratio = contestant.name, contestant.speedup_x
+        if contestant.outcome is not Outcome.OK:
+            yield Case(name, f"{contestant.outcome.value}: {contestant.reason}", "error")
+        elif ratio is None and contestant is not found.contestants[0]:
+            yield Case(name, f"not measured: {contestant.reason or found.verdict}", "error")
+        elif name in slower:
+            yield Case(name, slower[name], "failure")
+        else:
+            compared = "" if ratio is None else f"{times(ratio.median)} the speed of the first ({bounds(ratio)}). "
+            yield Case(name, f"{compared}{found.verdict}")

@@ -205,8 +205,7 @@ def _check_stdin(name: str, given: Overrides) -> CheckResult:
 def _show_findings(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
     match form:
         case Form.JSON:
-            from togi.render.findings.json import findings_json
-            from togi.render.json import dumps
+            from togi.render.json import dumps, findings_json
 
             _write(dumps(findings_json(result)), file)
         case Form.SARIF:

@@ -22,6 +22,5 @@ def doctor(json: Json = False, device: Device = "cpu", seed: Seed = 0) -> int:
         found = [{**check.model_dump(), "mend": check.fix} for check in checks]
         print_json({"schema_version": SCHEMA_VERSION, "kind": "examination", "checks": found})
     else:
-        console = stdout()
-        print_text(console, examination_text(checks))
+        print_text(stdout(), examination_text(checks))
     return 1 if any(check.level is Level.MISSING for check in checks) else 0

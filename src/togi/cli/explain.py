@@ -91,7 +91,7 @@ def _prove(id: str | None, on: str, report: Path | None, force: bool, json: bool
     """``id``: None measures everything. The page is written after every proof: an interruption loses none."""
     from togi.claims import Proofs
     from togi.claims.prove import attempt, every_id, prove
-    from togi.cli.output import check_report_path, write_html
+    from togi.cli.output import check_report_path, write_whole
     from togi.core.records import now
     from togi.machine.describe import machine
     from togi.render.html import proofs_html
@@ -107,7 +107,7 @@ def _prove(id: str | None, on: str, report: Path | None, force: bool, json: bool
         typer.echo(f"{one}: {proof.verdict.value}", err=True)
         proofs = proofs.model_copy(update={"proofs": (*proofs.proofs, proof)})
         if report is not None:
-            write_html(proofs_html(proofs), report)
+            write_whole(proofs_html(proofs), report)
     _print("proofs", proofs.model_dump(), proofs_text(proofs), json)
     if report is not None:
         typer.echo(f"report: {report}", err=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import Device, Json, Seed, without_effect
+from togi.cli.options import Device, Json, Seed, Trusted, without_effect
 
 
 def export(
@@ -21,6 +21,7 @@ def export(
         ),
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write it; it must not exist.")],
+    trusted: Trusted = None,
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -33,7 +34,7 @@ def export(
     from togi.cli.output import print_json
 
     without_effect("export", device=device != "cpu", seed=seed)
-    exported = api.export(artifact, to=to, out=out)
+    exported = api.export(artifact, to=to, out=out, trusted=trusted)
     if json:
         print_json(exported.model_dump(mode="json"))
         return 0

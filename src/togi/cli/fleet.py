@@ -22,7 +22,7 @@ from togi.cli.options import (
     StudyLimit,
     Without,
 )
-from togi.core.effort import Effort
+from togi.core.choices import Effort
 
 
 def fleet(
@@ -86,6 +86,5 @@ def fleet(
     if json:
         print_json(fleet_json(found))
     else:
-        console = stdout()
-        print_text(console, fleet_text(found))
+        print_text(stdout(), fleet_text(found))
     return 0 if all(kind.state == "ok" for kind in found.kinds) else 1

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from togi.cli.options import SIZE, Device, Json, Seed
+from togi.cli.options import SIZE, Device, Json, Junit, Seed
 from togi.core.errors import TogiError
 
 if TYPE_CHECKING:
     from togi.footprint.account.record import Account
     from togi.footprint.prediction.record import Prediction
+    from togi.render.junit import Case
 
 ACCOUNT, PREDICTION, SNAPSHOT = "account", "prediction", "snapshot"
 """Kinds of documents."""
@@ -49,6 +50,7 @@ def memory(
         typer.Option("--memory", metavar="SIZE", parser=SIZE, help="Predict the largest batch that fits."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --report replace any file.")] = False,
+    junit: Junit = None,
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -59,49 +61,52 @@ def memory(
     Exit code 1 when the peak is above --fail-over.
     """
     from togi import api
-    from togi.cli.output import check_report_path, write_html
+    from togi.cli.output import check_report_path, junit_report, write_whole
     from togi.footprint.snapshot import is_snapshot
 
-    if is_snapshot(subject):
-        run_only = {"--train": train, "--optimizer": optimizer != "none", "--batch": batch is not None}
-        run_only |= {"--dtype": dtype is not None, "--against": against is not None, "--device": device != "cpu"}
-        run_only |= {"--predict": predict, "--compile": compile, "--memory": limit is not None}
-        if given := _given(run_only):
-            raise TogiError(
-                f"{subject} is a CUDA memory snapshot, which is read and not run: {given} would have no effect. "
-                "Leave it out; --report, --json and --fail-over work"
+    with junit_report(junit, "togi memory", subject) as cases:
+        if is_snapshot(subject):
+            run_only = {"--train": train, "--optimizer": optimizer != "none", "--batch": batch is not None}
+            run_only |= {"--dtype": dtype is not None, "--against": against is not None, "--device": device != "cpu"}
+            run_only |= {"--predict": predict, "--compile": compile, "--memory": limit is not None}
+            if given := _given(run_only):
+                raise TogiError(
+                    f"{subject} is a CUDA memory snapshot, which is read and not run: {given} would have no effect. "
+                    "Leave it out; --report, --json, --junit and --fail-over work"
+                )
+            return _gate(cases, subject, _read_snapshot(subject, report=report, force=force, json=json), fail_over)
+        if _must_predict(predict or compile, limit, device):
+            if given := _given({"--report": report is not None, "--against": against is not None}):
+                raise TogiError(
+                    f"{given}: not for a prediction, which has no timeline and no lines to compare. Leave it out, "
+                    "or run the model (without --predict and --memory, on a device that is here)"
+                )
+            prediction = api.predict_memory(
+                subject,
+                train=train,
+                optimizer=optimizer,
+                batch=batch,
+                dtype=dtype,
+                device=device,
+                memory=limit,
+                compile=compile,
+                seed=seed,
             )
-        return _gate(_read_snapshot(subject, report=report, force=force, json=json), fail_over)
-    if _must_predict(predict or compile, limit, device):
-        if given := _given({"--report": report is not None, "--against": against is not None}):
-            raise TogiError(
-                f"{given}: not for a prediction, which has no timeline and no lines to compare. Leave it out, "
-                "or run the model (without --predict and --memory, on a device that is here)"
-            )
-        prediction = api.predict_memory(
-            subject,
-            train=train,
-            optimizer=optimizer,
-            batch=batch,
-            dtype=dtype,
-            device=device,
-            memory=limit,
-            compile=compile,
-            seed=seed,
+            _show_prediction(prediction, json)
+            return _gate(cases, subject, prediction.device_high_bytes, fail_over, "{size}, the most it may need,")
+        before = _read_account(against) if against is not None else None
+        if report is not None:
+            check_report_path(report, force)
+        found = api.memory(
+            subject, train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device, seed=seed
         )
-        _show_prediction(prediction, json)
-        return _gate(prediction.device_high_bytes, fail_over, "{size}, the most it may need,")
-    before = _read_account(against) if against is not None else None
-    if report is not None:
-        check_report_path(report, force)
-    found = api.memory(subject, train=train, optimizer=optimizer, batch=batch, dtype=dtype, device=device, seed=seed)
-    if report is not None:
-        from togi.render.html import account_html
+        if report is not None:
+            from togi.render.html import account_html
 
-        write_html(account_html(found), report)
-        typer.echo(f"report: {report}", err=True)
-    _show(found, before, json)
-    return _gate(found.peak_bytes, fail_over)
+            write_whole(account_html(found), report)
+            typer.echo(f"report: {report}", err=True)
+        _show(found, before, json)
+        return _gate(cases, subject, found.peak_bytes, fail_over)
 
 
 def _given(options: Mapping[str, bool]) -> str:
@@ -125,13 +130,20 @@ def _show(found: Account, before: Account | None, json: bool) -> None:
         print_text(stdout(), Group(text, Text(), change_text(change)) if change else text)
 
 
-def _gate(peak_bytes: int, fail_over: int | None, said: str = "the peak of {size}") -> int:
-    """The exit code: 1 when the peak is above ``fail_over``."""
+def _gate(
+    cases: list[Case], subject: str, peak_bytes: int, fail_over: int | None, said: str = "the peak of {size}"
+) -> int:
+    """The exit code: 1 when the peak is above ``fail_over``. Adds a case that says so."""
     from togi.core.quantities import size
+    from togi.render.junit import Case
 
+    said = said.format(size=size(peak_bytes))
     if fail_over is None or peak_bytes <= fail_over:
+        cases.append(Case(subject, said))
         return 0
-    typer.echo(f"togi memory: {said.format(size=size(peak_bytes))} is above --fail-over {size(fail_over)}", err=True)
+    said = f"{said} is above --fail-over {size(fail_over)}"
+    cases.append(Case(subject, said, "failure"))
+    typer.echo(f"togi memory: {said}", err=True)
     return 1
 
 
@@ -176,7 +188,7 @@ def _show_prediction(found: Prediction, json: bool) -> None:
 
 def _read_snapshot(path: str, *, report: Path | None, force: bool, json: bool) -> int:
     """Show what it holds. Returns the peak in bytes."""
-    from togi.cli.output import check_report_path, print_json, print_text, stdout, write_html
+    from togi.cli.output import check_report_path, print_json, print_text, stdout, write_whole
     from togi.footprint.snapshot import snapshot_account
     from togi.render.memory_text import snapshot_text
 
@@ -186,7 +198,7 @@ def _read_snapshot(path: str, *, report: Path | None, force: bool, json: bool) -
     if report is not None:
         from togi.render.html import snapshot_html
 
-        write_html(snapshot_html(found), report)
+        write_whole(snapshot_html(found), report)
         typer.echo(f"report: {report}", err=True)
     if json:
         print_json({"kind": SNAPSHOT, **found.model_dump(mode="json")})

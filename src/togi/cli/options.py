@@ -9,8 +9,8 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from togi.core.choices import Effort
 from togi.core.device import parse_device
-from togi.core.effort import Effort
 from togi.core.errors import QuantityError, UnknownNameError
 from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size
 
@@ -76,6 +76,18 @@ TimeLimit = Annotated[
     float | None,
     typer.Option(
         "--time-limit", metavar="TIME", parser=DURATION, help="Stop after this long: 90s, 5m, 1h. Default: 60s."
+    ),
+]
+Junit = Annotated[
+    Path | None,
+    typer.Option("--junit", metavar="FILE.xml", help="Also write the result as JUnit XML, which CI hosts show."),
+]
+Trusted = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--trusted",
+        metavar="KEY.pub",
+        help="Refuse what this public key has not signed (togi sign); may be repeated: one of them.",
     ),
 ]
 StudyLimit = Annotated[

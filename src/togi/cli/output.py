@@ -3,27 +3,25 @@
 from __future__ import annotations
 
 import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from togi.core.errors import OutputExistsError
+from togi.core.errors import OutputExistsError, TogiError
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from togi.core.records import Study
+    from togi.render.junit import Case
 
 
 def stdout() -> Console:
     from rich.console import Console
 
     return Console(highlight=False)
-
-
-def stderr() -> Console:
-    from rich.console import Console
-
-    return Console(stderr=True, highlight=False)
 
 
 def print_text(console: Console, text: RenderableType) -> None:
@@ -55,14 +53,35 @@ def write_report(study: Study, path: Path) -> None:
     """The offline HTML report of a study."""
     from togi.render.html import study_html
 
-    write_html(study_html(study), path)
+    write_whole(study_html(study), path)
 
 
-def write_html(page: str, path: Path) -> None:
+def write_whole(text: str, path: Path) -> None:
     """The file appears whole or not at all."""
     part = path.with_name(f"{path.name}.part")
-    part.write_bytes(page.encode("utf-8", errors="replace"))
+    part.write_bytes(text.encode("utf-8", errors="replace"))
     part.replace(path)
+
+
+@contextmanager
+def junit_report(path: Path | None, gate: str, name: str) -> Iterator[list[Case]]:
+    """For the block to fill: the cases that ``path`` then shows as JUnit XML. An error that togi raises is one too,
+    of that name. A file of before is removed first, lest it be taken for this run's; None: nothing is written."""
+    from togi.render.junit import Case, junit_xml
+
+    cases: list[Case] = []
+    if path is not None:
+        check_report_path(path, force=True)
+        path.unlink(missing_ok=True)
+    began = time.monotonic()
+    try:
+        yield cases
+    except TogiError as error:
+        cases.append(Case(name, str(error), "error"))
+        raise
+    finally:
+        if path is not None and cases:
+            write_whole(junit_xml(gate, cases, time.monotonic() - began), path)
 
 
 def _is_report(path: Path) -> bool:

@@ -24,9 +24,8 @@ from togi.cli.options import (
     StudyLimit,
     Without,
 )
-from togi.core.effort import Effort
+from togi.core.choices import Effort, Objective
 from togi.core.errors import TogiError
-from togi.core.objective import Objective
 
 if TYPE_CHECKING:
     from togi.core.records import Study

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import DROP, SHARE, Device, Json, Seed, TimeLimit, without_effect
+from togi.cli.options import DROP, SHARE, Device, Json, Junit, Seed, TimeLimit, Trusted, without_effect
 
 
 def verify(
@@ -32,7 +32,9 @@ def verify(
     max_drop: Annotated[
         float | None, typer.Option("--max-drop", metavar="DROP", parser=DROP, help="The same of the subject's metric.")
     ] = None,
+    trusted: Trusted = None,
     time_limit: TimeLimit = None,
+    junit: Junit = None,
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -42,26 +44,28 @@ def verify(
     Exit code 1 when it is not right, or not as fast as it must be.
     """
     from togi import api
-    from togi.cli.output import print_json, print_text, stdout
+    from togi.cli.output import junit_report, print_json, print_text, stdout
     from togi.render.json import verification_json
+    from togi.render.junit import Case
     from togi.render.progress import watch
 
     without_effect("verify", device=device != "cpu")
-    with watch(str(artifact)) as progress:
+    with junit_report(junit, "togi verify", str(artifact)) as cases, watch(str(artifact)) as progress:
         found = api.verify(
             artifact,
             subject=subject,
             max_error=max_error,
             max_drop=max_drop,
+            trusted=trusted,
             time_limit_s=time_limit,
             seed=seed,
             progress=progress,
         )
+        cases.append(Case(str(artifact), found.verdict, "passed" if found.proven else "failure"))
     if json:
         print_json(verification_json(found))
     else:
         from togi.render.study_text import verification_text
 
-        console = stdout()
-        print_text(console, verification_text(found))
+        print_text(stdout(), verification_text(found))
     return 0 if found.proven else 1

@@ -25,6 +25,7 @@ _BYTES = {"": 1, "b": 1} | {
 _SECONDS = {"": 1.0, "ms": 1e-3, "s": 1.0, "sec": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
 _NUMBER = re.compile(r"(\d+(?:\.\d*)?|\.\d+)\s*([a-z]*)", re.ASCII)
 _LONGEST_LINE = 300
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def parse_size(value: str | float, name: str = "") -> int:
@@ -140,12 +141,12 @@ def times(value: float) -> str:
     return f"{significant(value)}x"
 
 
-def bounds(interval: Interval, scale: float = 1.0) -> str:
+def bounds(interval: Interval) -> str:
     """Both ends with as many decimals as the median has: ``1.98-2.08``; ``too few rounds`` where it has no ends."""
     if not math.isfinite(interval.low) or not math.isfinite(interval.high):
         return TOO_FEW_ROUNDS
-    decimals = _decimals(interval.median * scale)
-    return f"{interval.low * scale:,.{decimals}f}-{interval.high * scale:,.{decimals}f}"
+    decimals = _decimals(interval.median)
+    return f"{interval.low:,.{decimals}f}-{interval.high:,.{decimals}f}"
 
 
 def relative(value: float) -> str:
@@ -169,9 +170,19 @@ def a_type(value: object) -> str:
 
 
 def first_line(error: BaseException | str) -> str:
-    """The first line of an error's message that is not empty, cut to 300 characters; its type without a message."""
-    lines = (line.strip() for line in str(error).splitlines())
-    line = next(filter(None, lines), "" if isinstance(error, str) else type(error).__name__)
+    """The first line of an error's message that is not empty, without colours, cut to 300 characters; its type without
+    a message."""
+    return _line(error, 0)
+
+
+def last_line(error: BaseException | str) -> str:
+    """The last one, in the same way: what a compiler or a converter said before it gave up."""
+    return _line(error, -1)
+
+
+def _line(error: BaseException | str, place: int) -> str:
+    lines = [line for each in _COLOUR.sub("", str(error)).splitlines() if (line := each.strip())]
+    line = lines[place] if lines else "" if isinstance(error, str) else type(error).__name__
     return line if len(line) <= _LONGEST_LINE else f"{line[: _LONGEST_LINE - 3]}..."
 
 

@@ -112,6 +112,17 @@ class Outcome(StrEnum):
     UNSTABLE = "unstable"
 
 
+class Ending(Record):
+    """Why a trial cannot go on."""
+
+    outcome: Outcome
+    reason: str
+    stage: str
+    fix: str = ""
+    """The command that would fix it, if there is one."""
+    traceback: str = ""
+
+
 class Interval(Record):
     """A median with its confidence interval (``low <= median <= high``)."""
 
@@ -225,6 +236,8 @@ class Facts(Record):
     """By choice, e.g. ``pad_channels(multiple=8)``: why a rewrite finds nothing to do in the captured graph."""
     flops: int | None = None
     """Floating-point operations of one pass over the samples (torch.utils.flop_counter: matmul, conv, attention)."""
+    winograd_flops: int | None = None
+    """Of them, in dense 3x3 convolutions of stride 1, which Winograd's algorithm computes with fewer."""
     latency_ms: float | None = None
     """A first, rough time of one eager pass over all samples; for planning only."""
     callers: int = 1

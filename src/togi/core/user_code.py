@@ -6,6 +6,7 @@ Paths may come from another machine (a recorded traceback), so they are judged b
 from __future__ import annotations
 
 import functools
+import importlib.util
 import re
 import sysconfig
 import traceback
@@ -14,7 +15,14 @@ from enum import IntEnum
 from pathlib import Path
 from types import FrameType
 
-_TOGI = f"{Path(__file__).parent.parent}/"
+
+def _folder_of(package: str) -> str:
+    """Also where it is no installed package: a clone of togi, a torch that was built from source."""
+    found = importlib.util.find_spec(package)
+    return f"{Path(found.origin).parent}/" if found is not None and found.origin else "<not installed>"
+
+
+_OWN = (f"{Path(__file__).parent.parent}/", _folder_of("torch"))
 _STANDARD_LIBRARY = f"{sysconfig.get_path('stdlib')}/"
 _FRAMEWORK = re.compile(
     r"[/\\](?:site|dist)-packages[/\\](?:torch|torchgen|functorch|numpy|triton|togi)[/\\]|^torch[/\\]"
@@ -41,7 +49,7 @@ def origin(path: str) -> Origin:
     """Whose code ``path``, the file name of a code object, is."""
     if path.startswith("<"):
         return Origin.USER if path.startswith(_TYPED_IN) else Origin.LIBRARY
-    if path.startswith(_TOGI) or _FRAMEWORK.search(path):
+    if path.startswith(_OWN) or _FRAMEWORK.search(path):
         return Origin.LIBRARY
     if _PACKAGE.search(path):
         return Origin.PACKAGE
@@ -50,23 +58,24 @@ def origin(path: str) -> Origin:
     return Origin.USER
 
 
-def user_frames(frame: FrameType | None, widest: Origin = Origin.PACKAGE) -> Iterator[FrameType]:
-    """Frames of a call stack from ``frame`` outwards, innermost first, whose code is ``widest`` or closer to the user.
+def is_users(path: str) -> bool:
+    """Whether it is the user's own code, or a package's that uses torch: where an operation was written."""
+    return origin(path) <= Origin.PACKAGE
 
-    Args:
-        frame: where to start: ``sys._getframe()``.
-        widest: ``PACKAGE`` takes models of installed packages for the user's code, ``USER`` does not.
-    """
+
+def user_frames(frame: FrameType | None) -> Iterator[FrameType]:
+    """Frames of a call stack from ``frame`` (``sys._getframe()``) outwards, innermost first: the user's own, and those
+    of packages that use torch. What is called ``<string>`` is left out, as it is a dataclass's own method, mostly."""
     while frame is not None:
-        if origin(frame.f_code.co_filename) <= widest:
+        path = frame.f_code.co_filename
+        if is_users(path) and path != "<string>":
             yield frame
         frame = frame.f_back
 
 
-def user_line(frame: FrameType | None, widest: Origin = Origin.PACKAGE) -> str:
-    """``file.py:12 in name`` of the innermost of ``user_frames``; empty where there is none."""
-    found = next(user_frames(frame, widest), None)
-    return "" if found is None else f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
+def place_in(frame: FrameType) -> str:
+    """``file.py:12 in name``."""
+    return f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def printed_frames(text: str, widest: Origin = Origin.PACKAGE) -> list[traceback.FrameSummary]:
@@ -83,7 +92,7 @@ def user_place(error: BaseException) -> str:
     kind = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}:{error.lineno}: {(error.text or '').strip()}: {kind}"
-    frames = _frames(error, Origin.USER)
+    frames = frames_of(error, Origin.USER)
     if not frames:
         return kind
     last = frames[-1]
@@ -94,7 +103,7 @@ def user_place(error: BaseException) -> str:
 def error_line(error: BaseException) -> str:
     """``net.py:12 (`if x.sum() > 0:`)``: the last line of the user's, or of a package that uses torch; empty where the
     error passed none. Files of packages are named from the package on."""
-    frames = _frames(error, Origin.PACKAGE)
+    frames = frames_of(error, Origin.PACKAGE)
     if not frames:
         return ""
     last = frames[-1]
@@ -108,9 +117,10 @@ def user_traceback(error: BaseException) -> str:
     Without a frame of the user's: those of installed packages; without these the innermost frame.
     """
     everything = traceback.extract_tb(error.__traceback__)
-    frames = _frames(error, Origin.USER) or _frames(error, Origin.PACKAGE) or list(everything[-1:])
+    frames = frames_of(error, Origin.USER) or frames_of(error, Origin.PACKAGE) or list(everything[-1:])
     return "".join([*traceback.format_list(frames), *traceback.format_exception_only(error)]).rstrip()
 
 
-def _frames(error: BaseException, widest: Origin) -> list[traceback.FrameSummary]:
+def frames_of(error: BaseException, widest: Origin = Origin.PACKAGE) -> list[traceback.FrameSummary]:
+    """The frames that an error passed, outermost first, whose code is ``widest`` or closer to the user."""
     return [frame for frame in traceback.extract_tb(error.__traceback__) if origin(frame.filename) <= widest]

@@ -103,8 +103,8 @@ def choose(
     """The fastest trial that fits, if it is faster than plain eager by ``criterion``; else plain eager.
 
     Where plain eager itself does not fit, the fastest that fits, be it slower, or measured on a machine too noisy to
-    say how fast. Among those within the margin of the
-    fastest a faithful one is preferred, then the one with fewer choices (less can break), then the smaller one.
+    say how fast. Among those within the margin of the fastest a faithful one is preferred, then the one with fewer
+    choices (less can break), then the smaller one.
 
     Args:
         trials: in the order in which they ended; the last of each recipe counts.
@@ -132,12 +132,10 @@ def choose(
     return Chosen(trial=None, reason=_nothing(every, budget))
 
 
-def rank(
-    trials: Iterable[Trial], budget: Budget = UNLIMITED, criterion: Criterion = BETWEEN_PROCESSES
-) -> tuple[Recipe, ...]:
+def rank(trials: Iterable[Trial], budget: Budget = UNLIMITED) -> tuple[Recipe, ...]:
     """Recipes in the order in which they would be chosen if those before were unusable."""
     every, found = list(trials), list[Recipe]()
-    while (chosen := choose(every, budget, unusable=found, criterion=criterion)).trial is not None:
+    while (chosen := choose(every, budget, unusable=found)).trial is not None:
         found.append(chosen.trial.recipe)
     return tuple(found)
 

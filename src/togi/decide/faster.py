@@ -74,6 +74,10 @@ class Criterion(Record):
         """Beyond doubt, and by more than what matters."""
         return self.speed(speedup_x) is Speed.FASTER
 
+    def points_to_faster(self, speedup_x: Interval) -> bool:
+        """In the median, and not beyond doubt: more rounds may tell."""
+        return self.speed(speedup_x) is Speed.UNCLEAR and speedup_x.median > self.band_x
+
     def slower(self, speedup_x: Interval) -> bool:
         return self.speed(speedup_x) is Speed.SLOWER
 

@@ -47,10 +47,10 @@ _USER_TIME, _SYSTEM_TIME = 11, 12
 """Positions in /proc/PID/stat after the name, see proc_pid_stat(5)."""
 
 
-def check_neighbours(machine: Machine, watch_s: float = WATCH_S) -> list[Check]:
+def check_neighbours(machine: Machine) -> list[Check]:
     if not Path("/proc/self/stat").exists():
         return []
-    busy = busy_processes(watch_s)
+    busy = busy_processes(WATCH_S)
     total = sum(cores for cores, _ in busy)
     load = f"load {os.getloadavg()[0]:.2f}, others keep {total:.1f} of {machine.cpu_cores} cores busy"
     if not busy:
@@ -60,25 +60,25 @@ def check_neighbours(machine: Machine, watch_s: float = WATCH_S) -> list[Check]:
     return [Check(topic="quiet", name="other processes", level=Level.WARNING, found=f"{load}: {names}", why=why)]
 
 
-def busy_processes(watch_s: float, proc: Path = Path("/proc")) -> list[tuple[float, str]]:
+def busy_processes(watch_s: float) -> list[tuple[float, str]]:
     """``(cores used, name and pid)`` of other processes, the busiest first."""
     ticks_per_s = os.sysconf("SC_CLK_TCK")
-    before = _processor_times(proc)
+    before = _processor_times()
     start = time.monotonic()
     time.sleep(watch_s)
     elapsed_s = max(time.monotonic() - start, 1e-6)
     found = [
         ((ticks - before[pid][0]) / ticks_per_s / elapsed_s, f"{name} pid {pid}")
-        for pid, (ticks, name) in _processor_times(proc).items()
+        for pid, (ticks, name) in _processor_times().items()
         if pid in before
     ]
     return sorted(((cores, name) for cores, name in found if cores >= BUSY_CORES), reverse=True)
 
 
-def _processor_times(proc: Path) -> dict[int, tuple[int, str]]:
+def _processor_times() -> dict[int, tuple[int, str]]:
     """Processor time so far, in ticks, and the name of every process but this one."""
     found = {}
-    for entry in proc.iterdir():
+    for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) != os.getpid():
             try:
                 stat = (entry / "stat").read_text(encoding="utf-8", errors="replace")

@@ -17,7 +17,7 @@ from packaging.requirements import Requirement
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
 
-EXTRAS = ("onnx", "openvino", "nncf")
+EXTRAS = ("onnx", "openvino", "ncnn", "nncf")
 """Extras that make more techniques possible."""
 
 

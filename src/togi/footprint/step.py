@@ -20,9 +20,9 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
-from togi.subject.inputs import Inputs, Subject
-from togi.subject.prepare import is_exported, prepare
-from togi.torch_internals.modules import own_buffers, own_parameters
+from togi.subject.inputs import Inputs, Subject, as_given
+from togi.subject.prepare import is_exported, prepare, restore_modes
+from togi.torch_internals.modules import replace_tensors
 from togi.torch_internals.tensors import FakeTensorMode, tensors_of
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -81,8 +81,10 @@ def make_step(
     """
     prepared = prepare(subject, device=device, train=train)
     module, sample, notes = prepared.module, prepared.samples[0], list(prepared.notes)
-    if train:
-        _set_modes(subject.module, module)
+    if train and not (subject.module.training or is_exported(module)):
+        module.train()
+    elif train:
+        restore_modes(module, subject.module)
     if batch is not None:
         sample = with_batch(sample, batch)
     if dtype is not None:
@@ -107,7 +109,7 @@ def make_step(
 
 def with_batch(sample: Inputs, batch: int) -> Inputs:
     """The sample with ``batch`` rows: rows are repeated or left out. Tensors without dimensions stay."""
-    tensors = tensors_of((sample.args, dict(sample.kwargs)))
+    tensors = sample.tensors()
     sizes = {tensor.shape[0] for tensor in tensors if tensor.dim() > 0}
     if len(sizes) != 1 or 0 in sizes:
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in tensors)
@@ -135,7 +137,7 @@ def _own_loss(subject: Subject) -> Callable[[nn.Module, Inputs], Tensor]:
     assert step is not None
 
     def loss(module: nn.Module, sample: Inputs) -> Tensor:
-        found = step(module, _as_given(sample))
+        found = step(module, as_given(sample))
         if not isinstance(found, Tensor) or found.numel() != 1 or not found.requires_grad:
             raise SubjectError(
                 f"step(module, sample) returned {_describe(found)}; it must return the loss: one floating-point value "
@@ -146,30 +148,10 @@ def _own_loss(subject: Subject) -> Callable[[nn.Module, Inputs], Tensor]:
     return loss
 
 
-def _as_given(sample: Inputs) -> Any:
-    """In the form that factories write: a tensor, a tuple, a dict, else ``Inputs``."""
-    if sample.kwargs and sample.args:
-        return sample
-    if sample.kwargs:
-        return dict(sample.kwargs)
-    return sample.args[0] if len(sample.args) == 1 else sample.args
-
-
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)} with requires_grad={value.requires_grad}"
     return f"a {type(value).__name__}"
-
-
-def _set_modes(original: nn.Module, module: nn.Module) -> None:
-    if is_exported(module):
-        return
-    if not original.training:
-        module.train()
-        return
-    modes = {name: part.training for name, part in original.named_modules()}
-    for name, part in module.named_modules():
-        part.training = modes.get(name, True)
 
 
 def _rows(tensor: Tensor, batch: int) -> Tensor:
@@ -203,13 +185,7 @@ def fake_step(step: Step, mode: FakeTensorMode, *, batch: int | None = None, for
         foreach: whether the optimizer treats all parameters at once; None for its own choice, which is made by device.
     """
     fakes: dict[int, nn.Parameter] = {}
-    for part in step.module.modules():
-        for name, parameter in list(own_parameters(part).items()):
-            if parameter is not None:
-                own_parameters(part)[name] = fakes.setdefault(id(parameter), _fake_parameter(parameter, mode))
-        for name, buffer in list(own_buffers(part).items()):
-            if buffer is not None:
-                own_buffers(part)[name] = mode.from_tensor(buffer)
+    replace_tensors(step.module, lambda one: fakes.setdefault(id(one), _fake_parameter(one, mode)), mode.from_tensor)
     optimizer = step.optimizer
     if optimizer is not None:
         groups = [

@@ -33,7 +33,6 @@ class StorageLifetime:
     """One storage. Times count dispatched operations; ``died`` is None while it lives."""
 
     bytes: int
-    device: str
     born: int
     op: str = ""
     """The operation that made it; empty for what was there before."""
@@ -126,7 +125,7 @@ class StorageTracker(DispatchObserver):
                 return
             self._end(key, known[1])  # resized in place: the old memory is gone
         now = self.operations
-        lifetime = StorageLifetime(size, tensor.device.type, now, op, where, now, None, category)
+        lifetime = StorageLifetime(size, now, op, where, now, None, category)
         self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
         self._begin(lifetime, storage)
 

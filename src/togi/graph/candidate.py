@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import copy
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field, replace
@@ -13,12 +14,38 @@ from typing import Any, final
 import torch
 from torch import Tensor, nn
 
-from togi.core.errors import NotSaveable
 from togi.core.records import Facts, Interface, Port, TensorFacts
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 
 Context = Callable[[], AbstractContextManager[Any]]
+
+
+@final
+class ProcessWide:
+    """A context that sets something for the whole process, for calls that overlap in threads: the first of them sets
+    it, the last puts it back. Otherwise one that ends later would put back what another one had set."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._lock = threading.Lock()
+        self._calls = 0
+        self._set = ExitStack()
+
+    def __call__(self) -> ProcessWide:
+        return self
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._calls == 0:
+                self._set.enter_context(self._context())
+            self._calls += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._lock:
+            self._calls -= 1
+            if self._calls == 0:
+                self._set.close()
 
 
 class Program(abc.ABC):
@@ -42,20 +69,6 @@ class Program(abc.ABC):
 
         Returns JSON for the manifest. Raises NotSaveable with a reason.
         """
-
-
-@final
-class ModuleProgram(Program):
-    """Runs a module, or a function made of it, as it is. For engines without a file form."""
-
-    def __init__(self, module: Callable[..., Any]) -> None:
-        self.module = module
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.module(*args, **kwargs)
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        raise NotSaveable("this engine runs the live module and has no file form")
 
 
 class FlatProgram(Program):

@@ -11,6 +11,8 @@ from __future__ import annotations
 
 import copy
 import inspect
+import sys
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -24,6 +26,7 @@ from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers,
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
+from togi.torch_internals.operators import OpOverload
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -48,6 +51,10 @@ class GraphModule(nn.Module):
 def export(candidate: Candidate) -> ExportedProgram:
     """The candidate's flat module as an exported program.
 
+    ``view`` is ``reshape`` (the same on contiguous tensors), so that the graph also runs where an engine or a rewrite
+    lays memory out otherwise, and ``detach_``, which follows each tensor that the forward pass makes of numbers, is
+    ``detach``: it writes no value.
+
     Raises Refused with the first line of the reason where it cannot be captured.
     """
     if reason := candidate.signature.opaque or _not_whole(candidate.module, candidate.signature):
@@ -64,7 +71,7 @@ def export(candidate: Candidate) -> ExportedProgram:
         raise Refused(f"torch.export cannot capture it: {_FIXED_SIZE} ({fixed}). {_KEEP_SIZES_OPEN}")
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
-    _drop_empty_parts(program.graph_module)
+    _put_plainly(program.graph_module)
     return program
 
 
@@ -82,6 +89,43 @@ def captured_graph(module: nn.Module) -> fx.GraphModule | None:
     """What ``capture`` gave, where the module was made of it."""
     graph = module.graph if isinstance(module, GraphModule) else None
     return graph if isinstance(graph, fx.GraphModule) else None
+
+
+def traceable(candidate: Candidate) -> nn.Module:
+    """Flat tensors in, flat tensors out, for ``torch.jit.trace``: a captured graph asks for sizes by a method and hands
+    them to torch's own functions. These a trace follows; it takes what an operator answers, and the sizes that it is
+    given, for constants. Weights are shared with the candidate."""
+    captured = captured_graph(candidate.module)
+    if captured is None:
+        return candidate.flat()
+    graph = copy.deepcopy(captured.graph)
+    for node in graph.nodes:
+        if node.target is torch.ops.aten.sym_size.int:
+            node.op, node.target = "call_method", "size"
+        elif isinstance(node.target, OpOverload) and any(map(_is_size, node.all_input_nodes)):
+            node.target = _torchs_own(node.target)
+    return fx.GraphModule(captured, graph)
+
+
+def _is_size(node: fx.Node) -> bool:
+    return isinstance(node.meta.get("val"), torch.SymInt)
+
+
+def _torchs_own(operator: OpOverload) -> Callable[..., Any]:
+    """The function or the method of that name, which takes what a trace has in place of a number."""
+    if operator is torch.ops.aten.slice.Tensor:
+        return _sliced
+    name = operator.overloadpacket.__name__
+    found: Callable[..., Any] = getattr(torch, name, getattr(Tensor, name, operator))
+    return found
+
+
+def _sliced(tensor: Tensor, dim: int = 0, start: Any = None, end: Any = None, step: int = 1) -> Tensor:
+    if isinstance(end, int) and end == sys.maxsize:
+        end = None
+    places: list[Any] = [slice(None)] * tensor.dim()
+    places[dim] = slice(start, end, step)
+    return tensor[tuple(places)]
 
 
 def _not_whole(module: nn.Module, signature: Signature) -> str | None:
@@ -131,14 +175,22 @@ def _fixed_size(signature: Signature, program: ExportedProgram) -> str:
     return ""
 
 
-def _drop_empty_parts(graph_module: fx.GraphModule) -> None:
-    """``torch.cat`` passes over tensors of shape (0,), whatever the rank of the others: how a cache begins. Engines do
-    not."""
-    for node in graph_module.graph.find_nodes(op="call_function", target=torch.ops.aten.cat.default):
+def _put_plainly(graph_module: fx.GraphModule) -> None:
+    """Also without what ``torch.cat`` passes over and engines do not: tensors of shape (0,), whatever the rank of the
+    others. So a cache begins."""
+    aten = torch.ops.aten
+    for node in graph_module.graph.find_nodes(op="call_function", target=aten.cat.default):
         shapes = [part.meta["val"].shape for part in node.args[0]]
         if any(len(shape) != 1 for shape in shapes):
             kept = [part for part, shape in zip(node.args[0], shapes, strict=True) if tuple(shape) != (0,)]
             node.args = (kept, *node.args[1:])
+    plain = {
+        aten.view.default: aten.reshape.default,
+        aten._unsafe_view.default: aten.reshape.default,
+        aten.detach_.default: aten.detach.default,
+    }
+    for node in graph_module.graph.nodes:
+        node.target = plain.get(node.target, node.target)
     graph_module.recompile()
 
 
@@ -163,9 +215,7 @@ def capture(candidate: Candidate) -> fx.GraphModule:
     """The candidate as a flat graph of ATen calls that the caller may edit: tensors in, a tuple of tensors out.
 
     Parameters and buffers lie on the root under flat names and share memory with the candidate's, except buffers that
-    the forward pass writes: those are copies. Guards and input checks are left out (``Signature.check`` makes them);
-    ``view`` is ``reshape`` (the same on contiguous tensors), so that the graph also runs in other memory layouts, and
-    ``detach_``, which follows each tensor that the forward pass makes of numbers, is ``detach``: it writes no value.
+    the forward pass writes: those are copies. Guards and input checks are left out (``Signature.check`` makes them).
     ``node.meta["val"]`` is a fake tensor with the node's shape and dtype.
 
     Raises Refused where the candidate cannot be captured.
@@ -199,7 +249,6 @@ def _plain(source: fx.GraphModule) -> fx.GraphModule:
         copies[node].meta = {
             key: node.meta[key] for key in ("val", "stack_trace", "nn_module_stack") if key in node.meta
         }
-        _put_plainly(copies[node])
         if node.op == "get_attr":
             name = names.setdefault(node.target, _flat_name(node.target, names.values()))
             attributes[name] = _shared(_attribute(source, node.target), node.target in written)
@@ -207,14 +256,6 @@ def _plain(source: fx.GraphModule) -> fx.GraphModule:
     module = fx.GraphModule(attributes, graph)
     module.training = False
     return module
-
-
-def _put_plainly(node: fx.Node) -> None:
-    aten = torch.ops.aten
-    if node.target in (aten.view.default, aten._unsafe_view.default):
-        node.target = aten.reshape.default
-    elif node.target is aten.detach_.default:
-        node.target = aten.detach.default
 
 
 def _flat_name(target: str, taken: Any) -> str:

@@ -1,7 +1,6 @@
 """A function whose calls replay CUDA graphs: padded to a bucket, proven equal, in eager where that is as well.
 
-Left out: gradients (a call that needs them runs in eager), sizes that vary in two ways at once, and handing out the
-graph's own outputs (they are copied, so that the next call cannot overwrite them).
+Left out: sizes that vary in two ways at once, gradients of gradients.
 """
 
 from __future__ import annotations
@@ -19,18 +18,24 @@ import torch
 from torch import Tensor
 
 from togi.core.quantities import first_line, plural, size
+from togi.graphs import runs
 from togi.graphs.buckets import choose_buckets, padding
-from togi.graphs.form import SharedTensors, real_part, same_values, shape_at, shapes_of, size_of, tensors_in
-from togi.graphs.pool import GraphError, Pool
+from togi.graphs.form import SharedTensors, same_values, shape_at, shapes_of, size_of, with_tensors, without_tensors
+from togi.graphs.gradient import ReplayedCall, Replays, gradients_of, plus_and_minus, same_weights
+from togi.graphs.held import Held, weights_of
+from togi.graphs.lease import Lease
+from togi.graphs.pool import GraphError, Pool, Run
 from togi.graphs.proof import in_float64, prove
 from togi.graphs.recording import why_not_captured
 from togi.subject.inputs import Inputs, samples_of
 from togi.torch_internals.autograd import version_of
-from togi.torch_internals.tensors import tree_flatten, tree_unflatten
+from togi.torch_internals.tensors import tree_flatten
 
 _MOST_CAPTURES = 3
 """Captures of one bucket: functions that drop each other's graphs over and over run in eager after that."""
 _REPLAYED = "replayed"
+_BACKWARD = 1
+"""Place of the graph that goes back, among those of a bucket."""
 
 
 class GraphWarning(UserWarning):
@@ -74,6 +79,7 @@ def capture(
     memory: str | int | Pool = "2GiB",
     pad: float | Sequence[float] = 0,
     limit: int = 32,
+    gradients: bool = False,
 ) -> CapturedFunction:
     """Replay CUDA graphs for calls of ``fn`` of many sizes (tokens of a sequence, rows of a batch).
 
@@ -82,8 +88,8 @@ def capture(
     proven: padded inputs give, on the real part, what ``fn`` gives, within its own rounding error. Where a graph is not
     faster than eager beyond doubt, eager it is.
 
-    A call that no graph serves (larger, of another kind, needing gradients, under another autocast) runs ``fn`` as it
-    is; ``calls`` counts them by reason, and each reason warns once.
+    A call that no graph serves (larger, of another kind, under another autocast, after its weights have moved) runs
+    ``fn`` as it is; ``calls`` counts them by reason, and each reason warns once.
 
     Args:
         fn: a module, a compiled one, or a function of tensors in any structure that returns tensors in any structure.
@@ -95,20 +101,25 @@ def capture(
         memory: budget for everything held: ``"2GiB"``, bytes, or a ``Pool`` that several functions share.
         pad: the value of padding, for all tensors or one for each tensor of a sample in order. Zero masks out.
         limit: most graphs.
+        gradients: capture gradients too, of what the samples and the weights require: a second graph for each size,
+            which repeats the forward pass and goes back. Padding is proven to be harmless to them as well, and graphs
+            are raced for both passes together. Capture while no backward pass is pending. Without it, a call that
+            records gradients runs in eager.
 
     Returns:
-        A callable like ``fn``. Outputs are the caller's own, contiguous.
+        A callable like ``fn``. Outputs and gradients are the caller's own, contiguous.
 
     Raises:
         GraphError: no CUDA device; a capture fails (with the line that waits for the device); padding changes results;
-            not even the smallest size fits into the memory.
+            not even the smallest size fits into the memory; gradients of what draws random numbers or changes what it
+            holds, since the forward pass is repeated.
         BudgetError: ``memory`` is no size.
         SubjectError: a sample is none.
     """
     if limit < 1:
         raise GraphError(f"limit={limit} allows no graph: give at least 1, or call the function as it is")
     pool = memory if isinstance(memory, Pool) else Pool(memory)
-    return CapturedFunction(fn, samples_of(inputs), _histogram(sizes), pool, pad, limit)
+    return CapturedFunction(fn, samples_of(inputs), _histogram(sizes), pool, pad, limit, gradients)
 
 
 def _histogram(sizes: Mapping[int, int] | Iterable[int]) -> dict[int, int]:
@@ -134,6 +145,7 @@ class CapturedFunction:
         pool: Pool,
         pad: float | Sequence[float],
         limit: int,
+        gradients: bool,
     ) -> None:
         functools.update_wrapper(self, fn, updated=())
         self.calls: Counter[str] = Counter()
@@ -143,6 +155,8 @@ class CapturedFunction:
         self._eager: list[int] = []
         self._captures: Counter[int] = Counter()
         self._owner = object()
+        self._lease: Lease | None = None
+        self._gradients = gradients
         self._buckets: tuple[int, ...] = ()
         self._buffer_bytes = 0
         self._needed = 0
@@ -175,6 +189,18 @@ class CapturedFunction:
         )
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._answer(args, kwargs)
+
+    def lend(self, *args: Any, **kwargs: Any) -> Lease:
+        """As a call, but the results are the graph's own memory, without a copy: ``with fast.lend(x) as out``.
+
+        They are valid until the block ends; whatever touches them, or a view of them, after that gets a RuntimeError.
+        Within the block other calls run in eager. Read them on the stream of the call. What was not replayed, or
+        records gradients, is the caller's own, as ever.
+        """
+        return Lease(functools.partial(self._answer, args, kwargs))
+
+    def _answer(self, args: Sequence[Any], kwargs: Mapping[str, Any], lease: Lease | None = None) -> Any:
         if torch.compiler.is_compiling() or self._device.capturing():
             return self._fn(*args, **kwargs)  # a part of what somebody else compiles or captures
         leaves, form = tree_flatten((args, kwargs))
@@ -184,7 +210,8 @@ class CapturedFunction:
                 bucket = self._bucket_for(found)
                 if isinstance(bucket, int):
                     self.calls[_REPLAYED] += 1
-                    return self._replayed([leaf for leaf in leaves if isinstance(leaf, Tensor)], found, bucket)
+                    tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+                    return self._replayed(tensors, found, bucket, lease)
                 found = bucket
         self._say(found)
         return self._fn(*args, **kwargs)
@@ -193,11 +220,11 @@ class CapturedFunction:
 
     def _learn_the_form(self, samples: Sequence[Inputs], pad: float | Sequence[float]) -> None:
         flat = [tree_flatten((sample.args, dict(sample.kwargs))) for sample in samples]
-        self._form, self._others = flat[0][1], _without_tensors(flat[0][0])
+        self._form, self._others = flat[0][1], without_tensors(flat[0][0])
         rows = [[leaf for leaf in leaves if isinstance(leaf, Tensor)] for leaves, _ in flat]
         kinds = [[(t.dtype, t.device, t.dim()) for t in row] for row in rows]
         if any(form != self._form for _, form in flat) or not all(
-            same_values(self._others, _without_tensors(leaves)) for leaves, _ in flat
+            same_values(self._others, without_tensors(leaves)) for leaves, _ in flat
         ):
             raise GraphError("the samples differ in more than their sizes: give calls of one kind")
         if any(kind != kinds[0] for kind in kinds) or not rows[0]:
@@ -211,6 +238,7 @@ class CapturedFunction:
         largest = max(range(len(rows)), key=lambda at: found[at] or 0)
         self._sample_tensors = rows[largest]
         self._inputs = SharedTensors(shapes_of(rows), self._sample_tensors)
+        self._wanted = [self._gradients and tensor.requires_grad for tensor in self._sample_tensors]
         self._pads = list(pad) if isinstance(pad, Sequence) else [pad] * len(rows[0])
         if len(self._pads) != len(rows[0]):
             raise GraphError(f"pad has {len(self._pads)} values, and a sample {plural(len(rows[0]), 'tensor')}")
@@ -230,9 +258,12 @@ class CapturedFunction:
             if [version_of(tensor) for tensor in sample.tensors()] != before:
                 raise GraphError("it writes to its inputs, which would not reach the caller's: return what it computes")
             rows.append([leaf for leaf in leaves if isinstance(leaf, Tensor)])
-            others.append(_without_tensors(leaves))
+            others.append(without_tensors(leaves))
             forms.append(form)
-        self._differentiable = any(tensor.requires_grad for tensor in rows[0])
+            if n == few:
+                self._differentiable = [tensor.requires_grad for tensor in rows[0]]
+                self._weights = weights_of(rows[0], sample.tensors())
+                self._held = Held(self._fn, self._weights)
         self._result_leaves, self._result_form = others[0], forms[0]
         kinds = [[(t.dtype, t.dim()) for t in row] for row in rows]
         if forms[0] != forms[1] or not same_values(*others) or kinds[0] != kinds[1] or not rows[0]:
@@ -244,32 +275,62 @@ class CapturedFunction:
                 "size itself, or which part of a padded result is real cannot be told"
             )
         self._results = SharedTensors(shapes, [t.detach() for t in rows[1]])
+        if self._gradients:
+            self._learn_the_gradients(few)
+
+    def _learn_the_gradients(self, n: int) -> None:
+        """Of the wanted inputs, then of the weights. The forward pass must be one that can be repeated."""
+        if not any(self._differentiable):
+            raise GraphError("gradients=True, and nothing that it returns depends on what requires gradients")
+        sample, before, drawn = self._sample(n), self._held.versions(), self._device.random_state()
+        self._fn(*sample.args, **sample.kwargs)
+        if self._held.versions() != before:
+            raise GraphError(
+                "gradients=True, and it changes its buffers: backward, which repeats it, would do so again"
+            )
+        if not torch.equal(self._device.random_state(), drawn):
+            raise GraphError(
+                "gradients=True, and it draws random numbers: backward, which repeats it, would draw others"
+            )
+        pairs = zip(self._inputs.shapes, self._sample_tensors, self._wanted, strict=True)
+        wanted = [(shape, tensor) for shape, tensor, wants in pairs if wants]
+        self._found = SharedTensors(
+            [*(shape for shape, _ in wanted), *(tuple(weight.shape) for weight in self._weights)],
+            [*(tensor for _, tensor in wanted), *self._weights],
+        )
+        self._trained = self._held.trained()
 
     def _sample(self, n: int) -> Inputs:
         """The largest sample, cut to size ``n`` or repeated up to it."""
         tensors = []
-        for tensor, shape in zip(self._sample_tensors, self._inputs.shapes, strict=True):
+        for tensor, shape, wanted in zip(self._sample_tensors, self._inputs.shapes, self._wanted, strict=True):
             for dim, extent in enumerate(shape):
                 if extent is None:
                     tensor = tensor.index_select(dim, torch.arange(n, device=tensor.device) % tensor.shape[dim])
-            tensors.append(tensor.detach().clone())
-        args, kwargs = _with_tensors(self._others, tensors, self._form)
+            tensors.append(tensor.detach().clone().requires_grad_(wanted))
+        args, kwargs = with_tensors(self._others, tensors, self._form)
         return Inputs(tuple(args), kwargs)
 
     def _size_of(self, leaves: Sequence[Any], form: Any) -> int | str:
         """Of a call that a graph could serve; else why none could."""
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        if form != self._form or not same_values(self._others, _without_tensors(leaves)):
+        if form != self._form or not same_values(self._others, without_tensors(leaves)):
             return "other arguments than the samples'"
         alike = zip(tensors, self._sample_tensors, strict=True)
         if any((t.dtype, t.device, t.dim()) != (s.dtype, s.device, s.dim()) for t, s in alike):
             return "inputs of another device, dtype or rank than the samples'"
-        if torch.is_grad_enabled() and (self._differentiable or any(t.requires_grad for t in tensors)):
-            return "gradients are recorded (call it under torch.no_grad)"
+        if self._records(tensors):
+            if not self._gradients:
+                return "gradients are recorded (call it under torch.no_grad, or capture it with gradients=True)"
+            if [t.requires_grad for t in tensors] != self._wanted or self._held.trained() != self._trained:
+                return "gradients of other tensors are recorded than at the capture"
         if self._modes_now() != self._modes:
             return "another autocast or training mode than at the capture"
         n = size_of(tensors, self._inputs.shapes)
         return n or "other shapes than the samples', or empty"
+
+    def _records(self, tensors: Sequence[Tensor]) -> bool:
+        return torch.is_grad_enabled() and (any(self._differentiable) or any(t.requires_grad for t in tensors))
 
     def _modes_now(self) -> tuple[Any, ...]:
         kind = self._sample_tensors[0].device.type
@@ -315,7 +376,7 @@ class CapturedFunction:
         """How many graphs more: what one takes is measured by a second one of the largest size."""
         pool, again = self._pool, (self._owner, 0)
         try:
-            took = pool.record(again, self._run, self._inputs.views(largest))
+            took = pool.record(again, self._runs, self._inputs.views(largest))
         except torch.OutOfMemoryError:
             return 0
         pool.drop(again)
@@ -323,13 +384,22 @@ class CapturedFunction:
 
     def _allocate(self, largest: int) -> None:
         self._buffer_bytes = self._inputs.allocate(largest) + self._results.allocate(largest)
+        if self._gradients:
+            self._buffer_bytes += self._found.allocate(largest)
         self._pool.buffer_bytes += self._buffer_bytes
         for tensor, pad in zip(self._inputs.views(largest), self._pads, strict=True):
             tensor.fill_(pad)  # indices among them must be valid ones in a capture
 
     @property
-    def _run(self) -> Callable[..., Sequence[Tensor]]:
-        return functools.partial(_into_buffers, self._fn, self._form, self._others, self._results)
+    def _runs(self) -> list[Run]:
+        """What is captured for each bucket. Without a reference to this object: a pool holds them."""
+        call = functools.partial(_called, self._fn, self._form, self._others)
+        forward = functools.partial(runs.forward, call, self._results)
+        if not self._gradients:
+            return [forward]
+        memory = (self._inputs, self._results, self._found)
+        of_these = (self._weights, self._wanted, self._differentiable)
+        return [forward, functools.partial(runs.gradients, call, *of_these, memory)]
 
     def _record(self, bucket: int) -> bool:
         """Captured, and within the memory; what other functions need for longest gives way."""
@@ -337,7 +407,7 @@ class CapturedFunction:
         self._captures[bucket] += 1
         before = pool.held_bytes
         try:
-            pool.record(key, self._run, self._inputs.views(bucket))
+            pool.record(key, self._runs, self._inputs.views(bucket))
         except torch.OutOfMemoryError:
             return False
         except Exception as error:  # foreign code: whatever waits for the device, or a library of its own
@@ -353,18 +423,33 @@ class CapturedFunction:
     # --- proof
 
     def _keep_what_is_right_and_faster(self) -> None:
-        wide = in_float64(self._fn, str(self._device.place))
+        plain, wide = self._fn, in_float64(self._fn, str(self._device.place))
+        compared: dict[str, tuple[Callable[..., Any], Callable[..., Any], Callable[..., Any]]]
         lower = 0
         for bucket in self._buckets:
             inside = [n for n in self._sizes if lower < n <= bucket]
             padded = functools.partial(self._padded, bucket)
             usual = max(inside, key=lambda n: self._sizes[n])
+            compared = {"result": (padded, plain, wide)}
+            if self._gradients:
+                compared["gradient"] = (self._gradient(padded), self._gradient(plain), self._gradient(wide))
             for n in {min(inside), usual}:
-                prove(padded, self._fn, wide, self._sample(n), f"at size {n} padded to {bucket} with {self._pads}")
-            if not self._device.faster(padded, self._fn, self._sample(usual)):
+                where = f"at size {n} padded to {bucket} with {self._pads}"
+                for what, (graph, eager, exact) in compared.items():
+                    prove(graph, eager, exact, self._sample(n), where, what=what)
+            if not self._device.faster(graph, eager, self._sample(usual)):
                 self._eager.append(bucket)
                 self._pool.drop((self._owner, bucket))
             lower = bucket
+
+    def _gradient(self, fn: Callable[..., Any]) -> Callable[..., Sequence[Tensor]]:
+        """Of the plain function, of a copy of it, or of a padded call."""
+
+        def run(*args: Any, **kwargs: Any) -> Sequence[Tensor]:
+            weights = same_weights(self._fn, self._weights, fn)
+            return gradients_of(fn, weights, self._wanted, plus_and_minus)(*args, **kwargs)
+
+        return run
 
     def _padded(self, bucket: int, *args: Any, **kwargs: Any) -> Any:
         tensors = [leaf for leaf in tree_flatten((args, kwargs))[0] if isinstance(leaf, Tensor)]
@@ -376,6 +461,8 @@ class CapturedFunction:
 
     def _bucket_for(self, n: int) -> int | str:
         """The bucket whose graph serves size ``n``; else why none does."""
+        if reason := self._in_the_way():
+            return reason
         at = bisect_left(self._buckets, n)
         if at == len(self._buckets):
             return f"sizes above the largest bucket ({self._buckets[-1]})"
@@ -394,19 +481,57 @@ class CapturedFunction:
                 self._captures[bucket] = _MOST_CAPTURES
                 return f"its graph was dropped for others', and cannot be captured again: {first_line(error)}"
 
-    def _replayed(self, tensors: Sequence[Tensor], n: int, bucket: int) -> Any:
+    def _in_the_way(self) -> str:
+        """Why no graph may be replayed now; empty where one may."""
+        if self._lease is not None and self._lease.lasts:
+            return "its results are lent until the block of lend() ends"
+        if moved := self._held.moved():
+            return f"{moved} is not where it was at the capture: capture it again after .to() or assigning weights"
+        return ""
+
+    def _replayed(self, tensors: Sequence[Tensor], n: int, bucket: int, lease: Lease | None = None) -> Any:
+        run = functools.partial(self._forward, n=n, bucket=bucket)
+        if self._records(tensors):
+            replays = Replays(
+                forward=lambda inputs: _copied(run(inputs)),
+                backward=functools.partial(self._backward, n=n, bucket=bucket),
+                differentiable=self._differentiable,
+                wanted=self._wanted,
+            )
+            made = ReplayedCall.apply(replays, *tensors, *self._weights)
+        elif lease is not None:
+            self._lease, made = lease, lease.take(run(tensors))
+        else:
+            made = _copied(run(tensors))
+        return with_tensors(self._result_leaves, made, self._result_form)
+
+    def _forward(self, inputs: Sequence[Tensor], n: int, bucket: int) -> list[Tensor]:
+        """The results, in the memory that the next call overwrites."""
         self._device.turn()
         with torch.inference_mode(False), torch.no_grad():
-            rows = zip(self._inputs.views(bucket), tensors, self._inputs.shapes, self._pads, strict=True)
-            for mine, given, shape, pad in rows:
-                for dim, extent in enumerate(shape):
-                    if extent is None and n < bucket:
-                        mine.narrow(dim, n, bucket - n).fill_(pad)
-                real_part(mine, shape, n).copy_(given)
+            self._inputs.write(inputs, n, bucket, self._pads)
             self._pool.replay((self._owner, bucket))
-        results = zip(self._results.views(bucket), self._results.shapes, strict=True)
-        made = [real_part(t, shape, n).clone(memory_format=torch.contiguous_format) for t, shape in results]
-        return _with_tensors(self._result_leaves, made, self._result_form)
+        return self._results.read(n, bucket)
+
+    def _backward(self, inputs: Sequence[Tensor], ahead: Sequence[Tensor | None], n: int, bucket: int) -> list[Tensor]:
+        """Gradients for those of the results: of the wanted inputs, and of the weights."""
+        with self._pool.lock, self._device.current():
+            gone = (self._owner, bucket) not in self._pool and "a graph was dropped for others' before its backward"
+            reason = self._in_the_way() or gone
+            if not reason:
+                self._device.turn()
+                self._inputs.write(inputs, n, bucket, self._pads)
+                self._results.write(ahead, n, bucket, [0.0] * len(ahead))
+                self._pool.replay((self._owner, bucket), _BACKWARD)
+                return _copied(self._found.read(n, bucket))
+        self._say(reason)
+        cast, kind = self._modes[0], self._sample_tensors[0].device.type
+        with torch.autocast(kind, dtype=cast or None, enabled=bool(cast)):
+            args, kwargs = with_tensors(self._others, inputs, self._form)
+            run = gradients_of(
+                self._fn, self._weights, self._wanted, lambda _: [tensor for tensor in ahead if tensor is not None]
+            )
+            return list(run(*args, **kwargs))
 
     def _say(self, reason: str) -> None:
         with self._pool.lock:
@@ -414,33 +539,13 @@ class CapturedFunction:
             first = self.calls[reason] == 1
         if first:
             name = getattr(self._fn, "__name__", type(self._fn).__name__)
-            warnings.warn(f"{name} ran in eager: {reason}", GraphWarning, stacklevel=3)
+            warnings.warn(f"{name} ran in eager: {reason}", GraphWarning, stacklevel=4)
 
 
-_TENSOR = object()
-"""Stands for a tensor among the leaves of a call."""
+def _copied(tensors: Iterable[Tensor]) -> list[Tensor]:
+    return [tensor.clone(memory_format=torch.contiguous_format) for tensor in tensors]
 
 
-def _without_tensors(leaves: Sequence[Any]) -> list[Any]:
-    return [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
-
-
-def _with_tensors(leaves: Sequence[Any], tensors: Iterable[Tensor], form: Any) -> Any:
-    """The structure again, of what ``_without_tensors`` left and of tensors in order."""
-    given = iter(tensors)
-    return tree_unflatten([next(given) if leaf is _TENSOR else leaf for leaf in leaves], form)
-
-
-def _into_buffers(
-    fn: Callable[..., Any], form: Any, leaves: Sequence[Any], results: SharedTensors, *tensors: Tensor
-) -> tuple[Tensor, ...]:
-    """What is captured: results go to buffers, so that nothing in the pool outlives a replay."""
-    args, kwargs = _with_tensors(leaves, tensors, form)
-    # Weights that autocast keeps in 16 bits go when its block ends: the graph must make them, and not leave its own.
-    torch.clear_autocast_cache()
-    made = tensors_in(fn(*args, **kwargs))
-    torch.clear_autocast_cache()
-    n = size_of(made, results.shapes)
-    for buffer, tensor in zip(results.views(n or 0), made, strict=True):
-        buffer.copy_(tensor)
-    return ()
+def _called(fn: Callable[..., Any], form: Any, leaves: Sequence[Any], *tensors: Tensor) -> Any:
+    args, kwargs = with_tensors(leaves, tensors, form)
+    return fn(*args, **kwargs)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from togi.torch_internals.tensors import tree_flatten
+from togi.torch_internals.tensors import tree_flatten, tree_unflatten
 
 Shape = tuple[int | None, ...]
 """None where a dimension is the size of the call."""
@@ -36,6 +36,20 @@ class SharedTensors:
             for shape, memory in zip(self.shapes, self._memory, strict=True)
         )
 
+    def write(self, tensors: Sequence[Tensor | None], n: int, bucket: int, pads: Sequence[float]) -> None:
+        """A call's, and what pads them to the bucket; None where there is nothing to write."""
+        for mine, given, shape, pad in zip(self.views(bucket), tensors, self.shapes, pads, strict=True):
+            if given is None:
+                continue
+            for dim, extent in enumerate(shape):
+                if extent is None and n < bucket:
+                    mine.narrow(dim, n, bucket - n).fill_(pad)
+            _real_part(mine, shape, n).copy_(given)
+
+    def read(self, n: int, bucket: int) -> list[Tensor]:
+        """The part of each that a call of size ``n`` has, in the shared memory."""
+        return [_real_part(view, shape, n) for view, shape in zip(self.views(bucket), self.shapes, strict=True)]
+
 
 def shape_at(shape: Shape, n: int) -> tuple[int, ...]:
     return tuple(n if extent is None else extent for extent in shape)
@@ -45,8 +59,7 @@ def _numel(shape: Shape, n: int) -> int:
     return torch.Size(shape_at(shape, n)).numel()
 
 
-def real_part(tensor: Tensor, shape: Shape, n: int) -> Tensor:
-    """The part of a padded tensor that a call of size ``n`` has."""
+def _real_part(tensor: Tensor, shape: Shape, n: int) -> Tensor:
     for dim, extent in enumerate(shape):
         tensor = tensor.narrow(dim, 0, n) if extent is None else tensor
     return tensor
@@ -82,3 +95,18 @@ def same_values(one: Sequence[Any], other: Sequence[Any]) -> bool:
 
 def tensors_in(result: Any) -> list[Tensor]:
     return [leaf.detach() for leaf in tree_flatten(result)[0] if isinstance(leaf, Tensor)]
+
+
+_TENSOR = object()
+"""Stands for a tensor among the leaves of a call."""
+
+
+def without_tensors(leaves: Sequence[Any]) -> list[Any]:
+    """The leaves with a mark in the place of each tensor, for ``with_tensors``."""
+    return [_TENSOR if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+
+
+def with_tensors(leaves: Sequence[Any], tensors: Iterable[Tensor], form: Any) -> Any:
+    """The structure again, of what ``without_tensors`` left and of tensors in order."""
+    given = iter(tensors)
+    return tree_unflatten([next(given) if leaf is _TENSOR else leaf for leaf in leaves], form)

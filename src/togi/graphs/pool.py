@@ -28,7 +28,8 @@ PROVEN = Proven(part="togi.graphs (policy and bookkeeping by a recorder)", cpu="
 
 Call = Callable[..., Any]
 Key = tuple[Hashable, int]
-"""Whose graph it is, and its bucket."""
+"""Whose graphs they are, and their bucket."""
+Run = Callable[..., Sequence[Tensor]]
 _RACE_S = 1.0
 _RACE_TURN_MS = 5.0
 
@@ -43,7 +44,10 @@ class Device(Protocol):
     place: torch.device
     """Where tensors must be."""
 
-    def capture(self, run: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> Recording: ...
+    def capture(self, run: Run, inputs: tuple[Tensor, ...]) -> Recording: ...
+
+    def random_state(self) -> Tensor:
+        """Of the generator that operations draw from where nobody gives them one."""
 
     def used_bytes(self) -> int:
         """All memory of the device that is in use, by whomever; differences count."""
@@ -70,6 +74,9 @@ class Cuda:
         with self.current():
             self.capture = OnDevice()
         self._order = StreamOrder()
+
+    def random_state(self) -> Tensor:
+        return torch.cuda.get_rng_state(self.place)
 
     def used_bytes(self) -> int:
         torch.cuda.synchronize(self.place)
@@ -126,12 +133,15 @@ class Recorder:
         self._live: weakref.WeakSet[Recording] = weakref.WeakSet()
         self._pool_bytes = 0
 
-    def capture(self, run: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> Recording:
+    def capture(self, run: Run, inputs: tuple[Tensor, ...]) -> Recording:
         outputs = tuple(run(*inputs))
         recording = Recording(replay=lambda: _drop(run(*inputs)), inputs=inputs, outputs=outputs)
         self._pool_bytes = max(self._pool_bytes if self._live else 0, self._working_bytes(inputs))
         self._live.add(recording)
         return recording
+
+    def random_state(self) -> Tensor:
+        return torch.get_rng_state()
 
     def used_bytes(self) -> int:
         return self._pool_bytes + self._graph_bytes * len(self._live) if self._live else 0
@@ -173,7 +183,7 @@ class Pool:
         """Inputs and outputs; their owners say so."""
         self._device = device
         self._graph_bytes = 0
-        self._held: OrderedDict[Key, Recording] = OrderedDict()
+        self._held: OrderedDict[Key, list[Recording]] = OrderedDict()
         self.left: deque[tuple[Hashable, int]] = deque()
         """Owners that are gone, with the bytes of their buffers: a garbage collection may run within a capture, where
         nothing may be freed."""
@@ -204,12 +214,19 @@ class Pool:
     def __contains__(self, key: Key) -> bool:
         return key in self._held
 
-    def record(self, key: Key, run: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> int:
-        """Capture ``run(*inputs)`` and hold it, whatever it takes: bytes are returned. What the capture raises goes
-        through."""
+    def record(self, key: Key, runs: Sequence[Run], inputs: tuple[Tensor, ...]) -> int:
+        """Capture ``run(*inputs)`` for each and hold it, whatever it takes: bytes are returned. What a capture raises
+        goes through, and nothing is held then."""
         assert self._device is not None
         with self._measured() as taken:
-            self._held[key] = self._device.capture(run, inputs)
+            held: list[Recording] = []
+            self._held[key] = held
+            try:
+                for run in runs:
+                    held.append(self._device.capture(run, inputs))
+            except BaseException:
+                self._held.pop(key).clear()  # freed before it is measured: the traceback holds the list
+                raise
         return taken[0]
 
     def drop(self, key: Key) -> None:
@@ -232,9 +249,9 @@ class Pool:
             self.drop(key)
         return self.fits
 
-    def replay(self, key: Key) -> None:
+    def replay(self, key: Key, at: int = 0) -> None:
         self._held.move_to_end(key)
-        self._held[key].replay()
+        self._held[key][at].replay()
 
     @contextmanager
     def _measured(self) -> Iterator[list[int]]:

@@ -28,12 +28,13 @@ def in_float64(fn: Function, device: str) -> Function:
         return fn
 
 
-def prove(padded: Function, fn: Function, wide: Function, sample: Inputs, where: str) -> None:
+def prove(padded: Function, fn: Function, wide: Function, sample: Inputs, where: str, *, what: str = "result") -> None:
     """Compare ``padded`` with ``fn`` on a sample. Raises GraphError where it is off by more than rounding explains.
 
     Args:
         wide: ``fn``, with weights in float64 where it has some.
         where: sizes and padding, for the message.
+        what: they return, for the message.
     """
 
     def results(call: Function, given: Inputs) -> list[Tensor]:
@@ -44,11 +45,11 @@ def prove(padded: Function, fn: Function, wide: Function, sample: Inputs, where:
     rows = zip(found, plain, _truth(wide, sample, plain), *nudged, strict=True)
     for at, (one, eager, exact, *moved) in enumerate(rows):
         if one.shape != eager.shape:
-            raise GraphError(f"{where}, result {at} is {tuple(one.shape)}, and plain {tuple(eager.shape)}")
+            raise GraphError(f"{where}, {what} {at} is {tuple(one.shape)}, and plain {tuple(eager.shape)}")
         units = error_in_units(one, exact, eager, moved) if one.numel() else 0.0
         if not within(units):
             raise GraphError(
-                f"padding changes result {at}: {where} it is {units:,.1f} times plain eager's own error off (limit "
+                f"padding changes {what} {at}: {where} it is {units:,.1f} times plain eager's own error off (limit "
                 f"{MAX_UNITS:g}). Give the function a mask, another pad, or a result without what is padded"
             )
 

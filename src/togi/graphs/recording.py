@@ -11,6 +11,7 @@ from torch import Tensor
 
 from togi.core.quantities import first_line
 from togi.core.user_code import error_line
+from togi.measure.memory import is_out_of_memory
 
 _WARM_UPS = 3
 """Runs before the capture: libraries allocate and choose algorithms in their first ones, which a capture forbids."""
@@ -32,12 +33,24 @@ Capture = Callable[[Callable[..., Sequence[Tensor]], tuple[Tensor, ...]], Record
 @final
 class OnDevice:
     """Captures on the current device. One pool for all recordings: only one of them runs at a time, and what they
-    return is copied before the next one does."""
+    return is copied before the next one does.
+
+    A call raises torch.OutOfMemoryError where memory was refused, whoever says so in whatever words; else what the
+    capture raises.
+    """
 
     def __init__(self) -> None:
         self.pool = torch.cuda.graph_pool_handle()
 
     def __call__(self, flat: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> Recording:
+        try:
+            return self._captured(flat, inputs)
+        except Exception as error:  # foreign code: the function, and the libraries below it
+            if is_out_of_memory(_cause(error)):
+                raise torch.OutOfMemoryError(first_line(_cause(error))) from error
+            raise
+
+    def _captured(self, flat: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> Recording:
         stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -68,6 +81,10 @@ class StreamOrder:
 
 def why_not_captured(error: Exception) -> str:
     """What a capture raised, in a sentence, with the user's line that waits for the device."""
-    cause = error.__context__ or error  # ending a capture that failed raises too
-    line = error_line(cause)
-    return f"its kernels cannot be captured{line and f' at {line}'}: {first_line(cause)}"
+    line = error_line(_cause(error))
+    return f"its kernels cannot be captured{line and f' at {line}'}: {first_line(_cause(error))}"
+
+
+def _cause(error: Exception) -> BaseException:
+    """Ending a capture that failed raises too."""
+    return error.__context__ or error

@@ -29,7 +29,7 @@ from togi.journal.database import (
 from togi.journal.study_log import StudyLog, read_study
 
 FLEETING = frozenset(
-    {"machine", "latency_ms", "denormals", "repeatable", "notes", "export_error", "idle_rewrites", "flops"}
+    "machine latency_ms denormals repeatable notes export_error idle_rewrites flops winograd_flops".split()
 )
 """Facts that may come out differently for the same subject, or that are compared on their own (the machine)."""
 
@@ -115,23 +115,21 @@ class Journal:
 
     def studies(self) -> list[StudyEntry]:
         """What the journal holds, the newest first."""
-        with self._database.reading() as connection:
-            rows = connection.execute("SELECT id, key, record, checksum FROM studies ORDER BY number DESC").fetchall()
-        return [self._entry(self._header(row)) for row in rows]
+        return [self._entry(header) for header in self._headers()]
 
     def read(self, id: str | None = None) -> Study:
         """A study with its trials: by id, by the first digits of its id, or the newest.
 
         Raises JournalError when there is none such, or several.
         """
-        entries = [entry.id for entry in self.studies()]
-        matches = entries[:1] if id is None else [known for known in entries if known.startswith(id)]
+        known = {header.id: header for header in self._headers()}
+        matches = list(known)[:1] if id is None else [each for each in known if each.startswith(id)]
         if len(matches) != 1:
-            what = "is empty" if not entries else f"holds {len(matches) or 'no'} studies '{id}'"
+            what = "is empty" if not known else f"holds {len(matches) or 'no'} studies '{id}'"
             raise JournalError(
-                f"{self.path} {what}{nearest(id or '', entries) or '.'} 'togi report --list' lists its studies."
+                f"{self.path} {what}{nearest(id or '', known) or '.'} 'togi report --list' lists its studies."
             )
-        return read_study(self._database, self._stored(matches[0]))
+        return read_study(self._database, known[matches[0]])
 
     def _entry(self, header: Study) -> StudyEntry:
         study = read_study(self._database, header)
@@ -143,10 +141,11 @@ class Journal:
             verdict=study.verdict,
         )
 
-    def _stored(self, id: str) -> Study:
-        query = "SELECT id, key, record, checksum FROM studies WHERE id = ?"
+    def _headers(self) -> list[Study]:
+        """Of all studies, the newest first."""
         with self._database.reading() as connection:
-            return self._header(connection.execute(query, (id,)).fetchone())
+            rows = connection.execute("SELECT id, key, record, checksum FROM studies ORDER BY number DESC").fetchall()
+        return [self._header(row) for row in rows]
 
     def _header(self, row: tuple[str, str, str, int]) -> Study:
         id, key, record, found = row

@@ -63,19 +63,13 @@ class StudyLog:
                 (self.id, record, checksum(self.id, record)),
             )
 
-    def study(self) -> Study:
-        """Header, trials and last decision in one record."""
-        return read_study(self._database, self.header)
-
-    def claim(self, recipe: Recipe, *, again: bool = False) -> bool:
-        """Ask to work on ``recipe``. False: another living process does, or (unless ``again``) it has been finished.
+    def claim(self, recipe: Recipe) -> bool:
+        """Ask to work on ``recipe``. False: another living process does, or it has been finished.
 
         A claim ends with ``append`` or ``release``, and with the life of its process.
         """
         with self._database.writing() as connection:
-            if not again and self._finished(connection, recipe.id):
-                return False
-            if self._holder(connection, recipe.id) is not None:
+            if self._finished(connection, recipe.id) or self._is_held(connection, recipe.id):
                 return False
             connection.execute(
                 "INSERT OR REPLACE INTO claims (study, recipe, owner) VALUES (?, ?, ?)",
@@ -108,11 +102,11 @@ class StudyLog:
         query = "SELECT 1 FROM trials WHERE study = ? AND recipe = ?"
         return connection.execute(query, (self.id, recipe)).fetchone() is not None
 
-    def _holder(self, connection: sqlite3.Connection, recipe: str) -> str | None:
+    def _is_held(self, connection: sqlite3.Connection, recipe: str) -> bool:
         row = connection.execute(
             "SELECT owner FROM claims WHERE study = ? AND recipe = ?", (self.id, recipe)
         ).fetchone()
-        return row[0] if row and self._is_other(row[0]) else None
+        return row is not None and self._is_other(row[0])
 
     def _is_other(self, owner: str) -> bool:
         holder = Owner.from_json(owner)
@@ -158,7 +152,7 @@ class Owner(Record):
     @property
     def alive(self) -> bool:
         if self.place != _place():
-            return time.time() - self.since < LEASE_S
+            return abs(time.time() - self.since) < LEASE_S  # also where the clock was put back since
         return is_running(self.pid) and _started(self.pid) == self.started
 
 

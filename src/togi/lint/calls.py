@@ -8,9 +8,6 @@ from togi.core.record import Record
 from togi.lint.finding import Finding, Table
 from togi.worker.call import ChildCall
 
-MEASURE_S = 4.0
-"""How long the race of one technique takes."""
-
 
 @final
 class ModuleRequest(Record):
@@ -20,16 +17,13 @@ class ModuleRequest(Record):
     """``cpu``, ``cuda`` or a GPU's name (``A100``): what times are predicted for."""
     dtype: str | None = None
     """Predict as if floating-point tensors were of this dtype."""
-    select: tuple[str, ...] | None = None
-    """Ids of rules; None: those that are on by default. Ids of other kinds do not matter."""
-    ignore: tuple[str, ...] = ()
+    rules: tuple[str, ...] | None = None
+    """Ids of the rules to run; None: those that are on by default."""
     seed: int = 0
     measure: bool = False
     """Try the techniques that fix what was found, and say what they bring."""
-    measure_s: float = MEASURE_S
+    measure_s: float = 4.0
     """How long the race of one technique may take."""
-    rows: int = 20
-    """Layers in the table."""
 
 
 @final

@@ -80,7 +80,7 @@ def _report(ref: SubjectRef, kind: Kind, rules: tuple[str, ...], options: Subjec
         watched = TraceRequest(device=options.runs_on, train=options.train, rules=rules)
         return WATCH(ref, watched, device=options.runs_on, seed=options.seed)
     examined = ModuleRequest(
-        device=options.device, dtype=options.dtype, measure=options.measure, seed=options.seed, select=rules
+        device=options.device, dtype=options.dtype, measure=options.measure, seed=options.seed, rules=rules
     )
     return EXAMINE(ref, examined, device=options.runs_on, seed=options.seed)
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Self, final
 
 from pydantic_core import PydanticSerializationError
@@ -23,6 +25,14 @@ class Place(Record):
     end_column: int | None = None
     cell: int | None = None
     """Of a notebook: the code cell, counted from 1 over all cells; ``line`` counts inside it."""
+
+
+def shown(path: str) -> str:
+    """A path as the user would type it, which is how findings name files."""
+    full = Path(path)
+    if full.is_absolute() and full.is_relative_to(Path.cwd()):
+        full = full.relative_to(Path.cwd())
+    return str(full).replace(os.sep, "/")
 
 
 @final

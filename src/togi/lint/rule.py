@@ -11,9 +11,9 @@ from __future__ import annotations
 import abc
 import functools
 import pkgutil
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
 
 from togi.core.errors import UnknownNameError, nearest
 from togi.core.plugins import by_id, instances_in
@@ -37,6 +37,9 @@ class Rule(abc.ABC):
     """Whether it is selected where the user selects nothing."""
     technique: ClassVar[str | None] = None
     """The technique of ``togi tune`` that removes the pitfall, tried to measure what a finding costs."""
+
+
+R = TypeVar("R", bound=Rule)
 
 
 class SourceRule(Rule):
@@ -79,6 +82,12 @@ def all_rules() -> Mapping[str, Rule]:
 def rules_of(kind: Kind) -> Mapping[str, Rule]:
     """The rules of one kind by id; those of other kinds are not imported."""
     return by_id(instances_in(f"togi.lint.rules.{kind}", Rule), "rules")
+
+
+def rules_to_run(base: type[R], ids: Sequence[str] | None) -> list[R]:
+    """Those of a base class that have one of ``ids``; None: those that are on by default."""
+    rules = (rule for rule in all_rules().values() if isinstance(rule, base))
+    return [rule for rule in rules if (rule.default if ids is None else rule.id in ids)]
 
 
 @functools.cache

@@ -18,10 +18,11 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from togi.core.records import Machine
 from togi.machine import limits
-from togi.machine.limits import usable_bytes
+from togi.machine.limits import read_text, usable_bytes
 
 BACKENDS = (
     "torch",
@@ -32,35 +33,52 @@ BACKENDS = (
     "onnxscript",
     "openvino",
     "nncf",
+    "ncnn",
+    "pnnx",
     "torch-tensorrt",
     "tensorrt",
     "torchao",
 )
 """Distributions whose version changes what a technique does or how fast it is."""
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 def machine(device: str = "cpu") -> Machine:
     """This machine as this process may use it. ``device`` (``cuda:1``) chooses which GPU is described."""
-    cores = _cores()
-    gpu = _gpu(device)
     return Machine(
-        cpu_model=_cpu_model(),
-        cpu_flags=_cpu_flags(),
-        onednn_limit=_onednn_limit(),
-        cpu_cores=cores,
-        memory_bytes=usable_bytes(),
-        threads=_threads(cores),
-        os=f"{platform.system()} {platform.release()} {platform.machine()}",
-        python=platform.python_version(),
-        versions=_versions(),
-        gpu=gpu[0],
-        gpu_memory_bytes=gpu[1],
-        gpu_driver=gpu[2],
+        **_running(),
+        **_gpu(device),
         compiler=_compiler("CXX", "g++", "clang++", "c++"),
         c_compiler=_compiler("CC", "clang", "gcc", "cc"),
         cuda_headers=_cuda_headers(),
         allocators=installed_allocators(),
     )
+
+
+def differences(there: Machine, device: str) -> list[str]:
+    """In what this machine differs from ``there`` for what runs on ``device``, as sentences.
+
+    Loading an artifact asks: no process is started (compilers are described by starting them, libraries are found so),
+    but for the driver's tool where ``device`` is a GPU.
+    """
+    found = _running() | ({} if device == "cpu" else _gpu(device))
+    return there.model_copy(update=found).differences(there)
+
+
+def _running() -> dict[str, Any]:
+    """What running on the CPU depends on."""
+    cores = _cores()
+    return {
+        "cpu_model": _cpu_model(),
+        "cpu_flags": cpu_flags(),
+        "onednn_limit": _onednn_limit(),
+        "cpu_cores": cores,
+        "memory_bytes": usable_bytes(),
+        "threads": _threads(cores),
+        "os": f"{platform.system()} {platform.release()} {platform.machine()}",
+        "python": platform.python_version(),
+        "versions": _versions(),
+    }
 
 
 def _cores() -> int:
@@ -93,7 +111,7 @@ def _threads(cores: int) -> int:
 def _cpuinfo() -> list[dict[str, str]]:
     """One dict per processor; empty where there is no /proc."""
     blocks = []
-    for block in _read("/proc/cpuinfo").split("\n\n"):
+    for block in read_text(_CPUINFO).split("\n\n"):
         entries = (line.partition(":") for line in block.splitlines())
         found = {key.strip(): value.strip() for key, _, value in entries}
         if found:
@@ -113,7 +131,8 @@ def _cpu_model() -> str:
     )
 
 
-def _cpu_flags() -> tuple[str, ...]:
+def cpu_flags() -> tuple[str, ...]:
+    """Instruction sets and other features of the processor, in order."""
     for block in _cpuinfo():
         if flags := block.get("flags") or block.get("Features") or block.get("isa"):
             return tuple(sorted(set(flags.split())))
@@ -138,7 +157,7 @@ def _versions() -> dict[str, str]:
 def torch_build(name: str) -> str | None:
     """What the installed torch says of its build (``__version__``, ``cuda``); importing it takes seconds."""
     found = importlib.util.find_spec("torch")
-    source = _read(str(Path(found.origin).with_name("version.py"))) if found is not None and found.origin else ""
+    source = read_text(Path(found.origin).with_name("version.py")) if found is not None and found.origin else ""
     match = re.search(rf"^{name}\b.*?= ['\"](.+?)['\"]", source, re.MULTILINE)
     return match[1] if match else None
 
@@ -176,21 +195,23 @@ def headers_of_pip() -> Path | None:
     return None
 
 
-def _gpu(device: str) -> tuple[str | None, int | None, str | None]:
+def _gpu(device: str) -> dict[str, Any]:
     """Name, memory and driver of the GPU that ``device`` means, by the driver's own tool."""
+    none = dict.fromkeys(("gpu", "gpu_memory_bytes", "gpu_driver"))
     fields = "--query-gpu=name,memory.total,driver_version"
     visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     if visible == "" or visible == "-1":
-        return None, None, None
+        return none
     select = [f"--id={visible}"] if visible else []
     rows = _output("nvidia-smi", *select, fields, "--format=csv,noheader,nounits").splitlines()
     index = device.partition(":")[2]
     row = rows[int(index)] if index.isdigit() and int(index) < len(rows) else (rows[0] if rows else "")
     parts = [part.strip() for part in row.rsplit(",", 2)]
     if len(parts) != 3:
-        return None, None, None
+        return none
     name, mebibytes, driver = parts
-    return name, int(mebibytes) * 2**20 if mebibytes.isdigit() else None, driver
+    memory = int(mebibytes) * 2**20 if mebibytes.isdigit() else None
+    return {"gpu": name, "gpu_memory_bytes": memory, "gpu_driver": driver}
 
 
 def _output(*command: str) -> str:
@@ -200,13 +221,6 @@ def _output(*command: str) -> str:
     except (OSError, subprocess.SubprocessError, UnicodeDecodeError):
         return ""
     return done.stdout.strip()
-
-
-def _read(path: str) -> str:
-    try:
-        return Path(path).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
 
 
 ALLOCATORS = {

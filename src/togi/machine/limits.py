@@ -29,16 +29,33 @@ def usable_bytes() -> int:
 
 
 def available_bytes(meminfo: Path = Path("/proc/meminfo")) -> int | None:
-    """What can be allocated without swapping, as the kernel estimates; None where it does not say.
+    """What can be allocated without swapping, as the kernel estimates, or less where a container's limit leaves less;
+    None where the kernel does not say."""
+    free_kib = counted(meminfo, "MemAvailable:")
+    return None if free_kib is None else min([free_kib * 1024, *_left_by_containers()])
 
-    Limits of a container are not in it.
-    """
-    try:
-        lines = meminfo.read_text(encoding="ascii").splitlines()
-        found = next((line.split()[1] for line in lines if line.startswith("MemAvailable:")), None)
-        return int(found) * 1024 if found else None
-    except (OSError, ValueError, IndexError):
-        return None
+
+def _left_by_containers() -> Iterator[int]:
+    """What each memory limit that holds for this process leaves. The cache of files does not count as used: the kernel
+    drops it first."""
+    for controller, limit, usage, prefix in _MEMORY_FILES:
+        for folder in _levels(controller):
+            most, used = read_text(folder / limit), read_text(folder / usage)
+            if most.isdigit() and used.isdigit() and int(most) < _UNLIMITED_BYTES:
+                cached = (counted(folder / "memory.stat", f"{prefix}{kind}active_file") or 0 for kind in ("", "in"))
+                yield max(0, int(most) - int(used) + sum(cached))
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has ended since the machine was started because memory was out, here or in any
+    container; 0 where it does not say (proc_vmstat(5))."""
+    return counted(VMSTAT, "oom_kill") or 0
+
+
+def counted(path: Path, name: str) -> int | None:
+    """The number behind ``name`` at the beginning of a line of a kernel file; None where there is none."""
+    fields = next((fields for line in read_text(path).splitlines() if (fields := line.split())[:1] == [name]), [])
+    return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else None
 
 
 def processes_bytes(pid: int) -> int:
@@ -46,42 +63,46 @@ def processes_bytes(pid: int) -> int:
     total, queue = 0, [pid]
     while queue:
         current = queue.pop()
-        with contextlib.suppress(OSError, ValueError, StopIteration):
-            status = Path(f"/proc/{current}/status").read_text(encoding="utf-8", errors="replace").splitlines()
-            total += 1024 * int(next(line for line in status if line.startswith("RssAnon:")).split()[1])
+        total += 1024 * (counted(Path(f"/proc/{current}/status"), "RssAnon:") or 0)
+        with contextlib.suppress(OSError):
             for listing in Path(f"/proc/{current}/task").glob("*/children"):
-                queue += [int(child) for child in listing.read_text(encoding="utf-8").split()]
+                queue += [int(child) for child in read_text(listing).split()]
     return total
 
 
 ROOT = Path("/sys/fs/cgroup")
 MEMBERSHIP = Path("/proc/self/cgroup")
+VMSTAT = Path("/proc/vmstat")
 _UNLIMITED_BYTES = 1 << 60
 """Version 1 writes "no limit" as a number near 2**63."""
+_MEMORY_FILES = (
+    ("", "memory.max", "memory.current", ""),
+    ("memory", "memory.limit_in_bytes", "memory.usage_in_bytes", "total_"),
+)
+"""By controller: files with the limit and the usage, and how ``memory.stat`` calls what is of the whole group."""
 
 
 def cpu_quota() -> float | None:
     """Cores' worth of time per second (1.5 = one core and a half), or None without a limit."""
     quotas = []
     for folder in _levels(""):
-        quota, _, period = _read(folder / "cpu.max").partition(" ")
+        quota, _, period = read_text(folder / "cpu.max").partition(" ")
         quotas.append(_ratio(quota, period))
     for folder in _levels("cpu"):
-        quotas.append(_ratio(_read(folder / "cpu.cfs_quota_us"), _read(folder / "cpu.cfs_period_us")))
+        quotas.append(_ratio(read_text(folder / "cpu.cfs_quota_us"), read_text(folder / "cpu.cfs_period_us")))
     return min((quota for quota in quotas if quota), default=None)
 
 
 def memory_limit_bytes() -> int | None:
     """The lowest memory limit that holds for this process, or None."""
-    texts = [_read(folder / "memory.max") for folder in _levels("")]
-    texts += [_read(folder / "memory.limit_in_bytes") for folder in _levels("memory")]
+    texts = [read_text(folder / limit) for controller, limit, *_ in _MEMORY_FILES for folder in _levels(controller)]
     limits = [int(text) for text in texts if text.isdigit()]
     return min((limit for limit in limits if 0 < limit < _UNLIMITED_BYTES), default=None)
 
 
 def _levels(controller: str) -> Iterator[Path]:
     """Folders from this process's group up to the root; ``""`` is the unified hierarchy of version 2."""
-    for line in _read(MEMBERSHIP).splitlines():
+    for line in read_text(MEMBERSHIP).splitlines():
         _, controllers, path = [*line.split(":", 2), "", ""][:3]
         if controller in controllers.split(","):
             root = ROOT / controllers if controller else ROOT
@@ -97,8 +118,9 @@ def _ratio(quota: str, period: str) -> float | None:
     return int(quota) / int(period)
 
 
-def _read(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file, mostly of the kernel; empty where there is none, or it may not be read."""
     try:
-        return path.read_text(encoding="ascii", errors="replace").strip()
+        return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
         return ""

@@ -12,6 +12,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from togi.machine.limits import read_text
+
 PROC = Path("/proc")
 SYS = Path("/sys")
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
@@ -26,8 +28,6 @@ class Counters:
     """Processor time of this process."""
     waiting_ns: dict[str, int]
     """Run-queue wait by thread: ready to run, but no core was given to it."""
-    involuntary: int
-    """Switches away from a thread of this process that wanted to go on."""
     busy_s: float
     """Processor time of everybody, over all cores."""
     machine_s: float
@@ -49,7 +49,6 @@ def read_counters(proc: Path = PROC, sys: Path = SYS) -> Counters:
     return Counters(
         cpu_s=time.process_time(),
         waiting_ns=_waiting_ns(proc),
-        involuntary=_involuntary(),
         busy_s=busy / _TICKS_PER_S,
         machine_s=(busy + idle + iowait + stolen) / _TICKS_PER_S,
         stolen_s=stolen / _TICKS_PER_S,
@@ -61,15 +60,15 @@ def frequency_mhz(sys: Path = SYS) -> float | None:
     """Mean clock of (at most eight of) the cores we may run on; None where the system does not tell."""
     found = []
     for cpu in sorted(os.sched_getaffinity(0))[:8]:
-        text = _read(sys / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")
-        if text.strip().isdigit():
+        text = read_text(sys / f"devices/system/cpu/cpu{cpu}/cpufreq/scaling_cur_freq")
+        if text.isdigit():
             found.append(int(text) / 1000)
     return statistics.fmean(found) if found else None
 
 
 def _machine_ticks(proc: Path) -> list[int]:
     """user, nice, system, idle, iowait, irq, softirq, steal of all cores together (proc(5))."""
-    first = _read(proc / "stat").partition("\n")[0].split()[1:9]
+    first = read_text(proc / "stat").partition("\n")[0].split()[1:9]
     return [int(tick) for tick in first] + [0] * (8 - len(first))
 
 
@@ -78,36 +77,22 @@ def _waiting_ns(proc: Path) -> dict[str, int]:
     waiting = {}
     folder = proc / "self" / "task"
     for tid in os.listdir(folder) if folder.is_dir() else ():
-        fields = _read(folder / tid / "schedstat").split()
+        fields = read_text(folder / tid / "schedstat").split()
         if len(fields) >= 2:
             waiting[tid] = int(fields[1])
     return waiting
 
 
-def _involuntary() -> int:
-    import resource
-
-    return resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
-
-
 def _throttled_s(proc: Path, sys: Path) -> float:
     """Of this process's control group, version 2 (``throttled_usec``) or 1 (``throttled_time``, in ns)."""
-    for line in _read(proc / "self" / "cgroup").splitlines():
+    for line in read_text(proc / "self" / "cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
         if controllers and "cpu" not in controllers.split(","):
             continue
         for root in (sys / "fs/cgroup" / "cpu", sys / "fs/cgroup"):
-            fields = dict(pair.split() for pair in _read(root / path.strip("/") / "cpu.stat").splitlines())
+            fields = dict(pair.split() for pair in read_text(root / path.strip("/") / "cpu.stat").splitlines())
             if "throttled_usec" in fields:
                 return int(fields["throttled_usec"]) * 1e-6
             if "throttled_time" in fields:
                 return int(fields["throttled_time"]) * _NS
     return 0.0
-
-
-def _read(path: Path) -> str:
-    """The text of a kernel file; empty where it does not exist, may not be read, or its thread just ended."""
-    try:
-        return path.read_text(encoding="utf-8")
-    except OSError:
-        return ""

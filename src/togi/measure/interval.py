@@ -53,13 +53,17 @@ def median_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> 
     return Interval(median=statistics.median(ordered), low=low, high=high)
 
 
+def times_interval(values: Sequence[float], confidence: float = CONFIDENCE) -> Interval:
+    """As ``median_interval``, of positive numbers: its low end is 0 while there are too few rounds."""
+    found = median_interval(values, confidence)
+    return Interval(median=found.median, low=max(found.low, 0.0), high=found.high)
+
+
 def ratio_interval(
     numerators: Sequence[float], denominators: Sequence[float], confidence: float = CONFIDENCE
 ) -> Interval:
     """The median of paired ratios of positive numbers; its low end is 0 while there are too few rounds."""
-    ratios = [above / below for above, below in zip(numerators, denominators, strict=True)]
-    found = median_interval(ratios, confidence)
-    return Interval(median=found.median, low=max(found.low, 0.0), high=found.high)
+    return times_interval([above / below for above, below in zip(numerators, denominators, strict=True)], confidence)
 
 
 def rounds_needed(confidence: float = CONFIDENCE) -> int:

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from togi.core.proven import Proven
 from togi.core.records import Footprint
+from togi.machine.limits import counted
 from togi.machine.nvml import read_gpu
 from togi.measure.allocator import freed_memory_returned, trim
 
@@ -126,14 +127,17 @@ def is_out_of_memory(error: BaseException) -> bool:
     return any(text in str(error) for text in _REFUSALS)
 
 
-def torch_allocator_peak_bytes(run: Callable[[], None]) -> int | None:
-    """The exact peak of what torch's CPU allocator handed out during ``run`` and had not got back, in bytes.
+def torch_allocator_peak_bytes(run: Callable[[], object], device: Any = "cpu") -> int | None:
+    """The exact peak of what torch's allocator on ``device`` (the CPU's, or CUDA's) handed out during ``run`` and had
+    not got back, in bytes.
 
-    None where the profiler does not report memory (its events have no public form, so their shape is checked), or where
-    ``run`` used no memory of torch's: an engine with an allocator of its own.
+    None on the CPU where the profiler does not report memory (its events have no public form, so their shape is
+    checked), or where ``run`` used no memory of torch's: an engine with an allocator of its own.
     """
     from togi.torch_internals.profiler import DeviceType, memory_profile
 
+    if str(device).startswith("cuda"):
+        return _cuda_allocator_peak_bytes(run, device)
     with memory_profile() as profiler:
         run()
     results = getattr(getattr(profiler, "profiler", None), "kineto_results", None)
@@ -145,6 +149,17 @@ def torch_allocator_peak_bytes(run: Callable[[], None]) -> int | None:
         if event.name() == "[memory]" and event.device_type() == DeviceType.CPU
     ]
     return _highest(changes)
+
+
+def _cuda_allocator_peak_bytes(run: Callable[[], object], device: Any) -> int:
+    import torch
+
+    torch.cuda.synchronize(device)
+    before = torch.cuda.memory_allocated(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    run()
+    torch.cuda.synchronize(device)
+    return torch.cuda.max_memory_allocated(device) - before
 
 
 def _highest(changes: Sequence[tuple[int, int]]) -> int | None:
@@ -245,10 +260,7 @@ def _installed() -> tuple[str, ...]:
 
 
 def _status_bytes(field: str) -> int:
-    for line in (_SELF / "status").read_text(encoding="utf-8", errors="replace").splitlines():
-        if line.startswith(f"{field}:"):
-            return int(line.split()[1]) * 1024
-    return 0
+    return 1024 * (counted(_SELF / "status", f"{field}:") or 0)
 
 
 def _reset_high_water() -> bool:

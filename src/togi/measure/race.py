@@ -20,7 +20,7 @@ from typing import Protocol, final
 from togi.core.quantities import plural
 from togi.core.records import Interval, Noise, Record, Timing
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
-from togi.measure.interval import median_interval, ratio_interval
+from togi.measure.interval import ratio_interval, times_interval
 from togi.measure.noise import noise_of
 from togi.measure.turn import TURN_MS, Turn, call_ms_of, choose_passes
 
@@ -102,7 +102,7 @@ class RaceResult(Record):
         pairs = zip(base.rounds_ms, entry.rounds_ms, strict=True)
         shared = tuple((a, b) for a, b in pairs if a is not None and b is not None)
         return Timing(
-            latency_ms=_times_interval([own_ms for _, own_ms in shared], self.criterion.confidence),
+            latency_ms=times_interval([own_ms for _, own_ms in shared], self.criterion.confidence),
             speedup_x=entry.speedup_x,
             rounds_ms=shared,
             call_ms=entry.call_ms,
@@ -202,7 +202,7 @@ def together(one: Timing, other: Timing) -> Timing:
     rounds_ms = one.rounds_ms + other.rounds_ms
     references, own = zip(*rounds_ms, strict=True)
     update = {
-        "latency_ms": median_interval(own),
+        "latency_ms": times_interval(own),
         "speedup_x": ratio_interval(references, own),
         "rounds_ms": rounds_ms,
     }
@@ -376,7 +376,7 @@ class _RaceState:
         return RaceEntry(
             name=name,
             rounds_ms=rounds,
-            latency_ms=_times_interval(times, self._confidence) if times else None,
+            latency_ms=times_interval(times, self._confidence) if times else None,
             speedup_x=self.speed_x(entry, self.reference),
             call_ms=call_ms_of(entry.taken),
             left_at=entry.left_at,
@@ -390,11 +390,6 @@ def _check(field: Sequence[Runner]) -> None:
     names = [runner.name for runner in field]
     if len(set(names)) != len(names):
         raise ValueError(f"runners of a race need names of their own, but got {names}")
-
-
-def _times_interval(times_ms: Sequence[float], confidence: float) -> Interval:
-    found = median_interval(times_ms, confidence)
-    return Interval(median=found.median, low=max(0.0, found.low), high=found.high)
 
 
 def _inverse(interval: Interval) -> Interval:

@@ -58,7 +58,6 @@ class Turn(Record):
     waiting_s: float = 0.0
     """Thread-seconds in which threads of this process were ready to run and got no core."""
     cpu_s: float = 0.0
-    involuntary: int = 0
     stolen_s: float = 0.0
     neighbours_s: float = 0.0
     """Processor time of all other processes; counted in ticks, so a single turn's may be slightly negative."""
@@ -205,7 +204,6 @@ def _turn(
         wall_s=wall_s,
         waiting_s=after.waiting_s_since(before),
         cpu_s=cpu_s,
-        involuntary=after.involuntary - before.involuntary,
         stolen_s=after.stolen_s - before.stolen_s,
         neighbours_s=after.busy_s - before.busy_s - cpu_s,
         machine_s=after.machine_s - before.machine_s,

@@ -59,7 +59,6 @@ def corners(boxes: Tensor, format: str) -> Corners:
 
 EPS = 1e-7
 """Added to the squared diagonal in distance and complete IoU; torchvision's default."""
-KINDS = ("intersection", "iou", "giou", "diou", "ciou")
 
 
 class Overlap(NamedTuple):
@@ -78,7 +77,7 @@ def overlap(a: Corners, b: Corners) -> Overlap:
 
 
 def measure(kind: str, a: Corners, b: Corners, undefined: str = "nan", eps: float = 0.0) -> Tensor:
-    """One of ``KINDS`` for boxes whose corners broadcast against each other.
+    """``intersection``, ``iou``, ``giou``, ``diou`` or ``ciou`` of boxes whose corners broadcast against each other.
 
     Args:
         undefined: only for ``iou``: ``zero`` gives 0 to every pair without a positive intersection (0/0 and NaN among

@@ -1,4 +1,5 @@
-"""The documented JSON form of studies, comparisons, fleets (``docs/commands.md``). Plain JSON: no NaN, no Infinity."""
+"""The documented JSON form of studies, comparisons, fleets, findings (``docs/commands.md``). Plain JSON: no NaN, no
+Infinity."""
 
 from __future__ import annotations
 
@@ -8,7 +9,9 @@ from typing import Any
 
 from togi.core.records import SCHEMA_VERSION, Recipe, Study, Trial
 from togi.fleet.answer import Fleet
+from togi.lint.finding import CheckResult
 from togi.render.attribution import Effect, effects
+from togi.render.findings.text import counts
 from togi.render.rows import Row, rows, warnings
 from togi.study.comparison import Comparison, Verification
 
@@ -18,9 +21,8 @@ def study_json(study: Study) -> dict[str, Any]:
     seen = {id(row.trial): row for row in rows(study)}
     facts = study.facts.model_dump()
     machine = facts.pop("machine")
-    document = {
+    content = {
         "schema_version": SCHEMA_VERSION,
-        "kind": "study",
         "id": study.id,
         "subject": study.subject,
         "started": study.started,
@@ -36,31 +38,35 @@ def study_json(study: Study) -> dict[str, Any]:
         "machine": machine,
         "settings": study.settings,
     }
-    plain: dict[str, Any] = _plain(document)
-    return plain
+    return _document("study", content)
 
 
 def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    document = {"kind": "comparison", **comparison.model_dump()}
-    plain: dict[str, Any] = _plain(document)
-    return plain
+    return _document("comparison", comparison.model_dump())
 
 
 def verification_json(verification: Verification) -> dict[str, Any]:
-    document = verification.model_dump()
-    document["comparison"] = comparison_json(verification.comparison)
-    plain: dict[str, Any] = _plain({"kind": "verification", **document})
-    return plain
+    compared = {"comparison": comparison_json(verification.comparison)}
+    return _document("verification", verification.model_dump() | compared)
 
 
 def fleet_json(fleet: Fleet) -> dict[str, Any]:
-    plain: dict[str, Any] = _plain({"kind": "fleet", **fleet.model_dump()})
-    return plain
+    return _document("fleet", fleet.model_dump())
+
+
+def findings_json(result: CheckResult) -> dict[str, Any]:
+    told = {"statistics": counts(result), "exit_code": result.exit_code}
+    return {"schema_version": SCHEMA_VERSION, "kind": "findings", **result.model_dump(), **told}
 
 
 def dumps(document: dict[str, Any]) -> str:
     """Two-space indented JSON text with a final line feed."""
     return json.dumps(_plain(document), indent=2, allow_nan=False) + "\n"
+
+
+def _document(kind: str, content: dict[str, Any]) -> dict[str, Any]:
+    plain: dict[str, Any] = _plain({"kind": kind, **content})
+    return plain
 
 
 def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:

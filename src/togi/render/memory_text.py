@@ -16,12 +16,11 @@ from rich.text import Text
 
 from togi.core.quantities import milliseconds, plural, seconds, size
 from togi.core.records import Record
-from togi.footprint.account.record import Account, Category, HeldName, Holding, Kept
+from togi.footprint.account.record import BEFORE_THE_RUN, Account, Category, HeldName, Holding, Kept
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.snapshot.record import DeviceAccount, Held, History, OutOfMemory, Pool, SnapshotAccount, TraceEvent
 from togi.render.terminal import bullets, clean, stack, table
 
-_BEFORE = (Category.PARAMETER, Category.BUFFER, Category.INPUT, Category.OPTIMIZER)
 AnyHeld = TypeVar("AnyHeld", Holding, Held)
 Owner = tuple[str, int, int | None]
 """Name, bytes, and blocks, which are None where they are unknown."""
@@ -52,8 +51,8 @@ class AccountChange(Record):
 
 def account_text(account: Account, *, limit: int = 10) -> RenderableType:
     """The peak and its moment, its owners by category, by module and by line, what is kept, what could go earlier."""
-    made = [holding for holding in account.holdings if holding.category not in _BEFORE]
-    kept = [kept for kept in account.kept if kept.category not in _BEFORE]
+    made = [holding for holding in account.holdings if holding.category not in BEFORE_THE_RUN]
+    kept = [kept for kept in account.kept if kept.category not in BEFORE_THE_RUN]
     all_made = f", of {size(sum(one.bytes for one in made))} that the run made"
     return stack(
         Group(*_headline(account)),
@@ -129,13 +128,19 @@ def _kept(kept: Sequence[Kept], limit: int) -> Table:
     return made
 
 
-def _names(held: Sequence[HeldName]) -> Iterable[Text]:
+def deletions(held: Sequence[HeldName]) -> Iterator[tuple[str, str]]:
+    """For each line, the names to delete there, and ``before net.py:12 in forward lowers the peak by 2 MiB``."""
     by_line: dict[str, list[HeldName]] = {}
     for one in held:
         by_line.setdefault(one.line, []).append(one)
     for line, names in by_line.items():
-        text = Text("del ", style="bold yellow").append(", ".join(sorted({one.name for one in names})), "bold yellow")
-        text.append(f" before {short_line(line)} lowers the peak by {size(names[0].saved_bytes)}")
+        saved = f"before {short_line(line)} lowers the peak by {size(names[0].saved_bytes)}"
+        yield ", ".join(sorted({one.name for one in names})), saved
+
+
+def _names(held: Sequence[HeldName]) -> Iterable[Text]:
+    for names, saved in deletions(held):
+        text = Text(f"del {names}", style="bold yellow").append(f" {saved}")
         yield text.append(": nobody uses them after it", style="dim")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import assert_never, final
 
-from togi.core.objective import Objective
+from togi.core.choices import Objective
 from togi.core.quantities import bounds, milliseconds, plural, relative, seconds, significant, size, times
 from togi.core.records import Interval, Outcome, Recipe, Study, Timing, Trial
 from togi.decide.choose import Budget, acceptable, front, why_not
@@ -125,6 +125,8 @@ def what_is_timed(study: Study) -> tuple[str, ...]:
     match objective_of(study):
         case Objective.LATENCY:
             return ()
+        case Objective.END_TO_END:
+            return ("ms: a call with its inputs and results in host memory: with the copies to the device and back",)
         case Objective.THROUGHPUT:
             return (
                 f"ms: from one answer to the next, with {study.facts.callers} callers at once (1 ms is 1,000 requests "
@@ -139,9 +141,9 @@ def what_is_timed(study: Study) -> tuple[str, ...]:
 
 
 def trade_offs(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
-    """Of another objective than latency: the recipes of the front, with what speaks for each, in a sentence."""
+    """Where a call takes another time than what was raced: the recipes of the front, with what speaks for each."""
     front = [row for row in found if row.front and row.trial.timing is not None]
-    if objective_of(study) is Objective.LATENCY or len(front) < 2:
+    if objective_of(study) in (Objective.LATENCY, Objective.END_TO_END) or len(front) < 2:
         return ()
     return (f"Nothing beats these in speed, time of a call and memory at once: {'; '.join(map(_trade_off, front))}.",)
 

@@ -7,10 +7,9 @@ from typing import Any, final
 
 from pydantic import AliasChoices, Field, ValidationInfo, field_validator, model_validator
 
+from togi.core.choices import Effort, Objective
 from togi.core.device import parse_device
-from togi.core.effort import Effort
 from togi.core.errors import TogiError, UnknownNameError, nearest
-from togi.core.objective import Objective
 from togi.core.quantities import parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Request
 from togi.decide.choose import Budget

@@ -117,7 +117,7 @@ class Space:
         self._starting_s = starting_s
         self._features: dict[Recipe, RecipeFeatures] = {}
         self._index: dict[Feature, int] = {}
-        reference = next((o for o in self.configurations if o.technique.id == REFERENCE), None)
+        reference = next((each for each in self.configurations if each.technique.id == REFERENCE), None)
         if reference is None:
             raise TogiError(f"the technique '{REFERENCE}' is missing or refused: it is the reference of every speed-up")
         self.reference = self._recipe((reference,))
@@ -178,7 +178,7 @@ class Space:
 
     def _if_valid(self, selection: Iterable[TechniqueConfiguration | None]) -> Iterator[Recipe]:
         chosen = [configuration for configuration in selection if configuration is not None]
-        if any(o.is_grad_mode for o in chosen) and compatible(o.technique for o in chosen):
+        if any(each.is_grad_mode for each in chosen) and compatible(each.technique for each in chosen):
             recipe = self._recipe(chosen)
             if self._listed is None or recipe in self._listed:
                 yield recipe
@@ -186,8 +186,8 @@ class Space:
     def _repaired(self, selection: Selection) -> Iterator[Selection]:
         """Itself when all needs are met; else once for each configuration that provides the first need that is not."""
         chosen = [configuration for configuration in selection if configuration is not None]
-        provided = frozenset().union(*(o.technique.provides for o in chosen))
-        unmet = sorted(frozenset().union(*(o.technique.needs for o in chosen)) - provided)
+        provided = frozenset().union(*(each.technique.provides for each in chosen))
+        unmet = sorted(frozenset().union(*(each.technique.needs for each in chosen)) - provided)
         if not unmet:
             yield selection
             return
@@ -198,19 +198,19 @@ class Space:
 
     def _selection(self, recipe: Recipe) -> Selection:
         chosen = set(self.configurations_of(recipe))
-        return tuple(next((o for o in factor if o in chosen), None) for factor in self._factors)
+        return tuple(next((each for each in factor if each in chosen), None) for factor in self._factors)
 
     def _recipe(self, configurations: Iterable[TechniqueConfiguration]) -> Recipe:
-        return Recipe(choices=tuple(o.choice for o in sorted(configurations, key=lambda o: o.place)))
+        return Recipe(choices=tuple(each.choice for each in sorted(configurations, key=lambda each: each.place)))
 
 
 def _factors(configurations: Sequence[TechniqueConfiguration]) -> tuple[Selection, ...]:
     """The grad modes first (one of them is always chosen), then the engines, then one factor for each technique."""
-    grad_modes = tuple(o for o in configurations if GRAD_MODE in o.technique.provides)
-    grad_modes = tuple(sorted(grad_modes, key=lambda o: o.technique.id != REFERENCE))
-    engines = tuple(o for o in configurations if o.is_engine)
-    rest = [o for o in configurations if o not in engines and o not in grad_modes]
-    others = [tuple(group) for _, group in itertools.groupby(rest, key=lambda o: o.technique.id)]
+    grad_modes = tuple(each for each in configurations if GRAD_MODE in each.technique.provides)
+    grad_modes = tuple(sorted(grad_modes, key=lambda each: each.technique.id != REFERENCE))
+    engines = tuple(each for each in configurations if each.is_engine)
+    rest = [each for each in configurations if each not in engines and each not in grad_modes]
+    others = [tuple(group) for _, group in itertools.groupby(rest, key=lambda each: each.technique.id)]
     return (grad_modes, *((None, *factor) for factor in (engines, *others) if factor))
 
 
@@ -275,13 +275,13 @@ def _with_needs_met(
 ) -> list[TechniqueConfiguration]:
     """Without those that need what only excluded techniques provide; again until nothing changes."""
     while True:
-        provided = frozenset().union(*(o.technique.provides for o in configurations))
-        lost = {o.technique.id: o.technique for o in configurations if not o.technique.needs <= provided}
+        provided = frozenset().union(*(each.technique.provides for each in configurations))
+        lost = {each.technique.id: each.technique for each in configurations if not each.technique.needs <= provided}
         if not lost:
             return configurations
         for id, technique in lost.items():
             excluded[id] = _unmet(technique, technique.needs - provided, techniques, excluded)
-        configurations = [o for o in configurations if o.technique.id not in lost]
+        configurations = [each for each in configurations if each.technique.id not in lost]
 
 
 def _unmet(
@@ -377,7 +377,7 @@ def _features(
         if configuration.choice.options:
             yield ("choice", configuration.label), spread * 0.6
             yield ("choice", configuration.label, "on", family), spread * 0.5
-    for one, other in itertools.combinations([o for o in others if not o.is_grad_mode], 2):
+    for one, other in itertools.combinations([each for each in others if not each.is_grad_mode], 2):
         yield ("pair", one.technique.id, other.technique.id), 0.05
 
 

@@ -67,14 +67,13 @@ class Search:
         trials: Iterable[Trial] = (),
         *,
         space: Space | None = None,
-        time_limit_s: float | None = None,
         firsts: Sequence[Recipe] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``techniques``: all that are installed by default. ``time_limit_s``: for the trials alone; the settings' by
-        default (``allow`` sets another). ``firsts``: what is tried before all else, those of them that the space has;
-        by default the reference, and the original as it is called today once something is faster than the reference, or
-        nothing else is left. ``clock``: seconds.
+        """``techniques``: all that are installed by default. ``firsts``: what is tried before all else, those of them
+        that the space has; by default the reference, and the original as it is called today once something is faster
+        than the reference, or nothing else is left. ``clock``: seconds. Time is the settings' limit (``allow`` sets
+        another).
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
@@ -87,7 +86,7 @@ class Search:
         self.stopped = ""
         """Why ``next`` answered None, in a sentence."""
         self._clock, self._begun = clock, clock()
-        self._time_limit_s = settings.time_limit_s if time_limit_s is None else time_limit_s
+        self._time_limit_s = settings.time_limit_s
         self._failure_model = FailureModel()
         self._trials: dict[Recipe, Trial] = {}
         self._source = self.space.recipes()

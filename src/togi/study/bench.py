@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import final
 
 from togi.artifact.manifest import PARTS, read_manifest
 from togi.core.errors import ArtifactError
@@ -30,6 +32,7 @@ def run_bench(
     time_limit_s: float | None,
     progress: Progress,
     callers: int = 1,
+    from_host: bool = False,
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
@@ -37,40 +40,50 @@ def run_bench(
     made from the first one's signature. Subjects run in plain eager under ``no_grad`` on their own inputs.
 
     ``device``: None is the one that the artifacts were tuned for, else the CPU. ``callers``: how many call at once.
+    ``from_host``: with the copies of inputs to the device, and of results back.
 
     Raises ArtifactError where one was tuned for another.
     """
     device = _device(specs, device)
     here = machine(device)
     with ExitStack() as stack:
-        bench = _Bench(stack, here, device, seed, progress, callers)
-        loaded: list[RunningTrial] = []
-        contestants: list[Contestant] = []
-        for name, spec in zip(_names(specs), specs, strict=True):
+        bench = _Bench(stack, here, device, seed, progress, callers, from_host)
+        names = _names(specs)
+        loaded: dict[str, RunningTrial] = {}
+        found: dict[str, Contestant] = {}
+        for name, spec in zip(names, specs, strict=True):
             progress.message(f"loading {name}")
             try:
-                running = bench.start(name, spec, specs)
+                loaded[name] = bench.start(name, spec, specs)
             except TrialEnded as ended:
-                contestants.append(Contestant(name=name, outcome=ended.ending.outcome, reason=ended.ending.reason))
-                continue
-            loaded.append(running)
-        if len(loaded) < 2:
-            return Comparison(contestants=tuple(contestants), verdict="There is nothing to compare.", machine=here)
-        result = race(loaded[1:], loaded[0], budget_s=time_limit_s or 60.0, seed=seed)
-        found = [_contestant(running, result.entry(running.name)) for running in loaded]
-        return _comparison((*found, *contestants), result, here, callers)
+                found[name] = Contestant(name=name, outcome=ended.ending.outcome, reason=ended.ending.reason)
+        if len(loaded) < 2 or names[0] not in loaded:
+            alone = "nothing could be loaded that would take turns with it"
+            found |= {name: Contestant(name=name, reason=alone, error=each.error) for name, each in loaded.items()}
+            verdict = "There is nothing to compare."
+            if names[0] not in loaded:
+                verdict = f"Nothing was compared: the others are compared with {names[0]}, which could not be loaded."
+            return Comparison(contestants=tuple(found[name] for name in names), verdict=verdict, machine=here)
+        first, *others = loaded.values()
+        result = race(others, first, budget_s=time_limit_s or 60.0, seed=seed)
+        found |= {name: _contestant(running, result.entry(name)) for name, running in loaded.items()}
+        return _comparison(tuple(found[name] for name in names), result, here, callers)
 
 
+@final
+@dataclass
 class _Bench:
     """Starts contestants, each in the pool of the subject that gives it its inputs."""
 
-    def __init__(
-        self, stack: ExitStack, here: Machine, device: str, seed: int, progress: Progress, callers: int
-    ) -> None:
-        self.stack, self.here, self.device, self.seed, self.progress = stack, here, device, seed, progress
-        self.callers = callers
-        self.pools: dict[str, WorkerPool] = {}
-        self.facts: dict[str, Facts] = {}
+    stack: ExitStack
+    here: Machine
+    device: str
+    seed: int
+    progress: Progress
+    callers: int
+    from_host: bool
+    pools: dict[str, WorkerPool] = field(default_factory=dict)
+    facts: dict[str, Facts] = field(default_factory=dict)
 
     def start(self, name: str, spec: str, specs: Sequence[str]) -> RunningTrial:
         host = spec if not _is_artifact(spec) else next((s for s in specs if not _is_artifact(s)), specs[0])
@@ -94,7 +107,9 @@ class _Bench:
         if host not in self.pools:
             artifact = _is_artifact(host)
             ref = SubjectRef.here("artifact", host) if artifact else SubjectRef.here("locator", host)
-            made = WorkerPool(ref, self.here, device=self.device, seed=self.seed, callers=self.callers)
+            made = WorkerPool(
+                ref, self.here, device=self.device, seed=self.seed, callers=self.callers, from_host=self.from_host
+            )
             pool = self.stack.enter_context(made)
             if not artifact:
                 surveyed, _ = pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))

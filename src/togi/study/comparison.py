@@ -80,36 +80,41 @@ def read_comparison(path: Path) -> Comparison:
         ) from None
 
 
-def slowdowns(found: Comparison, share: float, before: Comparison | None = None) -> tuple[str, ...]:
-    """Who is slower by more than ``share`` beyond doubt, in a sentence each.
+def slowdowns(found: Comparison, share: float, before: Comparison | None = None) -> dict[str, str]:
+    """Who is slower by more than ``share`` beyond doubt: by name, a sentence each.
 
     Than the first contestant; with ``before``, than in that earlier comparison: there too speed-ups over the first are
     compared, since the milliseconds of two runs are not.
 
-    Raises SubjectError where ``before`` compared others.
+    Raises SubjectError where ``before`` compared others, or did not measure one of them.
     """
     if before is not None and _names(found) != _names(before):
         raise SubjectError(
             f"the earlier comparison is of {', '.join(_names(before))}, and this one of {', '.join(_names(found))}: "
             "compare the same in the same order"
         )
-    return tuple(_slowdowns(found, share, before))
+    if before is not None and (unknown := [each.name for each in before.contestants[1:] if each.speedup_x is None]):
+        raise SubjectError(
+            f"the earlier comparison did not measure {unknown[0]}, so nothing can be slower than it was: make it again"
+        )
+    return dict(_slowdowns(found, share, before))
 
 
-def _slowdowns(found: Comparison, share: float, before: Comparison | None) -> Iterator[str]:
+def _slowdowns(found: Comparison, share: float, before: Comparison | None) -> Iterator[tuple[str, str]]:
     earlier = {} if before is None else {contestant.name: contestant for contestant in before.contestants}
     # each of the two comparisons has processes of its own
     criterion = Criterion(margin=share, process_bias=PROCESS_BIAS * (1 if before is None else 2))
     for contestant in found.contestants[1:]:
-        was = earlier[contestant.name].speedup_x if before is not None else None
-        if contestant.speedup_x is None or (before is not None and was is None):
+        if contestant.speedup_x is None:
             continue
+        was = earlier[contestant.name].speedup_x if earlier else None
         ratio = contestant.speedup_x if was is None else change(contestant.speedup_x, was)
         if criterion.slower(ratio):
             than = f"{found.contestants[0].name}" if before is None else "it was"
             yield (
+                contestant.name,
                 f"{contestant.name} is slower than {than} by more than {percent(share)} beyond doubt: "
-                f"{times(ratio.median)} the speed ({bounds(ratio)})"
+                f"{times(ratio.median)} the speed ({bounds(ratio)})",
             )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from togi.core.objective import Objective
+from togi.core.choices import Objective
 from togi.core.quantities import milliseconds, significant
 from togi.core.records import ProgramTree, Study, Timing, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -83,6 +83,8 @@ def _in_what(settings: Settings, callers: int, timing: Timing) -> str:
     match settings.objective:
         case Objective.LATENCY:
             return ""
+        case Objective.END_TO_END:
+            return f" with the copies to the device and back, {milliseconds(timing.latency_ms.median)}"
         case Objective.THROUGHPUT:
             rate = significant(1e3 / timing.latency_ms.median)
             return f" with {callers} callers at once, {rate} requests per second"

@@ -22,7 +22,7 @@ from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.study_log import is_running
 from togi.measure import RaceResult, race, together
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner, enough_s
-from togi.worker.supervise import Limits, RunningTrial, TrialEnded
+from togi.worker.supervise import RunningTrial, TrialEnded
 
 FINALISTS = 4
 _RIVALS = 2
@@ -202,13 +202,12 @@ class Finals:
         contenders = self._near(proven, fastest)
         if len(contenders) < 2 or self._time_is_up():
             return
-        limits = Limits(timeout_s=runner.settings.trial_timeout_s)
         try:
             with ExitStack() as stack:
                 running = []
                 for recipe in contenders:
                     folder = self._proven[recipe]
-                    loaded = runner.pool.start_artifact(folder, recipe, runner.facts, limits, check=False)
+                    loaded = runner.pool.start_artifact(folder, recipe, runner.facts, runner.limits, check=False)
                     stack.callback(loaded.close)
                     runner.make_ready(loaded, folder)
                     running.append(loaded)
@@ -302,8 +301,7 @@ class Finals:
         Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
         """
         runner = self.runner
-        limits = Limits(timeout_s=runner.settings.trial_timeout_s)
-        with runner.pool.start_artifact(folder, candidate, runner.facts, limits, check=True) as loaded:
+        with runner.pool.start_artifact(folder, candidate, runner.facts, runner.limits, check=True) as loaded:
             outcome, reason = runner.accepted(loaded)
             if outcome is not Outcome.OK:
                 raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
@@ -317,6 +315,8 @@ class Finals:
                         f"{candidate.label} could not be timed again from its files ({doubt}), so its time before that "
                         "counts."
                     )
+                elif trial.timing is not None and BETWEEN_PROCESSES.points_to_faster(timing.speedup_x):
+                    timing = together(trial.timing, timing)
             else:
                 loaded.warm(limit_s=0.0)
             if timing is not None and timing.start_ms is None:

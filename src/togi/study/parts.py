@@ -34,6 +34,8 @@ _LEAST_S = 6.0
 """Below it a study of a part does not get past its reference."""
 _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""
+_WORTH_A_TRIAL = 0.5
+"""The program is tried at once where parts of so much of all parts' time became faster: it should soon have a gain."""
 
 
 CUT = ChildCall(function="togi.program.cuts:find_cuts", request=CutRequest, answer=Cuts, purpose="recorded")
@@ -128,7 +130,10 @@ class PartsTuner:
             for first_gain in (True, False):
                 for study, share_s in _shares(studies, until, keep=first_gain):
                     self._go_on(study, share_s, studies, first_gain=first_gain)
-                self._try_whole(studies)
+                    if first_gain and self._untried(studies) > _WORTH_A_TRIAL:
+                        self._try_whole(studies)
+                if not (first_gain and self._tried):
+                    self._try_whole(studies)
         finally:
             for study in studies:
                 if study.runner is not None:
@@ -196,7 +201,7 @@ class PartsTuner:
 
     def _copy(self, study: _PartStudy, path: str, best: Recipe) -> Path | None:
         """The same recipe for a module that is alike, with its own weights: built and verified, not measured again."""
-        pool, limits = self._pool(study.part, path), Limits(timeout_s=self.settings.trial_timeout_s)
+        pool, limits = self._pool(study.part, path), self.whole.limits
         folder = self.pool.folder / f"{path}-{best.id}.togi"
         try:
             facts = pool.make_truth(study.part.survey.facts, limits, lambda _: None)
@@ -222,6 +227,11 @@ class PartsTuner:
             environment={},
         )
         return folder
+
+    def _untried(self, studies: Sequence[_PartStudy]) -> float:
+        """The share of all parts' time that goes to parts which became faster and were not yet tried in the program."""
+        news = (each for each in studies if each.best is not None and self._tried.get(each.label) != each.best.recipe)
+        return sum(study.part.share for study in news) / sum(study.part.share for study in studies)
 
     def _try_whole(self, studies: Sequence[_PartStudy]) -> None:
         """The program with all parts that became faster, unless it was tried so; where that is wrong, without the one

@@ -13,6 +13,7 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor
 
+from togi.artifact.links import EAGER
 from togi.core.errors import Refused, TogiError
 from togi.core.records import Choice, Recipe, Stage
 from togi.graph.candidate import Candidate
@@ -22,8 +23,6 @@ from togi.subject.inputs import Subject
 from togi.techniques import Engine, technique
 from togi.techniques.build import build, classify, first_candidate
 from togi.torch_internals.archive import save_exported
-
-EAGER_LINES = "run = program.module()"
 
 _SCRIPT = '''"""Repeats the trial "{label}" of {subject} without togi.
 
@@ -87,14 +86,9 @@ def write(subject: Subject, request: ReproRequest) -> ReproWritten:
 def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None:
     """``start`` is the subject before any technique.
 
-    Raises Refused: the model cannot be exported, the engine has no script form, or a technique works inside an engine.
+    Raises Refused: the model cannot be exported, or the engine or another technique has no script form.
     """
-    inside = [c.technique for c in recipe.choices if technique(c.technique).needs]
-    if recipe.find("split_batch"):
-        raise Refused("an answer in pieces has no script form")
-    if inside:
-        raise Refused(f"{inside[0]} works inside an engine and has no script form")
-    lines = _engine_lines(recipe)
+    settings, lines = _settings(recipe), _engine_lines(recipe)
     graph_stages = (Stage.REWRITE, Stage.LAYOUT, Stage.PRECISION)
     prefix = Recipe(choices=tuple(c for c in recipe.choices if c.stage in graph_stages))
     program = export(build(prefix, start))
@@ -102,17 +96,28 @@ def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None
     save_exported(program, folder / "model.pt2")
     save_file(_named(start.flat_samples()), folder / "inputs.safetensors")
     save_file(_named(_eager_outputs(start)), folder / "expected.safetensors")
-    (folder / "repro.py").write_text(_script(recipe, subject, lines, prefix), encoding="utf-8")
+    (folder / "repro.py").write_text(_script(recipe, subject, settings, lines, prefix), encoding="utf-8")
+
+
+def _settings(recipe: Recipe) -> str:
+    """What is set before all calls."""
+    found = []
+    for choice in recipe.choices:
+        if choice.stage is not Stage.ENGINE:
+            lines = technique(choice.technique).repro_setting(dict(choice.options))
+            if lines is None:
+                raise Refused(f"{choice.label} has no script form")
+            found += [lines] * bool(lines)
+    return "\n".join(found)
 
 
 def _engine_lines(recipe: Recipe) -> str:
-    for choice in recipe.at(Stage.ENGINE):
-        engine = technique(choice.technique)
-        lines = engine.repro(dict(choice.options), _threads(recipe)) if isinstance(engine, Engine) else None
-        if lines is None:
-            raise Refused(f"{choice.label} has no script form")
-        return lines
-    return EAGER_LINES
+    choice = next(iter(recipe.at(Stage.ENGINE)), Choice(stage=Stage.ENGINE, technique=EAGER))
+    engine = technique(choice.technique)
+    lines = engine.repro(dict(choice.options), _threads(recipe)) if isinstance(engine, Engine) else None
+    if lines is None:
+        raise Refused(f"{choice.label} has no script form")
+    return lines
 
 
 def _threads(recipe: Recipe) -> int | None:
@@ -135,7 +140,7 @@ def _named(samples: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
     }
 
 
-def _script(recipe: Recipe, subject: str, lines: str, prefix: Recipe) -> str:
+def _script(recipe: Recipe, subject: str, settings: str, lines: str, prefix: Recipe) -> str:
     needed = [p.distribution for c in recipe.choices for p in technique(c.technique).packages]
     return _SCRIPT.format(
         label=recipe.label,
@@ -143,7 +148,7 @@ def _script(recipe: Recipe, subject: str, lines: str, prefix: Recipe) -> str:
         torch=torch.__version__,
         packages="".join(f", {name}" for name in needed),
         rewritten=f", after {prefix.label}" if prefix.choices else "",
-        settings="\n".join(_setting(choice, recipe) for choice in recipe.at(Stage.RUNTIME)),
+        settings=settings,
         context=_context(recipe),
         engine="\n".join(f"    {line}" for line in lines.splitlines()),
     )
@@ -154,13 +159,3 @@ def _context(recipe: Recipe) -> str:
         if recipe.find(mode):
             return f"torch.{mode}"
     return "contextlib.nullcontext"
-
-
-def _setting(choice: Choice, recipe: Recipe) -> str:
-    if choice.technique == "threads":
-        return f"torch.set_num_threads({_threads(recipe)})"
-    if choice.technique == "flush_denormal":
-        return "torch.set_flush_denormal(True)"
-    if choice.technique == "allocator":
-        return f"# run it with LD_PRELOAD set to {choice.options.get('name')}"
-    return ""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
+from togi.core.choices import Objective
 from togi.core.errors import SubjectError
-from togi.core.objective import Objective
 from togi.core.quantities import seconds
 from togi.core.records import Study
 from togi.decide.choose import Chosen
@@ -41,7 +41,10 @@ def run_study(
     progress.message(f"loading {name}")
     here = machine(settings.device)
     callers = settings.callers_on(here.cpu_cores)
-    with WorkerPool(subject, here, device=settings.device, seed=settings.seed, callers=callers) as pool:
+    from_host = settings.objective is Objective.END_TO_END
+    with WorkerPool(
+        subject, here, device=settings.device, seed=settings.seed, callers=callers, from_host=from_host
+    ) as pool:
         with explained(name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
             survey, fingerprint = pool.survey(limits, lambda phase: progress.message(f"{phase} of {name}"))
@@ -55,6 +58,8 @@ def run_study(
                 f"the first call is that of an artifact loaded from its files, and {name} has no file form: "
                 f"{runner.facts.export_error}. Tune it for latency"
             )
+        if from_host and runner.facts.device == "cpu":
+            runner.notes.append("On the CPU nothing is copied, so end-to-end is the same as latency.")
         tree = None
         if (needed_s := runner.least_s()) > runner.left_s() and not runner.log.trials():
             return conclude(runner, Decision(Chosen(trial=None, reason=_too_short(needed_s, settings)), None, ())), None

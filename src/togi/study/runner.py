@@ -6,23 +6,21 @@ import functools
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, final
 
 from togi.artifact.manifest import Link
 from togi.artifact.save import write_manifest
+from togi.core.choices import Objective
 from togi.core.errors import SubjectError
-from togi.core.objective import Objective
 from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial, now
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE
 from togi.journal import Journal, StudyLog, study_key
-from togi.machine.describe import machine
-from togi.machine.limits import available_bytes
-from togi.measure import call_ms_of, compare, median_interval, noise_of, rounds_needed, usable
+from togi.measure import call_ms_of, compare, median_interval, noise_of, rounds_needed, together, usable
 from togi.search import Search
 from togi.search.settings import Settings
 from togi.study.progress import Progress
@@ -43,6 +41,8 @@ FLEETING_SETTINGS = {
 call at once is among the facts."""
 _KEPT_WARM = 4
 _COMPARE_BUDGET_S = 3.0
+_LONGER_X = 3.0
+"""So much longer is measured what seems faster and is not so beyond doubt: still less than another trial takes."""
 _REFERENCE_TURNS = 12
 """Of a slow one no more than its latency's interval needs."""
 _LEAST_PASSES = 30
@@ -73,7 +73,6 @@ class StudyRunner:
     search: Search
     progress: Progress
     started: float
-    trial_memory_bytes: int
     notes: list[str] = field(default_factory=list)
     tried: int = 0
     composed: dict[Recipe, Path] = field(default_factory=dict)
@@ -114,7 +113,6 @@ class StudyRunner:
             search,
             progress,
             started,
-            _trial_memory_bytes(settings),
             list(log.notes),
         )
 
@@ -122,8 +120,13 @@ class StudyRunner:
         """What every trial is compared with. Raises SubjectError when the subject cannot be run."""
         with explained(self.subject):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
-            on_phase: Callable[[str], None] = lambda phase: self.progress.message(f"{phase} of {self.subject}")  # noqa: E731
-            self.facts = self.pool.make_truth(self.facts, limits, on_phase)
+            told = self.progress.message
+            self.facts = self.pool.make_truth(self.facts, limits, lambda phase: told(f"{phase} of {self.subject}"))
+
+    @property
+    def limits(self) -> Limits:
+        """Of a trial, and of every process that is made of what it saved."""
+        return Limits(timeout_s=self.settings.trial_timeout_s, memory_bytes=self.settings.trial_memory_bytes)
 
     def explore(self, seconds: float, *, first_gain: bool = False) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over, or (``first_gain``)
@@ -230,15 +233,16 @@ class StudyRunner:
         self.progress.trial_started(candidate, self.tried + 1)
         began = time.monotonic()
         trial = self._ended_or_measured(candidate, timeout_s)
-        if trial.outcome is Outcome.OUT_OF_MEMORY and self._free_device():
+        if trial.outcome is Outcome.OUT_OF_MEMORY and self._free_memory():
             trial = self._ended_or_measured(candidate, timeout_s)
         return trial.model_copy(update={"cost_s": time.monotonic() - began})
 
-    def _free_device(self) -> bool:
-        """End the finalists that are kept, whose memory on a GPU stays taken while they are paused: what did not fit
-        beside them may fit alone. They are built again for the race. False where there are none to end."""
+    def _free_memory(self) -> bool:
+        """End the finalists that are kept, whose memory stays taken while they are paused: what did not fit beside them
+        may fit alone. They are built again for the race. False where there are none to end, or where it was the user's
+        limit that did not suffice."""
         kept = [running for running in self._warm.values() if running.ended is None]
-        if self.facts.device != "cuda" or not kept:
+        if not kept or (self.facts.device != "cuda" and self.settings.trial_memory_bytes is not None):
             return False
         for running in kept:
             running.close()
@@ -276,14 +280,15 @@ class StudyRunner:
 
     def reference(self) -> RunningTrial:
         """The reference's process; started (again) when there is none."""
-        if self._reference is None:
+        if self._reference is None or self._reference.ended is not None:
             self._reference = self._start(REFERENCE_RECIPE, self.settings.trial_timeout_s)
             self.make_ready(self._reference)
         return self._reference
 
     def warm(self, candidate: Recipe) -> RunningTrial | None:
-        """The candidate, built, verified and warm; built again where it was not kept. None if it now fails."""
-        if candidate not in self._warm:
+        """The candidate, built, verified and warm; built again where it was not kept, or its process has ended since.
+        None if it now fails."""
+        if candidate not in self._warm or self._warm[candidate].ended is not None:
             try:
                 running = self._start(candidate, self.settings.trial_timeout_s)
                 self.make_ready(running)
@@ -309,8 +314,7 @@ class StudyRunner:
                 reason = f"it has no file form that could be started from: {saved.unsaveable}"
                 raise running.end(Outcome.REFUSED, reason, "save")
             self.write_manifest(files, Trial(recipe=running.recipe, outcome=Outcome.OK), saved.links)
-        limits = Limits(timeout_s=self.settings.trial_timeout_s, memory_bytes=self.trial_memory_bytes)
-        start = functools.partial(self.pool.start_artifact, files, running.recipe, self.facts, limits, check=False)
+        start = functools.partial(self.pool.start_artifact, files, running.recipe, self.facts, self.limits, check=False)
         running.take_starts(start, files if folder is None else None, self.facts.samples)
 
     def write_manifest(self, folder: Path, proof: Trial, links: tuple[Link, ...]) -> None:
@@ -333,12 +337,11 @@ class StudyRunner:
         return next((t for t in reversed(self.log.trials()) if t.recipe == candidate), None)
 
     def _start(self, candidate: Recipe, timeout_s: float) -> RunningTrial:
-        limits = Limits(timeout_s=timeout_s, memory_bytes=self.trial_memory_bytes)
+        limits = replace(self.limits, timeout_s=timeout_s)
         if candidate in self.composed:
             folder = self.composed[candidate]
             return self.pool.start_artifact(folder, candidate, self.facts, limits, check=True, name=candidate.label)
-        on_phase: Callable[[str], None] = lambda phase: self.progress.trial_phase(candidate, phase)  # noqa: E731
-        return self.pool.start(candidate, self.facts, limits, on_phase)
+        return self.pool.start(candidate, self.facts, limits, lambda phase: self.progress.trial_phase(candidate, phase))
 
     def accepted(self, running: RunningTrial) -> tuple[Outcome, str]:
         if running.error is None:
@@ -357,7 +360,8 @@ class StudyRunner:
         return self._record(running, outcome, reason).model_copy(update={"timing": timing, "footprint": footprint})
 
     def time(self, running: RunningTrial, reference: RunningTrial, budget_s: float) -> Timing:
-        """The paired measurement of a warm candidate, repeated in a quieter moment where the machine was busy.
+        """The paired measurement of a warm candidate, repeated in a quieter moment where the machine was busy, and
+        continued where it seems faster and is not so beyond doubt.
 
         Raises TrialEnded when either of the two ends.
         """
@@ -369,6 +373,10 @@ class StudyRunner:
                 break
             time.sleep(_QUIET_S)
             timing = self._time_once(running, reference, budget_s)
+        more_s = budget_s * (_LONGER_X - 1)
+        if BETWEEN_PROCESSES.points_to_faster(timing.speedup_x) and self.left_s() > more_s:
+            more = self._time_once(running, reference, more_s)
+            timing = timing if self.doubt(more) else together(timing, more)
         if self.settings.objective is Objective.FIRST_CALL:
             timing = timing.model_copy(update={"start_ms": timing.latency_ms.median})
         if running is not reference:  # alone, without turns in between, it is faster than it can be in any comparison
@@ -441,11 +449,3 @@ def explained(subject: str) -> Iterator[None]:
         raise SubjectError(
             f"{subject} cannot be run on its own inputs, so there is nothing to tune: {ended.ending.reason}.{detail}"
         ) from None
-
-
-def _trial_memory_bytes(settings: Settings) -> int:
-    """What a trial may hold: the setting, else 80 % of what is free now, so that a runaway leaves the machine alive."""
-    if settings.trial_memory_bytes is not None:
-        return settings.trial_memory_bytes
-    free = available_bytes()
-    return int(0.8 * (machine().memory_bytes if free is None else free))

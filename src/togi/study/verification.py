@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from togi.artifact.manifest import Manifest, check_files, read_manifest
+from togi.artifact.signing import Trusted
+from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
-from togi.core.objective import Objective
 from togi.core.quantities import bounds, times
 from togi.core.records import Interval, Outcome
 from togi.decide.faithful import accept
@@ -26,6 +27,7 @@ def verify_artifact(
     time_limit_s: float | None,
     max_error: float | None,
     max_drop: float | None,
+    trusted: Trusted | None,
     progress: Progress,
 ) -> Verification:
     """Load the artifact in a fresh process, verify it against the original and measure both in turns.
@@ -33,10 +35,11 @@ def verify_artifact(
     Args:
         subject: the locator of the original; None: the one that the artifact was made of.
         max_error, max_drop: bounds on an approximate artifact; None: those that it was made with.
+        trusted: public keys, one of which has to have signed it; None: it need not be signed.
 
     Raises ArtifactError (it cannot be loaded by anybody) and SubjectError (no original to compare with).
     """
-    manifest = read_manifest(artifact)
+    manifest = read_manifest(artifact, trusted)
     check_files(artifact, manifest)
     locator = _original(artifact, manifest) if subject is None else subject
     check_spec(locator)
@@ -47,6 +50,7 @@ def verify_artifact(
         time_limit_s=time_limit_s,
         progress=progress,
         callers=manifest.facts.callers,
+        from_host=manifest.objective is Objective.END_TO_END,
     )
     original, found = (_named(comparison, name) for name in (locator, str(artifact)))
     if original.outcome is not Outcome.OK:

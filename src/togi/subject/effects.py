@@ -87,19 +87,15 @@ class _Seen:
         """What became of it, or None where nothing did."""
         if self.structure.kind == "opaque":
             return None
+        from togi.subject.behaviour import same
+
         after = Structure.of(value)
         places = {id(tensor): index for index, tensor in enumerate(self.tensors)}
-        written = tuple(i for i, tensor in enumerate(self.tensors) if not _same(tensor, self.values[i]))
+        written = tuple(i for i, tensor in enumerate(self.tensors) if not same([tensor], [self.values[i]]))
         kept = tuple(places.get(id(tensor)) for tensor in tensors_in(value))
         if after == self.structure and not written and kept == tuple(range(len(self.tensors))):
             return None
         return Change(argument=key, after=after, kept=kept, written=written)
-
-
-def _same(one: Tensor, other: Tensor) -> bool:
-    import torch
-
-    return one.shape == other.shape and one.dtype == other.dtype and torch.equal(one.nan_to_num(), other.nan_to_num())
 
 
 def arguments_of(given: Inputs) -> list[tuple[str | int, Any]]:

@@ -100,6 +100,13 @@ class Subject:
         return samples_of(self.calibration) if self.calibration is not None else self.inputs
 
 
+def as_given(sample: Inputs) -> Any:
+    """In the form that factories write, which a training step expects: a tensor, a tuple, a dict, else ``Inputs``."""
+    if sample.kwargs:
+        return dict(sample.kwargs) if not sample.args else sample
+    return sample.args[0] if len(sample.args) == 1 else sample.args
+
+
 def samples_of(samples: Any) -> tuple[Inputs, ...]:
     """One sample, or a list of samples, as a non-empty tuple of ``Inputs``."""
     found = tuple(Inputs.of(s) for s in samples) if isinstance(samples, list) else (Inputs.of(samples),)

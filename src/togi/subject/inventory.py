@@ -161,6 +161,23 @@ def _convolution(args: Sequence[Any]) -> str:
     return f"conv_transpose{dims}d" if transposed else f"conv{dims}d"
 
 
+@final
+class WinogradFlops(DispatchObserver):
+    """Counts the operations of dense 3x3 convolutions of stride 1, as ``torch.utils.flop_counter`` counts them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = 0
+
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        result = operator(*args, **kwargs)
+        if operator is torch.ops.aten.convolution.default:
+            _, weight, _, stride, _, dilation, transposed, _, groups = args
+            if (*weight.shape[2:], *stride, *dilation, transposed, groups) == (3, 3, 1, 1, 1, 1, False, 1):
+                self.flops += 2 * result.numel() * weight[0].numel()
+        return result
+
+
 def meets_denormals(call: Callable[[], Any]) -> bool:
     """Run ``call`` once: does an operator read or write a denormal number, in float32 or float64?"""
     met = _Denormals()

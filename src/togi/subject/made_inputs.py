@@ -25,19 +25,15 @@ DYNAMIC_SIZE = 8
 """Size given to a dynamic dimension. Not 0 or 1, which tracers treat as constants."""
 
 
-def made_tensor(dtype: torch.dtype, shape: Sequence[int], generator: torch.Generator, high: int = 2) -> torch.Tensor:
-    """Normal values for floating-point and complex dtypes; integers in [0, high); a coin's toss for bool.
-
-    ``high`` is 2 unless more is known: 0 and 1 are valid ids, masks and class numbers nearly everywhere.
-    """
-    if dtype is torch.bool:
-        return torch.randint(0, 2, tuple(shape), generator=generator).bool()
+def made_tensor(dtype: torch.dtype, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Normal values for floating-point and complex dtypes; else 0 and 1, which are valid ids, masks and class numbers
+    nearly everywhere."""
     if dtype.is_floating_point:
         return torch.randn(tuple(shape), generator=generator).to(dtype)
     if dtype.is_complex:
         parts = torch.randn(*shape, 2, generator=generator)
         return torch.view_as_complex(parts).to(dtype)
-    return torch.randint(0, high, tuple(shape), generator=generator).to(dtype)
+    return torch.randint(0, 2, tuple(shape), generator=generator).to(dtype)
 
 
 def samples_from_signature(signature: Signature, seed: int) -> tuple[Inputs, ...]:

@@ -141,6 +141,15 @@ def _set_eval(module: nn.Module) -> None:
             part.training = part.training and is_exported(part)
 
 
+def restore_modes(module: nn.Module, original: nn.Module) -> None:
+    """Each part of a prepared ``module`` in the mode that it was handed over in; an exported program has none."""
+    if is_exported(module):
+        return
+    modes = {name: part.training for name, part in original.named_modules()}
+    for name, part in module.named_modules():
+        part.training = modes.get(name, original.training)
+
+
 def _switches_modes(module: nn.Module) -> bool:
     """Its ``train`` sets a mode: in an exported program it raises, and ultralytics' models start a training."""
     return not is_exported(module) and "mode" in inspect.signature(type(module).train).parameters

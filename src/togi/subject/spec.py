@@ -175,9 +175,7 @@ def _check_package(spec: Spec) -> None:
         if found is None:
             near = nearest(part, _ZOOS) if depth == 1 else nearest(part, _siblings(search))
             raise SubjectError(
-                f"{spec.text}: there is no module '{name}'{near} Install its package here, or run in its folder."
-                if near
-                else f"{spec.text}: there is no module '{name}'. Install its package here, or run in its folder."
+                f"{spec.text}: there is no module '{name}'{near or '.'} Install its package here, or run in its folder."
             )
         search = found.submodule_search_locations
         if search is None and depth <= len(parents):

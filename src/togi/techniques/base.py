@@ -106,6 +106,11 @@ class Technique(abc.ABC):
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that no other choice of the recipe may provide (it would do the same work again, or undo it)."""
 
+    @property
+    def surrounds_calls(self) -> bool:
+        """It is set round each call, and so round each call of what was saved and loaded."""
+        return self.stage is Stage.RUNTIME
+
     @abc.abstractmethod
     def applies(self, facts: Facts) -> Applies | Refuses:
         """Whether to try it on such a subject. Pure, cheap, never raises. Package and device are checked elsewhere."""
@@ -129,6 +134,11 @@ class Technique(abc.ABC):
     def configure(self, candidate: Candidate, options: Options) -> Candidate:
         """Called on every technique of a recipe before the first ``apply``: settings that earlier stages must know."""
         return candidate
+
+    def repro_setting(self, options: Options) -> str | None:
+        """Python lines that set for a whole process what it sets round each call, for the script that repeats a trial
+        elsewhere. Empty: nothing, since the exported model holds what it does. None: there is no such form."""
+        return None if self.needs or self.surrounds_calls else ""
 
     @abc.abstractmethod
     def apply(self, candidate: Candidate, options: Options) -> Candidate:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import traceback
-from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -12,7 +11,7 @@ from torch import Tensor, nn
 
 from togi.core.errors import Refused, TogiError
 from togi.core.quantities import first_line
-from togi.core.records import Facts, Outcome, Recipe
+from togi.core.records import Ending, Facts, Outcome, Recipe
 from togi.graph.candidate import Candidate
 from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Subject
@@ -92,34 +91,21 @@ def _checksum(tensor: Tensor) -> str:
     return f"{int(words.sum(dtype=torch.int64))},{int(words[::3].sum(dtype=torch.int64))}"
 
 
-@final
-@dataclass(frozen=True)
-class Failure:
-    """An exception of a phase, as an outcome."""
-
-    outcome: Outcome
-    reason: str
-    stage: str
-    fix: str = ""
-    traceback: str = ""
-
-
-def classify(error: BaseException, stage: str) -> Failure:
+def classify(error: BaseException, stage: str) -> Ending:
     """Which outcome an exception of ``stage`` is, and its one line for people."""
     if isinstance(error, UserModuleChanged):
-        return Failure(Outcome.WRONG, "it changed the user's module instead of a copy", stage)
+        return Ending(outcome=Outcome.WRONG, reason="it changed the user's module instead of a copy", stage=stage)
     where = error.technique if isinstance(error, StepFailed) else stage
     cause = error.__cause__ if isinstance(error, StepFailed) and error.__cause__ is not None else error
     if isinstance(cause, Refused):
-        return Failure(Outcome.REFUSED, str(cause), where)
-    trace = "".join(traceback.format_exception(cause))
+        return Ending(outcome=Outcome.REFUSED, reason=str(cause), stage=where)
+    outcome, reason, fix = Outcome.FAILED, f"{where} raised {type(cause).__name__}: {first_line(cause)}", ""
     if isinstance(cause, TogiError):  # written for people already
-        return Failure(Outcome.FAILED, str(cause).rstrip("."), where, traceback=trace)
-    if is_out_of_memory(cause):
-        return Failure(Outcome.OUT_OF_MEMORY, f"{where} ran out of memory: {first_line(cause)}", where, traceback=trace)
-    if isinstance(cause, ModuleNotFoundError) and cause.name and not cause.name.startswith("togi"):
+        reason = str(cause).rstrip(".")
+    elif is_out_of_memory(cause):
+        outcome, reason = Outcome.OUT_OF_MEMORY, f"{where} ran out of memory: {first_line(cause)}"
+    elif isinstance(cause, ModuleNotFoundError) and cause.name and not cause.name.startswith("togi"):
+        outcome, reason = Outcome.MISSING, f"{where} needs the package {cause.name}"
         fix = f"pip install {cause.name.split('.')[0]}"
-        return Failure(Outcome.MISSING, f"{where} needs the package {cause.name}", where, fix, trace)
-    return Failure(
-        Outcome.FAILED, f"{where} raised {type(cause).__name__}: {first_line(cause)}", where, traceback=trace
-    )
+    trace = "".join(traceback.format_exception(cause))
+    return Ending(outcome=outcome, reason=reason, stage=where, fix=fix, traceback=trace)

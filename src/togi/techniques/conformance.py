@@ -24,7 +24,7 @@ from togi.core.errors import Refused
 from togi.core.records import STAGES, Facts, Machine, TensorFacts
 from togi.decide.faithful import MAX_UNITS, within
 from togi.graph.candidate import Candidate
-from togi.subject.behaviour import SavedBuffers
+from togi.subject.behaviour import SavedBuffers, same
 from togi.subject.inputs import Dynamic, Subject
 from togi.subject.inventory import count_functions, count_modules, parameter_facts
 from togi.subject.prepare import prepare
@@ -114,7 +114,7 @@ def check_application(technique: Technique, candidate: Candidate, options: Optio
     if not candidate.facts.buffers_change:
         _check_unchanged(before, _snapshot(candidate.module), f"a call of the result of {technique.id}")
     for tensors, after in zip(samples, candidate.flat_samples(), strict=True):
-        assert all(map(_same, tensors, after)), f"{technique.id} changed the samples"
+        assert same(tensors, after), f"{technique.id} changed the samples"
     _check_form(technique, wanted, found)
     if technique.exact:
         check_faithful(technique.id, truth, wanted, found)
@@ -232,10 +232,6 @@ def _check_form(technique: Technique, wanted: list[list[Tensor]], found: list[li
             assert not g.requires_grad, f"{technique.id}: an output requires gradients"
 
 
-def _same(one: Tensor, other: Tensor) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and torch.equal(one.nan_to_num(), other.nan_to_num())
-
-
 def _snapshot(module: nn.Module) -> dict[str, Any]:
     """Everything of a module that a user could notice: tensors with layout, structure, modes, hooks."""
     tensors = {
@@ -258,5 +254,5 @@ def _check_unchanged(before: dict[str, Any], after: dict[str, Any], who: str) ->
     for part in before:
         if part != "values":
             assert before[part] == after[part], f"{who} changed the {part} of the user's module"
-    changed = [name for name, tensor in before["values"].items() if not _same(tensor, after["values"][name])]
+    changed = [name for name, tensor in before["values"].items() if not same([tensor], [after["values"][name]])]
     assert not changed, f"{who} changed the values of {', '.join(changed)} in the user's module"

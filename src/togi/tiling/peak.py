@@ -103,15 +103,8 @@ def plain_peak_bytes(graph: fx.Graph, outputs: Sequence[fx.Node], weights: Weigh
 
 def peak_bytes(run: Any, device: str) -> int | None:
     """The allocator's exact peak during ``run``; None where it cannot be had (a profiler is running already)."""
-    if device == "cuda":
-        torch.cuda.synchronize()
-        torch.cuda.reset_peak_memory_stats()
-        before = torch.cuda.memory_allocated()
-        run()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - before
-    if device != "cpu" or profiler_is_on():
+    if device not in ("cpu", "cuda") or (device == "cpu" and profiler_is_on()):
         return None
     from togi.measure.memory import torch_allocator_peak_bytes
 
-    return torch_allocator_peak_bytes(run)
+    return torch_allocator_peak_bytes(run, device)

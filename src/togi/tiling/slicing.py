@@ -15,13 +15,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor, fx
 
 from togi.tiling.capture import size_expression
-from togi.torch_internals.operators import schema_of
-
-aten = torch.ops.aten
+from togi.torch_internals.operators import bound_arguments
 
 
 class NotSliceable(Exception):
@@ -116,8 +113,4 @@ def name(node: fx.Node) -> str:
 
 def arguments(node: fx.Node) -> dict[str, Any]:
     """All arguments by the schema's names, with defaults."""
-    schema = schema_of(node.target)
-    found = {argument.name: argument.default_value for argument in schema.arguments if argument.has_default_value()}
-    found.update(zip([argument.name for argument in schema.arguments], node.args, strict=False))
-    found.update(node.kwargs)
-    return found
+    return bound_arguments(node.target, node.args, node.kwargs)

@@ -45,6 +45,12 @@ def sliced_call(node: fx.Node, dim: int) -> Call:
     raise NotSliceable(f"{name(node)} has no rule for slices")
 
 
+rule(
+    *(aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default),
+    *(aten.lift_fresh_copy.default, aten.full_like.default, aten.zeros_like.default, aten.ones_like.default),
+)(pointwise)
+
+
 def _other(node: fx.Node, dim: int, mixed: Sequence[int], drops: bool = False) -> Call:
     """The first operand sliced, unless ``dim`` is one of the dimensions that the operation mixes."""
     source: Any = node.args[0]
@@ -63,16 +69,11 @@ def _item(node: fx.Node, dim: int) -> Call:
 
 @rule(
     *(aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.cumprod.default),
-    *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default, aten.sort.default, aten.topk.default),
+    *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default, aten.sort.default, aten.sort.stable),
+    *(aten.topk.default, aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default),
 )
 def _along_one(node: fx.Node, dim: int) -> Call:
-    given = arguments(node)
-    return _other(node, dim, [given.get("dim", -1)])
-
-
-@rule(aten.sort.stable)
-def _stable_sort(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [arguments(node).get("dim", -1)])
+    return _other(node, dim, [arguments(node)["dim"]])
 
 
 @rule(aten.flip.default)
@@ -179,24 +180,9 @@ def _t(node: fx.Node, dim: int) -> Call:
     return Call(node.target, (Slice(node.args[0], rank(node) - 1 - dim),))  # type: ignore[arg-type]
 
 
-@rule(aten.slice.Tensor)
-def _slice(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [arguments(node)["dim"]])
-
-
-@rule(aten.select.int)
-def _select(node: fx.Node, dim: int) -> Call:
+@rule(aten.select.int, aten.unbind.int)
+def _one_of(node: fx.Node, dim: int) -> Call:
     return _other(node, dim, [arguments(node)["dim"]], drops=True)
-
-
-@rule(aten.unbind.int)
-def _unbind(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [arguments(node)["dim"]], drops=True)
-
-
-@rule(aten.split.Tensor, aten.split_with_sizes.default)
-def _split(node: fx.Node, dim: int) -> Call:
-    return _other(node, dim, [arguments(node)["dim"]])
 
 
 @rule(aten.cat.default)
@@ -352,11 +338,6 @@ def _constant(node: fx.Node, dim: int) -> Call:
     return Call(node.target, (made, *node.args[1:]), node.kwargs)
 
 
-@rule(aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default)
-def _copy(node: fx.Node, dim: int) -> Call:
-    return pointwise(node, dim)
-
-
 @rule(aten.slice_scatter.default, aten.select_scatter.default)
 def _assignment(node: fx.Node, dim: int) -> Call:
     """``x[:, 3] = y``, as it is written without changing ``x``."""
@@ -367,11 +348,6 @@ def _assignment(node: fx.Node, dim: int) -> Call:
         raise NotSliceable(f"{name(node)} writes to places of the dimension")
     own = dim - (dim > along) if node.target is aten.select_scatter.default else dim
     return Call(node.target, (Slice(target, dim), Slice(source, own), *node.args[2:]), node.kwargs)  # type: ignore[arg-type]
-
-
-@rule(aten.full_like.default, aten.zeros_like.default, aten.ones_like.default)
-def _constant_like(node: fx.Node, dim: int) -> Call:
-    return pointwise(node, dim)
 
 
 @rule(aten.arange.default, aten.arange.start, aten.arange.start_step)

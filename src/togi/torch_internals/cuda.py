@@ -1,16 +1,54 @@
-"""Whether CUDA is lost to this process.
+"""What CUDA is to this process, and the pieces from which a device is simulated where there is none.
 
 Behind it: torch.cuda._is_in_bad_fork (torch 2.9 to 2.15). When it goes: a forked child that uses CUDA raises
 "Cannot re-initialize CUDA in forked subprocess", which can be tried where there is a device.
+
+Behind it: torch._C's device guard, ``_only_lift_cpu_tensors``, ``TensorBase``, ``Generator`` and
+``_group_tensors_by_device_and_dtype`` (torch 2.9 to 2.15; FakeTensorMode takes the same two measures,
+torch/_subclasses/fake_tensor.py). When they go: trace rules need a GPU.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
 import torch
 
-__all__ = ["in_bad_fork"]
+TensorBase = torch._C.TensorBase
+"""The class in C++ below ``torch.Tensor``; its methods stay as they are when those of ``Tensor`` are replaced."""
+GeneratorBase = torch._C.Generator
+"""The class behind ``torch.Generator``, for subclasses."""
+GROUPING_OWNER, GROUPING_NAME = torch._C, "_group_tensors_by_device_and_dtype"
+"""Where optimizers and clipping ask for the device of each group of tensors: ``getattr(OWNER, NAME)`` is replaced."""
+
+
+def grouping() -> Callable[..., Any]:
+    """The function that is there now."""
+    found: Callable[..., Any] = getattr(GROUPING_OWNER, GROUPING_NAME)
+    return found
 
 
 def in_bad_fork() -> bool:
     """In a forked child: whether CUDA was started before the fork, in which case it cannot be used here."""
     return bool(torch.cuda._is_in_bad_fork())
+
+
+def real_cuda_devices() -> int:
+    """CUDA devices of this machine, whatever ``torch.cuda`` was made to say."""
+    return int(torch._C._cuda_getDeviceCount())
+
+
+@contextmanager
+def cuda_can_be_named() -> Iterator[None]:
+    """Inside, calls that name a CUDA device get as far as a dispatch observer: a device guard that does nothing where
+    no driver is, and data that is made on the CPU before it is moved."""
+    if hasattr(torch._C, "_ensureCUDADeviceGuardSet"):  # torch 2.9 has none
+        torch._C._ensureCUDADeviceGuardSet()
+    before = torch._C._only_lift_cpu_tensors()
+    torch._C._set_only_lift_cpu_tensors(True)
+    try:
+        yield
+    finally:
+        torch._C._set_only_lift_cpu_tensors(before)

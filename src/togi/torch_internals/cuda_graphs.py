@@ -4,14 +4,15 @@ Behind it: ``torch._inductor.compile_fx.cudagraphify``, the counter ``cudagraph_
 torch._inductor.{cudagraph_utils, cudagraph_trees, scheduler, utils} (torch 2.9 to 2.15). torch 2.9 logs them as
 ``perf_hints``, newer ones as ``cudagraphs``; why a graph was cut into parts is told since 2.11 at the level of
 debugging only. When they go: no reason is known, and no note made. For ``examining_backend``: AOTAutograd as a backend,
-its list of inputs at fixed addresses, Inductor's pass that moves constants to the GPU and its test for operations that
-cannot be recorded. When they go: ``no-cuda-graph`` reports nothing.
+its list of inputs at fixed addresses, Inductor's pass that moves constants to the GPU, its test for operations that
+cannot be recorded, and what its CUDA graph trees take for one call. When they go: ``no-cuda-graph`` reports nothing.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from unittest.mock import patch
 import torch
 
 from togi.torch_internals.compiler import as_dynamos_fakes
+from togi.torch_internals.tensors import FakeTensor, storage_key, tensors_of
 
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
@@ -123,7 +125,18 @@ def _read(text: str) -> NotRecorded:
     return NotRecorded(reason.strip().rstrip("."), stack.lstrip(" :\n"))
 
 
-Cause = Literal["mutated input", "CPU operation", "copy between devices", "several GPUs", "unsupported operation"]
+Cause = Literal[
+    "mutated input",
+    "CPU operation",
+    "copy between devices",
+    "several GPUs",
+    "unsupported operation",
+    "stale output",
+    "moved input",
+]
+_NOTHING_RECORDED: frozenset[Cause] = frozenset({"mutated input", "several GPUs"})
+_MADE_IN = "_togi_made_in"
+"""Attribute of a storage: the call of compiled code whose graph made it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -146,6 +159,11 @@ class ExaminedGraph:
     """The traceback of the first operation whose result varies in size; empty where sizes are fixed."""
     sizes: set[tuple[int, ...]] = field(default_factory=set)
     """The sizes that varied, one tuple for each recording that the calls ask for."""
+    stale: Counter[Obstacle] = field(default_factory=Counter)
+    """Inputs that an earlier call of compiled code returned, and how often they were: a replay overwrites them."""
+    addresses: dict[tuple[int, Obstacle], set[int]] = field(default_factory=lambda: defaultdict(set))
+    """Of each input that is recorded at its address (weights, buffers, attributes), by its place: where it was, in all
+    calls."""
 
 
 def examining_backend(found: list[ExaminedGraph]) -> Callable[..., Any]:
@@ -153,19 +171,30 @@ def examining_backend(found: list[ExaminedGraph]) -> Callable[..., Any]:
 
     What counts as an obstacle is what Inductor looks at before it records CUDA graphs: inputs that change and are
     neither parameters, nor buffers, nor marked as static; operations on the CPU that it cannot move; copies between
-    devices. On fake CUDA tensors no GPU is needed, except for a backward pass.
+    devices. In calls that record no gradients, inputs that lie where a replay writes, and inputs at fixed addresses
+    that are elsewhere than before, are seen too. On fake CUDA tensors no GPU is needed, except for a backward pass.
 
-    Source: torch/_inductor/scheduler.py (should_partition), cudagraph_utils.py (check_for_mutation).
+    Source: torch/_inductor/scheduler.py (should_partition), cudagraph_utils.py (check_for_mutation),
+    cudagraph_trees.py (check_invariants, dealloc_current_path_weakrefs).
     """
     from torch._dynamo.backends.common import aot_autograd
 
     def examine(graph_module: GraphModule, _inputs: Sequence[Any], *, forward: bool) -> Callable[..., Any]:
         examined = ExaminedGraph(tuple(_obstacles(graph_module, forward)), _varies_at(graph_module))
         found.append(examined)
+        inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
+        fixed = _fixed_inputs()
+        recorded = _NOTHING_RECORDED.isdisjoint(one.cause for one in examined.obstacles)
 
         def call(arguments: Sequence[Any]) -> Any:
             examined.sizes.add(tuple(size for size in arguments if isinstance(size, int)))
-            return graph_module.forward(*arguments)
+            given = list(arguments)
+            if watched := recorded and not torch.is_grad_enabled():
+                _look_at_inputs(examined, inputs, fixed, given)
+            results = graph_module.forward(*arguments)
+            if watched:
+                _mark_results(given, results)
+            return results
 
         call._boxed_call = True  # type: ignore[attr-defined]
         return call
@@ -209,13 +238,53 @@ def _crossing(node: Node, moved: set[Node]) -> Cause | None:
     return "copy between devices" if copied else None
 
 
-def _mutations(graph_module: GraphModule) -> Iterator[Node]:
-    """The writes into inputs that are not at a fixed address. AOTAutograd puts them at the end, with their lines."""
+def _fixed_inputs() -> set[int]:
+    """Of the graph that is being compiled, the inputs that lie at fixed addresses, by place."""
     from torch._guards import TracingContext
 
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context is not None else None
-    fixed = set(metadata.static_input_indices) if metadata is not None else set()
+    return set(metadata.static_input_indices) if metadata is not None else set()
+
+
+def _look_at_inputs(examined: ExaminedGraph, inputs: Sequence[Node], fixed: set[int], arguments: Sequence[Any]) -> None:
+    for at, (node, tensor) in enumerate(zip(inputs, arguments, strict=True)):
+        if not isinstance(tensor, torch.Tensor) or tensor.device.type != "cuda":
+            continue
+        if getattr(tensor.untyped_storage(), _MADE_IN, _this_call()) != _this_call():
+            examined.stale[_input(node, "stale output")] += 1
+        elif at in fixed:
+            examined.addresses[at, _input(node, "moved input")].add(_address(tensor))
+
+
+def _mark_results(arguments: Sequence[Any], results: Any) -> None:
+    """What a replay writes: results that are no views of inputs."""
+    given = {storage_key(tensor.untyped_storage()) for tensor in tensors_of(arguments)}
+    for tensor in tensors_of(results):
+        if tensor.device.type == "cuda" and storage_key(tensor.untyped_storage()) not in given:
+            setattr(tensor.untyped_storage(), _MADE_IN, _this_call())
+
+
+def _this_call() -> int:
+    """Of compiled code, from outside of it: what one returned lives until the next begins."""
+    from torch._inductor.cudagraph_trees import CUDAGraphTreeManager
+
+    return int(CUDAGraphTreeManager.get_curr_generation())
+
+
+def _input(node: Node, cause: Cause) -> Obstacle:
+    """At the line that reads it first."""
+    stacks = (user.meta.get("stack_trace") for user in node.users)
+    return Obstacle(cause=cause, op="an input", stack=next(filter(None, stacks), ""))
+
+
+def _address(tensor: torch.Tensor) -> int:
+    return storage_key(tensor.untyped_storage()) if isinstance(tensor, FakeTensor) else tensor.data_ptr()
+
+
+def _mutations(graph_module: GraphModule) -> Iterator[Node]:
+    """The writes into inputs that are not at a fixed address. AOTAutograd puts them at the end, with their lines."""
+    fixed = _fixed_inputs()
     inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
     varying = {node for index, node in enumerate(inputs) if index not in fixed}
     for node in graph_module.graph.nodes:

@@ -15,9 +15,6 @@ import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from functools import cache
-from pathlib import Path
-from types import FrameType
 from typing import Any, NamedTuple, final
 
 import torch
@@ -26,6 +23,7 @@ from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
+from togi.core.user_code import place_in, user_frames
 from togi.torch_internals.autograd import current_node, next_sequence_number, sequence_number
 
 __all__ = [
@@ -37,6 +35,7 @@ __all__ = [
     "forward_hook_counts",
     "own_buffers",
     "own_parameters",
+    "replace_tensors",
 ]
 
 
@@ -53,6 +52,17 @@ def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:
 def own_buffers(module: nn.Module) -> dict[str, Tensor | None]:
     """The module's own dict of buffers, without those of its children. Assigning to it replaces a buffer."""
     return module._buffers
+
+
+def replace_tensors(
+    module: nn.Module, parameter: Callable[[nn.Parameter], nn.Parameter], buffer: Callable[[Tensor], Tensor]
+) -> None:
+    """Other parameters and buffers in the place of all that the module and its parts have."""
+    for part in module.modules():
+        own = own_parameters(part)
+        own.update({name: parameter(tensor) for name, tensor in own.items() if tensor is not None})
+        buffers = own_buffers(part)
+        buffers.update({name: buffer(tensor) for name, tensor in buffers.items() if tensor is not None})
 
 
 def convert_tensors(module: nn.Module, convert: Callable[[Tensor], Tensor]) -> None:
@@ -78,8 +88,6 @@ def forget_compiled_call(module: nn.Module) -> None:
     """Undo ``compile_calls``: calls run the plain ``forward`` again."""
     module._compiled_call_impl = None
 
-
-_OWN = tuple(f"{Path(str(sys.modules[name].__file__)).parent}/" for name in ("torch", "togi"))
 
 FORWARD, BACKWARD, OPTIMIZER = "forward", "backward", "optimizer"
 
@@ -150,7 +158,8 @@ class ModuleTracker:
         if node is not None:
             return self._of_node(node)
         phase = OPTIMIZER if self._stepping else FORWARD
-        found = Where(self.innermost, users_line(sys._getframe(1)), phase)
+        frame = next(user_frames(sys._getframe(1)), None)
+        found = Where(self.innermost, "" if frame is None else place_in(frame), phase)
         if phase == FORWARD and torch.is_grad_enabled():
             # the first operation after a node was drawn is the node's; later ones may have none
             self._forward.setdefault(next_sequence_number() - 1, found)
@@ -179,23 +188,3 @@ class ModuleTracker:
 
     def _step_ends(self, *_: Any) -> None:
         self._stepping = False
-
-
-@cache
-def _is_users(filename: str) -> bool:
-    return not filename.startswith((*_OWN, "<"))
-
-
-def users_frames(frame: FrameType | None) -> Iterator[FrameType]:
-    """Frames outside torch and togi, innermost first."""
-    while frame is not None:
-        if _is_users(frame.f_code.co_filename):
-            yield frame
-        frame = frame.f_back
-
-
-def users_line(frame: FrameType | None) -> str:
-    """``file.py:12 in name`` of the innermost of ``users_frames``; empty where there is none."""
-    for found in users_frames(frame):
-        return f"{found.f_code.co_filename}:{found.f_lineno} in {found.f_code.co_name}"
-    return ""

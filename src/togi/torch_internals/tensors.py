@@ -10,6 +10,10 @@ Behind it: torch._subclasses.fake_tensor (torch 2.9 to 2.15; its name is private
 
 Behind it: ``UntypedStorage._cdata`` (torch 2.9 to 2.15). When it goes: ``data_ptr`` names memory that exists (not fake
 and not empty storages).
+
+Behind it: torch._C._construct_storage_from_data_pointer, torch._C._set_storage_data_ptr_access_error_msg (torch 2.9 to
+2.15; torch.compile's CUDA graphs end the life of their outputs with them). When they go: memory cannot be lent, and
+``togi.graphs`` must copy.
 """
 
 from __future__ import annotations
@@ -49,11 +53,13 @@ __all__ = [
     "FakeTensorMode",
     "TreeSpec",
     "UnsupportedOperatorException",
+    "borrowed",
     "from_one_level",
     "keystr",
     "one_level",
     "operands",
     "storage_key",
+    "take_back",
     "tensors_of",
     "tree_flatten",
     "tree_flatten_with_path",
@@ -102,3 +108,17 @@ def from_one_level(children: Iterable[Any], spec: str) -> Any:
 
 storage_key: Callable[[torch.UntypedStorage], int] = attrgetter("_cdata")
 """Identity of a storage while it lives, also of fake and empty ones: equal for tensors that share memory."""
+
+
+def borrowed(tensor: Tensor) -> Tensor:
+    """The same memory in a storage of its own, which does not keep it alive. ``take_back`` ends it."""
+    own = tensor.untyped_storage()
+    storage = torch._C._construct_storage_from_data_pointer(own.data_ptr(), tensor.device, own.nbytes())
+    empty = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    return empty.set_(storage, tensor.storage_offset(), tensor.shape, tensor.stride())
+
+
+def take_back(tensor: Tensor, message: str) -> None:
+    """Whatever touches the memory of a ``borrowed`` tensor from now on, or that of a view of it, gets
+    ``RuntimeError(message)``."""
+    torch._C._set_storage_data_ptr_access_error_msg(storage_key(tensor.untyped_storage()), message)

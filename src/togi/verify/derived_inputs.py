@@ -8,7 +8,7 @@ never touched. ``make_truth`` drops, with a note, those on which the original it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -29,9 +29,10 @@ def variants(samples: Sequence[Inputs], signature: Signature, seed: int) -> list
     """The samples themselves, in order, then what is derived from them. Deterministic for a seed.
 
     Derived: every element moved (of up to three samples), a softened and mirrored version of the first, and where a
-    dimension is dynamic, sizes between, below and above the observed ones. Dimensions whose sizes are equal in every
-    sample vary together, and so keep the relation (``input_ids`` and ``attention_mask``). Dtype, device, strides and
-    ``requires_grad`` are kept; a tensor given twice stays one tensor given twice.
+    dimension is dynamic, sizes between, below and above the observed ones. Dimensions whose sizes are equal, or as far
+    apart, in every sample vary together, and so keep the relation (``input_ids`` and ``attention_mask``; a cache, and
+    a mask that covers it and the next token). Dtype, device, strides and ``requires_grad`` are kept; a tensor given
+    twice stays one tensor given twice.
     """
     derived = [_changed(sample, _moved, seed + i) for i, sample in enumerate(samples[:_SAMPLES_VARIED])]
     derived.append(_changed(samples[0], _softened, seed))
@@ -144,13 +145,24 @@ def other_sizes(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
     groups = {tuple(tensors[i].shape[dim] for tensors in flat) for i, dim in signature.dynamic_dims}
     totals = [sum(group[k] for group in groups) for k in range(len(samples))]
     low, high = totals.index(min(totals)), totals.index(max(totals))
+    leads = {g: _lead(g, groups) for g in groups}
+
+    def sizes_by(size: Callable[[tuple[int, ...]], int]) -> Sizes:
+        return {g: size(lead) + g[0] - lead[0] for g, lead in leads.items()}
+
     chosen = [
-        {g: _between(g[low], g[high]) for g in groups},
-        {g: _below(g[low], max(g)) for g in groups},
-        {g: _above(max(g), min(g)) for g in groups},
+        sizes_by(lambda lead: _between(lead[low], lead[high])),
+        sizes_by(lambda lead: _below(lead[low], max(lead))),
+        sizes_by(lambda lead: _above(max(lead), min(lead))),
     ]
     seen = [{g: g[k] for g in groups} for k in range(len(samples))]
     return [sizes for i, sizes in enumerate(chosen) if sizes not in seen and sizes not in chosen[:i]]
+
+
+def _lead(group: tuple[int, ...], groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
+    """The smallest of those that vary as this one does, a constant apart; itself where no sizes were seen to vary."""
+    alike = [other for other in groups if len({a - b for a, b in zip(group, other, strict=True)}) == 1]
+    return min(alike) if len(set(group)) > 1 else group
 
 
 def _between(low: int, high: int) -> int:

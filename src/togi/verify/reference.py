@@ -12,6 +12,7 @@ import copy
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from typing import Any, final
 
 import torch
@@ -28,10 +29,8 @@ from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide,
 from togi.verify.leaves import input_tensors
 from togi.verify.observe import Observation, Run, observe, overlaps
 from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
-from togi.verify.units import FEW, Measured, epsilon_of, leaf_error, share, units_of
+from togi.verify.units import FEW, NUDGES_FEW, Measured, epsilon_of, leaf_error, share, units_of
 
-NUDGES_FEW = 8
-"""Nudged runs per input where the outputs hold few numbers, or where eager must serve as the truth."""
 SUSPICIOUS_ROUNDINGS = 1000.0
 """Eager's own error, in roundings, from which its float64 form is doubted ..."""
 SUSPICIOUS_RATIO = 100.0
@@ -72,20 +71,16 @@ def make_truth(
 
 
 @final
+@dataclass
 class _Making:
-    def __init__(
-        self,
-        module: nn.Module,
-        inputs: list[Inputs],
-        signature: Signature,
-        seed: int,
-        device: str,
-        samples: int,
-        flops: float | None,
-    ) -> None:
-        self.module, self.inputs, self.signature, self.seed = module, inputs, signature, seed
-        self.device, self.samples, self.flops = device, samples, flops
-        self.notes: list[str] = []
+    module: nn.Module
+    inputs: list[Inputs]
+    signature: Signature
+    seed: int
+    device: str
+    samples: int
+    flops: float | None
+    notes: list[str] = field(default_factory=list)
 
     def truth(self, metric: Metric | None) -> Truth:
         with ieee_float32():
@@ -386,7 +381,6 @@ def answer_of(
                 requires_grad=gradients.get(name),
                 threshold=threshold,
                 eager_rmse=own.rmse if isinstance(own, Difference) else own,
-                eager_max=own.max_abs if isinstance(own, Difference) else own,
                 unit=unit,
                 same=truth[i].dtype == eager[i].dtype and identical(truth[i], eager[i]),
             )

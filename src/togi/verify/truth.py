@@ -42,7 +42,6 @@ class LeafTruth(Record):
     """Magnitude from which an element is a sentinel, such as a mask value of -1e9."""
     eager_rmse: float = 0.0
     """Eager's own error relative to the truth's root mean square (share of elements for integers and bools)."""
-    eager_max: float = 0.0
     unit: Unit
     same: bool = False
     """Eager and the truth agree to the bit: stored once."""

@@ -30,6 +30,8 @@ FEW = 256
 """Below this many numbers (over all inputs) eager's own error is also sampled by nudged runs. The root mean square of n
 normal errors is below a quarter of its expectation with probability 2e-4 at n = 8 and never seen at n = 256; the
 extreme of few numbers scatters far more than their mean square."""
+NUDGES_FEW = 8
+"""Nudged runs per input where the outputs hold few numbers, or where eager must serve as the truth."""
 
 
 @final
@@ -156,9 +158,6 @@ def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence
     return leaf_error("", found, truth, eager, unit, threshold)[0].units
 
 
-_NUDGES = 8
-
-
 @final
 class OwnError:
     """A module's own error on one sample, and how far other outputs for that sample are off, in units of it.
@@ -194,7 +193,7 @@ class OwnError:
             self.note = f"It does not run in float64 ({first_line(error)}): outputs are compared with its own, nudged."
             truth = [wide(plain(t)) for t in self._outputs]
         if self.note or any(t.numel() < FEW for t in self._outputs):
-            self._nudges = [found for number in range(_NUDGES) if (found := self._nudged(number))]
+            self._nudges = [found for number in range(NUDGES_FEW) if (found := self._nudged(number))]
         return truth
 
     def _nudged(self, number: int) -> list[Tensor]:

@@ -51,18 +51,17 @@ def verify(
     seed: int,
     max_units: float = MAX_UNITS,
     metric: Callable[[list[Any]], float] | None = None,
-    reset: Callable[[], None] | None = None,
     callers: Callers | None = None,
 ) -> ErrorReport:
     """Compare ``call`` with ``truth`` on ``inputs``: the same list, and the same seed, that ``make_truth`` was given.
+
+    A stateful original's candidate must not have been called before.
 
     Args:
         call: the candidate, called like the original.
         max_units: largest error of a faithful candidate, in units of plain eager's own.
         metric: the user's metric; computed from the candidate's outputs on the user's own samples.
         callers: who will call at once; each must be given what it is given alone.
-        reset: puts the candidate's buffers back to their first values (``SavedBuffers(module).restore``); called
-            before the first call. Needed where the original is stateful and the candidate has been called before.
 
     Returns:
         ``faithful``: within ``max_units`` everywhere, and no problems. Not faithful, with no problems: approximate,
@@ -74,10 +73,7 @@ def verify(
     """
     if not truth.facts.repeatable:
         return _unrepeatable(truth)
-    if reset is not None:
-        reset()
-    verification = _Verification(call, truth, truth.inputs(inputs), signature, seed)
-    return verification.report(max_units, metric, callers)
+    return _Verification(call, truth, truth.inputs(inputs), signature, seed).report(max_units, metric, callers)
 
 
 @final
@@ -209,21 +205,13 @@ class _Verification:
         if not _replace(given, other, self.signature):
             return
         seen = observe(self.call, other, self.signature, seed=self.seed, given=given)
-        known = {name: error.units for name, error in self.errors.items()}
-        if not comparable(seen, facts.answers[b]):
-            self.problems["the output has another form when an input's values are replaced in place"] = None
-            return
-        for i, leaf in enumerate(facts.answers[b].leaves):
-            error, misplaced = self._error(seen.leaves[i][1], b, i)
-            if misplaced or not within(error.units, max(max_units, 2 * known[leaf.name])):
-                self.problems[
-                    f"{leaf.name} does not follow when an input's values are replaced in place (cached by identity)"
-                ] = None
+        when = "when an input's values are replaced in place"
+        self._answered_again(b, seen, max_units, when, f"does not follow {when} (cached by identity)")
 
     def _callers_agree(self, callers: Callers, max_units: float) -> None:
         """All callers at once, with all inputs in turn: nobody is given what belongs to another."""
         answers = self.truth.facts.answers
-        known = {name: error.units for name, error in self.errors.items()}
+        when = f"when {callers.count} call at once"
         seen: dict[int, Observation] = {}
 
         def request(number: int) -> None:
@@ -237,20 +225,19 @@ class _Verification:
             seen.clear()
             callers.answer(request, max(2 * callers.count, len(answers)))
             for number, one in seen.items():
-                self._answered_among(callers.count, number % len(answers), one, known, max_units)
+                wrong = f"is another {when} (it cannot serve threads)"
+                self._answered_again(number % len(answers), one, max_units, when, wrong)
 
-    def _answered_among(
-        self, callers: int, a: int, seen: Observation, known: dict[str, float], max_units: float
-    ) -> None:
-        """One of the answers that ``callers`` were given at once, against what is right."""
+    def _answered_again(self, a: int, seen: Observation, max_units: float, when: str, wrong: str) -> None:
+        """Answer ``a``, asked for in another way: it may err twice as much. ``wrong``: what is said of more."""
         answer = self.truth.facts.answers[a]
         if not comparable(seen, answer):
-            self.problems[f"an output has another form when {callers} call at once"] = None
+            self.problems[f"the output has another form {when}"] = None
             return
         for i, leaf in enumerate(answer.leaves):
             error, misplaced = self._error(seen.leaves[i][1], a, i)
-            if misplaced or not within(error.units, max(max_units, 2 * known[leaf.name])):
-                self.problems[f"{leaf.name} is another when {callers} call at once (it cannot serve threads)"] = None
+            if misplaced or not within(error.units, max(max_units, 2 * self.errors[leaf.name].units)):
+                self.problems[f"{leaf.name} {wrong}"] = None
 
     def _shapes(self, index: int) -> list[tuple[tuple[int, ...], torch.dtype]]:
         return [(tuple(t.shape), t.dtype) for _, t in input_tensors(self.inputs[index], self.signature)]

@@ -13,6 +13,7 @@ from typing import Generic, TypeVar
 from togi.core.errors import SubjectError
 from togi.core.records import Record
 from togi.machine.describe import machine
+from togi.machine.limits import usable_bytes
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import Raised, SubjectRef
 from togi.worker.supervise import Limits, OnPhase, TrialEnded
@@ -53,7 +54,8 @@ class ChildCall(Generic[Request, Answer]):
             SubjectError: foreign code failed in the child, or its process crashed, hung or took too much memory.
         """
         with WorkerPool(subject, machine(device), device=device, seed=seed) as pool:
-            return self.run(pool, request, limits or Limits(), on_phase)
+            # alone, it may take all that there is: whether a model fits is what some calls are to find out
+            return self.run(pool, request, limits or Limits(memory_bytes=usable_bytes()), on_phase)
 
     def run(self, pool: WorkerPool, request: Request, limits: Limits, on_phase: OnPhase = lambda _: None) -> Answer:
         """The same in a child of a pool that has loaded its subject already."""

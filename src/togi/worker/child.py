@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from togi.artifact.links import write_links
 from togi.artifact.manifest import MANIFEST, Saved, read_manifest
@@ -33,10 +34,14 @@ from togi.subject.program import find_module
 from togi.subject.pure import Pure
 from togi.subject.signature import Signature
 from togi.subject.stored_inputs import read_inputs
+from togi.subject.structure import tensors_in
 from togi.techniques import is_exact
-from togi.techniques.build import Failure, build, classify, fingerprint, first_candidate
-from togi.verify import Truth, make_truth, variants, verify
-from togi.worker.protocol import Channel, Closed, Ending, Job, Message, PartRef, Raised, ServerConfig, Survey
+from togi.techniques.build import build, classify, fingerprint, first_candidate
+from togi.verify.derived_inputs import variants
+from togi.verify.reference import make_truth
+from togi.verify.truth import Truth
+from togi.verify.verdict import verify
+from togi.worker.protocol import Channel, Closed, Job, Message, PartRef, Raised, ServerConfig, Survey
 from togi.worker.survey import survey
 
 TRUTH_FOLDER = "truth"
@@ -60,7 +65,7 @@ def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> i
     except Closed:
         return 1
     except BaseException as error:
-        _send_failure(channel, classify(error, worker.phase))
+        channel.send({"failed": classify(error, worker.phase).model_dump(mode="json")})
         return 1
     return 0
 
@@ -86,6 +91,17 @@ class _Worker:
     def surveyed(self) -> Survey:
         """What the survey child wrote; read once."""
         return Survey.read(self.folder)
+
+    @functools.cached_property
+    def measured(self) -> tuple[Callable[..., Any], tuple[Inputs, ...]]:
+        """What is called in a turn, and with what. Parts of a program are called from within, on the device."""
+        if not self.config.from_host or self.job.part is not None:
+            return self.call, self.samples
+        return self._call_from_host, tuple(sample.to("cpu") for sample in self.samples)
+
+    def _call_from_host(self, *args: Any, **kwargs: Any) -> list[Tensor]:
+        given = Inputs(args, kwargs).to(self.config.device)
+        return [tensor.cpu() for tensor in tensors_in(self.call(*given.args, **given.kwargs))]
 
     def enter(self, phase: str) -> None:
         self.phase = phase
@@ -232,15 +248,13 @@ class _Worker:
     def _obey(self, message: Message) -> None:
         if "warm" in message:
             self.enter("warm")
-            warmed = warm(self.call, self.samples, callers=self.callers, device=self.config.device, **message["warm"])
+            warmed = warm(*self.measured, callers=self.callers, device=self.config.device, **message["warm"])
             if self.first_call_ms is not None:
                 warmed = warmed.model_copy(update={"first_call_ms": self.first_call_ms})
             self.channel.send({"warmed": warmed.model_dump(mode="json")})
         elif "turn" in message:
             self.phase = "measure"
-            taken = take_turn(
-                self.call, self.samples, callers=self.callers, device=self.config.device, **message["turn"]
-            )
+            taken = take_turn(*self.measured, callers=self.callers, device=self.config.device, **message["turn"])
             self.channel.send({"turned": taken.model_dump(mode="json")})
         elif "footprint" in message:
             self.enter("memory")
@@ -251,7 +265,7 @@ class _Worker:
 
     def _footprint(self) -> Footprint:
         program = self.candidate.program if self.candidate else None
-        used = storages(self.candidate.module) if self.candidate and (not program or program.holds_module) else {}
+        used = storages(self.candidate.module) if self.candidate else {}
         return measure_footprint(
             self.call if self.callers is None else self._call_of_each,
             self.samples,
@@ -342,14 +356,3 @@ def storages(module: torch.nn.Module) -> dict[int, int]:
     """Address and bytes of every storage behind the module's parameters and buffers."""
     tensors = [t for t in (*module.parameters(), *module.buffers()) if t.device.type != "meta"]
     return {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors}
-
-
-def _send_failure(channel: Channel, failure: Failure) -> None:
-    ending = Ending(
-        outcome=failure.outcome,
-        reason=failure.reason,
-        stage=failure.stage,
-        fix=failure.fix,
-        traceback=failure.traceback,
-    )
-    channel.send({"failed": ending.model_dump(mode="json")})

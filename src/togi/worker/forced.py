@@ -22,8 +22,10 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import Pure
 from togi.subject.structure import Structure, tensors_in, with_floats_as_tensors
 from togi.techniques.build import first_candidate
-from togi.verify import Truth, make_truth, verify
 from togi.verify.output_structure import unlike
+from togi.verify.reference import make_truth
+from togi.verify.truth import Truth
+from togi.verify.verdict import verify
 
 
 def divergence(installed: Installed, samples: Sequence[Inputs], seed: int) -> str:

@@ -11,23 +11,24 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from togi.core.errors import TrialServerError
-from togi.machine.limits import processes_bytes
+from togi.machine.limits import oom_kills, processes_bytes
 from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Message, Raised, ServerConfig, Timeout
 
 _START_TIMEOUT_S = 600.0
+_END_TIMEOUT_S = 10.0
 _MEMORY_POLL_S = 0.25
 
 
 class Died(Exception):
     """The child ended without a final record. ``status``: exit code, or minus the signal's number."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, oom_kills_before: int) -> None:
         super().__init__(status)
         self.status = status
+        self.out_of_memory = status == -signal.SIGKILL and oom_kills() > oom_kills_before
+        """The kernel ended it, or another at the same time, because memory was out."""
 
 
 class TooMuchMemory(Exception):
@@ -39,9 +40,9 @@ class TooMuchMemory(Exception):
 
 
 class TrialServer:
-    """One server process for one subject. A context manager: leaving it ends every child.
+    """One server process for one subject, from ``start`` to ``close``, which ends every child.
 
-    Raises TogiError (the subject's own error) or TrialServerError on start.
+    Starting raises TogiError (the subject's own error) or TrialServerError.
     """
 
     def __init__(self, config: ServerConfig, environment: Mapping[str, str] | None = None) -> None:
@@ -51,13 +52,6 @@ class TrialServer:
         self.exits: dict[int, int] = {}
         self._log = Path(config.folder) / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
-
-    def __enter__(self) -> Self:
-        self.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
     def start(self) -> None:
         ours, theirs = socket.socketpair()
@@ -73,6 +67,7 @@ class TrialServer:
             "TOGI_TOKEN": self.config.token,
         }
         fd = theirs.fileno()
+        self._oom_kills_before = oom_kills()
         Path(environment["TMPDIR"]).mkdir(exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -93,11 +88,11 @@ class TrialServer:
         try:
             answer = self.channel.receive(_START_TIMEOUT_S)
         except (Closed, Timeout) as error:
+            how = "did not answer in 10 minutes" if isinstance(error, Timeout) else self._how_it_ended("died")
             self.close()
             raise TrialServerError(
-                "the process that loads the subject "
-                + ("did not answer in 10 minutes" if isinstance(error, Timeout) else "died while loading it")
-                + f", so nothing can be tried. It printed last:\n{self.log_tail()}"
+                f"the process that loads the subject {how} while loading it, so nothing can be tried. It printed last:"
+                f"\n{self.log_tail()}"
             ) from None
         if "raised" in answer:
             self.close()
@@ -114,7 +109,8 @@ class TrialServer:
         while True:
             message = self._receive(30.0)
             if "started" in message:
-                return Child(self, int(message["started"]), Channel(ours, self.config.token), job)
+                pid = int(message["started"])
+                return Child(self, pid, Channel(ours, self.config.token), job, processes_bytes(pid))
 
     def _start_inline(self, job: Job) -> Child:
         own = TrialServer(self.config, self.environment)
@@ -125,13 +121,13 @@ class TrialServer:
         assert own._process is not None
         return Child(own, own._process.pid, Channel(ours, self.config.token), job)
 
-    def exit_status(self, pid: int, timeout_s: float) -> int | None:
-        """How the child ended, or None if it has not within the time."""
-        deadline = time.monotonic() + timeout_s
+    def exit_status(self, pid: int) -> int | None:
+        """How the child ended, or None if it has not within ten seconds."""
+        deadline = time.monotonic() + _END_TIMEOUT_S
         while pid not in self.exits:
             if self._process is not None and pid == self._process.pid:
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.exits[pid] = self._process.wait(timeout_s)
+                    self.exits[pid] = self._process.wait(_END_TIMEOUT_S)
                 return self.exits.get(pid)
             left = deadline - time.monotonic()
             if left <= 0:
@@ -157,9 +153,16 @@ class TrialServer:
 
     def _gone(self) -> TrialServerError:
         return TrialServerError(
-            "the trial server ended unexpectedly. What was learned is kept: give the same command again to go on. It "
-            f"printed last:\n{self.log_tail()}"
+            f"the trial server {self._how_it_ended('ended unexpectedly')}. What was learned is kept: give the same "
+            f"command again to go on. It printed last:\n{self.log_tail()}"
         )
+
+    def _how_it_ended(self, otherwise: str) -> str:
+        assert self._process is not None
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            if Died(self._process.wait(5.0), self._oom_kills_before).out_of_memory:
+                return "was killed as the system had run out of memory"
+        return otherwise
 
     def log_tail(self, limit: int = 2000) -> str:
         return tail(self._log, limit)
@@ -182,19 +185,22 @@ class TrialServer:
 class Child:
     """One trial process. Paused children use no processor: idle thread pools spin and would disturb the others."""
 
-    def __init__(self, server: TrialServer, pid: int, channel: Channel, job: Job) -> None:
+    def __init__(self, server: TrialServer, pid: int, channel: Channel, job: Job, shared_bytes: int = 0) -> None:
+        """``shared_bytes``: what it has of the server that it was forked from, which both hold once."""
         self.server = server
         self.pid = pid
         self.channel = channel
         self.job = job
         self.paused = False
         self.ended = False
+        self._shared_bytes = shared_bytes
+        self._oom_kills_before = oom_kills()
 
     def send(self, message: Message) -> None:
         try:
             self.channel.send(message)
         except Closed:
-            raise Died(self._status()) from None
+            raise self._died() from None
 
     def receive(self, timeout_s: float, memory_limit_bytes: int | None = None) -> Message:
         """The next message. Raises Timeout, Died or TooMuchMemory.
@@ -207,9 +213,9 @@ class Child:
             try:
                 return self.channel.receive(min(left, _MEMORY_POLL_S) if memory_limit_bytes else left)
             except Closed:
-                raise Died(self._status()) from None
+                raise self._died() from None
             except Timeout:
-                used = processes_bytes(self.pid) if memory_limit_bytes else 0
+                used = processes_bytes(self.pid) - self._shared_bytes if memory_limit_bytes else 0
                 if memory_limit_bytes and used > memory_limit_bytes:
                     raise TooMuchMemory(used) from None
                 if left == 0:
@@ -232,7 +238,7 @@ class Child:
         self.ended = True
         self._signal(signal.SIGKILL)
         with contextlib.suppress(TrialServerError):
-            self.server.exit_status(self.pid, 10.0)
+            self.server.exit_status(self.pid)
         self.channel.close()
         if not self.server.fork_safe:
             self.server.close()
@@ -240,9 +246,8 @@ class Child:
     def log_tail(self, limit: int = 4000) -> str:
         return tail(Path(self.job.log), limit)
 
-    def _status(self) -> int:
-        status = self.server.exit_status(self.pid, 10.0)
-        return 0 if status is None else status
+    def _died(self) -> Died:
+        return Died(self.server.exit_status(self.pid) or 0, self._oom_kills_before)
 
     def _signal(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError, PermissionError):

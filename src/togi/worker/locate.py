@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from togi.subject.inputs import Subject
 from togi.subject.spec import Spec, check_spec, parse
 
-__all__ = ["check_spec", "locate"]
-
 
 def locate(spec: str, *, seed: int = 0) -> Subject:
     """The subject that ``spec`` names (its forms: ``togi.subject.spec``). May import torch and the user's code.

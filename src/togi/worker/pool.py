@@ -27,8 +27,21 @@ class WorkerPool:
     A context manager. Raises TogiError (the subject's own) when the subject cannot be loaded.
     """
 
-    def __init__(self, subject: SubjectRef, machine: Machine, *, device: str, seed: int, callers: int = 1) -> None:
-        """``callers``: how many call at once, in threads of a child, while it is verified and measured."""
+    def __init__(
+        self,
+        subject: SubjectRef,
+        machine: Machine,
+        *,
+        device: str,
+        seed: int,
+        callers: int = 1,
+        from_host: bool = False,
+    ) -> None:
+        """
+        Args:
+            callers: how many call at once, in threads of a child, while it is verified and measured.
+            from_host: measured calls copy their inputs from host memory to the device, and their results back.
+        """
         self.folder = Path(tempfile.mkdtemp(prefix="togi-"))
         device, self._visible = one_device(device)
         self.config = ServerConfig(
@@ -40,6 +53,7 @@ class WorkerPool:
             threads=machine.threads,
             machine=machine,
             callers=callers,
+            from_host=from_host,
         )
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
         self._part: PartRef | None = None
@@ -77,9 +91,10 @@ class WorkerPool:
     def close(self) -> None:
         if self._part is not None:
             return
+        shutil.rmtree(self.folder, ignore_errors=True)  # first: a server that is told to end leaves it to this process
         for server in self._servers.values():
             server.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        shutil.rmtree(self.folder, ignore_errors=True)  # what they wrote meanwhile
 
     def server(self, environment: Mapping[str, str]) -> TrialServer:
         """The server whose children run under ``environment``; started on first use."""

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 from pydantic import Field
 
 from togi.core.errors import SubjectError, TogiError, error_class
-from togi.core.records import Facts, Machine, Outcome, Recipe, Record, Request, Scalar
+from togi.core.records import Facts, Machine, Recipe, Record, Request, Scalar
 from togi.core.user_code import user_traceback
 from togi.subject.effects import Effects
 from togi.subject.signature import Signature
@@ -60,6 +60,8 @@ class ServerConfig(Request):
     machine: Machine
     callers: int = 1
     """How many call at once while something is verified and measured."""
+    from_host: bool = False
+    """A measured call has its inputs and results in host memory."""
 
 
 class PartRef(Record):
@@ -105,17 +107,6 @@ class Survey(Record):
     @classmethod
     def read(cls, folder: Path) -> Self:
         return cls.model_validate_json((folder / _SURVEY_FILE).read_text(encoding="utf-8"))
-
-
-class Ending(Record):
-    """Why a trial cannot go on."""
-
-    outcome: Outcome
-    reason: str
-    stage: str
-    fix: str = ""
-    """The command that would fix it, if there is one."""
-    traceback: str = ""
 
 
 class Raised(Record):

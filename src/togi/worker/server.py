@@ -46,9 +46,7 @@ def _run(channel: Channel, config: ServerConfig) -> None:
     except BaseException as error:
         channel.send({"raised": Raised.of(error).model_dump(mode="json")})
         return
-    channel.send(
-        {"ready": True, "pid": os.getpid(), "fork_safe": _fork_safe(config.device), "threads": _thread_count()}
-    )
+    channel.send({"fork_safe": _fork_safe(config.device)})
     _Server(channel, config, subject).serve()
 
 
@@ -60,6 +58,7 @@ def _connect() -> tuple[Channel, ServerConfig]:
 
 def _load(config: ServerConfig) -> Any:
     """Import torch with one thread, then the subject: nothing here may start a thread pool."""
+    gc.disable()  # nothing that is imported is garbage, and looking for some takes a fifth of the time
     import torch
 
     torch.set_num_threads(1)
@@ -73,6 +72,7 @@ def _load(config: ServerConfig) -> Any:
     import_dynamo()
 
     all_techniques()
+    gc.enable()
     torch.manual_seed(config.seed)
     return load_subject(config.subject)
 

@@ -6,20 +6,23 @@ import shutil
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from togi.artifact.manifest import Saved
-from togi.core.records import ErrorReport, Footprint, Outcome, Recipe, Trial
+from togi.core.quantities import size
+from togi.core.records import Ending, ErrorReport, Footprint, Outcome, Recipe, Trial
+from togi.machine.limits import available_bytes
 from togi.measure.turn import Turn, Warmup, choose_passes, untimed_passes
 from togi.worker.launch import Child, Died, TooMuchMemory, TrialServer
-from togi.worker.protocol import Ending, Job, Message, Timeout
+from togi.worker.protocol import Job, Message, Timeout
 
 OnPhase = Callable[[str], None]
 _TURN_TIMEOUT_S = 60.0
 _OUTPUT_LIMIT = 4000
+_SPARED = 0.8
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,7 +32,8 @@ class Limits:
     timeout_s: float = 300.0
     """For build, verification and warm-up together."""
     memory_bytes: int | None = None
-    """Anonymous resident memory of the child and its descendants."""
+    """Anonymous resident memory of the child and its descendants, beyond what it shares with the server that it was
+    forked from. None: 80 % of what is free when it starts, so that a runaway leaves the machine alive."""
 
 
 class TrialEnded(Exception):
@@ -61,7 +65,7 @@ class TrialEnded(Exception):
 class RunningTrial:
     """A child whose recipe is built and verified. Paused whenever it is not asked for something.
 
-    Every method raises TrialEnded when the child fails, dies, takes too long or too much memory.
+    Every method raises TrialEnded when the child fails, dies, takes too long or too much memory, and from then on.
     """
 
     child: Child
@@ -95,6 +99,9 @@ class RunningTrial:
     ) -> RunningTrial:
         """Start the child; what it is doing by itself is waited for with ``wait_for``."""
         started = time.monotonic()
+        free = available_bytes()
+        if limits.memory_bytes is None and free is not None:
+            limits = replace(limits, memory_bytes=max(1, int(_SPARED * free)))
         trial = cls(server.start_child(job), name, job.recipe or Recipe(), limits, on_phase)
         trial._entered = started
         trial._deadline = started + limits.timeout_s
@@ -148,24 +155,30 @@ class RunningTrial:
         if self.phase != "measure":
             self._leave_phase()
             self.phase = "measure"
-        self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
-        return Turn.model_validate(self._ask({"turn": {"passes": passes}}, "turned"))
+        return Turn.model_validate(self._ask_warm({"turn": {"passes": passes}}, "turned"))
 
     def footprint(self) -> Footprint:
-        self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
-        return Footprint.model_validate(self._ask({"footprint": {}}, "footprint"))
+        return Footprint.model_validate(self._ask_warm({"footprint": {}}, "footprint"))
 
     def save(self, folder: Path) -> Saved:
-        self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
-        return Saved.model_validate(self._ask({"save": str(folder)}, "saved"))
+        return Saved.model_validate(self._ask_warm({"save": str(folder)}, "saved"))
 
     def close(self) -> None:
         self._leave_phase()
         self.child.kill()
+        if self.ended is None:  # nobody will ask what it printed
+            Path(self.child.job.log).unlink(missing_ok=True)
         if self.files is not None:
             shutil.rmtree(self.files, ignore_errors=True)
 
+    def _ask_warm(self, message: Message, key: str) -> Message:
+        """Once it is warm, each answer has a time of its own."""
+        self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
+        return self._ask(message, key)
+
     def _ask(self, message: Message, key: str) -> Message:
+        if self.ended is not None:
+            raise self.ended
         self.child.resume()
         try:
             self.child.send(message)
@@ -194,7 +207,8 @@ class RunningTrial:
         except TooMuchMemory as error:
             ending = Ending(
                 outcome=Outcome.OUT_OF_MEMORY,
-                reason=f"it held {error.bytes / 2**30:.1f} GiB in {self.phase}, more than a trial may take here",
+                reason=f"it held {size(error.bytes)} of memory in {self.phase}, more than the "
+                f"{size(self.limits.memory_bytes or 0)} that it may take here",
                 stage=self.phase,
             )
         raise self._ended(ending) from None
@@ -223,15 +237,18 @@ class RunningTrial:
             how = f"was killed by {_signal_name(-error.status)}"
         else:
             how = f"ended by itself with exit status {error.status}"
-        return Ending(outcome=Outcome.CRASHED, reason=f"its process {how} in {self.phase}", stage=self.phase)
+        outcome, why = Outcome.CRASHED, ""
+        if error.out_of_memory:
+            outcome, why = Outcome.OUT_OF_MEMORY, ": the system had run out of memory"
+        return Ending(outcome=outcome, reason=f"its process {how} in {self.phase}{why}", stage=self.phase)
 
     def end(self, outcome: Outcome, reason: str, stage: str) -> TrialEnded:
         """End it on the parent's word; the caller raises what is returned."""
         return self._ended(Ending(outcome=outcome, reason=reason, stage=stage))
 
     def _ended(self, ending: Ending) -> TrialEnded:
-        self.close()
         self.ended = TrialEnded(ending, self)
+        self.close()
         return self.ended
 
 

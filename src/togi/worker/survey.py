@@ -13,6 +13,7 @@ import torch
 from torch import nn
 
 from togi.core.errors import Refused, SubjectError
+from togi.core.quantities import first_line
 from togi.core.records import Choice, Facts, Machine
 from togi.core.user_code import user_place
 from togi.graph.candidate import Candidate
@@ -21,6 +22,7 @@ from togi.machine.describe import machine as this_machine
 from togi.subject.behaviour import observe, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import (
+    WinogradFlops,
     class_name,
     count_functions,
     count_modules,
@@ -97,7 +99,7 @@ def survey(
         denormals=_observed(meets_denormals, ready.module, ready.samples[:1], notes)
         if device == "cpu" and latency_ms < _LONG_MS
         else None,
-        flops=_observed(_count_flops, ready.module, ready.samples, notes),
+        **(_observed(_count_flops, ready.module, ready.samples, notes) or {}),
         latency_ms=latency_ms,
         callers=callers,
     )
@@ -182,18 +184,21 @@ def _observed(
     try:
         return observer(lambda: _pass(module, fresh))
     except Exception as error:  # foreign code: torch's modes reject compiled parts and some kinds of tensors
-        first = next(iter(str(error).splitlines()), "")
-        notes.append(f"{observer.__name__.strip('_')} did not work on it: {type(error).__name__}: {first}")
+        name = observer.__name__.strip("_")
+        notes.append(f"{name} did not work on it: {type(error).__name__}: {first_line(error)}")
         return None
 
 
-def _count_flops(call: Callable[[], Any]) -> int | None:
-    """Source: torch.utils.flop_counter; it knows matrix products, convolutions and attention. None: it saw none."""
+def _count_flops(call: Callable[[], Any]) -> dict[str, int | None]:
+    """``flops`` and ``winograd_flops`` of Facts; None: it saw none.
+
+    Source: torch.utils.flop_counter; it knows matrix products, convolutions and attention.
+    """
     from torch.utils.flop_counter import FlopCounterMode
 
-    with FlopCounterMode(display=False) as counter:
+    with FlopCounterMode(display=False) as counter, WinogradFlops() as dense:
         call()
-    return counter.get_total_flops() or None
+    return {"flops": counter.get_total_flops() or None, "winograd_flops": dense.flops}
 
 
 def _latency_ms(ready: Prepared) -> float:

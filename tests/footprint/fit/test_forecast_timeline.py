@@ -149,7 +149,7 @@ def _chain(sizes: list[int]) -> Observed:
         Call(f"op#{at}", at + 1, (results[at - 1],) if at else (), (result,), ms=1.0)
         for at, result in enumerate(results)
     ]
-    pieces = [StorageLifetime(bytes=r.bytes, device="cpu", born=r.made_at, died=r.died_at) for r in results]
+    pieces = [StorageLifetime(bytes=r.bytes, born=r.made_at, died=r.died_at) for r in results]
     return Observed(calls, pieces, 2 * count + 2)
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from togi.core.errors import FitError
 from togi.footprint.fit.plan import Plan
-from togi.footprint.fit.training.micro_batches import accumulated, backward, judge, rows_of, split, why_not
+from togi.footprint.fit.training.micro_batches import accumulated, backward, judge, rows_of, split
 from togi.footprint.step import Step, mean_of_outputs
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Inputs
@@ -23,6 +23,10 @@ from togi.subject.inputs import Inputs
 
 def _step(module: nn.Module, *args: Any, loss: Callable[[nn.Module, Inputs], Tensor] = mean_of_outputs) -> Step:
     return Step(module=module, sample=Inputs(args), train=True, loss=loss)
+
+
+def why_not(step: Step, parts: int, weigh: Callable[[Any], Any] | None = None) -> str:
+    return judge(step, parts, weigh).reason
 
 
 def _regression(module: nn.Module, sample: Inputs) -> Tensor:

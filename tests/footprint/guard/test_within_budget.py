@@ -44,6 +44,21 @@ def test_what_does_not_fit_is_split_and_keeps_to_the_budget() -> None:
     assert measured <= 128 * KIB
 
 
+class Shift:
+    def __init__(self, by: Tensor) -> None:
+        self.by = by
+
+
+def test_rows_of_tensors_inside_an_object_are_split_too() -> None:
+    def shifted(rows: Tensor, shift: Shift) -> Tensor:
+        return hungry(rows + shift.by)
+
+    guarded = togi.within(128 * KIB)(shifted)
+    data, shift = torch.randn(256, 8), Shift(torch.randn(256, 8))
+    torch.testing.assert_close(guarded(data, shift), shifted(data, shift))
+    assert guarded.report.parts > 4
+
+
 @given(rows=st.integers(2, 70), budget=st.integers(20, 400))
 @settings(max_examples=15, deadline=None)
 def test_any_number_of_rows(rows: int, budget: int) -> None:

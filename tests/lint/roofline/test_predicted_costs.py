@@ -206,12 +206,12 @@ def test_the_table_adds_up() -> None:
     body = nn.Sequential(*(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(5)))
     costs = Costs.of(observe(body, Inputs((torch.ones(4, 8),))).calls, gpu("T4"))
     table = cost_table(costs, {}, most_rows=3)
-    assert table["columns"] == list(COLUMNS)
-    *rows, total = table["rows"]
+    assert table.columns == COLUMNS
+    *rows, total = table.rows
     assert [row[0] for row in rows[3:]] == ["7 others"]
     for column in (2, 3, 4, 5, 8, 9):
         assert sum(row[column] for row in rows) == pytest.approx(total[column], rel=0.02)
-    assert "T4" in table["title"]
+    assert "T4" in table.title
 
 
 def test_calls_can_be_timed() -> None:

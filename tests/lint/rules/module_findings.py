@@ -12,7 +12,7 @@ from togi.subject.inputs import Subject
 
 def findings(rule: str, module: Any, sample: Any, *, train: bool = False, **order: Any) -> list[Finding]:
     subject = Subject(module.train(train) if train is not None else module, sample)
-    return list(check_module(subject, ModuleRequest(**{"device": "A100", "select": (rule,), **order})).findings)
+    return list(check_module(subject, ModuleRequest(**{"device": "A100", "rules": (rule,), **order})).findings)
 
 
 def layers(found: list[Finding]) -> int:

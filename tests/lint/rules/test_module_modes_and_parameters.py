@@ -40,7 +40,7 @@ def test_a_norm_left_in_training_mode() -> None:
 def test_a_subject_with_a_training_step_is_meant_to_train() -> None:
     module = network(nn.BatchNorm1d(256), nn.Dropout()).train()
     subject = Subject(module, SAMPLE, step=lambda module, sample: module(sample).sum())
-    assert not check_module(subject, ModuleRequest(device="A100", select=("training-mode",))).findings
+    assert not check_module(subject, ModuleRequest(device="A100", rules=("training-mode",))).findings
 
 
 def test_frozen_norms_in_a_module_in_eval_mode_are_fine() -> None:

@@ -150,6 +150,8 @@ def test_only_the_rules_that_are_asked_for_run() -> None:
         ("copy between devices", "torch.cumsum copies between CPU and GPU"),
         ("several GPUs", "torch.cumsum is on another GPU"),
         ("unsupported operation", "cannot hold torch.cumsum"),
+        ("stale output", "an earlier call returned is read here, and a CUDA graph has overwritten it"),
+        ("moved input", "a weight or buffer that is read here was replaced"),
         ("sizes", "recorded anew for each size: 3 in these samples"),
     ],
 )

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 import togi
+from togi.lint.trace.check import trace_subject
 from togi.lint.trace.compiled import compile_events
 
 
@@ -69,3 +70,23 @@ def test_a_failure_is_a_note_and_logging_is_as_before():
     assert "not today" in notes[0]
     assert logging.root.manager.disable == before
     assert all(event.kind in ("graph-break", "recompilation") for event in events)
+
+
+def test_a_step_gets_its_sample_as_the_factory_wrote_it_and_each_part_in_its_mode():
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.trained, self.frozen = nn.Linear(3, 3), nn.BatchNorm1d(3).eval()
+
+        def forward(self, x):
+            return self.frozen(self.trained(x))
+
+    def step(module, sample):
+        seen.append((type(sample), module.trained.training, module.frozen.training))
+        return module(**sample).sum()
+
+    seen = []
+    subject = togi.Subject(Net(), {"x": torch.ones(2, 3)}, step=step)
+    for _, notes in (compile_events(subject), ((), trace_subject(subject).notes)):
+        assert notes == ()
+    assert set(seen) == {(dict, True, False)}

@@ -93,6 +93,87 @@ def test_each_size_is_one_more_recording() -> None:
     assert event.detail == "Sizes that varied: 3; 5; 7."
 
 
+class Remembers(nn.Module):
+    """Keeps its last result, at once or in a buffer."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.state: Tensor | None = None
+        self.kept: Tensor
+        self.register_buffer("kept", torch.zeros(3, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "in a buffer":
+            found = x + self.kept
+            self.kept.copy_(found)
+        elif self.how == "a buffer of each call":
+            self.kept = found = x + self.kept
+        else:
+            found = x if self.state is None else x + self.state
+            self.state = found * 2
+        return found * 3
+
+
+@pytest.mark.parametrize(
+    ("how", "line"),
+    [
+        ("as it is", "found = x if self.state is None else x + self.state"),
+        ("a buffer of each call", "self.kept = found = x + self.kept"),
+    ],
+)
+def test_a_result_that_the_next_call_reads_is_stale(how: str, line: str) -> None:
+    events, notes = graph_events(togi.Subject(Remembers(how), [torch.ones(3, 4), torch.zeros(3, 4)]))
+    assert notes == ()
+    assert [(event.why, event.stack[0].code, event.count) for event in events] == [("stale output", line, 3)]
+
+
+def test_a_state_that_is_written_in_place_is_not() -> None:
+    assert graph_events(togi.Subject(Remembers("in a buffer"), torch.ones(3, 4))) == ((), ())
+
+
+def test_a_view_of_an_input_is_no_replays() -> None:
+    class Returns(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(4))
+
+        def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+            return x * self.weight, self.weight[:2]
+
+    assert graph_events(togi.Subject(Returns(), torch.ones(3, 4))) == ((), ())
+
+
+class Replaces(nn.Module):
+    """Code that is not compiled puts a new tensor in the place of a buffer, or writes into it."""
+
+    def __init__(self, *, in_place: bool) -> None:
+        super().__init__()
+        self.in_place = in_place
+        self.before: list[Tensor] = []
+        self.scale: Tensor
+        self.register_buffer("scale", torch.ones(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.renew()
+        return x * self.scale
+
+    @torch.compiler.disable
+    def renew(self) -> None:
+        self.before.append(self.scale)
+        if self.in_place:
+            self.scale.fill_(2)
+        else:
+            self.scale = torch.full_like(self.scale, 2)
+
+
+def test_a_buffer_that_is_replaced_is_recorded_anew() -> None:
+    events, _ = graph_events(togi.Subject(Replaces(in_place=False), [torch.ones(3, 4), torch.zeros(3, 4)]))
+    (event,) = events
+    assert (event.why, event.stack[0].code, event.count) == ("moved input", "return x * self.scale", 4)
+    assert graph_events(togi.Subject(Replaces(in_place=True), torch.ones(3, 4))) == ((), ())
+
+
 def test_settings_of_the_process_are_not_taken_over() -> None:
     with torch._dynamo.config.patch(assume_static_by_default=False):
         assert graph_events(togi.Subject(nn.Linear(4, 4), torch.ones(3, 4))) == ((), ())

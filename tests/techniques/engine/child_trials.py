@@ -1,5 +1,5 @@
-"""Run by test_engines_in_a_child: imports torch, computes nothing, and forks one child for each engine, as trials
-do."""
+"""Run by test_engines_in_a_child: imports torch and Dynamo, computes nothing, and forks one child for each engine, as
+a trial server does."""
 
 from __future__ import annotations
 
@@ -10,12 +10,14 @@ from pathlib import Path
 import torch
 
 from togi.techniques.registry import technique
+from togi.torch_internals.compiler import import_dynamo
 
 ENGINES = {
     "eager": {},
     "torchscript": {"how": "trace", "freeze": True, "optimize": True},
     "onnxruntime": {"spinning": True},
     "openvino": {},
+    "ncnn": {},
     "torch_compile": {"mode": "default", "freezing": True},
     "aot_inductor": {"freezing": False, "max_autotune": False},
 }
@@ -26,7 +28,7 @@ def trial(id: str) -> None:
     torch.set_num_threads(2)
     from engine_subjects import made
 
-    candidate = made("strided_input").with_(threads=2)
+    candidate = made("dense" if id == "ncnn" else "strided_input").with_(threads=2)
     program = technique(id).apply(candidate, dict(ENGINES[id])).program
     with torch.no_grad():
         for sample in candidate.samples:
@@ -54,6 +56,7 @@ def in_child(id: str) -> int:
 
 
 if __name__ == "__main__":
+    import_dynamo()
     codes = {id: in_child(id) for id in sys.argv[1:]}
     print(codes)
     sys.exit(any(codes.values()))

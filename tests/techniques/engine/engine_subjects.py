@@ -143,6 +143,22 @@ class Reshaped(nn.Module):
         return self.linear(x.reshape(x.shape[0], -1))
 
 
+class Dense(nn.Module):
+    """Two pictures in, of which the first meets an operator that may work in place; channels of odd sizes, a vector."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(6, 5, 3, padding=1, bias=False), nn.Conv2d(5, 5, 3, padding=1)
+        self.norm = nn.BatchNorm2d(5)
+        self.up = nn.ConvTranspose2d(5, 2, 2, stride=2)
+        self.head = nn.Linear(5, 4)
+
+    def forward(self, one: Tensor, other: Tensor) -> dict[str, Tensor]:
+        x = nn.functional.relu(self.norm(self.first(torch.cat([torch.relu(one), other], 1))))
+        x = x + self.second(x)
+        return {"picture": self.up(nn.functional.max_pool2d(x, 2)), "scores": self.head(x.mean((2, 3))), "again": x}
+
+
 class Counting(nn.Module):
     """Counts its calls in a buffer, and shows the count."""
 
@@ -175,6 +191,7 @@ FAMILY: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
         Nested(),
         ({"levels": [torch.randn(2, 3).double(), torch.randn(4, 3).double()]}, torch.randn(1)),
     ),
+    "dense": lambda: (Dense(), (torch.randn(1, 3, 13, 11), torch.randn(1, 3, 13, 11))),
     "strided_input": lambda: (Reshaped(), torch.randn(2, 4, 3).transpose(1, 2)),
 }
 

@@ -140,6 +140,33 @@ def test_what_cannot_be_captured_is_refused_at_once_with_its_line() -> None:
         technique("cuda_graph").apply(candidate, {"limit": 16})
 
 
+@pytest.mark.usefixtures("captured_with")
+@pytest.mark.parametrize("refusal", ["CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED when calling `x`"])
+def test_running_out_of_memory_in_a_capture_is_no_refusal(monkeypatch: pytest.MonkeyPatch, refusal: str) -> None:
+    """Ending the capture raises an error of its own, which says nothing of memory."""
+
+    @contextlib.contextmanager
+    def graph(_: Any, **_options: Any) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            raise RuntimeError("CUDA error: operation failed due to a previous error during capture")
+
+    class Allocates(nn.Module):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            if self.calls > recordings._WARM_UPS:
+                raise RuntimeError(refusal)
+            return x
+
+    monkeypatch.setattr(torch.cuda, "graph", graph)
+    candidate = candidate_of(nn.Identity(), torch.ones(2)).with_(module=Allocates())
+    with pytest.raises(torch.OutOfMemoryError, match=refusal.split("_STATUS", maxsplit=1)[0]):
+        technique("cuda_graph").apply(candidate, {"limit": 16})
+
+
 def test_the_trial_capture_is_not_the_one_that_serves(captured_with: list[dict[str, Any]]) -> None:
     """Contexts that are entered round later calls (cuDNN's choice of algorithms) must be in the recording."""
     candidate = technique("cuda_graph").apply(candidate_of(nn.Linear(2, 2), torch.ones(1, 2)), {"limit": 16})

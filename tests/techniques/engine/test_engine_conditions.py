@@ -16,12 +16,12 @@ from togi.techniques.base import Applies, Refuses
 from togi.techniques.engine.programs.onnxruntime import write_model
 from togi.techniques.registry import all_techniques, compatible, technique
 
-WITHOUT_STATE = ("aot_inductor", "onnxruntime", "openvino")
+WITHOUT_STATE = ("aot_inductor", "ncnn", "onnxruntime", "openvino")
 
 
 @pytest.mark.parametrize("id", WITHOUT_STATE)
 def test_engines_without_state_refuse_modules_that_update_buffers(id: str) -> None:
-    candidate = candidate_of(Counting(), torch.randn(2, 3), buffers_change=True)
+    candidate = candidate_of(Counting(), torch.randn(1, 3), buffers_change=True)
     answer = technique(id).applies(candidate.facts)
     assert isinstance(answer, Refuses)
     assert "updates a buffer" in answer.reason
@@ -132,12 +132,14 @@ def test_one_recipe_has_one_engine_and_one_precision() -> None:
     assert compatible([known["int8_openvino"], known["openvino"]])
     assert not compatible([known["int8_openvino"], known["onnxruntime"]])
     assert not compatible([known["bf16"], known["int8_openvino"], known["openvino"]])
+    assert not compatible([known["bf16"], known["ncnn"]])
 
 
 def test_planning_with_techniques_does_not_import_torch() -> None:
     code = (
         "import sys; from togi.techniques.registry import all_techniques; all_techniques();"
-        "found = {'torch', 'onnxruntime', 'openvino', 'nncf'} & set(sys.modules); sys.exit(repr(found) if found else 0)"
+        "found = {'torch', 'onnxruntime', 'openvino', 'ncnn', 'nncf'} & set(sys.modules);"
+        "sys.exit(repr(found) if found else 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
@@ -146,10 +148,42 @@ def test_planning_with_techniques_does_not_import_torch() -> None:
 @pytest.mark.parametrize("layout", ["channels_last", "channels_last_3d"])
 def test_a_layout_is_not_set_before_an_engine_that_has_its_own(layout):
     known = all_techniques()
-    for engine in ("openvino", "onnxruntime", "torch_tensorrt"):
+    for engine in ("ncnn", "openvino", "onnxruntime", "torch_tensorrt"):
         assert not compatible([known[layout], known[engine]])
     for engine in ("eager", "torch_compile", "aot_inductor"):
         assert compatible([known[layout], known[engine]])
+
+
+@pytest.mark.parametrize(
+    "id", [pytest.param(id, marks=pytest.mark.thorough if id == "aot_inductor" else ()) for id in WITHOUT_STATE]
+)
+def test_a_view_of_what_attention_made_is_a_view_in_every_engine(id: str) -> None:
+    """The kernel that ran while it was captured lays its output out so that ``contiguous`` leaves no trace; an engine
+    that takes attention apart lays it out otherwise."""
+
+    class Attention(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.bias = nn.Parameter(torch.randn(8, 8, 2))
+
+        def forward(self, x):
+            heads, bias = x.view(1, 8, 2, 16).transpose(1, 2), self.bias.permute(2, 0, 1).unsqueeze(0)
+            attended = nn.functional.scaled_dot_product_attention(heads, heads, heads, attn_mask=bias)
+            return attended.transpose(1, 2).contiguous().view(1, 8, 32)
+
+    candidate, engine, x = candidate_of(Attention(), torch.randn(1, 8, 32)), technique(id), torch.randn(1, 8, 32)
+    program = engine.apply(candidate, dict(engine.options(candidate.facts)[0])).program
+    with torch.no_grad():
+        torch.testing.assert_close(program(x), candidate.module(x), rtol=1e-4, atol=1e-5)
+
+
+def test_what_the_onnx_exporter_cannot_translate_is_refused_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise torch.onnx.OnnxExporterError("Failed to decompose. Next steps:") from ValueError("no such operator")
+
+    monkeypatch.setattr("torch.onnx.export", fail)
+    with pytest.raises(Refused, match=r"^the ONNX exporter cannot translate it: no such operator$"):
+        technique("onnxruntime").apply(made("tied"), {"spinning": False})
 
 
 def test_a_layer_that_an_engine_takes_apart_is_refused_where_lengths_vary():
@@ -168,7 +202,25 @@ def test_a_layer_that_an_engine_takes_apart_is_refused_where_lengths_vary():
         technique("onnxruntime").apply(candidate_of(Gated(nn.RNN), lengths), {"spinning": False})
 
 
-@pytest.mark.parametrize("id", ["onnxruntime", "openvino"])
+def test_a_trace_of_a_graph_follows_every_size():
+    class Sizes(nn.Module):
+        def forward(self, x):
+            length = x.shape[1]
+            places = torch.arange(length + 1)[None, 1:, None] + torch.arange(1, length + 1)[None, :, None]
+            seen = torch.arange(length)[:, None] >= torch.arange(length)[None]
+            y = (x + torch.full((2, length, 1), 0.5) + torch.zeros(length, 8)) * places
+            mixed = seen.expand(2, length, length).float() @ torch.dropout(y, 0.1, train=False)
+            return mixed.reshape(2 * length, 8), y.view(2, length * 8), y[:, : length - 1], y[..., 1:]
+
+    start = candidate_of(Sizes(), [torch.randn(2, length, 8) for length in (5, 9)])
+    captured = technique("drop_no_ops").apply(start, {})
+    options = {"how": "trace", "freeze": True, "optimize": True}
+    program, x = technique("torchscript").apply(captured, options).program, torch.randn(2, 7, 8)
+    for wanted, found in zip(start.module(x), program(x), strict=True):
+        assert torch.equal(wanted, found)
+
+
+@pytest.mark.parametrize("id", ["onnxruntime", "openvino", "torchscript"])
 def test_a_captured_recurrent_layer_keeps_its_varying_length(id):
     """What a rewrite hands to an engine is a graph already."""
     start = made("gated_dynamic")

@@ -24,6 +24,7 @@ CHEAP: list[tuple[str, Options]] = [
 ]
 CASES = [
     *((id, options, name) for id, options in CHEAP for name in FAMILY),
+    ("ncnn", {}, "dense"),
     ("onnxruntime", {"spinning": False, "opset": 23}, "encoder_dynamic"),
     ("torch_compile", {"mode": "default", "freezing": True}, "strided_input"),
     ("aot_inductor", {"freezing": True, "max_autotune": False}, "strided_input"),

@@ -17,9 +17,8 @@ HERE = Path(__file__).parent
 @pytest.mark.parametrize(
     "ids",
     [
-        ("eager", "torchscript", "onnxruntime", "openvino"),
-        ("torch_compile",),
-        pytest.param(("aot_inductor",), marks=pytest.mark.thorough),
+        ("eager", "torchscript", "onnxruntime", "openvino", "ncnn"),
+        pytest.param(("torch_compile", "aot_inductor"), marks=pytest.mark.thorough),
     ],
 )
 def test_engines_run_in_a_forked_child(ids: tuple[str, ...], tmp_path: Path) -> None:

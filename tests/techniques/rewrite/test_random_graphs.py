@@ -131,7 +131,7 @@ def test_the_random_graphs_do_exercise_every_rewrite(randomise):
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", ["repvgg_a0", "mobilenetv3_small_050"])
+@pytest.mark.parametrize("name", ["repvgg_a0", pytest.param("mobilenetv3_small_050", marks=pytest.mark.thorough)])
 def test_a_whole_recipe_stays_faithful_and_can_be_built_upon(name, randomise, error_units):
     torch.manual_seed(0)
     sample = torch.randn(1, 3, 32, 32)

@@ -11,7 +11,9 @@ from torch import nn
 from togi.core.errors import Refused
 from togi.techniques import Applies, Refuses, conformance
 from togi.techniques.runtime.split_batch import SplitBatch
-from togi.verify import make_truth, variants, verify
+from togi.verify.derived_inputs import variants
+from togi.verify.reference import make_truth
+from togi.verify.verdict import verify
 
 SPLIT = SplitBatch()
 AT_ONCE, IN_TURN = {"pieces": 2, "at_once": True}, {"pieces": 4, "at_once": False}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import nn
 
 from togi.core.errors import Refused
-from togi.graph.candidate import ModuleProgram
 from togi.techniques import Applies, Refuses, conformance
 from togi.techniques.runtime.threads import Threads
 
@@ -64,11 +65,7 @@ def test_the_old_count_comes_back_after_an_error():
 
 
 def test_an_engine_with_threads_of_its_own_is_left_alone():
-    class Foreign(ModuleProgram):
-        allocates_with_torch = False
-
-    start = candidate()
-    start = start.with_(program=Foreign(start.module))
+    start = candidate().with_(program=SimpleNamespace(allocates_with_torch=False))
     assert THREADS.apply(start, {"count": 1}).contexts == ()
 
 

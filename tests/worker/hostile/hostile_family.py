@@ -120,9 +120,9 @@ class _Calls(Hostile):
     """Misbehaves when it is called: ``call(original, x)`` replaces the forward pass."""
 
     def apply(self, candidate: Any, options: Any) -> Any:
-        from togi.graph.candidate import ModuleProgram
+        from togi.techniques.engine.programs.exported import ExportableProgram
 
-        return candidate.with_(program=ModuleProgram(self.wrapped(candidate.module)))
+        return candidate.with_(program=ExportableProgram(candidate, self.wrapped(candidate.module)))
 
     def wrapped(self, module: Any) -> Any:
         raise NotImplementedError
@@ -178,6 +178,23 @@ class HostileInputs(_Calls):
             out = module(x)
             x.zero_()
             return out
+
+        return call
+
+
+class HostileSticky(_Calls):
+    """Fails at its second call, and at every call after it, as after a CUDA error: only a new process mends it."""
+
+    id = "hostile_sticky"
+
+    def wrapped(self, module: Any) -> Any:
+        calls: list[Any] = []
+
+        def call(x: Any) -> Any:
+            calls.append(x)
+            if len(calls) > 1:
+                raise RuntimeError("CUDA error: device-side assert triggered")
+            return module(x)
 
         return call
 

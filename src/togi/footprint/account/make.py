@@ -31,7 +31,6 @@ from togi.footprint.account.watch import Watch
 from togi.footprint.step import Step, step_ms
 from togi.footprint.storage_tracker import StorageLifetime, category_of
 from togi.torch_internals.profiler import profiler_records
-from togi.torch_internals.tensors import tensors_of
 
 _ONE_AT_A_TIME = threading.Lock()
 """PyTorch's profiler is one per process."""
@@ -44,7 +43,7 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     plain_ms = step_ms(step)
     watch = Watch(step.module, device=device)
     watch.add_module(step.module)
-    watch.add_existing(tensors_of((step.sample.args, dict(step.sample.kwargs))), Category.INPUT)
+    watch.add_existing(step.sample.tensors(), Category.INPUT)
     if step.optimizer is not None:
         watch.add_optimizer(step.optimizer, step.module)
     with watch:

@@ -24,11 +24,12 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from togi.core.errors import TogiError
 from togi.core.proven import Proven
+from togi.core.user_code import place_in, user_frames
 from togi.footprint.account.allocator_events import Allocations, MarkingTracker, read_allocations
 from togi.footprint.account.record import Category
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker
 from togi.torch_internals.autograd import SavedValueHooks, current_node
-from togi.torch_internals.modules import BACKWARD, ModuleTracker, users_frames
+from togi.torch_internals.modules import BACKWARD, ModuleTracker
 from togi.torch_internals.profiler import memory_profile
 from togi.torch_internals.tensors import tensors_of
 
@@ -177,7 +178,7 @@ class _WatchingTracker(MarkingTracker):
         if lifetime.bytes:
             self.addresses.setdefault(storage.data_ptr(), []).append(lifetime)
         if self.peak_bytes > before and lifetime.op and lifetime.where.phase != BACKWARD:
-            names = _names_in(users_frames(sys._getframe(1)), self)
+            names = _names_in(user_frames(sys._getframe(1)), self)
             self._watch.names_at_peaks.append((self.operations, names))
 
 
@@ -223,7 +224,7 @@ def _names_in(frames: Iterable[FrameType], tracker: StorageTracker) -> dict[Stor
     for frame in frames:
         if not frame.f_code.co_flags & inspect.CO_OPTIMIZED:
             continue  # a module or class body: its names are no locals, and last as long as it does
-        place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
+        place = place_in(frame)
         snapshot = frame.f_locals
         for name, value in snapshot.items():
             for lifetime in _storages_held_by(value, tracker):

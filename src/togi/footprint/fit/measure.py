@@ -1,4 +1,4 @@
-"""Runs of a step: their start, their peak by torch's allocator, their time; and a copy of a step on fake tensors."""
+"""Runs of a step: their start, what is there before them, and their peak by torch's allocator."""
 
 from __future__ import annotations
 
@@ -58,14 +58,7 @@ def measured_peak_bytes(step: Step, run: Callable[[], None], device: str = "cpu"
     """
     gc.collect()
     before = bytes_of(tensors_before(step))
-    if device.startswith("cuda"):
-        torch.cuda.synchronize()
-        others = torch.cuda.memory_allocated() - before
-        torch.cuda.reset_peak_memory_stats()
-        run()
-        torch.cuda.synchronize()
-        return torch.cuda.max_memory_allocated() - others
-    rise = torch_allocator_peak_bytes(run)
+    rise = torch_allocator_peak_bytes(run, device)
     if rise is None:
         raise FitError("the profiler reports no memory here, so no peak can be measured and no plan trusted")
     return before + rise
@@ -80,10 +73,10 @@ def static_bytes(step: Step) -> int:
 def tensors_before(step: Step) -> Iterable[Tensor]:
     """Parameters, buffers, inputs, optimizer state."""
     state = list(step.optimizer.state.values()) if step.optimizer is not None else []
-    inputs = (step.sample.args, dict(step.sample.kwargs))
     yield from step.module.parameters()
     yield from step.module.buffers()
-    yield from tensors_of((inputs, state))
+    yield from step.sample.tensors()
+    yield from tensors_of(state)
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:

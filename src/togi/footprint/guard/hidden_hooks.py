@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from torch.autograd.graph import disable_saved_tensors_hooks
 
 from togi.core.errors import TogiError
+from togi.core.user_code import frames_of
 
 _INSTALLERS = {
     "/torch/utils/checkpoint.py": "torch.utils.checkpoint",
@@ -51,8 +52,7 @@ def no_hidden_hooks(reason: str) -> Iterator[None]:
 
 
 def _who(error: BaseException) -> str:
-    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if "contextlib" not in frame.filename]
-    users = [frame for frame in frames if "/torch/" not in frame.filename and frame.filename != __file__]
+    frames, users = traceback.extract_tb(error.__traceback__), frames_of(error)
     if not users:
         return "some were active already when the block was entered"
     by = next((name for frame in frames for path, name in _INSTALLERS.items() if frame.filename.endswith(path)), "")

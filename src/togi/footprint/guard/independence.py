@@ -34,7 +34,7 @@ class Cut:
     @classmethod
     def rows(cls, sample: Inputs) -> Cut:
         """Dimension 0 of every tensor that has dimensions."""
-        return cls(tuple(0 if tensor.dim() else None for tensor in tensors_of((sample.args, dict(sample.kwargs)))))
+        return cls(tuple(0 if tensor.dim() else None for tensor in sample.tensors()))
 
     def part(self, sample: Inputs, start: int, count: int) -> Inputs:
         """Slices ``start`` to ``start + count``."""

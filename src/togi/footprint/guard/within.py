@@ -196,7 +196,7 @@ class _Call:
 
 
 def _rows(sample: Inputs) -> int | None:
-    sizes = {t.shape[0] for t in tensors_of((sample.args, dict(sample.kwargs))) if t.dim()}
+    sizes = {t.shape[0] for t in sample.tensors() if t.dim()}
     return sizes.pop() if len(sizes) == 1 else None
 
 
@@ -252,7 +252,7 @@ def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, pro
     try:
         with mode:
             part = given if rows is None else first_rows(given, 0, rows)
-            recorder.add_existing(tensors_of((part.args, dict(part.kwargs))), "input")
+            recorder.add_existing(part.tensors(), "input")
             with recorder:
                 results = function(*part.args, **part.kwargs)
     except (DataDependentOutputException, DynamicOutputShapeException):
@@ -265,7 +265,7 @@ def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, pro
 
 
 def _can_probe(sample: Inputs) -> bool:
-    return all(tensor.device.type == "cpu" for tensor in tensors_of((sample.args, dict(sample.kwargs))))
+    return all(tensor.device.type == "cpu" for tensor in sample.tensors())
 
 
 def first_rows(sample: Inputs, start: int, count: int) -> Inputs:

@@ -21,8 +21,9 @@ from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
+from togi.core.user_code import user_frames
 from togi.torch_internals.compiler import compilations, compile_error, compile_without_kernels
-from togi.torch_internals.modules import Where, users_frames
+from togi.torch_internals.modules import Where
 
 _KERNEL_CALL = re.compile(r"(?:cpp_fused\w*|(?:buf\d+ = )?(?:extern_kernels|torch\.ops|aten)\.[\w.]+)(?=\()")
 _LINES_AHEAD = 40
@@ -65,7 +66,7 @@ def compilation_notes() -> list[str]:
 def where_in(now: Callable[[], Where], frame: FrameType | None) -> Where:
     """``now()``, with the written program's kernel in place of a line of a generated file."""
     found = now()
-    user = next(users_frames(frame), None)
+    user = next(user_frames(frame), None)
     if user is None or "assert_size_stride" not in user.f_globals:
         return found
     return found._replace(line=f"compiled, {_kernel_after(user.f_code.co_filename, user.f_lineno)}")

@@ -29,7 +29,7 @@ from togi.footprint.prediction.fake_run import (
 )
 from togi.footprint.prediction.record import Prediction
 from togi.footprint.step import Step
-from togi.tiling.peak import peak_bytes
+from togi.measure.memory import torch_allocator_peak_bytes
 from togi.torch_internals.modes import without_modes
 from togi.torch_internals.profiler import profiler_records
 from togi.torch_internals.tensors import tree_leaves, tree_map
@@ -159,7 +159,7 @@ class Probe:
             args, kwargs = zeros_of(call.args)
             try:
                 call.func(*args, **kwargs)  # what a kernel builds once is not what every call takes
-                return peak_bytes(lambda: call.func(*args, **kwargs), "cpu") or 0
+                return torch_allocator_peak_bytes(lambda: call.func(*args, **kwargs)) or 0
             except RuntimeError:  # the kernel refuses zeros: the caller reports it as not measured
                 return None
 

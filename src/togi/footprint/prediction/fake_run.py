@@ -237,7 +237,7 @@ def _categorise(gradients: Iterable[Tensor], recorder: RunRecorder) -> None:
 def _add_existing(recorder: RunRecorder, step: Step) -> None:
     recorder.add_existing(step.module.parameters(), Category.PARAMETER)
     recorder.add_existing(step.module.buffers(), Category.BUFFER)
-    recorder.add_existing(tensors_of((step.sample.args, dict(step.sample.kwargs))), Category.INPUT)
+    recorder.add_existing(step.sample.tensors(), Category.INPUT)
     if step.optimizer is not None:
         recorder.add_existing(tensors_of(list(step.optimizer.state.values())), Category.OPTIMIZER)
 

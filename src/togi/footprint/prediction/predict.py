@@ -11,7 +11,6 @@ from togi.footprint.prediction.cuda import predict_cuda
 from togi.footprint.prediction.record import BatchNeed, Prediction
 from togi.footprint.step import make_step, with_batch
 from togi.subject.inputs import Subject
-from togi.torch_internals.tensors import tensors_of
 
 _HALVINGS = 6
 _MOST_RUNS = 14
@@ -48,7 +47,7 @@ def prediction_of(
     if memory is not None:
         sample = subject.inputs[0]
         with_batch(sample, 1)  # raises where the inputs share no batch dimension
-        rows = batch or next(t.shape[0] for t in tensors_of((sample.args, dict(sample.kwargs))) if t.dim())
+        rows = batch or next(t.shape[0] for t in sample.tensors() if t.dim())
         largest = largest_batch(lambda size: at(size).device_high_bytes, memory, start=rows)
         needs = tuple(_need(size, at(size)) for size in halvings(max(largest, 1))[:_HALVINGS])
         found = found.model_copy(update={"memory_bytes": memory, "largest_batch": largest, "batches": needs})

@@ -15,10 +15,9 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any, Final, NamedTuple, final
 
+from togi.core.user_code import is_users
 from togi.footprint.snapshot.record import AllocatorTimeline, Held, Layer, Pool
 
-_LIBRARY = re.compile(r"[/\\](?:site|dist)-packages[/\\]torch[/\\]|^<frozen |^<eval_with_key>|^torch[/\\]")
-_STANDARD_LIBRARY = re.compile(r"[/\\]lib(?:64)?[/\\]python3[^/\\]*[/\\](?!(?:site|dist)-packages[/\\])", re.IGNORECASE)
 _NATIVE = re.compile(r"^$|^\?\?|\.(?:c|cc|cpp|cxx|cu|h|hpp|inl|pyx|S|so(?:\.\d+)*)$")
 _ALLOCATED = "active_allocated"
 _FREE = "inactive"
@@ -29,8 +28,8 @@ _POINTS: Final = 1200
 _RESERVES = {"segment_alloc": 1, "segment_map": 1, "segment_free": -1, "segment_unmap": -1}
 
 
-class Origin(IntEnum):
-    """Whose code a frame is, the one to blame first."""
+class Blame(IntEnum):
+    """Whose code a frame is, the one to blame first: the user's (or of a package that uses torch), torch's, C++."""
 
     USER = 0
     LIBRARY = 1
@@ -41,16 +40,16 @@ class Origin(IntEnum):
 class Frame:
     """One frame of a traceback, as a line for people."""
 
-    __slots__ = ("line", "origin")
+    __slots__ = ("blame", "line")
 
-    def __init__(self, line: str, origin: Origin) -> None:
+    def __init__(self, line: str, blame: Blame) -> None:
         self.line = line
-        self.origin = origin
+        self.blame = blame
 
 
 def frame_of(filename: str, line: int, name: str) -> Frame:
     """``filename`` is what torch wrote: a path, ``??`` or nothing for native code, ``<...>`` for generated code."""
-    return Frame(f"{filename}:{line} in {name}", _origin(filename))
+    return Frame(f"{filename}:{line} in {name}", _blame(filename))
 
 
 def users_line(innermost_first: Iterable[Frame]) -> str:
@@ -58,19 +57,17 @@ def users_line(innermost_first: Iterable[Frame]) -> str:
     nothing."""
     fallback: Frame | None = None
     for frame in innermost_first:
-        if frame.origin is Origin.USER:
+        if frame.blame is Blame.USER:
             return frame.line
-        if fallback is None or frame.origin < fallback.origin:
+        if fallback is None or frame.blame < fallback.blame:
             fallback = frame
     return fallback.line if fallback is not None else ""
 
 
-def _origin(filename: str) -> Origin:
+def _blame(filename: str) -> Blame:
     if _NATIVE.search(filename):
-        return Origin.NATIVE
-    if _LIBRARY.search(filename) or _STANDARD_LIBRARY.search(filename):
-        return Origin.LIBRARY
-    return Origin.USER
+        return Blame.NATIVE
+    return Blame.USER if is_users(filename) else Blame.LIBRARY
 
 
 class Owner(NamedTuple):

@@ -21,14 +21,14 @@ from togi.decide.faithful import MAX_UNITS, within
 from togi.decide.faster import WITHIN_PROCESS, Speed
 from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture
-from togi.lint.calls import MEASURE_S, ModuleRequest, SubjectReport
+from togi.lint.calls import ModuleRequest, SubjectReport
 from togi.lint.finding import Cost, Finding, Table
 from togi.lint.module.context import ModuleContext
 from togi.lint.module.observe import observe
 from togi.lint.roofline.costs import Costs, cost_table
 from togi.lint.roofline.devices import check_dtype, gpu
 from togi.lint.roofline.this_machine import figures_here
-from togi.lint.rule import ModuleRule, all_rules
+from togi.lint.rule import ModuleRule, all_rules, rules_to_run
 from togi.machine.describe import machine
 from togi.measure import Turn, compare, take_turn, warm
 from togi.program.cuts import find_cuts
@@ -54,7 +54,7 @@ NEED_GRAPH = frozenset({"mergeable-branches", "channels-off-multiple", "not-capt
 
 def check_module(subject: Subject, request: ModuleRequest) -> SubjectReport:
     """Findings of the module rules, and the table of memory access cost."""
-    rules = _selected(request)
+    rules = rules_to_run(ModuleRule, request.rules)  # type: ignore[type-abstract]
     needs_graph = request.measure or any(rule.id in NEED_GRAPH for rule in rules)
     context = inspect_module(
         subject, target=request.device, dtype=request.dtype, seed=request.seed, with_graph=needs_graph
@@ -66,23 +66,14 @@ def check_module(subject: Subject, request: ModuleRequest) -> SubjectReport:
     if request.measure and _measurable(context, request):
         attempts = _attempts(context, found, request)
         found = list(_with_measured_costs(found, attempts))
-    tables = [cost_table(context.costs, context.kinds, most_rows=request.rows)] if context.forward.calls else []
+    tables = [cost_table(context.costs, context.kinds)] if context.forward.calls else []
     if attempts:
         tables.append(_table_of(attempts.values()))
     return SubjectReport(
         findings=tuple(found),
-        tables=tuple(Table.model_validate(table) for table in tables),
+        tables=tuple(tables),
         notes=tuple(_notes(context, request, rules)),
     )
-
-
-def _selected(request: ModuleRequest) -> list[ModuleRule]:
-    rules = [rule for rule in all_rules().values() if isinstance(rule, ModuleRule)]
-    return [
-        rule
-        for rule in rules
-        if rule.id not in request.ignore and (rule.id in request.select if request.select is not None else rule.default)
-    ]
 
 
 def _measurable(context: ModuleContext, request: ModuleRequest) -> bool:
@@ -120,18 +111,18 @@ def _cost(finding: Finding, tried: MeasuredFix) -> Cost:
     return before.model_copy(update={"text": text, "measured": tried.speedup_x is not None, "speedup_x": speedup_x})
 
 
-def _table_of(attempts: Iterable[MeasuredFix]) -> dict[str, Any]:
-    rows = []
+def _table_of(attempts: Iterable[MeasuredFix]) -> Table:
+    rows: list[tuple[Scalar, ...]] = []
     for tried in attempts:
         options = ", ".join(f"{key}={value}" for key, value in tried.options.items())
         found = tried.speedup_x
         numbers = [round(x, 3) for x in (found.median, found.low, found.high)] if found else [None] * 3
-        rows.append([tried.technique, options, *numbers, tried.sentence])
-    return {
-        "title": "Techniques tried alone against the module as it is, taking turns",
-        "columns": ["technique", "options", "speed-up", "low", "high", "in words"],
-        "rows": rows,
-    }
+        rows.append((tried.technique, options, *numbers, tried.sentence))
+    return Table(
+        title="Techniques tried alone against the module as it is, taking turns",
+        columns=("technique", "options", "speed-up", "low", "high", "in words"),
+        rows=tuple(rows),
+    )
 
 
 def _notes(context: ModuleContext, request: ModuleRequest, rules: Sequence[ModuleRule]) -> Iterable[str]:
@@ -151,9 +142,7 @@ def _notes(context: ModuleContext, request: ModuleRequest, rules: Sequence[Modul
         yield f"Nothing was measured: times are for {context.costs.figures.name} in {dtypes}."
 
 
-def inspect_module(
-    subject: Subject, *, target: str = "cpu", dtype: str | None = None, seed: int = 0, with_graph: bool = True
-) -> ModuleContext:
+def inspect_module(subject: Subject, *, target: str, dtype: str | None, seed: int, with_graph: bool) -> ModuleContext:
     """Everything that module rules need to know of ``subject``.
 
     Args:
@@ -240,9 +229,6 @@ def _obstacles(subject: Subject, context: ModuleContext, seed: int) -> tuple[Obs
     return (Obstacle(path="", module=name, share=1.0, reason=context.capture_error), *inside)
 
 
-BUDGET_S = MEASURE_S
-
-
 class MeasuredFix(Record):
     """One technique, tried alone."""
 
@@ -284,7 +270,7 @@ class MeasuredFix(Record):
 
 
 def measure_fix(
-    context: ModuleContext, name: str, options: dict[str, Scalar], *, seed: int = 0, budget_s: float = BUDGET_S
+    context: ModuleContext, name: str, options: dict[str, Scalar], *, seed: int, budget_s: float
 ) -> MeasuredFix:
     """Apply the technique ``name`` to what was captured and race it against the original, both under ``no_grad``.
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import functools
-import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from togi.core.records import Obstacle
-from togi.lint.finding import Place
+from togi.core.user_code import Origin, origin
+from togi.lint.finding import Place, shown
 from togi.lint.module.forward_pass import Call, Flow, ForwardPass, Line
 from togi.lint.roofline.costs import Costs
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
     from togi.graph.edit import EditableGraph
     from togi.subject.inputs import Inputs
+
+
+_NAMED = 3
+"""Layers that a finding names; the rest is counted."""
 
 
 class ModuleContext:
@@ -97,18 +101,15 @@ def layer_of(node: Any) -> str:
 
 def place_of(line: Line | None) -> Place | None:
     """The line as a place of a finding; None for installed packages, which the user cannot edit."""
-    if line is None or "site-packages" in line.path or "dist-packages" in line.path or not Path(line.path).is_file():
+    if line is None or origin(line.path) is not Origin.USER or not Path(line.path).is_file():
         return None
-    path = Path(line.path)
-    if path.is_relative_to(Path.cwd()):
-        path = path.relative_to(Path.cwd())
-    return Place(path=str(path).replace(os.sep, "/"), line=line.line)
+    return Place(path=shown(line.path), line=line.line)
 
 
-def layers(names: Iterable[str], most: int = 3) -> str:
+def layers(names: Iterable[str]) -> str:
     """``features.0, features.3 and 11 others``; each name once, in the order given."""
     unique = list(dict.fromkeys(name or "(the module itself)" for name in names))
-    rest = len(unique) - most
+    rest = len(unique) - _NAMED
     if rest > 0:
-        return f"{', '.join(unique[:most])} and {rest} other{'s' * (rest > 1)}"
+        return f"{', '.join(unique[:_NAMED])} and {rest} other{'s' * (rest > 1)}"
     return " and ".join([", ".join(unique[:-1]), unique[-1]]) if len(unique) > 1 else "".join(unique)

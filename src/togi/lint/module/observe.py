@@ -8,11 +8,9 @@ fast paths of ``nn.MultiheadAttention`` off, and would change what the first pas
 from __future__ import annotations
 
 import inspect
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -21,6 +19,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import flop_registry
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from togi.core.user_code import user_frames
 from togi.lint.module.forward_pass import Call, ForwardPass, FunctionCall, Line, Value
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
@@ -30,10 +29,6 @@ from togi.torch_internals.modules import ModuleTracker
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of, written_arguments
 from togi.torch_internals.tensors import operands
 
-_TORCH, _TOGI, _PYTHON = (
-    f"{folder}{os.sep}"
-    for folder in (Path(torch.__file__).parent, Path(__file__).parents[2], Path(inspect.__file__).parent)
-)
 _NO_WORK = frozenset(
     {"_unsafe_view", "_reshape_alias", "lift_fresh", "empty", "empty_like", "empty_strided", "new_empty"}
 )
@@ -221,12 +216,5 @@ def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int | None:
 
 
 def _line(frame: FrameType | None) -> Line | None:
-    while frame is not None and _is_foreign(frame.f_code.co_filename):
-        frame = frame.f_back
-    return Line(path=frame.f_code.co_filename, line=frame.f_lineno, function=frame.f_code.co_name) if frame else None
-
-
-def _is_foreign(path: str) -> bool:
-    """Torch, togi, Python itself, generated code. Installed packages lie below Python's own folder and are not."""
-    installed = "site-packages" in path or "dist-packages" in path
-    return path.startswith((_TORCH, _TOGI, "<")) or (path.startswith(_PYTHON) and not installed)
+    found = next(user_frames(frame), None)
+    return Line(path=found.f_code.co_filename, line=found.f_lineno, function=found.f_code.co_name) if found else None

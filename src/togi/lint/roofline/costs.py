@@ -8,17 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 from togi.core.quantities import significant, size
-from togi.lint.module.forward_pass import Call, Value
+from togi.core.record import Scalar
+from togi.lint.finding import Table
+from togi.lint.module.forward_pass import CONVOLUTIONS, Call, Value
 from togi.lint.roofline.devices import Figures
 
 _LOOKUPS = frozenset({"embedding", "index", "index_select", "gather", "take", "_embedding_bag"})
 """They read the rows that they return, not the whole table."""
 _WRITE_ONLY = frozenset({"fill_", "zero_", "copy_", "bernoulli_", "normal_", "uniform_"})
 """In place, without reading what they write over."""
-_CONVOLUTIONS = frozenset({"convolution", "_convolution", "cudnn_convolution", "mkldnn_convolution"})
 
 CEILINGS: dict[str, frozenset[str]] = {
     "depthwise": frozenset(),
@@ -82,7 +83,7 @@ def work(call: Call, dtype: str | None = None) -> Work:
         written=sum(bytes_of(value, dtype) for value in call.outputs),
         dtype=_dtype(call, dtype),
         product=call.flops is not None,
-        convolution=call.name in _CONVOLUTIONS,
+        convolution=call.name in CONVOLUTIONS,
         elements=largest,
         ceiling=_ceiling(call),
     )
@@ -90,7 +91,7 @@ def work(call: Call, dtype: str | None = None) -> Work:
 
 def _ceiling(call: Call) -> str:
     weight = call.value("weight")
-    if call.name in _CONVOLUTIONS and weight is not None:
+    if call.name in CONVOLUTIONS and weight is not None:
         return "depthwise" if int(call.given.get("groups") or 1) > 1 and weight.shape[1] == 1 else ""
     return next((kind for kind, names in CEILINGS.items() if call.name in names), "")
 
@@ -206,8 +207,8 @@ class Costs:
         return self.seconds_of(calls) / self.seconds if self.seconds else 0.0
 
 
-def cost_table(costs: Costs, kinds: Mapping[str, str], *, most_rows: int = 20) -> dict[str, Any]:
-    """``{"title", "columns", "rows"}``: the layers that take longest, the others in one row, and the sum.
+def cost_table(costs: Costs, kinds: Mapping[str, str], *, most_rows: int = 20) -> Table:
+    """The layers that take longest, the others in one row, and the sum.
 
     Args:
         costs: of one pass.
@@ -224,15 +225,15 @@ def cost_table(costs: Costs, kinds: Mapping[str, str], *, most_rows: int = 20) -
     if rest:
         rows.append(_row(f"{len(ordered) - most_rows} others", "", rest, costs))
     rows.append(_row("all", "", [call for calls in layers.values() for call in calls], costs))
-    return {"title": _title(costs), "columns": list(COLUMNS), "rows": rows}
+    return Table(title=_title(costs), columns=COLUMNS, rows=tuple(rows))
 
 
-def _row(name: str, kind: str, calls: Sequence[Call], costs: Costs) -> list[Any]:
+def _row(name: str, kind: str, calls: Sequence[Call], costs: Costs) -> tuple[Scalar, ...]:
     works = [costs.works[call.index] for call in calls]
     flops, moved = sum(one.flops for one in works), sum(one.bytes for one in works)
     read = sum(one.activations + one.weights for one in works)
     seconds = costs.seconds_of(calls)
-    return [
+    return (
         name,
         kind,
         len(calls),
@@ -243,7 +244,7 @@ def _row(name: str, kind: str, calls: Sequence[Call], costs: Costs) -> list[Any]
         _bound(calls, costs),
         _number(seconds * 1e3),
         _number(100 * seconds / costs.seconds if costs.seconds else 0.0),
-    ]
+    )
 
 
 def _bound(calls: Sequence[Call], costs: Costs) -> str:

@@ -49,7 +49,7 @@ class Figures(Record):
     bandwidths: tuple[Bandwidth, ...]
     """By growing working set: one entry where caches are left out."""
     ceilings: dict[str, float] = {}
-    """Elements (of the largest tensor) per second of kinds that reach neither of the two (``work.CEILINGS``); empty
+    """Elements (of the largest tensor) per second of kinds that reach neither of the two (``costs.CEILINGS``); empty
     where not measured."""
     call_s: float = 0.0
     """What one operation costs however small it is; 0 where it is not known."""
@@ -76,11 +76,6 @@ class Figures(Record):
             high.working_set_bytes / low.working_set_bytes
         )
         return math.exp((1 - share) * math.log(low.bytes_per_s) + share * math.log(high.bytes_per_s))
-
-    @property
-    def balance(self) -> float:
-        """FLOP per byte above which a float32 matrix product is bound by arithmetic, out of main memory."""
-        return self.peak("float32") / self.bandwidths[-1].bytes_per_s
 
 
 _NVIDIA = "https://www.nvidia.com"

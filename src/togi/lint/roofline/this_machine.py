@@ -179,7 +179,7 @@ def _tiny_convolution(device: str) -> Callable[[torch.Tensor], object]:
 
 
 def _kinds(device: str) -> dict[str, _Probe]:
-    """One probe for each kind of ``work.CEILINGS``, at sizes that layers have: 64 channels of 56 x 56."""
+    """One probe for each kind of ``costs.CEILINGS``, at sizes that layers have: 64 channels of 56 x 56."""
     channels, size = 64, 56
     shape, elements = (1, channels, size, size), channels * size * size
     each, taps = torch.ones(channels, device=device), torch.ones(channels, 1, 5, 5, device=device)

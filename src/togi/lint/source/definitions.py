@@ -130,15 +130,6 @@ class Classes:
                 return self.methods(one)[name]
         return None
 
-    @cached_property
-    def heirs(self) -> dict[ast.ClassDef, list[ast.ClassDef]]:
-        """Classes of this file that derive from each, directly or not."""
-        found: dict[ast.ClassDef, list[ast.ClassDef]] = defaultdict(list)
-        for node in self._by_name.values():
-            for base in self.lineage(node)[1:]:
-                found[base].append(node)
-        return found
-
 
 Named = ast.FunctionDef | ast.AsyncFunctionDef
 

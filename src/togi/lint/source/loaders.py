@@ -19,7 +19,6 @@ _NAME = "torch.utils.data.DataLoader"
 _WRAPPERS = {"enumerate", "tqdm", "trange", "progress_bar", "track", "islice", "zip", "cycle", "iter"}
 _IN_MEMORY = {"torch.utils.data.TensorDataset", "torch.utils.data.dataset.TensorDataset"}
 _LOOK = {"len", "isinstance", "print", "str", "repr", "id", "type", "next", "prepare"}
-_ForLoop = ast.For | ast.AsyncFor | ast.comprehension
 
 
 def loader_calls(source: Source) -> Iterator[ast.Call]:

@@ -30,11 +30,6 @@ class Names:
 
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
-        self.stars = tuple(
-            node.module
-            for node in tree.nodes(ast.ImportFrom)
-            if isinstance(node, ast.ImportFrom) and node.module and node.names[0].name == "*"
-        )
         self._found: dict[tuple[Scope, str], tuple[Scope | None, str | None]] = {}
         aliases = [node for node in tree.nodes(ast.alias) if isinstance(node, ast.alias)]
         self._imported = {alias.asname or alias.name.partition(".")[0] for alias in aliases}
@@ -42,10 +37,6 @@ class Names:
     def holder(self, name: str, scope: Scope) -> Scope | None:
         """The scope that binds ``name`` as seen from ``scope``; None for builtins and unknown names."""
         return self._look_up(name, scope)[0]
-
-    def imported(self, name: str, scope: Scope) -> str | None:
-        """Where ``name`` was imported from, as a dotted name; None where it is bound in another way too."""
-        return self._look_up(name, scope)[1]
 
     def qualified(self, node: ast.AST, scope: Scope) -> str | None:
         """Dotted name of a Name or Attribute chain that starts at an import or a builtin."""

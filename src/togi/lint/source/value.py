@@ -139,9 +139,9 @@ def excerpt(node: ast.AST, limit: int = 60) -> str:
     return text if len(text) <= limit else text[: limit - 3] + "..."
 
 
-def receiver(node: ast.AST, limit: int = 40) -> str:
+def receiver(node: ast.AST) -> str:
     """The node as source in front of ``.detach()``: in parentheses where it is an operation."""
-    text = excerpt(node, limit)
+    text = excerpt(node, 40)
     return text if isinstance(node, ast.Name | ast.Attribute | ast.Call | ast.Subscript) else f"({text})"
 
 

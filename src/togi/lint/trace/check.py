@@ -11,25 +11,24 @@ from __future__ import annotations
 import contextlib
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Literal
 
 import torch
-from torch import nn
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import size
 from togi.core.user_code import user_place
 from togi.lint.calls import SubjectReport, TraceRequest
-from togi.lint.finding import Table
-from togi.lint.rule import TraceRule, all_rules
-from togi.lint.trace.compiled import compile_events
+from togi.lint.finding import Table, shown
+from togi.lint.rule import TraceRule, rules_to_run
+from togi.lint.trace.compiled import compile_events, prepared_run, run
 from togi.lint.trace.cuda_graphs import graph_events
-from togi.lint.trace.record import Event, Trace, by_line, line_of, shown, total, total_bytes
+from togi.lint.trace.record import Event, Trace, by_line, line_of, total, total_bytes
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import mark_subject, watching
-from togi.subject.inputs import Inputs, Subject
-from togi.subject.prepare import Prepared, prepare
+from togi.subject.inputs import Subject
+from togi.subject.prepare import Prepared
 
 NEED_COMPILER = frozenset({"graph-break", "recompilation"})
 NEED_CUDA_GRAPHS = frozenset({"no-cuda-graph"})
@@ -48,7 +47,7 @@ def check_run(subject: Subject, request: TraceRequest) -> SubjectReport:
     Raises:
         SubjectError: the subject cannot be run at all.
     """
-    rules = _selected(request)
+    rules = rules_to_run(TraceRule, request.rules)  # type: ignore[type-abstract]
     device = request.device if request.device.partition(":")[0] == "cuda" else "cpu"
     trace = trace_subject(subject, device=device)
     for need, events_of in ((NEED_COMPILER, compile_events), (NEED_CUDA_GRAPHS, graph_events)):
@@ -57,11 +56,6 @@ def check_run(subject: Subject, request: TraceRequest) -> SubjectReport:
             trace = trace.model_copy(update={"events": (*trace.events, *events), "notes": (*trace.notes, *notes)})
     found = [finding for rule in rules for finding in rule.check(trace)]
     return SubjectReport(findings=tuple(found), tables=tuple(_tables(trace)), notes=tuple(_text(trace, request)))
-
-
-def _selected(request: TraceRequest) -> Sequence[TraceRule]:
-    rules = [rule for rule in all_rules().values() if isinstance(rule, TraceRule)]
-    return [rule for rule in rules if (rule.default if request.rules is None else rule.id in request.rules)]
 
 
 def _tables(trace: Trace) -> list[Table]:
@@ -91,9 +85,6 @@ def _text(trace: Trace, request: TraceRequest) -> Iterable[str]:
     yield from trace.notes
 
 
-Pass = Callable[[], Any]
-
-
 def trace_subject(subject: Subject, *, device: str = "cpu") -> Trace:
     """Watch one forward pass over the samples, or one training step where the subject has one.
 
@@ -102,16 +93,15 @@ def trace_subject(subject: Subject, *, device: str = "cpu") -> Trace:
 
     Raises SubjectError: it fails without the simulation too.
     """
-    prepared = prepare(subject, device=device, train=subject.step is not None)
-    run = _pass_of(subject, prepared)
+    prepared = prepared_run(subject, device)
     if device.startswith("cuda"):
-        return _on_gpu(subject, prepared, run)
+        return _on_gpu(subject, prepared)
     try:
-        return _watched(subject, prepared, run, mode="simulated")
+        return _watched(subject, prepared, mode="simulated")
     except Exception as failure:  # the subject's code, on a device that is not quite one
         reason = f"Under simulated CUDA it failed: {user_place(failure)}"
     try:
-        trace = _watched(subject, prepared, run, mode="watched")
+        trace = _watched(subject, prepared, mode="watched")
     except Exception as failure:  # the subject's code
         raise SubjectError(
             f"the subject fails when it is run: {user_place(failure)}\n{traceback.format_exc(limit=-3).strip()}\n"
@@ -121,35 +111,13 @@ def trace_subject(subject: Subject, *, device: str = "cpu") -> Trace:
     return trace.model_copy(update={"notes": (*trace.notes, note)})
 
 
-def _pass_of(subject: Subject, prepared: Prepared) -> Pass:
-    """One step, or one pass over the samples. A training step runs the module in the mode it was handed over in."""
-    if subject.step is None:
-        return lambda: [_forward(prepared.module, sample) for sample in prepared.samples]
-    step, module = subject.step, prepared.module
-    module.train(prepared.training)
-    given = [_as_given(sample) for sample in prepared.samples]
-    return lambda: [step(module, sample) for sample in given]
-
-
-def _forward(module: nn.Module, sample: Inputs) -> Any:
-    with torch.no_grad():
-        return module(*sample.args, **sample.kwargs)
-
-
-def _as_given(sample: Inputs) -> Any:
-    """A sample in the form in which a step expects it: a tensor, a tuple, a dict."""
-    if sample.kwargs:
-        return dict(sample.kwargs) if not sample.args else sample
-    return sample.args[0] if len(sample.args) == 1 else sample.args
-
-
-def _watched(subject: Subject, prepared: Prepared, run: Pass, *, mode: Literal["simulated", "watched"]) -> Trace:
+def _watched(subject: Subject, prepared: Prepared, *, mode: Literal["simulated", "watched"]) -> Trace:
     recorder = Recorder({id(module): name for name, module in prepared.module.named_modules()})
     mark_subject(prepared.module, prepared.samples)
     with watching(recorder, simulated=mode == "simulated"):
-        run()
+        run(subject, prepared.module, prepared.samples)
         recorder.armed = True
-        run()
+        run(subject, prepared.module, prepared.samples)
         recorder.armed = False
     return Trace(
         mode=mode,
@@ -160,16 +128,16 @@ def _watched(subject: Subject, prepared: Prepared, run: Pass, *, mode: Literal["
     )
 
 
-def _on_gpu(subject: Subject, prepared: Prepared, run: Pass) -> Trace:
+def _on_gpu(subject: Subject, prepared: Prepared) -> Trace:
     """Once under PyTorch's debug mode, once under the watch: what both say is told by line."""
-    run()
+    run(subject, prepared.module, prepared.samples)
     names = {id(module): name for name, module in prepared.module.named_modules()}
     with debug_mode_events(names) as reported:
-        run()
+        run(subject, prepared.module, prepared.samples)
     recorder = Recorder(names)
     with watching(recorder, simulated=False):
         recorder.armed = True
-        run()
+        run(subject, prepared.module, prepared.samples)
         recorder.armed = False
     torch.cuda.synchronize()
     return Trace(

@@ -10,17 +10,16 @@ from __future__ import annotations
 import contextlib
 import logging
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
 
 from togi.core.quantities import first_line
-from togi.core.user_code import Origin, printed_frames, user_place
+from togi.core.user_code import Origin, is_users, printed_frames, user_place
 from togi.lint.trace.record import Event, Frame
-from togi.lint.trace.recorder import is_users
-from togi.subject.inputs import Inputs, Subject
-from togi.subject.prepare import prepare
+from togi.subject.inputs import Inputs, Subject, as_given
+from togi.subject.prepare import Prepared, prepare, restore_modes
 from togi.torch_internals.compiler import checking_every_guard, compilations, reset_dynamo, sizes_by_default
 
 _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+")
@@ -28,12 +27,12 @@ _RESUMED = re.compile(r"torch_dynamo_resume_in_(?P<function>.+)_at_\d+")
 
 def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event, ...], tuple[str, ...]]:
     """``(events, notes)`` of running the subject compiled. A subject that cannot be run so gives a note."""
-    prepared = prepare(subject, device=device, train=subject.step is not None)
+    prepared = prepared_run(subject, device)
     notes: list[str] = []
     with fresh_dynamo(), checking_every_guard():
         compiled = torch.compile(prepared.module, backend="eager")
         try:
-            run_twice(subject, compiled, prepared.samples)
+            run(subject, compiled, (*prepared.samples, *prepared.samples))
         except Exception as failure:  # the subject's code under a compiler
             notes.append(
                 f"Compiled, it failed ({user_place(failure)}): graph breaks and recompilations are known up to there."
@@ -43,14 +42,22 @@ def compile_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Even
     return events, tuple(notes)
 
 
-def run_twice(subject: Subject, compiled: Any, samples: Sequence[Inputs]) -> None:
-    """All samples, and all again: through the step where there is one, else a forward pass."""
-    for sample in (*samples, *samples):
+def prepared_run(subject: Subject, device: str) -> Prepared:
+    """Ready to be run: where the subject has a training step, with each part in the mode it was handed over in."""
+    prepared = prepare(subject, device=device, train=subject.step is not None)
+    if subject.step is not None:
+        restore_modes(prepared.module, subject.module)
+    return prepared
+
+
+def run(subject: Subject, module: Callable[..., Any], samples: Sequence[Inputs]) -> None:
+    """All samples, each through the subject's training step where there is one, else a forward pass."""
+    for sample in samples:
         if subject.step is not None:
-            subject.step(compiled, sample.args[0] if len(sample.args) == 1 and not sample.kwargs else sample.args)
+            subject.step(module, as_given(sample))
         else:
             with torch.no_grad():
-                compiled(*sample.args, **sample.kwargs)
+                module(*sample.args, **sample.kwargs)
 
 
 @contextlib.contextmanager

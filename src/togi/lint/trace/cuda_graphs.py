@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from togi.core.proven import Proven
 from togi.core.user_code import printed_frames, user_place
-from togi.lint.trace.compiled import frame_of, fresh_dynamo, run_twice
+from togi.lint.trace.compiled import frame_of, fresh_dynamo, prepared_run, run
 from togi.lint.trace.record import Event
 from togi.subject.inputs import Inputs, Subject
-from togi.subject.prepare import Prepared, prepare
+from togi.subject.prepare import Prepared
 from togi.torch_internals.cuda_graphs import ExaminedGraph, Obstacle, examining_backend
-from togi.torch_internals.modules import own_buffers, own_parameters
+from togi.torch_internals.modules import replace_tensors
 from togi.torch_internals.tensors import FakeTensorMode
 
 PROVEN = Proven(part="togi check: what keeps code from CUDA graphs (read off fake CUDA tensors)", cuda=None)
@@ -42,7 +42,7 @@ def graph_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event,
         return (), (_NEEDS_A_GPU,)
     if torch.__version__ < "2.11" and not on_gpu:  # fake CUDA tensors ask for the driver there
         return (), (_NEEDS_TORCH,)
-    prepared = prepare(subject, device=device, train=subject.step is not None)
+    prepared = prepared_run(subject, device)
     found: list[ExaminedGraph] = []
     notes: list[str] = []
     compiled = torch.compile(prepared.module, backend=examining_backend(found))
@@ -50,11 +50,11 @@ def graph_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event,
         try:
             samples, mode = (prepared.samples, nullcontext()) if on_gpu else _on_fake_gpu(prepared)
             with mode:
-                run_twice(subject, compiled, samples)
+                run(subject, compiled, (*samples, *samples))
         except Exception as failure:  # the subject's code under a compiler
             place = user_place(failure)
             notes.append(f"Compiled for CUDA graphs, it failed ({place}): what is skipped is known up to there.")
-    return (*_obstacles(found), *_sizes(found)), tuple(notes)
+    return (*_obstacles(found), *_inputs(found), *_sizes(found)), tuple(notes)
 
 
 def _on_fake_gpu(prepared: Prepared) -> tuple[tuple[Inputs, ...], AbstractContextManager[Any]]:
@@ -69,13 +69,7 @@ def _on_fake_gpu(prepared: Prepared) -> tuple[tuple[Inputs, ...], AbstractContex
                 known[id(tensor)] = mode.from_tensor(tensor.detach()).to("cuda")
         return known[id(tensor)]
 
-    for part in prepared.module.modules():
-        for name, parameter in list(own_parameters(part).items()):
-            if parameter is not None:
-                own_parameters(part)[name] = nn.Parameter(fake(parameter), requires_grad=False)
-        for name, buffer in list(own_buffers(part).items()):
-            if buffer is not None:
-                own_buffers(part)[name] = fake(buffer)
+    replace_tensors(prepared.module, lambda parameter: nn.Parameter(fake(parameter), requires_grad=False), fake)
     return tuple(sample.map(fake) for sample in prepared.samples), mode
 
 
@@ -84,6 +78,19 @@ def _obstacles(found: Iterable[ExaminedGraph]) -> Iterator[Event]:
     counts: Counter[Event] = Counter()
     for graph in found:
         counts |= Counter(_event(one.cause, _spelled(one), one.stack) for one in graph.obstacles)
+    for event, count in counts.items():
+        yield event.model_copy(update={"count": count})
+
+
+def _inputs(found: Iterable[ExaminedGraph]) -> Iterator[Event]:
+    """What the calls showed of inputs: results of earlier calls, counted; and weights that were somewhere else before,
+    with the number of places."""
+    counts: Counter[Event] = Counter()
+    for graph in found:
+        counts.update({_event(one.cause, one.op, one.stack): count for one, count in graph.stale.items()})
+        for (_, one), addresses in graph.addresses.items():
+            if len(addresses) > 1:
+                counts |= Counter({_event(one.cause, one.op, one.stack): len(addresses)})
     for event, count in counts.items():
         yield event.model_copy(update={"count": count})
 

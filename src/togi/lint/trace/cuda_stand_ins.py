@@ -5,8 +5,7 @@ parameters; the originals do the work on the CPU. Streams and events are always 
 measurement: memory counters are 0, events are timed by the host's clock.
 """
 
-# ruff: noqa: ARG001, ARG005 - the signatures are those of torch.cuda
-# ruff: noqa: ARG001, ARG005 - the signatures are those of torch.Tensor
+# ruff: noqa: ARG001, ARG005 - the signatures are those of torch.cuda and of torch.Tensor
 
 from __future__ import annotations
 
@@ -22,7 +21,7 @@ from torch import Tensor
 from togi.lint.trace.cuda_semantics import READ, TO_DEVICE, TO_HOST, record_transfer
 from togi.lint.trace.placement import CPU, CUDA, device_of, is_pinned, on_cuda, pin, place, place_storage
 from togi.lint.trace.recorder import Recorder, call_name
-from togi.torch_internals.cuda_simulation import GROUPING_NAME, GROUPING_OWNER, GeneratorBase, TensorBase, grouping
+from togi.torch_internals.cuda import GROUPING_NAME, GROUPING_OWNER, GeneratorBase, TensorBase, grouping
 
 _ABSENT = object()
 

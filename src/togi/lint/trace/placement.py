@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from togi.torch_internals.cuda_simulation import TensorBase, real_cuda_devices
+from togi.torch_internals.cuda import TensorBase, real_cuda_devices
 from togi.torch_internals.modes import without_torch_function
 from togi.torch_internals.tensors import storage_key
 

@@ -5,13 +5,12 @@ No torch and no tensor: the only module here that the parent process may import.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Literal
 
 from togi.core.records import Record
-from togi.lint.finding import Place
+from togi.core.user_code import Origin, origin
+from togi.lint.finding import Place, shown
 
 Kind = Literal[
     "wait",
@@ -82,9 +81,6 @@ class Trace(Record):
         return tuple(event for event in self.events if event.kind in kinds)
 
 
-_LIBRARIES = ("site-packages", "dist-packages")
-
-
 def by_line(events: Iterable[Event]) -> list[list[Event]]:
     """Events grouped by the user's line; each group with the most frequent one first."""
     groups: dict[tuple[str, int] | None, list[Event]] = {}
@@ -112,14 +108,6 @@ def place_of(event: Event) -> Place | None:
     )
 
 
-def shown(path: str) -> str:
-    """A path as the user would type it."""
-    full = Path(path)
-    if full.is_absolute() and full.is_relative_to(Path.cwd()):
-        full = full.relative_to(Path.cwd())
-    return str(full).replace(os.sep, "/")
-
-
 def evidence(events: Sequence[Event], trace: Trace) -> str:
     """What was called how often, on what, and the chain of calls that led there."""
     seen = "; ".join(dict.fromkeys(_seen(event) for event in events))
@@ -141,7 +129,7 @@ def _seen(event: Event) -> str:
 
 def _telling(stack: Sequence[Frame]) -> Sequence[Frame]:
     """Not the calls through nn.Module's children in the same library: the first frames, and the user's own last."""
-    own = [frame for frame in stack if not any(name in frame.path for name in _LIBRARIES)]
+    own = [frame for frame in stack if origin(frame.path) is Origin.USER]
     return [*stack[:3], *[frame for frame in own[:2] if frame not in stack[:3]]]
 
 

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import linecache
-import os
 import sys
-import sysconfig
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from types import CodeType, FrameType
 from typing import Any
 
-import numpy
 import torch
 from torch import Tensor
 
+from togi.core.user_code import user_frames
 from togi.lint.trace.record import Event, Frame, Kind
 from togi.torch_internals.autograd import in_backward
 from togi.torch_internals.modes import without_torch_function
@@ -74,7 +72,7 @@ class Recorder:
             concerned = list(tensors)
             shapes = tuple(tuple(int(size) for size in t.shape) for t in concerned)
             dtypes = tuple(str(t.dtype).removeprefix("torch.") for t in concerned)
-        frames = user_frames()
+        frames = list(itertools.islice(user_frames(sys._getframe(1)), _DEPTH))
         event = Event(
             kind=kind,
             op=op,
@@ -154,37 +152,8 @@ def spelled(function: Callable[..., Any]) -> str:
     return f"torch.{short}" if hasattr(torch, short) else short
 
 
-_FOLDERS = (
-    os.path.dirname(os.path.abspath(torch.__file__)) + os.sep,
-    os.path.dirname(os.path.abspath(numpy.__file__)) + os.sep,
-    str(Path(__file__).parents[2]) + os.sep,
-)
-_STANDARD = sysconfig.get_path("stdlib") + os.sep
 _DEPTH = 24
 """Frames kept: a chain longer than that says nothing more."""
-
-
-@functools.lru_cache(maxsize=4096)
-def is_users(path: str) -> bool:
-    """Whether a code object's file is the user's."""
-    if path.startswith("<"):
-        return path.startswith("<ipython") or path == "<stdin>"
-    full = os.path.abspath(path)
-    if full.startswith(_FOLDERS):
-        return False
-    return not full.startswith(_STANDARD) or "site-packages" in full or "dist-packages" in full
-
-
-def user_frames(start: FrameType | None = None) -> list[FrameType]:
-    """The user's frames of the calling thread, innermost first."""
-    frame = start or sys._getframe(1)
-    found: list[FrameType] = []
-    walk: FrameType | None = frame
-    while walk is not None and len(found) < _DEPTH:
-        if is_users(walk.f_code.co_filename):
-            found.append(walk)
-        walk = walk.f_back
-    return found
 
 
 def described(frames: list[FrameType]) -> tuple[Frame, ...]:

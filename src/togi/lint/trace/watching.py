@@ -22,7 +22,7 @@ from togi.lint.trace.placement import CPU, CUDA, device_of, memory_of, on_cuda, 
 from togi.lint.trace.recorder import Call, Recorder, open_calls, spelled
 from togi.subject.inputs import Inputs
 from togi.torch_internals.compiler import import_dynamo
-from togi.torch_internals.cuda_simulation import cuda_can_be_named
+from togi.torch_internals.cuda import cuda_can_be_named
 from togi.torch_internals.modes import FunctionObserver, without_torch_function
 
 _FROM_DATA = frozenset({"tensor", "as_tensor", "asarray", "new_tensor", "sparse_coo_tensor"})

@@ -22,14 +22,13 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import final
 
 import torch
 from torch import Tensor
 
+from togi.core.locks import locked
 from togi.core.proven import Proven
 
 SOURCE = Path(__file__).with_name("boxes.cpp")
@@ -90,7 +89,7 @@ def find_compiler() -> str:
 
 def _cached(path: Path, compiler: str, source: Path) -> ctypes.CDLL:
     if not path.exists():
-        with _turn(path.with_suffix(".lock")):
+        with locked(path.with_suffix(".lock")):  # where files cannot be locked, all compile: as right, only slower
             if not path.exists():  # not made by another process while this one waited
                 _compile(path, compiler, source)
     return ctypes.CDLL(str(path))
@@ -117,17 +116,6 @@ def _compile(path: Path, compiler: str, source: Path) -> None:
         raise KernelUnavailableError(f"{compiler} took longer than {_TIMEOUT_S} s") from error
     finally:
         Path(made).unlink(missing_ok=True)
-
-
-@contextmanager
-def _turn(path: Path) -> Iterator[None]:
-    """One process compiles, the others wait. Where files cannot be locked, all compile: as right, only slower."""
-    import fcntl
-
-    with path.open("wb") as lock:
-        with suppress(OSError):  # some network file systems
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _cache_folder() -> Path:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 from togi.core.quantities import bounds, milliseconds, plural, seconds, significant, size, times
 from togi.core.records import Interval, Timing
@@ -321,27 +322,25 @@ def _error_bar(effect: Effect, axis: Axis) -> Bar:
 class Rounds:
     """The speed-up in each round of a measurement as a small line, ``one`` being the height of eager."""
 
-    width: int
-    height: int
+    width: ClassVar[int] = 240
+    height: ClassVar[int] = 48
     points: str
     one: float
     said: str
 
 
-def rounds(timing: Timing, width: int = 240, height: int = 48) -> Rounds | None:
+def rounds(timing: Timing) -> Rounds | None:
     """None when no raw rounds were kept."""
     ratios = [reference / candidate for reference, candidate in timing.rounds_ms if candidate > 0 and reference > 0]
     if len(ratios) < 2:
         return None
     low, high = min([1.0, *ratios]), max([1.0, *ratios])
-    span, step = (high - low) or 1.0, width / (len(ratios) - 1)
+    span, step = (high - low) or 1.0, Rounds.width / (len(ratios) - 1)
 
     def top(ratio: float) -> float:
-        return round(2 + (height - 4) * (1 - (ratio - low) / span), 1)
+        return round(2 + (Rounds.height - 4) * (1 - (ratio - low) / span), 1)
 
     return Rounds(
-        width=width,
-        height=height,
         points=" ".join(f"{round(number * step, 1)},{top(ratio)}" for number, ratio in enumerate(ratios)),
         one=top(1.0),
         said=f"{plural(len(ratios), 'round')}: {times(min(ratios))} to {times(max(ratios))}",

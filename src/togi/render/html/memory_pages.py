@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from togi.core.quantities import size
-from togi.footprint.account.record import Account, Category, HeldName, Holding
+from togi.footprint.account.record import Account, Category, Holding
 from togi.footprint.fit.result import FitResult
 from togi.footprint.snapshot.record import DeviceAccount, SnapshotAccount
 from togi.render import memory_text
 from togi.render.html.charts import Tick, tick_label
 from togi.render.html.document import document, fragment
-from togi.render.memory_text import short_line
+from togi.render.memory_text import deletions
 
 SHOWN = 40
 """Rows of a table; --json has them all."""
@@ -35,7 +35,7 @@ def account_html(account: Account) -> str:
         title=account.subject or "memory",
         script="account.js",
         account=account,
-        notes=[*_advice(account.held_names), *account.notes],
+        notes=_notes(account),
         timeline=timeline(account.timeline),
         boxes=boxes,
         depth=1 + max((box.level for box in boxes), default=0),
@@ -49,7 +49,7 @@ def account_fragment(account: Account) -> str:
     return fragment(
         "notebook_account.html",
         account=account,
-        notes=[*_advice(account.held_names), *account.notes],
+        notes=_notes(account),
         timeline=timeline(account.timeline),
         css=css,
         shown=SHOWN_IN_NOTEBOOK,
@@ -76,11 +76,8 @@ def snapshot_html(account: SnapshotAccount) -> str:
     )
 
 
-def _advice(held: Sequence[HeldName]) -> Iterator[str]:
-    for line in dict.fromkeys(one.line for one in held):
-        names = [one for one in held if one.line == line]
-        listed = ", ".join(sorted({one.name for one in names}))
-        yield f"del {listed} before {short_line(line)} lowers the peak by {size(names[0].saved_bytes)}."
+def _notes(account: Account) -> list[str]:
+    return [*(f"del {names} {saved}." for names, saved in deletions(account.held_names)), *account.notes]
 
 
 def _timeline(device: DeviceAccount) -> Timeline | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from togi.core.objective import Objective
+from togi.core.choices import Objective
 from togi.core.records import Outcome, Study, TensorFacts
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.attribution import effects
@@ -30,6 +30,7 @@ from togi.study.comparison import Comparison
 
 TIME_OF = {
     Objective.LATENCY: "time per sample",
+    Objective.END_TO_END: "time per sample, with the copies",
     Objective.THROUGHPUT: "time per request",
     Objective.FIRST_CALL: "time to the first answer",
 }

@@ -8,8 +8,8 @@ import torch
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
-from togi.subject.made_inputs import made_tensor, vary_constants
-from togi.subject.sources.weights import load_weights
+from togi.subject.made_inputs import made_tensor
+from togi.subject.sources.weights import give_weights
 from togi.subject.spec import Spec
 
 
@@ -25,10 +25,7 @@ def from_timm(spec: Spec, seed: int) -> Subject:
     channels, height, width = module.pretrained_cfg.get("input_size") or (3, 224, 224)
     if size is not None:
         height = width = size
-    if "weights" in spec.options:
-        load_weights(module, spec.options["weights"])
-    else:
-        vary_constants(module, seed)
+    give_weights(module, spec, seed)
     shape = (spec.integer("batch") or 1, channels, height, width)
     return Subject(module.eval(), made_tensor(torch.float32, shape, torch.Generator().manual_seed(seed)))
 

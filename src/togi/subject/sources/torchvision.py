@@ -11,8 +11,8 @@ import torch
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
-from togi.subject.made_inputs import made_tensor, vary_constants
-from togi.subject.sources.weights import load_weights
+from togi.subject.made_inputs import made_tensor
+from togi.subject.sources.weights import give_weights
 from togi.subject.spec import Spec
 
 _DETECTION_SIZE = (480, 640)
@@ -28,10 +28,7 @@ def from_torchvision(spec: Spec, seed: int) -> Subject:
     Raises SubjectError when torchvision cannot build it or it does not take that size.
     """
     module = _create(spec)
-    if "weights" in spec.options:
-        load_weights(module, spec.options["weights"])
-    else:
-        vary_constants(module, seed)
+    give_weights(module, spec, seed)
     generator = torch.Generator().manual_seed(seed)
     return Subject(module.eval(), _sample(spec, generator))
 

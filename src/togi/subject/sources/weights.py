@@ -1,4 +1,4 @@
-"""Weights from a local file into a module, without pickle: safetensors only."""
+"""Weights of a model of timm or torchvision: made up, or from a local file without pickle (safetensors)."""
 
 from __future__ import annotations
 
@@ -6,13 +6,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from togi.core.errors import SubjectError
+from togi.subject.made_inputs import vary_constants
+from togi.subject.spec import Spec
 
 if TYPE_CHECKING:
     from torch import nn
 
 
-def load_weights(module: nn.Module, path: str) -> None:
-    """Fill ``module`` in place. Raises SubjectError when the file is missing, of another kind, or does not fit."""
+def give_weights(module: nn.Module, spec: Spec, seed: int) -> None:
+    """Fill ``module`` in place: from the file that the option ``weights`` names, else from ``seed``.
+
+    Raises SubjectError when the file is missing, of another kind, or does not fit.
+    """
+    path = spec.options.get("weights")
+    if path is None:
+        vary_constants(module, seed)
+        return
     import safetensors
     import safetensors.torch
 

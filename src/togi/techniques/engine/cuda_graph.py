@@ -53,6 +53,8 @@ class CudaGraph(Engine):
         return 1.5
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        import torch
+
         from togi.graph.candidate import in_contexts
         from togi.graphs.recording import why_not_captured
         from togi.techniques.engine.programs.cuda_graph import CudaGraphs
@@ -66,6 +68,8 @@ class CudaGraph(Engine):
         trial = CudaGraphs(in_contexts(flat, candidate.contexts), limit=1)
         try:
             trial.recording(candidate.flat_samples()[0])
+        except torch.OutOfMemoryError:
+            raise  # an outcome of its own: there may be room once other processes of the study have ended
         except Exception as error:  # foreign code: whatever waits for the device, or a library of its own
             raise Refused(why_not_captured(error)) from error
         graphs = CudaGraphs(flat, int(str(options["limit"])))

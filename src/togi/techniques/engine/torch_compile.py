@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 from togi.core.errors import Refused
 from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import Applies, Engine, Options, Refuses, first_refusal, no_compiler
+from togi.techniques.base import Applies, Engine, Options, Refuses, no_compiler
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -48,7 +48,7 @@ class TorchCompile(Engine):
     provides = frozenset({"engine:torch_compile"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        return first_refusal(no_compiler(facts)) or Applies()
+        return no_compiler(facts) or Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
         modes = ["max-autotune-no-cudagraphs", "default"]

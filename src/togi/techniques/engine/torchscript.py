@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
 
+TRACED = """class Flat(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.graph, self.training = program.module(), False
+    def forward(self, *tensors):
+        return self.graph(*tensors)
+run = torch.jit.trace(Flat(), tuple(samples[0]), check_trace=False)"""
+"""The lines of ``repro`` that trace."""
+
 
 @final
 class TorchScript(Engine):
@@ -81,15 +90,7 @@ class TorchScript(Engine):
     def repro(self, options: Options, threads: int | None) -> str | None:
         if options["how"] != "trace":
             return None  # scripting starts from the module's source, which the script does not have
-        lines = [
-            "class Flat(torch.nn.Module):",
-            "    def __init__(self):",
-            "        super().__init__()",
-            "        self.graph, self.training = program.module(), False",
-            "    def forward(self, *tensors):",
-            "        return self.graph(*tensors)",
-            "run = torch.jit.trace(Flat(), tuple(samples[0]), check_trace=False)",
-        ]
+        lines = [TRACED]
         lines += ["run = torch.jit.freeze(run)"] * bool(options["freeze"])
         lines += ["run = torch.jit.optimize_for_inference(run)"] * bool(options["optimize"])
         return "\n".join(lines)

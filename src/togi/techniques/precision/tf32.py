@@ -37,6 +37,7 @@ class Tf32(Technique):
     devices = frozenset({"cuda"})
     provides = frozenset({"matmul_precision"})
     conflicts = frozenset({"matmul_precision"})
+    surrounds_calls = True
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.parameter_dtypes and "float32" not in {
@@ -54,7 +55,11 @@ class Tf32(Technique):
         facts = candidate.facts
         return candidate.with_(facts=facts.model_copy(update={"tf32": (*facts.tf32, "matmul")}))
 
+    def repro_setting(self, options: Options) -> str:
+        return 'torch.set_float32_matmul_precision("high")'
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.graph.candidate import ProcessWide
         from togi.torch_internals.float32 import high_matmul_precision
 
-        return candidate.with_(contexts=(*candidate.contexts, high_matmul_precision))
+        return candidate.with_(contexts=(*candidate.contexts, ProcessWide(high_matmul_precision)))

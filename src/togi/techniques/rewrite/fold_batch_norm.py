@@ -41,21 +41,16 @@ class FoldBatchNorm(GraphRewrite):
     rank = 10
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        known = facts.functions or facts.modules
-        norm = any("batch_norm" in name or "BatchNorm" in name for name in known)
         factor = facts.functions.get("mul", 0) + facts.functions.get("mul_", 0)
-        if not norm and not factor:
+        if not _normalises(facts) and not factor:
             return Refuses("it has no batch norm and no constant factors to fold")
+        known = facts.functions or facts.modules
         if not any(word in name.lower() for name in known for word in ("conv", "linear", "addmm")):
             return Refuses("it has no convolution or linear layer to fold a batch norm into")
         return Applies()
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return (
-            1.15
-            if any("batch_norm" in name or "BatchNorm" in name for name in facts.functions or facts.modules)
-            else 1.0
-        )
+        return 1.15 if _normalises(facts) else 1.0
 
     def edit(self, graph: EditableGraph, options: Options) -> str:
         from togi.graph.linear import fold_into_next, fold_into_previous
@@ -64,3 +59,7 @@ class FoldBatchNorm(GraphRewrite):
         if not folded:
             raise Refused("no batch norm or factor in the graph can be folded into a convolution or linear layer")
         return f"folded {folded} batch norms or constant factors"
+
+
+def _normalises(facts: Facts) -> bool:
+    return any("batch_norm" in name or "BatchNorm" in name for name in facts.functions or facts.modules)

@@ -70,6 +70,9 @@ class Allocator(Technique):
         environment = {"LD_PRELOAD": ":".join([path, *others])}
         return environment | ({"MALLOC_CONF": JEMALLOC_SETTINGS} if options.get("name") == "jemalloc" else {})
 
+    def repro_setting(self, options: Options) -> str:
+        return f"# run it with LD_PRELOAD set to {options.get('name')}"
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         name = str(options.get("name"))
         if name not in DEBIAN_PACKAGES:

@@ -47,8 +47,13 @@ class CudnnBenchmark(Technique):
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 0.05 * sum(count for name, count in facts.functions.items() if "conv" in name)
 
+    def repro_setting(self, options: Options) -> str:
+        return "torch.backends.cudnn.benchmark = True"
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        return candidate.with_(contexts=(*candidate.contexts, benchmarking))
+        from togi.graph.candidate import ProcessWide
+
+        return candidate.with_(contexts=(*candidate.contexts, ProcessWide(benchmarking)))
 
 
 @contextmanager

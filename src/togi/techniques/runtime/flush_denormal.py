@@ -59,6 +59,9 @@ class FlushDenormal(Technique):
             _share_flushed()  # starts the worker threads while the mode is on: they inherit it
         return candidate
 
+    def repro_setting(self, options: Options) -> str:
+        return "torch.set_flush_denormal(True)"
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         with flushing():
             share = _share_flushed()

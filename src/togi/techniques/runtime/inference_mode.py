@@ -46,6 +46,9 @@ class InferenceMode(Technique):
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 1.01
 
+    def repro_setting(self, options: Options) -> str:
+        return ""  # the script has its own place for the mode of autograd
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         import torch
 

@@ -40,6 +40,9 @@ class NoGrad(Technique):
     def applies(self, facts: Facts) -> Applies | Refuses:
         return Applies()
 
+    def repro_setting(self, options: Options) -> str:
+        return ""  # the script has its own place for the mode of autograd
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         import torch
 

@@ -55,6 +55,9 @@ class Threads(Technique):
     def configure(self, candidate: Candidate, options: Options) -> Candidate:
         return candidate.with_(threads=_count(options))
 
+    def repro_setting(self, options: Options) -> str:
+        return f"torch.set_num_threads({_count(options)})"
+
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         return with_threads(candidate, _count(options))
 

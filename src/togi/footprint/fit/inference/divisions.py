@@ -24,7 +24,7 @@ from togi.footprint.guard.independence import Cut, joined_along, why_kept_change
 from togi.footprint.step import Step
 from togi.subject.inputs import Inputs
 from togi.torch_internals.autograd import version_of
-from togi.torch_internals.tensors import tensors_of, tree_leaves
+from togi.torch_internals.tensors import tree_leaves
 
 _RANDOM = "the random state"
 
@@ -181,7 +181,7 @@ def _digest(buffer: Tensor) -> tuple[float, ...]:
 
 def _cuts(sample: Inputs) -> Iterator[tuple[int, Cut]]:
     """Dimensions of the largest tensor, with those of the others that may belong to it."""
-    tensors = tensors_of((sample.args, dict(sample.kwargs)))
+    tensors = sample.tensors()
     if not tensors:
         return
     largest = max(range(len(tensors)), key=lambda at: (tensors[at].dim(), tensors[at].numel()))

@@ -17,7 +17,7 @@ from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
 from togi.footprint.fit.proof import Outputs, faithful, outputs_of
 from togi.footprint.fit.result import FitResult, Point, Proof
 from togi.footprint.step import Step
-from togi.torch_internals.tensors import storage_key, tensors_of
+from togi.torch_internals.tensors import storage_key
 from togi.verify.reference import apart, noise_limit
 
 _CANDIDATES = 3
@@ -188,5 +188,5 @@ def _made(outputs: Sequence[Tensor], step: Step) -> list[Tensor]:
     """Outputs that are neither parameters nor inputs."""
     sample = step.sample
     there = {storage_key(t.untyped_storage()) for t in (*step.module.parameters(), *step.module.buffers())}
-    there |= {storage_key(t.untyped_storage()) for t in tensors_of((sample.args, dict(sample.kwargs)))}
+    there |= {storage_key(t.untyped_storage()) for t in sample.tensors()}
     return [t for t in outputs if storage_key(t.untyped_storage()) not in there]

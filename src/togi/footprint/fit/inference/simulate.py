@@ -60,7 +60,7 @@ class Simulation:
         stacks = _Stacks(tracker)
         recording = RunRecorder(where=stacks.now)
         recording.add_existing([*module.parameters(), *module.buffers()], "parameter")
-        recording.add_existing(tensors_of((self.step.sample.args, dict(self.step.sample.kwargs))), "input")
+        recording.add_existing(self.step.sample.tensors(), "input")
         try:
             with torch.random.fork_rng(), tracker.following(), recording, self.mode or nullcontext():
                 self.step.run()

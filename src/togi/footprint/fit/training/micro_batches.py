@@ -26,7 +26,6 @@ from togi.footprint.step import Step
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modules import BatchNorm
-from togi.torch_internals.tensors import tensors_of
 
 _COPIED_BYTES = 1 << 28
 _ORDER_MATTERS = 1e-2
@@ -85,7 +84,7 @@ def split(sample: Inputs, parts: int) -> list[Inputs]:
 
 def rows_of(sample: Inputs) -> int:
     """The size of dimension 0, which all tensors that have one must share. Raises FitError else."""
-    shapes = [tuple(tensor.shape) for tensor in tensors_of((sample.args, dict(sample.kwargs)))]
+    shapes = [tuple(tensor.shape) for tensor in sample.tensors()]
     sizes = {shape[0] for shape in shapes if shape}
     if len(sizes) != 1 or 0 in sizes:
         raise FitError(
@@ -95,7 +94,7 @@ def rows_of(sample: Inputs) -> int:
     return sizes.pop()
 
 
-def accumulated(step: Step, parts: int, weigh: Weigh | None = None) -> Step:
+def accumulated(step: Step, parts: int) -> Step:
     """A step whose ``loss`` runs the backward passes of all parts but the caller's own.
 
     ``loss(module, sample).backward()`` leaves the gradients that it leaves in ``step``; the call of ``loss`` has made
@@ -103,7 +102,7 @@ def accumulated(step: Step, parts: int, weigh: Weigh | None = None) -> Step:
     """
 
     def loss(module: nn.Module, sample: Inputs) -> Tensor:
-        found = backward(module, sample, step.loss, parts, weigh=weigh).requires_grad_()
+        found = backward(module, sample, step.loss, parts).requires_grad_()
         found.register_hook(_check_upstream)  # type: ignore[no-untyped-call]
         return found
 
@@ -155,15 +154,8 @@ class MicroBatchProof:
     """Random draws (dropout) differ between the whole batch and its parts; the rest was shown without them."""
     relative_difference: float | None = None
     """The worst parameter's, relative to the norm of its gradient."""
-    rounding: float | None = None
-    """The same between the batch and the batch in reverse order."""
     dtype: torch.dtype | None = None
     """In which the gradients were compared."""
-
-
-def why_not(step: Step, parts: int, weigh: Weigh | None = None) -> str:
-    """Why ``step`` may not run in ``parts``, in words; empty where it may."""
-    return judge(step, parts, weigh).reason
 
 
 def judge(step: Step, parts: int, weigh: Weigh | None = None, rows: int | None = None) -> MicroBatchProof:
@@ -233,7 +225,6 @@ def _judged(step: Step, parts: int, weigh: Weigh | None) -> MicroBatchProof | No
     return MicroBatchProof(
         reason=_reason(changed, rounding, difference, dtype, weigh is not None),
         relative_difference=difference,
-        rounding=rounding,
         dtype=dtype,
     )
 

@@ -90,7 +90,7 @@ def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
     tracker = _PlainTracker(where=running.now)
     tracker.add_existing([*module.parameters(), *module.buffers()], "parameter")
     tracker.add_existing([p.grad for p in module.parameters() if p.grad is not None], "gradient")
-    tracker.add_existing(tensors_of((step.sample.args, dict(step.sample.kwargs))), "input")
+    tracker.add_existing(step.sample.tensors(), "input")
     if optimizer is not None:
         tracker.add_existing(tensors_of(list(optimizer.state.values())), "optimizer")
     calls: list[Call] = []
@@ -189,10 +189,7 @@ class _PlainTracker(StorageTracker):
     def _ignore(self, tensor: Tensor) -> None:
         """Known, so that it is not booked when the program reads it; but not in the book."""
         storage = tensor.untyped_storage()
-        key, lifetime = (
-            storage_key(storage),
-            StorageLifetime(bytes=storage.nbytes(), device=tensor.device.type, born=self.operations),
-        )
+        key, lifetime = storage_key(storage), StorageLifetime(bytes=storage.nbytes(), born=self.operations)
         self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
 
 

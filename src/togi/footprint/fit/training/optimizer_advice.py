@@ -109,7 +109,7 @@ def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.opti
     try:
         optimizer = make(groups)
         optimizer.step()
-        temporary = _rise(optimizer.step, groups[0]["params"][0].device)
+        temporary = torch_allocator_peak_bytes(optimizer.step, groups[0]["params"][0].device) or 0
     except (RuntimeError, ValueError, TypeError):  # TypeError: a step that needs a closure (LBFGS)
         return None
     state = {storage_key(t.untyped_storage()): t.untyped_storage().nbytes() for t in _state(optimizer)}
@@ -147,17 +147,3 @@ def _copy(parameter: Tensor) -> nn.Parameter:
 
 def _state(optimizer: torch.optim.Optimizer) -> list[Tensor]:
     return tensors_of(list(optimizer.state.values()))
-
-
-def _rise(run: Callable[[], Any], device: torch.device) -> int:
-    def once() -> None:
-        run()
-
-    if device.type != "cuda":
-        return torch_allocator_peak_bytes(once) or 0
-    torch.cuda.synchronize(device)
-    before = torch.cuda.memory_allocated(device)
-    torch.cuda.reset_peak_memory_stats(device)
-    once()
-    torch.cuda.synchronize(device)
-    return torch.cuda.max_memory_allocated(device) - before

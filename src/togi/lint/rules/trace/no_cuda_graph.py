@@ -16,8 +16,16 @@ _MESSAGES = {
     "copy between devices": "the CUDA graph is cut here: {op} copies between CPU and GPU",
     "several GPUs": "there is no CUDA graph of the compiled code around this line: {op} is on another GPU",
     "unsupported operation": "the CUDA graph is cut here, or left out: it cannot hold {op}",
+    "stale output": "what an earlier call returned is read here, and a CUDA graph has overwritten it since",
+    "moved input": "a CUDA graph is recorded anew, since a weight or buffer that is read here was replaced",
     "sizes": "a CUDA graph is recorded anew for each size: {count} in these samples",
 }
+_COSTS = {
+    "stale output": "an error of torch's, or wrong values",
+    "moved input": "{count}, counted",
+    "sizes": "{count}, counted",
+}
+"""Where it is not that kernels are launched one by one."""
 _REMEDIES = {
     "mutated input": (
         "Return the new value, or keep the tensor as a buffer of the module. Where it is always the same tensor (a "
@@ -27,6 +35,11 @@ _REMEDIES = {
     "copy between devices": _TO_DEVICE,
     "several GPUs": "Compile the part on each GPU by itself.",
     "unsupported operation": "Keep it out of what is compiled, or use an operation whose result has a fixed size.",
+    "stale output": (
+        "Keep it in a buffer that is written in place (register_buffer, then self.state.copy_(new)), or return it and "
+        "clone it between the calls."
+    ),
+    "moved input": "Write the new values in place (self.scale.copy_(new)), so that it stays where it is.",
     "sizes": "Pad to a few sizes (togi.graphs.capture chooses them), or leave CUDA graphs off: mode='default'.",
 }
 
@@ -36,16 +49,18 @@ class NoCudaGraph(TraceRule):
 
     What it reports: lines that keep compiled code from being replayed as a CUDA graph, or that cut the graph: inputs
     that are changed in place, operations on the CPU, copies between CPU and GPU, several GPUs, operations that no graph
-    can hold; and sizes, each of which is recorded anew. It is read off the graphs that ``torch.compile`` makes of the
-    subject, by what Inductor looks at before it records; nothing is recorded, and no GPU is needed for a forward pass.
+    can hold; sizes, and weights or buffers that are replaced between calls, for each of which a graph is recorded anew;
+    and results of an earlier call that the next one reads, although its replay writes over them. It is read off the
+    graphs that ``torch.compile`` makes of the subject, by what Inductor looks at before it records, and off two passes
+    over the samples; nothing is recorded, and no GPU is needed for a forward pass.
 
     Why it costs: what is not replayed is launched kernel by kernel, each by the host. Inductor says so in a log only,
     and the code runs without. Each recording takes time and keeps memory of its own.
 
     When it stays silent: the state is a parameter, a buffer or marked as static; an index made on the CPU is one that
-    Inductor makes on the GPU; a copy that ``synchronization`` reports at the same line. Addresses that change from call
-    to call, and outputs that are read after the next replay, are seen on a GPU only: torch says so in an error. An
-    input that an earlier replay has made may be changed in place; that is not known here, and reported.
+    Inductor makes on the GPU; a copy that ``synchronization`` reports at the same line. A result of an earlier call
+    that only plain code reads, outside of what is compiled, is seen on a GPU only: torch says so in an error. An input
+    that an earlier replay has made may be changed in place; that is not known here, and reported.
 
     Example::
 
@@ -77,7 +92,7 @@ class NoCudaGraph(TraceRule):
 def _finding(rule: str, events: list[Event], trace: Trace) -> Finding:
     first, count = events[0], total(events)
     message = _MESSAGES[first.why].format(op=first.op, count=count)
-    cost = f"{plural(count, 'recording')}, counted" if first.why == "sizes" else "kernels launched one by one"
+    cost = _COSTS.get(first.why, "kernels launched one by one").format(count=plural(count, "recording"))
     return Finding(
         rule=rule,
         message=f"{message[0].upper()}{message[1:]}.",

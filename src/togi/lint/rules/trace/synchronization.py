@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from togi.core.quantities import size
-from togi.lint.finding import Cost, Finding
+from togi.lint.finding import Cost, Finding, shown
 from togi.lint.rule import TraceRule
-from togi.lint.trace.record import Event, Trace, by_line, evidence, per_step, place_of, shown, times, total, total_bytes
+from togi.lint.trace.record import Event, Trace, by_line, evidence, per_step, place_of, times, total, total_bytes
 
 _REMEDIES = {
     "Tensor.item": "Keep it a tensor (detach() it), and read it once every many steps or after the loop.",

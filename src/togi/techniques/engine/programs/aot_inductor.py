@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import platform
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, final
@@ -14,7 +15,7 @@ from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.graph.recurrent import recurrent_layers
-from togi.machine.describe import machine
+from togi.machine.describe import cpu_flags
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.compiled import compile_settings
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
@@ -65,8 +66,7 @@ def built_on(device: str) -> dict[str, Any]:
     found: dict[str, Any] = {"torch": torch.__version__, "device": device}
     if device == "cuda":
         found["gpu"] = f"{torch.cuda.get_device_name()} sm_{''.join(map(str, torch.cuda.get_device_capability()))}"
-    here = machine("cpu")
-    return found | {"os": here.os.split()[0], "cpu": here.os.split()[-1], "cpu_flags": list(here.cpu_flags)}
+    return found | {"os": platform.system(), "cpu": platform.machine(), "cpu_flags": list(cpu_flags())}
 
 
 def check_machine(there: dict[str, Any], here: dict[str, Any]) -> None:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 
 from togi.core.errors import Refused
+from togi.core.quantities import first_line
 from togi.core.records import Interface, Port, Scalar, TensorFacts
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
@@ -135,20 +136,36 @@ def write_model(candidate: Candidate, path: Path, opset: int | None = None) -> N
     if signature.dynamic_dims and (unknown := recurrent_layers(exported.graph) - recurrent.keys()):
         raise Refused(f"the installed onnxscript takes {min(unknown)} apart into steps, of a fixed number")
     sealed(exported.graph_module, recurrent)
-    program = torch.onnx.export(
-        exported,
-        (),
-        dynamo=True,
-        verbose=False,
-        opset_version=opset,
-        custom_translation_table={SEALED[kind]: function for kind, function in recurrent.items()},
-        output_names=[f"output_{i}" for i in range(len(signature.outputs_facts))],
-    )
+    _keep_attention_contiguous(exported.graph_module)
+    try:
+        program = torch.onnx.export(
+            exported,
+            (),
+            dynamo=True,
+            verbose=False,
+            opset_version=opset,
+            custom_translation_table={SEALED[kind]: function for kind, function in recurrent.items()},
+            output_names=[f"output_{i}" for i in range(len(signature.outputs_facts))],
+        )
+    except torch.onnx.OnnxExporterError as error:
+        raise Refused(f"the ONNX exporter cannot translate it: {first_line(error.__cause__ or error)}") from error
     assert program is not None  # with dynamo=True
     for i, value in enumerate(program.model.graph.inputs):
         value.name = f"input_{i}"  # torch 2.9 takes the name of an output for an input that is returned as it is
     weights = sum(tensor.numel() * tensor.element_size() for tensor in candidate.module.state_dict().values())
     program.save(str(path), external_data=weights > _ONE_FILE_BYTES)
+
+
+def _keep_attention_contiguous(module: fx.GraphModule) -> None:
+    """The kernel that ran while it was captured lays its output out so that a ``contiguous`` after it left no trace.
+    The exporter takes attention apart, which lays it out otherwise, and finds views that are none."""
+    aten = torch.ops.aten
+    for node in module.graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
+        with module.graph.inserting_after(node):
+            copied = module.graph.call_function(aten.clone.default, (node,), {"memory_format": torch.contiguous_format})
+        copied.meta = {**node.meta, "val": node.meta["val"].contiguous()}
+        node.replace_all_uses_with(copied, delete_user_cb=lambda user, kept=copied: user is not kept)
+    module.recompile()
 
 
 def _recurrent_layers() -> dict[str, Callable[..., Any]]:

@@ -14,12 +14,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any, final
 
 import torch
-from torch import Tensor, fx
+from torch import Tensor
 
 from togi.core.errors import ArtifactError, Refused
+from togi.core.quantities import last_line
 from togi.core.records import Interface, Port, Scalar
 from togi.graph.candidate import Candidate
-from togi.graph.capture import captured_graph, export
+from togi.graph.capture import export, traceable
 from togi.graph.recurrent import recurrent_layers
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
@@ -204,7 +205,7 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
             program, order = distinct_outputs(without_traces(exported))
             model = openvino().convert_model(program)
     except Exception as error:  # the converter raises many types; Refused means that it cannot be exported
-        notes.append(f"converted from a trace, since the exported graph was refused: {_last_line(error)}")
+        notes.append(f"converted from a trace, since the exported graph was refused: {last_line(error)}")
         model, order = _convert_trace(candidate), list(range(count))
     if len(model.outputs) != max(order, default=-1) + 1:
         raise Refused(f"the converted model has {len(model.outputs)} outputs, {count} were expected")
@@ -213,20 +214,9 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
 
 
 def _convert_trace(candidate: Candidate) -> Any:
-    inputs = tuple(candidate.flat_samples()[0])
-    copied = candidate.copy()
-    captured = captured_graph(copied)
-    module = candidate.with_(module=copied).flat() if captured is None else _sizes_traced(captured)
+    module = traceable(candidate.with_(module=candidate.copy()))
     with torch.no_grad(), quiet():
-        return openvino().convert_model(module, example_input=inputs)
-
-
-def _sizes_traced(captured: fx.GraphModule) -> fx.GraphModule:
-    """With sizes asked for by a method, which a trace follows; it takes what an operator answers for a constant."""
-    for node in captured.graph.find_nodes(op="call_function", target=torch.ops.aten.sym_size.int):
-        node.op, node.target = "call_method", "size"
-    captured.recompile()
-    return captured
+        return openvino().convert_model(module, example_input=tuple(candidate.flat_samples()[0]))
 
 
 def _name_and_shape(model: Any, signature: Signature) -> None:
@@ -292,11 +282,6 @@ def no_telemetry() -> Iterator[None]:
         from openvino.tools.ovc import telemetry_stub
 
         vars(reporting)["tm"] = telemetry_stub
-
-
-def _last_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return lines[-1] if lines else type(error).__name__
 
 
 _aten = torch.ops.aten

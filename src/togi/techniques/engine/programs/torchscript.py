@@ -16,6 +16,7 @@ from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
+from togi.graph.capture import traceable
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.compiler import TracerWarning
@@ -48,7 +49,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> tuple[TorchScript
     if candidate.signature.opaque:
         raise Refused(candidate.signature.opaque)
     with quiet() as caught:
-        graph = _script(candidate) if options["how"] == "script" else _trace(candidate)
+        graph = _script(candidate) if options["how"] == "script" else trace(candidate)
         if options["freeze"]:
             graph = torch.jit.freeze(graph)
         with hidden_folder() as (folder, stored):
@@ -83,11 +84,12 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
         yield caught
 
 
-def _trace(candidate: Candidate) -> Any:
+def trace(candidate: Candidate) -> Any:
+    """A ScriptModule of the flattened module, of one call on its first sample."""
     inputs = candidate.flat_samples()[0]
     with torch.no_grad():
         # Verification compares on other values and sizes; the tracer's own check would only run it a third time.
-        traced = torch.jit.trace(candidate.flat(), tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
+        traced = torch.jit.trace(traceable(candidate), tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
         return traced.eval()
 
 
@@ -113,9 +115,9 @@ def _leading_parameters(candidate: Candidate) -> tuple[str, ...]:
 
 def _location(error: BaseException) -> str:
     """The message's first line, with the user's line that the compiler points at."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    lines = (line.strip() for line in str(error).splitlines())
     place = next((line for line in lines if line.startswith('File "')), "")
-    return " ".join([lines[0] if lines else type(error).__name__, place]).strip()
+    return f"{first_line(error)} {place}".strip()
 
 
 def _optimized(graph: Any, options: dict[str, Scalar]) -> Any:

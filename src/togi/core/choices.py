@@ -1,15 +1,26 @@
-"""The effort of a study: ``--effort``. A file of its own, so that the command line need not import the settings."""
+"""What a study is asked for by name: ``--effort`` and ``--objective``. Apart from the other settings, so that the
+command line need not import those."""
 
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import final
+from typing import Self, final
 
 from togi.core.errors import UnknownNameError, nearest
 
 
+class _Choice(StrEnum):
+    @classmethod
+    def of(cls, name: object) -> Self:
+        """By name. Raises UnknownNameError with the nearest name."""
+        if name in list(cls):
+            return cls(str(name))
+        kind, near = cls.__name__.lower(), nearest(str(name), cls) or "."
+        raise UnknownNameError(f"there is no {kind} {name!r}{near} It is {', '.join(cls)}.")
+
+
 @final
-class Effort(StrEnum):
+class Effort(_Choice):
     """How much is tried. The time limit holds in each."""
 
     QUICK = "quick"
@@ -18,13 +29,6 @@ class Effort(StrEnum):
     """Until nothing left is expected to be 1 % better."""
     THOROUGH = "thorough"
     """Everything, the most promising first."""
-
-    @classmethod
-    def of(cls, name: object) -> Effort:
-        """By name. Raises UnknownNameError with the nearest name."""
-        if name in list(cls):
-            return cls(str(name))
-        raise UnknownNameError(f"there is no effort {name!r}{nearest(str(name), cls) or '.'} It is {', '.join(cls)}.")
 
     @property
     def time_limit_s(self) -> float | None:
@@ -45,3 +49,17 @@ class Effort(StrEnum):
     def least_improvement(self) -> float:
         """The search ends when no recipe is expected to lower the best time by this share."""
         return 0.0 if self is Effort.THOROUGH else 0.01
+
+
+@final
+class Objective(_Choice):
+    """What is raced, and so chosen by. The other measures can be limited."""
+
+    LATENCY = "latency"
+    """The time of a call, one after the other."""
+    END_TO_END = "end-to-end"
+    """The time of a call of which inputs and results are in host memory: with the copies to the device and back."""
+    THROUGHPUT = "throughput"
+    """Requests per second of several callers at once, in threads of one process."""
+    FIRST_CALL = "first-call"
+    """The time from loading the files until the first answer, in a fresh process."""

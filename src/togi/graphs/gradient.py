@@ -1,0 +1,110 @@
+"""Gradients of a captured function: one graph that repeats the forward pass and goes back.
+
+So nothing outlives a replay: graphs share their memory in any order of calls, several forward passes may wait for their
+backward, and what the caller accumulates is the caller's. ``torch.cuda.make_graphed_callables`` keeps what the forward
+pass saved, and hands out its own buffers as gradients, which the next backward pass overwrites (pytorch issue 181723).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from togi.graphs.pool import GraphError
+from togi.torch_internals.tensors import tensors_of, tree_flatten, tree_unflatten
+
+Function = Callable[..., Any]
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Replays:
+    """The two graphs of one size, as functions."""
+
+    forward: Callable[[Sequence[Tensor]], list[Tensor]]
+    """Results for the inputs."""
+    backward: Callable[[Sequence[Tensor], Sequence[Tensor | None]], Sequence[Tensor]]
+    """Gradients of the wanted inputs and of the weights, for the inputs and the gradients of the results; None for one
+    that has none."""
+    differentiable: Sequence[bool]
+    """By result."""
+    wanted: Sequence[bool]
+    """By input: whether its gradient is computed."""
+
+
+class ReplayedCall(torch.autograd.Function):
+    """One call, for autograd: ``apply(replays, *inputs, *weights)`` gives the results."""
+
+    @staticmethod
+    def forward(ctx: Any, replays: Replays, *tensors: Tensor) -> tuple[Tensor, ...]:
+        ctx.replays = replays
+        ctx.save_for_backward(*tensors)  # the weights too: autograd refuses where they changed before backward
+        results = replays.forward(tensors[: len(replays.wanted)])
+        pairs = zip(results, replays.differentiable, strict=True)
+        ctx.mark_non_differentiable(*(tensor for tensor, differs in pairs if not differs))
+        return tuple(results)
+
+    @staticmethod
+    def backward(ctx: Any, *given: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise GraphError(
+                "gradients of gradients are not captured, and create_graph=True asks for them: call the function that "
+                "was captured, instead of what replays it"
+            )
+        replays: Replays = ctx.replays
+        inputs = ctx.saved_tensors[: len(replays.wanted)]
+        pairs = zip(given, replays.differentiable, strict=True)
+        found = iter(replays.backward(inputs, [tensor if differs else None for tensor, differs in pairs]))
+        return (None, *(next(found) if wanted else None for wanted in replays.wanted), *found)
+
+
+def gradients_of(
+    fn: Function,
+    weights: Sequence[Tensor],
+    wanted: Sequence[bool],
+    ahead: Callable[[Sequence[Tensor]], Sequence[Tensor]],
+) -> Callable[..., Sequence[Tensor]]:
+    """A function of the same arguments that returns the gradients of the wanted tensors among them, and of the weights.
+
+    Args:
+        wanted: by tensor of a call, in order.
+        ahead: of the results that have gradients, the gradients that arrive there.
+    """
+
+    def run(*args: Any, **kwargs: Any) -> Sequence[Tensor]:
+        leaves, form = tree_flatten((args, kwargs))
+        places = [at for at, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
+        for at, wants in zip(places, wanted, strict=True):
+            leaves[at] = leaves[at].detach().requires_grad_(wants)
+        given, named = tree_unflatten(leaves, form)
+        with torch.enable_grad():
+            results = [tensor for tensor in tensors_of(fn(*given, **named)) if tensor.requires_grad]
+        inputs = [leaves[at] for at, wants in zip(places, wanted, strict=True) if wants]
+        return torch.autograd.grad(
+            results, [*inputs, *weights], ahead(results), allow_unused=True, materialize_grads=True
+        )
+
+    return run
+
+
+def plus_and_minus(results: Sequence[Tensor]) -> list[Tensor]:
+    """Gradients to compare by: each 1 or -1, which every dtype holds exactly; by the shapes of the results alone."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        (torch.randint(0, 2, t.shape, generator=generator) * 2 - 1).to(device=t.device, dtype=t.dtype) for t in results
+    ]
+
+
+def same_weights(fn: Function, weights: Sequence[Tensor], copied: Function) -> list[Tensor]:
+    """The weights of a copy of a module that stand where ``weights`` do in ``fn``; of any other function, the same.
+
+    Raises KeyError where the module does not name one.
+    """
+    if not isinstance(fn, nn.Module) or not isinstance(copied, nn.Module) or copied is fn:
+        return list(weights)
+    names, found = {id(tensor): name for name, tensor in fn.named_parameters()}, dict(copied.named_parameters())
+    return [found[names[id(weight)]] for weight in weights]

@@ -1,0 +1,71 @@
+"""What a captured function holds: its weights, which its graphs read at the addresses of the capture."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from togi.torch_internals.autograd import version_of
+from togi.torch_internals.modules import own_buffers, own_parameters
+
+
+def weights_of(results: Sequence[Tensor], inputs: Sequence[Tensor]) -> list[Tensor]:
+    """The leaves that the gradients of ``results`` reach, without ``inputs``; in the order of a walk."""
+    open_ = [torch.autograd.graph.get_gradient_edge(tensor).node for tensor in results if tensor.requires_grad]
+    seen, found = set(open_), []
+    while open_:
+        node = open_.pop()
+        leaf = getattr(node, "variable", None)
+        if leaf is not None and all(leaf is not tensor for tensor in inputs):
+            found.append(leaf)
+        open_ += [child for child, _ in node.next_functions if child is not None and child not in seen]
+        seen.update(open_)
+    return found
+
+
+@final
+class Held:
+    """A module's parameters and buffers by name. Of any other function, the weights that its gradients reach."""
+
+    def __init__(self, fn: Callable[..., Any], weights: Sequence[Tensor]) -> None:
+        self._places: list[tuple[str, Mapping[Any, Any], Any]] = [
+            (f"{path}.{name}".lstrip("."), owned, name)
+            for path, part in (fn.named_modules() if isinstance(fn, nn.Module) else ())
+            for owned in (own_parameters(part), own_buffers(part))
+            for name in owned
+        ] or [(f"a weight of {tuple(weight.shape)}", {0: weight}, 0) for weight in weights]
+        self._addresses = self._addresses_now()
+
+    def moved(self) -> str:
+        """The name of the first that is no longer where it was; empty where all are."""
+        now = self._addresses_now()
+        if now == self._addresses:
+            return ""
+        pairs = zip(self._places, self._addresses, now, strict=True)
+        return next(label for (label, _, _), before, address in pairs if before != address)
+
+    def versions(self) -> list[int]:
+        """How often each was written in place."""
+        return [version_of(tensor) for tensor in self._tensors() if not tensor.is_inference()]
+
+    def trained(self) -> list[bool]:
+        """Which of them require gradients."""
+        return [tensor.requires_grad for tensor in self._tensors()]
+
+    def _tensors(self) -> Iterator[Tensor]:
+        return (tensor for _, owned, name in self._places if (tensor := owned.get(name)) is not None)
+
+    def _addresses_now(self) -> list[int]:
+        return [_address(owned.get(name)) for _, owned, name in self._places]
+
+
+def _address(tensor: Tensor | None) -> int:
+    if tensor is None:
+        return 0
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # of a class whose tensors have no memory of their own
+        return id(tensor)

@@ -1,0 +1,128 @@
+"""The engine ``ncnn``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, final
+
+from togi.core.proven import Proven
+from togi.core.records import Facts
+from togi.techniques.base import (
+    FOLDS_CONSTANTS,
+    OWN_LAYOUT,
+    Applies,
+    Engine,
+    Options,
+    Package,
+    Refuses,
+    changes_buffers,
+    first_refusal,
+)
+from togi.techniques.engine.torchscript import TRACED
+
+if TYPE_CHECKING:
+    from togi.graph.candidate import Candidate, Program
+    from togi.subject.signature import Signature
+
+WORTHWHILE = 0.7
+"""Share of the operations in dense 3x3 convolutions of stride 1 from which on it is tried."""
+
+
+@final
+class Ncnn(Engine):
+    """Run the module in ncnn, on the CPU.
+
+    What it does: traces the module, converts the trace with pnnx and runs the network with weights, activations and
+    arithmetic in float32. ncnn computes dense 3x3 convolutions of stride 1 by Winograd's algorithm, with down to a
+    fifth of the multiplications that the definition needs.
+
+    When it applies: on CPUs, to calls of one sample with float32 tensors of fixed sizes, where at least 70 % of the
+    operations are in dense 3x3 convolutions of stride 1, after the other engines.
+
+    When it refuses: inputs hold a batch of several samples (it is run without an axis for it) or vary in size; inputs
+    or outputs are of another type; other operators prevail; the forward pass updates a buffer; pnnx or ncnn does not
+    know an operator.
+
+    Claim: VGG-16 at 224 x 224 on 2 cores of a Sapphire Rapids CPU (ncnn 1.0.20261020, 2026-11-22): 120 ms, ONNX Runtime
+    148 ms, OpenVINO 158 ms; on a Cascade Lake CPU 197, 266 and 299 ms. Beside OpenVINO on the former, VGG-11 ran at
+    1.15 x, RepVGG-A0 at 0.84 x, a U-Net at 0.81 x, ResNet-18 at 0.80 x. It is an engine for few models.
+
+    Source: https://github.com/Tencent/ncnn/wiki/use-ncnn-with-pytorch-or-onnx; Lavin and Gray, Fast Algorithms for
+    Convolutional Neural Networks, https://arxiv.org/abs/1509.09308.
+
+    Cost and risk: seconds to convert, and half a minute for a gigabyte of weights. The error was 0.7 to 4.4 times that
+    of plain eager, OpenVINO's 0.8 to 3.5 times on the same networks. Inputs and outputs are copied. Calls of several
+    threads are answered one after the other, and nothing else of Python runs meanwhile, since ncnn's binding holds
+    Python's lock.
+    """
+
+    id = "ncnn"
+    proven = Proven(cpu="2026-11-22")
+    devices = frozenset({"cpu"})
+    packages = (Package("ncnn", "ncnn", "1.0.20261020"), Package("pnnx", "ncnn", "20261020"))
+    provides = frozenset({"engine:ncnn", FOLDS_CONSTANTS, OWN_LAYOUT})
+    conflicts = frozenset({"precision"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        return first_refusal(_other_calls(facts), _other_work(facts), changes_buffers(facts, "ncnn")) or Applies()
+
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
+        return 1.8  # behind OpenVINO and ONNX Runtime, which it beats on few models
+
+    def cost_s(self, facts: Facts, options: Options) -> float:
+        return 2.0 + facts.parameter_bytes / 35e6
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.techniques.engine.programs import ncnn
+
+        return candidate.with_(program=ncnn.build(candidate))
+
+    def repro(self, options: Options, threads: int | None) -> str | None:
+        return (
+            f"import ncnn, pnnx, subprocess\n{TRACED}\n"
+            "run.save(here / 'model.pt')\n"
+            "shapes = ','.join(f'{list(tensor.shape)}f32'.replace(' ', '') for tensor in samples[0])\n"
+            "subprocess.run([pnnx.EXEC_PATH, str(here / 'model.pt'), f'inputshape={shapes}', 'fp16=0'], check=True)\n"
+            "net = ncnn.Net()\n"
+            "for option in dir(net.opt):\n"
+            "    if option.startswith(('use_fp16_', 'use_bf16_')):\n"
+            "        setattr(net.opt, option, False)\n"
+            f"net.opt.num_threads = {threads or 'torch.get_num_threads()'}\n"
+            "net.load_param(str(here / 'model.ncnn.param'))\n"
+            "net.load_model(str(here / 'model.ncnn.bin'))\n"
+            "def run(*tensors):\n"
+            "    extractor = net.create_extractor()\n"
+            "    arrays = [tensor.contiguous().numpy()[0] for tensor in tensors]\n"
+            "    for name in net.input_names():\n"
+            "        extractor.input(name, ncnn.Mat(arrays[int(name[2:])]).clone())\n"
+            "    names = [f'out{i}' for i in range(len(net.output_names()))]\n"
+            "    return [torch.from_numpy(extractor.extract(name)[1].numpy())[None] for name in names]"
+        )
+
+    def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
+        from togi.techniques.engine.programs import ncnn
+
+        return ncnn.load(folder, signature, threads)
+
+
+def _other_calls(facts: Facts) -> Refuses | None:
+    """Calls that the conversion is not for."""
+    if facts.program:
+        return Refuses("a trace would fix what the program's Python decides by values: its modules are traced")
+    if others := {tensor.dtype for tensor in (*facts.inputs, *facts.outputs)} - {"float32"}:
+        return Refuses(f"ncnn is given and returns float32 alone, not {', '.join(sorted(others))}")
+    if facts.dynamic:
+        return Refuses("it is converted for fixed sizes, and an input's vary")
+    if any(len(tensor.shape) > 1 and tensor.shape[0] != 1 for tensor in facts.inputs):
+        return Refuses("ncnn is run without an axis for a batch, so that an input's first size must be 1")
+    return None
+
+
+def _other_work(facts: Facts) -> Refuses | None:
+    """Work at which ncnn is not ahead."""
+    if not facts.flops or facts.winograd_flops is None or facts.winograd_flops >= WORTHWHILE * facts.flops:
+        return None
+    return Refuses(
+        "ncnn is ahead in dense 3x3 convolutions of stride 1, which are "
+        f"{facts.winograd_flops / facts.flops:.0%} of its operations: less than {WORTHWHILE:.0%}"
+    )

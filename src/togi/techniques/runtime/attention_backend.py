@@ -1,0 +1,115 @@
+"""The technique ``attention_backend``."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import TYPE_CHECKING, Any, final
+
+from togi.core.errors import Refused
+from togi.core.proven import Proven
+from togi.core.quantities import first_line
+from togi.core.records import Facts, Stage
+from togi.techniques.base import Applies, Options, Refuses, Technique
+
+if TYPE_CHECKING:
+    from togi.graph.candidate import Candidate
+
+BACKENDS = {
+    "flash": "FLASH_ATTENTION",
+    "cudnn": "CUDNN_ATTENTION",
+    "efficient": "EFFICIENT_ATTENTION",
+    "math": "MATH",
+}
+"""Names of ``torch.nn.attention.SDPBackend``."""
+
+
+@final
+class AttentionBackend(Technique):
+    """Compute scaled dot product attention with another kernel than torch would take.
+
+    What it does: calls the module under ``torch.nn.attention.sdpa_kernel`` with one of FlashAttention, cuDNN's kernel,
+    the memory-efficient one, or plain products and softmax (``math``) in the first place. On a GPU torch goes on to the
+    next where that one cannot run a call (another mask, another size); plain products run all.
+
+    When it applies: to modules that call ``scaled_dot_product_attention``. On a CPU torch has FlashAttention, which it
+    takes wherever it can, and ``math``.
+
+    When it refuses: the module does not call it; torch says that the kernel cannot run it on the samples (its dtype,
+    size of a head, mask), or has no such kernel on the device.
+
+    Claim: which kernel is fastest depends on sizes, masks and the GPU, and torch's order is fixed. Not measured on a
+    GPU yet: ``togi explain attention_backend --prove`` measures it here.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html
+
+    Cost and risk: exact up to rounding. ``math`` keeps all scores in memory. The order is the process's: while a call
+    runs, other models in other threads follow it too.
+    """
+
+    id = "attention_backend"
+    proven = Proven(cpu="2026-11-22")
+    stage = Stage.RUNTIME
+    conflicts = frozenset({"engine:onnxruntime", "engine:openvino", "engine:aot_inductor", "engine:torch_tensorrt"})
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        if "scaled_dot_product_attention" in facts.functions:
+            return Applies()
+        return Refuses("it does not call scaled_dot_product_attention, which is what has several kernels")
+
+    def options(self, facts: Facts) -> Sequence[Options]:
+        return [{"backend": name} for name in (BACKENDS if facts.device == "cuda" else ["math"])]
+
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
+        return 0.7 if options.get("backend") == "math" else 1.03
+
+    def repro_setting(self, options: Options) -> str:
+        return (
+            "from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+            f"attention = sdpa_kernel(SDPBackend.{BACKENDS[str(options['backend'])]})\n"
+            "attention.__enter__()"
+        )
+
+    def apply(self, candidate: Candidate, options: Options) -> Candidate:
+        from togi.graph.candidate import ProcessWide
+
+        name = options.get("backend")
+        if name not in BACKENDS:
+            raise Refused(f"backend must be one of {', '.join(BACKENDS)}, not {name!r}")
+        _check(candidate, str(name))
+        context = ProcessWide(partial(_preferring, str(name), candidate.facts.device))
+        return candidate.with_(contexts=(*candidate.contexts, context))
+
+
+def _check(candidate: Candidate, name: str) -> None:
+    """Run the samples with that kernel alone. Raises Refused with what torch says against it."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    module = candidate.copy() if candidate.facts.buffers_change else candidate.module
+    for sample in candidate.samples:  # none where a saved program is loaded
+        given = sample.clone()
+        with (
+            warnings.catch_warnings(record=True) as said,
+            torch.no_grad(),
+            sdpa_kernel(getattr(SDPBackend, BACKENDS[name])),
+        ):
+            warnings.simplefilter("always")
+            try:
+                module(*given.args, **given.kwargs)
+            except RuntimeError as error:
+                why = " ".join(first_line(each.message).partition(" (Triggered")[0] for each in said)
+                raise Refused(
+                    f"torch cannot run its attention with {name}: {first_line(error)} {why}".strip()
+                ) from error
+
+
+def _preferring(name: str, device: str) -> AbstractContextManager[Any]:
+    """That kernel in the first place. A CPU has no order among kernels: there it is that one alone, and ``math``."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    others = [other for other in BACKENDS if other != name] if device == "cuda" else ["math"]
+    order = [getattr(SDPBackend, BACKENDS[each]) for each in dict.fromkeys([name, *others])]
+    return sdpa_kernel(order, set_priority=device == "cuda")

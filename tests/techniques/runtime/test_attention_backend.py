@@ -1,0 +1,142 @@
+"""The kernel of attention is the one that was chosen, as torch says what can run; overlapping calls put it back."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from togi.core.errors import Refused
+from togi.graph.candidate import Candidate, ProcessWide
+from togi.techniques import Applies, Refuses, compatible, conformance, technique
+from togi.techniques.runtime.attention_backend import AttentionBackend
+
+BACKEND = AttentionBackend()
+MASK = torch.zeros(8, 8)
+
+
+class Attends(nn.Module):
+    def __init__(self, *, learned_mask: bool = False) -> None:
+        super().__init__()
+        self.mask = nn.Parameter(MASK.clone()) if learned_mask else None
+
+    def forward(self, x: Tensor) -> Tensor:
+        return scaled_dot_product_attention(x, x + 1, x, attn_mask=self.mask)
+
+
+def candidate(module: nn.Module | None = None, **changes: Any) -> Candidate:
+    made = conformance.candidate_of(module or Attends(), [torch.randn(1, 2, 8, 16)])
+    return made.with_(facts=made.facts.model_copy(update=changes))
+
+
+class Operators(TorchDispatchMode):
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.name())
+        return func(*args, **(kwargs or {}))
+
+
+def fused(call: Any, x: Tensor) -> bool:
+    with torch.no_grad(), Operators() as seen:
+        call(x)
+    return "aten::_scaled_dot_product_flash_attention_for_cpu" in seen.names
+
+
+@pytest.mark.parametrize(("name", "is_fused"), [("math", False), ("flash", True)])
+def test_the_chosen_kernel_runs_and_torchs_own_choice_is_put_back(name: str, is_fused: bool) -> None:
+    start = candidate()
+    (x,) = start.flat_samples()[0]
+    applied = BACKEND.apply(start, {"backend": name})
+    assert fused(applied.runnable(), x) is is_fused
+    assert fused(start.runnable(), x)
+
+
+def test_a_cpu_has_one_other_kernel_and_a_gpu_all() -> None:
+    assert BACKEND.options(candidate().facts) == [{"backend": "math"}]
+    on_gpu = [options["backend"] for options in BACKEND.options(candidate(device="cuda").facts)]
+    assert on_gpu == ["flash", "cudnn", "efficient", "math"]
+
+
+def test_what_torch_cannot_run_is_refused_in_its_words() -> None:
+    with pytest.raises(Refused, match="torch cannot run its attention with cudnn: No viable backend"):
+        BACKEND.apply(candidate(), {"backend": "cudnn"})
+    with pytest.raises(Refused, match=r"flash: No available kernel.* kernel not used because"):
+        BACKEND.apply(candidate(Attends(learned_mask=True)), {"backend": "flash"})
+    with pytest.raises(Refused, match="one of flash, cudnn, efficient, math, not 'quick'"):
+        BACKEND.apply(candidate(), {"backend": "quick"})
+
+
+def test_on_a_gpu_the_others_follow_the_chosen_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[tuple[list[str], bool]] = []
+
+    @contextmanager
+    def recorded(backends: Any, set_priority: bool = False) -> Iterator[None]:
+        asked.append(([one.name for one in backends] if isinstance(backends, list) else [backends.name], set_priority))
+        yield
+
+    monkeypatch.setattr("torch.nn.attention.sdpa_kernel", recorded)
+    start = candidate(device="cuda")
+    BACKEND.apply(start, {"backend": "efficient"}).runnable()(*start.flat_samples()[0])
+    assert asked == [
+        (["EFFICIENT_ATTENTION"], False),
+        (["EFFICIENT_ATTENTION", "FLASH_ATTENTION", "CUDNN_ATTENTION", "MATH"], True),
+    ]
+
+
+def test_where_there_is_nothing_to_choose() -> None:
+    plain = conformance.candidate_of(nn.Linear(2, 2), [torch.ones(1, 2)])
+    assert isinstance(BACKEND.applies(plain.facts), Refuses)
+    assert isinstance(BACKEND.applies(candidate().facts), Applies)
+    for engine, allowed in {
+        "openvino": False,
+        "aot_inductor": False,
+        "torch_compile": True,
+        "cuda_graph": True,
+    }.items():
+        assert compatible([BACKEND, technique(engine)]) is allowed
+
+
+def test_a_saved_program_is_not_called_when_it_is_loaded() -> None:
+    loaded = candidate().with_(module=nn.Identity(), samples=())
+    assert len(BACKEND.apply(loaded, {"backend": "cudnn"}).contexts) == 1
+
+
+def test_calls_that_overlap_in_threads_set_and_put_back_once() -> None:
+    told: list[str] = []
+    both_inside = threading.Barrier(2)
+
+    @contextmanager
+    def setting() -> Iterator[None]:
+        told.append("set")
+        yield
+        told.append("put back")
+
+    shared = ProcessWide(setting)
+
+    def call() -> None:
+        with shared():
+            both_inside.wait(10)
+
+    threads = [threading.Thread(target=call) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert told == ["set", "put back"]
+    with pytest.raises(KeyError), shared():
+        raise KeyError
+    assert told == ["set", "put back"] * 2
+
+
+def test_conformance() -> None:
+    conformance.check(BACKEND, [candidate, lambda: conformance.candidate_of(nn.Linear(2, 2), [torch.ones(1, 2)])])
