@@ -19,7 +19,7 @@ from togi.subject.signature import Signature
 
 MANIFEST = "manifest.json"
 MANIFEST_LIMIT_BYTES = 16 << 20
-FILE_KINDS = frozenset({".pt2", ".ts", ".onnx", ".data", ".xml", ".bin", ".json", ".safetensors"})
+FILE_KINDS = frozenset({".pt2", ".ts", ".onnx", ".data", ".xml", ".param", ".bin", ".json", ".safetensors"})
 """Endings of the files that engines write. Anything else in an artifact is refused."""
 
 

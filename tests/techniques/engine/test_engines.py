@@ -10,6 +10,7 @@ import torch
 from engine_subjects import FAMILY, made
 from torch import Tensor
 
+from togi.artifact.manifest import FILE_KINDS
 from togi.graph.candidate import Candidate, Program
 from togi.subject.inputs import Inputs
 from togi.techniques.base import Applies, Engine, Options
@@ -55,6 +56,7 @@ def test_engine_equals_original_and_survives_saving(id: str, options: Options, n
 
     meta = built.save(tmp_path)
     del built
+    assert {path.suffix for path in tmp_path.rglob("*") if path.is_file()} <= FILE_KINDS, "its artifacts are refused"
     moved = tmp_path.rename(tmp_path.with_name(tmp_path.name + "_moved"))
     loaded = engine.load(moved, meta, type(candidate.signature).from_json(candidate.signature.to_json()), None)
     assert_like_original(loaded, candidate)
