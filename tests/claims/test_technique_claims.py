@@ -122,7 +122,7 @@ def test_a_claim_is_measured_beside_the_same_without_the_technique(id: str) -> N
 @pytest.mark.usefixtures("no_hurry")
 def test_the_parts_of_a_program_are_found_tuned_and_measured_together() -> None:
     proof = prove("parts")
-    if proof.verdict is Verdict.UNTESTED:  # beside a busy neighbour no part is faster beyond doubt
+    if not proof.rows:  # beside a busy neighbour no part is faster beyond doubt
         assert "body: " in proof.sentence
         return
     without, with_ = proof.rows

@@ -93,7 +93,7 @@ def test_what_fits_is_chosen_though_it_is_slower(workplace: Path, togi: Command)
     assert chosen["recipe"]["label"] == "slices + no_grad"
     assert chosen["verdict"] in ("chosen", "chosen (unstable)")  # a busy machine does not change what fits
     assert chosen["total_bytes"] <= 24 << 20
-    assert chosen["speedup_x"]["high"] < 1
+    assert chosen["speedup_x"]["median"] < 1  # few rounds fit beside a busy neighbour: then the interval is endless
     assert "plain eager itself does not fit" in study["verdict"]
     assert (workplace / "wide.togi" / "manifest.json").exists()
     assert code == 0
