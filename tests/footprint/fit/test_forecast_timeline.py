@@ -28,8 +28,9 @@ LARGE = {
     "dropout": lambda: nn.Sequential(
         *[nn.Sequential(nn.Linear(64, 64), nn.LayerNorm(64), nn.GELU(), nn.Dropout(0.2)) for _ in range(6)]
     ),
+    "tanh": lambda: nn.Sequential(*[nn.Sequential(nn.Linear(256, 256), nn.Tanh()) for _ in range(6)]),
 }
-SAMPLES = {"residual": (4, 8, 24, 24), "dropout": (128, 64)}
+SAMPLES = {"residual": (4, 8, 24, 24), "dropout": (128, 64), "tanh": (2048, 256)}
 
 
 @cache
@@ -97,7 +98,7 @@ def test_keeping_all_is_the_unmodified_step() -> None:
         assert found.peak_bytes > _timeline(name).ground_bytes.max()
 
 
-@pytest.mark.parametrize("name", LARGE)
+@pytest.mark.parametrize("name", ["residual", "dropout"])
 def test_budgets_are_kept_at_a_price_that_rises(name: str) -> None:
     line = _timeline(name)
     plain, ground = line.forecast(Choice()).peak_bytes, int(line.ground_bytes.max())
@@ -127,6 +128,22 @@ def test_a_budget_below_the_ground_is_not_found_and_the_least_is_known() -> None
     search = RecomputeSearch(line)
     assert search.cheapest(int(line.ground_bytes.max()) - 1) is None
     assert search.seen[search.least][0] == min(peak for peak, _ in search.seen.values())
+
+
+def test_what_is_found_does_not_hang_on_measured_times() -> None:
+    """Few choices of the six results make it fit: ways down by the price alone miss them a time in three."""
+    line, drawn = _timeline("tanh"), random.Random(0)
+    before = [call.ms for call in line.observed.calls]
+    try:
+        for _ in range(30):
+            for call in line.observed.calls:
+                call.ms = drawn.lognormvariate(0, 1.5)
+            found = RecomputeSearch(line).cheapest(14 << 20)
+            assert found is not None
+            assert line.forecast(found).peak_bytes <= 14 << 20
+    finally:
+        for call, ms in zip(line.observed.calls, before, strict=True):
+            call.ms = ms
 
 
 def test_segments_keep_what_goes_across() -> None:
