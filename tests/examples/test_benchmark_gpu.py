@@ -43,13 +43,21 @@ def test_a_part_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
         "time.sleep(60)"
     )
     began = time.monotonic()
-    rows = list(gpu.run_part("timer", program(code), 2, tmp_path / "log"))
+    rows = list(gpu.run_part("timer", program(code), 5, tmp_path / "log"))
     assert time.monotonic() - began < 20
     assert [row["result"] for row in rows] == ["pass", "fail"]
-    assert rows[1]["figure"] == "ended at its limit of 2 s"
+    assert rows[1]["figure"] == "ended at its limit of 5 s"
     child = int((tmp_path / "pidFalse").read_text(encoding="utf-8"))
-    state = Path(f"/proc/{child}/stat")
-    assert not state.exists() or state.read_text(encoding="utf-8").split()[2] == "Z"
+    while is_running(child):  # it lets go of its output a moment before it is gone
+        assert time.monotonic() - began < 20
+        time.sleep(0.05)
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").split()[2] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
 
 
 def test_what_the_budget_leaves_no_time_for_is_skipped(tmp_path: Path) -> None:
