@@ -20,6 +20,8 @@ from togi import api
 from togi.core.errors import JournalError, OutputExistsError, SubjectError, TogiError, UnknownNameError
 from togi.core.records import Outcome, Recipe, Trial
 from togi.study.progress import Progress
+from togi.study.runner import StudyRunner
+from togi.worker.supervise import RunningTrial
 
 
 @dataclass
@@ -113,6 +115,22 @@ def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed() -> No
     assert study.record.best is None
     assert "about 15 s more before anything else is tried" in study.record.verdict
     assert "--time-limit" in study.record.verdict
+
+
+def test_an_original_that_was_killed_in_its_trial_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By whoever looks for memory, say: without it nothing could be chosen."""
+    measured, killed = StudyRunner._measured, list[int]()
+
+    def killing(runner: StudyRunner, running: RunningTrial, reference: RunningTrial) -> Trial:
+        if not killed:
+            killed.append(running.child.pid)
+            os.kill(running.child.pid, signal.SIGKILL)
+        return measured(runner, running, reference)
+
+    monkeypatch.setattr(StudyRunner, "_measured", killing)
+    study = togi.tune(nn.Linear(4, 4), torch.randn(2, 4), only="no_grad", effort="quick", time_limit_s=200).record
+    assert len(killed) == 1
+    assert study.best is not None, study.verdict
 
 
 @pytest.mark.thorough

@@ -233,7 +233,9 @@ class StudyRunner:
         self.progress.trial_started(candidate, self.tried + 1)
         began = time.monotonic()
         trial = self._ended_or_measured(candidate, timeout_s)
-        if trial.outcome is Outcome.OUT_OF_MEMORY and self._free_memory():
+        # The original ran before, so someone may have killed its process; without it nothing can be chosen.
+        killed = candidate == REFERENCE_RECIPE and trial.outcome is Outcome.CRASHED
+        if killed or (trial.outcome is Outcome.OUT_OF_MEMORY and self._free_memory()):
             trial = self._ended_or_measured(candidate, timeout_s)
         return trial.model_copy(update={"cost_s": time.monotonic() - began})
 
