@@ -37,7 +37,7 @@ import tiny
 for _ in range(int(sys.argv[1])):
     module, inputs = tiny.subject()
     togi.tune(
-        module, inputs, out="out.togi", force=True, only=("inference_mode",), time_limit_s=8.0,
+        module, inputs, out="out.togi", force=True, only=("inference_mode",), time_limit_s=20.0,
         journal="journal.sqlite", resume=False, progress=False,
     )
     togi.load("out.togi")(inputs)
