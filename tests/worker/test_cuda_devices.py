@@ -29,8 +29,8 @@ from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import technique
-from togi.torch_internals import cuda
-from togi.worker import child, pool, server, survey
+from togi.worker import child, forking, pool, survey
+from togi.worker.forking import fork_safe
 from togi.worker.launch import TrialServer
 from togi.worker.pool import WorkerPool, one_device
 from togi.worker.protocol import SubjectRef
@@ -81,10 +81,10 @@ def test_every_server_of_a_run_sees_that_device(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_fork_is_unsafe_where_a_child_could_not_use_cuda(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
-    monkeypatch.setattr(server, "_thread_count", lambda: 1)
-    monkeypatch.setattr(cuda, "in_bad_fork", lambda: lost)
-    assert server._fork_safe("cuda") is not lost
-    assert server._fork_safe("cpu")
+    monkeypatch.setattr(forking, "_thread_count", lambda: 1)
+    monkeypatch.setattr(forking, "in_bad_fork", lambda: lost)
+    assert fork_safe("cuda") is not lost
+    assert fork_safe("cpu")
 
 
 def test_a_fork_is_unsafe_beside_threads() -> None:
@@ -92,7 +92,7 @@ def test_a_fork_is_unsafe_beside_threads() -> None:
     thread = threading.Thread(target=waiting.wait)
     thread.start()
     try:
-        assert not server._fork_safe("cpu")
+        assert not fork_safe("cpu")
     finally:
         waiting.set()
         thread.join()

@@ -84,7 +84,8 @@ def _prove_beside(
     pool: WorkerPool, technique: Technique, experiment: Experiment, left_s: Callable[[], float], on_phase: OnPhase
 ) -> Proof:
     """One process with the technique beside one without it."""
-    facts = pool.survey(limits(left_s()), on_phase)[0].facts
+    survey, _ = pool.survey(limits(left_s()), on_phase)
+    facts = pool.capture(survey, limits(left_s()), on_phase).facts
     if refusal := _refusal(technique, facts):
         return _untested(technique, experiment, refusal.reason)
     facts = pool.make_truth(facts, limits(left_s()), on_phase)
@@ -102,6 +103,7 @@ def _prove_parts(
 ) -> Proof:
     """What stands for the parts of a program is found by a study of each: a short one, in a journal of its own."""
     survey, fingerprint = pool.survey(limits(left_s()), on_phase)
+    survey = pool.capture(survey, limits(left_s()), on_phase)
     if survey.facts.exportable:
         return _untested(technique, experiment, "it can be captured whole, so there is nothing to cut into parts")
     settings = Settings(seed=pool.config.seed, device=pool.config.device)

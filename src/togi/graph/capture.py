@@ -55,8 +55,12 @@ def export(candidate: Candidate) -> ExportedProgram:
     lays memory out otherwise, and ``detach_``, which follows each tensor that the forward pass makes of numbers, is
     ``detach``: it writes no value.
 
+    Of one that was kept it is a copy, which shares its weights.
+
     Raises Refused with the first line of the reason where it cannot be captured.
     """
+    if _kept and _kept[0][0].module is candidate.module and _kept[0][0].samples is candidate.samples:
+        return _copied(_kept[0][1])
     if reason := candidate.signature.opaque or _not_whole(candidate.module, candidate.signature):
         raise Refused(reason)
     flat = _sealed(candidate).flat()
@@ -73,6 +77,27 @@ def export(candidate: Candidate) -> ExportedProgram:
         _check_buffers(candidate, program)
     _put_plainly(program.graph_module)
     return program
+
+
+_kept: list[tuple[Candidate, ExportedProgram]] = []
+
+
+def keep(candidate: Candidate) -> None:
+    """Export it now, for processes that are forked from this one: each of them would take seconds to do it.
+
+    Raises Refused as ``export`` does.
+    """
+    _kept[:] = [(candidate, export(candidate))]
+
+
+def kept() -> Candidate | None:
+    """What was kept before this process was forked."""
+    return _kept[0][0] if _kept else None
+
+
+def _copied(program: ExportedProgram) -> ExportedProgram:
+    values = [*program.state_dict.values(), *program.constants.values()]
+    return copy.deepcopy(program, {id(value): value for value in values})
 
 
 def _sealed(candidate: Candidate) -> Candidate:

@@ -117,9 +117,10 @@ class Group:
 
 
 def group_of(graph: EditableGraph, producer: Node, multiple: int) -> Group | None:
-    """The group of a dense layer's output, or None where it cannot be padded or nothing in it would change."""
+    """The group of a dense layer's output, or None where it cannot be padded or its own channels would not change: a
+    group in which others' change is found from these."""
     first = layer(graph, producer)
-    if first is None or not first.dense:
+    if first is None or not first.dense or not _own_layout(first, multiple).changes:
         return None
     group, waiting = Group(), [(producer, first.channel_dim)]
     while waiting:
@@ -136,7 +137,7 @@ def group_of(graph: EditableGraph, producer: Node, multiple: int) -> Group | Non
         if layout is None:
             return None
         group.layouts[node] = layout
-    return group if any(layout.changes for layout in group.layouts.values()) else None
+    return group
 
 
 def _neighbours(graph: EditableGraph, group: Group, node: Node, dim: int) -> list[tuple[Node, int]] | None:
@@ -205,7 +206,7 @@ def _broadcast(node: Node, source: Node, dim: int) -> bool:
 def _layout(graph: EditableGraph, group: Group, node: Node, multiple: int) -> Layout | None:
     made, dim = layer(graph, node), group.dims[node]
     if made is not None and made.dense:
-        return Layout.padded(int(made.weight.shape[made.out_axis]), multiple)
+        return _own_layout(made, multiple)
     if call_name(node) == "cat.default" and arguments(node)["dim"] % len(shape(node)) == dim:
         parts = [group.layouts.get(part) or _unpadded(part, dim) for part in arguments(node)["tensors"]]
         return None if None in parts else Layout.joined([part for part in parts if part is not None])
@@ -215,6 +216,10 @@ def _layout(graph: EditableGraph, group: Group, node: Node, multiple: int) -> La
     (layout,) = carried
     times, rest = divmod(int(shape(node)[dim]), len(layout.places))
     return layout.repeated(times) if not rest else None
+
+
+def _own_layout(dense: Layer, multiple: int) -> Layout:
+    return Layout.padded(int(dense.weight.shape[dense.out_axis]), multiple)
 
 
 def _unpadded(node: Node, dim: int) -> Layout | None:

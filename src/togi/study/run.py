@@ -47,7 +47,9 @@ def run_study(
     ) as pool:
         with explained(name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
-            survey, fingerprint = pool.survey(limits, lambda phase: progress.message(f"{phase} of {name}"))
+            told = lambda phase: progress.message(f"{phase} of {name}")  # noqa: E731
+            survey, fingerprint = pool.survey(limits, told)
+            survey = pool.capture(survey, limits, told)
         runner = StudyRunner.open(
             pool, name, survey, fingerprint, settings, journal, progress, started=started, resume=resume
         )

@@ -97,6 +97,8 @@ class Technique(abc.ABC):
     rank: ClassVar[int] = 0
     """Order among the techniques of one stage: lower is applied first."""
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
+    captures: ClassVar[bool] = False
+    """It works on what ``torch.export`` makes of the module."""
     proven: ClassVar[Proven] = Proven()
     """On which of them its tests have passed, and when; without a date nobody has tried."""
     packages: ClassVar[tuple[Package, ...]] = ()
@@ -162,6 +164,7 @@ class GraphRewrite(Technique):
     """A technique of the rewrite stage: edits the captured graph of the module."""
 
     stage = Stage.REWRITE
+    captures = True
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 1.0 + 0.02 * sum(facts.functions.values())

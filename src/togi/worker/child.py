@@ -27,6 +27,7 @@ from togi.core.errors import NotSaveable, Refused
 from togi.core.records import ErrorReport, Footprint, Record
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate
+from togi.graph.capture import keep, kept
 from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
@@ -41,8 +42,9 @@ from togi.verify.derived_inputs import variants
 from togi.verify.reference import make_truth
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify
+from togi.worker.forking import fork_safe
 from togi.worker.protocol import Channel, Closed, Job, Message, PartRef, Raised, ServerConfig, Survey
-from togi.worker.survey import survey
+from togi.worker.survey import idle_rewrites, survey
 
 TRUTH_FOLDER = "truth"
 
@@ -50,12 +52,16 @@ TRUTH_FOLDER = "truth"
 def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
     """The child's life. Returns its exit status: 0 when the job ended as the protocol says."""
     keep_freed_memory()
-    torch.set_num_threads(config.threads)
+    torch.set_num_threads(job.threads or config.threads)
     torch.manual_seed(config.seed)
     worker = _Worker(job, config, subject, channel)
     try:
         if job.kind == "survey":
             worker.survey()
+        elif job.kind == "capture":
+            worker.capture()
+        elif job.kind == "rewrites":
+            worker.rewrites()
         elif job.kind == "truth":
             worker.truth()
         elif job.kind == "call":
@@ -68,6 +74,11 @@ def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> i
         channel.send({"failed": classify(error, worker.phase).model_dump(mode="json")})
         return 1
     return 0
+
+
+def serves(job: Job, config: ServerConfig) -> bool:
+    """The job is done, and its process has captured what others want to be forked with."""
+    return job.kind == "capture" and kept() is not None and fork_safe(config.device)
 
 
 class _Worker:
@@ -112,11 +123,37 @@ class _Worker:
         self.enter("survey")
         config = self.config
         found = survey(
-            self.subject, device=config.device, seed=config.seed, machine=config.machine, callers=config.callers
+            self.subject,
+            device=config.device,
+            seed=config.seed,
+            machine=config.machine,
+            callers=config.callers,
+            captured=False,
         )
         name = fingerprint(first_candidate(self.subject, found.facts, found.signature).module)
         found.write(self.folder)
         self.channel.send({"surveyed": {"survey": found.model_dump(mode="json"), "fingerprint": name}})
+
+    def capture(self) -> None:
+        """Keep what ``torch.export`` makes of the subject, and say whether this process can serve those who want it."""
+        self.enter("capture")
+        try:
+            keep(self._start())
+        except Refused as refused:
+            self.channel.send({"captured": {"exportable": False, "export_error": str(refused)}})
+            return
+        forks = fork_safe(self.config.device)
+        self.channel.send({"captured": {"exportable": True, "forks": forks}})
+        if not forks:
+            self.rewrites()
+
+    def rewrites(self) -> None:
+        """Which rewrites have nothing to do in the captured subject."""
+        self.enter("rewrites")
+        self.channel.send({"idle": idle_rewrites(self._start())})
+
+    def _start(self) -> Candidate:
+        return kept() or first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)
 
     def truth(self) -> None:
         """What is right, for the trials to be compared with: files in the run's folder."""
@@ -136,8 +173,6 @@ class _Worker:
         folder = self.folder / TRUTH_FOLDER
         folder.mkdir(exist_ok=True)
         truth.save(folder)
-        facts = facts.model_copy(update={"notes": (*facts.notes, *truth.facts.notes)})
-        Survey(facts=facts, signature=signature).write(self.folder)
         self.channel.send({"known": {"notes": list(truth.facts.notes)}})
 
     def answer(self) -> None:
@@ -166,7 +201,7 @@ class _Worker:
 
     def _build_recipe(self) -> None:
         assert self.job.recipe is not None
-        start = first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)
+        start = self._start()
         self.inherited = storages(start.module)
         self.mark = mark_memory(self.config.device)
         self.candidate = build(self.job.recipe, start)
@@ -288,9 +323,8 @@ class _Worker:
             return _copied(Path(self.job.artifact), folder)
         assert self.candidate is not None
         assert self.job.recipe is not None
-        start = first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)
         try:
-            links, notes = write_links(self.candidate, start, self.job.recipe, folder)
+            links, notes = write_links(self.candidate, self._start(), self.job.recipe, folder)
         except (NotSaveable, Refused) as error:
             return Saved(unsaveable=str(error))
         return Saved(links=links, notes=notes)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import contextlib
 import os
 import signal
@@ -39,17 +40,96 @@ class TooMuchMemory(Exception):
         self.bytes = bytes
 
 
-class TrialServer:
+class ForkServer(abc.ABC):
+    """A process that forks children on request and reports how they end."""
+
+    channel: Channel
+
+    def __init__(self, token: str) -> None:
+        self.token = token
+        self.fork_safe = True
+        self.exits: dict[int, int] = {}
+
+    def start_child(self, job: Job) -> Child:
+        ours, theirs = socket.socketpair()
+        self._send({"job": job.model_dump(mode="json"), "inline": False}, (theirs.fileno(),))
+        theirs.close()
+        while True:
+            message = self._receive(30.0)
+            if "started" in message:
+                pid = int(message["started"])
+                return Child(self, pid, Channel(ours, self.token), job, processes_bytes(pid))
+
+    def exit_status(self, pid: int) -> int | None:
+        """How the child ended, or None if it has not within ten seconds."""
+        deadline = time.monotonic() + _END_TIMEOUT_S
+        while pid not in self.exits:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return None
+            with contextlib.suppress(Timeout):
+                self._receive(left)
+        return self.exits[pid]
+
+    @abc.abstractmethod
+    def close(self) -> None:
+        """End it, and every child."""
+
+    @abc.abstractmethod
+    def _gone(self) -> TrialServerError:
+        """It ended unexpectedly: what to tell people."""
+
+    def _send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        try:
+            self.channel.send(message, fds)
+        except Closed:
+            raise self._gone() from None
+
+    def _receive(self, timeout_s: float) -> Message:
+        try:
+            message = self.channel.receive(timeout_s)
+        except Closed:
+            raise self._gone() from None
+        if "exited" in message:
+            self.exits[int(message["exited"])] = int(message["status"])
+        return message
+
+
+class CapturedServer(ForkServer):
+    """A child that has captured the subject and now forks children of its own, which hold what it captured.
+
+    They end with it.
+    """
+
+    def __init__(self, child: Child) -> None:
+        super().__init__(child.server.token)
+        self.channel = child.channel
+        self._child = child
+        child.resume()
+
+    def exit_status(self, pid: int) -> int | None:
+        try:
+            return super().exit_status(pid)
+        except TrialServerError:
+            return -signal.SIGKILL
+
+    def close(self) -> None:
+        self._child.kill()
+
+    def _gone(self) -> TrialServerError:
+        return TrialServerError(f"the process that captured the subject has ended:\n{self._child.log_tail()}")
+
+
+class TrialServer(ForkServer):
     """One server process for one subject, from ``start`` to ``close``, which ends every child.
 
     Starting raises TogiError (the subject's own error) or TrialServerError.
     """
 
     def __init__(self, config: ServerConfig, environment: Mapping[str, str] | None = None) -> None:
+        super().__init__(config.token)
         self.config = config
         self.environment = dict(environment or {})
-        self.fork_safe = True
-        self.exits: dict[int, int] = {}
         self._log = Path(config.folder) / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -101,16 +181,7 @@ class TrialServer:
 
     def start_child(self, job: Job) -> Child:
         """Fork a child for ``job`` (or make a fresh server the child where forking is not safe)."""
-        if not self.fork_safe:
-            return self._start_inline(job)
-        ours, theirs = socket.socketpair()
-        self._send({"job": job.model_dump(mode="json"), "inline": False}, (theirs.fileno(),))
-        theirs.close()
-        while True:
-            message = self._receive(30.0)
-            if "started" in message:
-                pid = int(message["started"])
-                return Child(self, pid, Channel(ours, self.config.token), job, processes_bytes(pid))
+        return super().start_child(job) if self.fork_safe else self._start_inline(job)
 
     def _start_inline(self, job: Job) -> Child:
         own = TrialServer(self.config, self.environment)
@@ -122,34 +193,11 @@ class TrialServer:
         return Child(own, own._process.pid, Channel(ours, self.config.token), job)
 
     def exit_status(self, pid: int) -> int | None:
-        """How the child ended, or None if it has not within ten seconds."""
-        deadline = time.monotonic() + _END_TIMEOUT_S
-        while pid not in self.exits:
-            if self._process is not None and pid == self._process.pid:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    self.exits[pid] = self._process.wait(_END_TIMEOUT_S)
-                return self.exits.get(pid)
-            left = deadline - time.monotonic()
-            if left <= 0:
-                return None
-            with contextlib.suppress(Timeout):
-                self._receive(left)
-        return self.exits[pid]
-
-    def _send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
-        try:
-            self.channel.send(message, fds)
-        except Closed:
-            raise self._gone() from None
-
-    def _receive(self, timeout_s: float) -> Message:
-        try:
-            message = self.channel.receive(timeout_s)
-        except Closed:
-            raise self._gone() from None
-        if "exited" in message:
-            self.exits[int(message["exited"])] = int(message["status"])
-        return message
+        if self._process is None or pid != self._process.pid:
+            return super().exit_status(pid)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.exits[pid] = self._process.wait(_END_TIMEOUT_S)
+        return self.exits.get(pid)
 
     def _gone(self) -> TrialServerError:
         return TrialServerError(
@@ -185,7 +233,7 @@ class TrialServer:
 class Child:
     """One trial process. Paused children use no processor: idle thread pools spin and would disturb the others."""
 
-    def __init__(self, server: TrialServer, pid: int, channel: Channel, job: Job, shared_bytes: int = 0) -> None:
+    def __init__(self, server: ForkServer, pid: int, channel: Channel, job: Job, shared_bytes: int = 0) -> None:
         """``shared_bytes``: what it has of the server that it was forked from, which both hold once."""
         self.server = server
         self.pid = pid

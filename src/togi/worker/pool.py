@@ -11,14 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from togi.core.errors import SubjectError
+from togi.core.errors import SubjectError, TrialServerError
 from togi.core.quantities import plural
 from togi.core.records import Facts, Machine, Recipe
 from togi.subject.effects import Effects
 from togi.techniques import technique
-from togi.worker.launch import TrialServer
+from togi.worker.launch import CapturedServer, TrialServer
 from togi.worker.protocol import Job, Message, PartRef, ServerConfig, SubjectRef, Survey, new_token
-from togi.worker.supervise import Limits, OnPhase, RunningTrial
+from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
 
 
 class WorkerPool:
@@ -56,6 +56,8 @@ class WorkerPool:
             from_host=from_host,
         )
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
+        self._captured: CapturedServer | None = None
+        self._truth: RunningTrial | None = None
         self._part: PartRef | None = None
         self._proven_on: tuple[PartRef, ...] = ()
         self._started = 0
@@ -65,6 +67,7 @@ class WorkerPool:
         pool; closing it does nothing."""
         part = copy.copy(self)
         part.folder = Path(tempfile.mkdtemp(prefix="part-", dir=self.folder))
+        part._captured = part._truth = None
         part._part = PartRef(path=path, effects=effects, inputs=str(inputs), folder=str(part.folder))
         survey.write(part.folder)
         return part
@@ -92,6 +95,10 @@ class WorkerPool:
         if self._part is not None:
             return
         shutil.rmtree(self.folder, ignore_errors=True)  # first: a server that is told to end leaves it to this process
+        if self._truth is not None:
+            self._truth.close()
+        if self._captured is not None:
+            self._captured.close()
         for server in self._servers.values():
             server.close()
         shutil.rmtree(self.folder, ignore_errors=True)  # what they wrote meanwhile
@@ -106,7 +113,7 @@ class WorkerPool:
         return self._servers[key]
 
     def survey(self, limits: Limits, on_phase: OnPhase) -> tuple[Survey, str]:
-        """Facts and signature of the subject, and its fingerprint.
+        """Facts and signature of the subject as it is called, and its fingerprint.
 
         Raises TrialEnded when the subject cannot be run.
         """
@@ -114,19 +121,55 @@ class WorkerPool:
             found = trial.wait_for("surveyed")
         return Survey.model_validate(found["survey"]), str(found["fingerprint"])
 
+    def capture(self, survey: Survey, limits: Limits, on_phase: OnPhase) -> Survey:
+        """The survey with what ``torch.export`` makes of the subject. On the CPU the truth is begun meanwhile, and
+        trials that want the captured subject are given it from now on."""
+        job = self._job("capture", threads=1)  # a process with more cannot fork
+        capturing = RunningTrial.begin(self.server({}), job, limits, "capture", on_phase)
+        if self.config.device == "cpu":
+            job = self._job("truth", threads=max(1, self.config.threads - 1))  # capturing takes one
+            self._truth = RunningTrial.begin(self.server({}), job, limits, "truth")
+        try:
+            captured = capturing.wait_for("captured")
+            if captured.pop("forks", False):
+                self._captured = CapturedServer(capturing.child)
+                with RunningTrial.begin(self._captured, self._job("rewrites"), limits, "rewrites", on_phase) as trial:
+                    captured["idle_rewrites"] = trial.wait_for("idle")
+            elif captured["exportable"]:
+                capturing.child.resume()
+                captured["idle_rewrites"] = capturing.wait_for("idle")
+        except TrialEnded as ended:
+            captured = {"exportable": False, "export_error": f"torch.export cannot capture it: {ended}"}
+        if self._captured is None:
+            capturing.close()
+        survey = survey.model_copy(update={"facts": survey.facts.model_copy(update=captured)})
+        survey.write(self.folder)
+        return survey
+
     def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
         """Make what trials are verified against, in the folder; once, before the first trial that is verified.
 
         Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run.
         """
-        with RunningTrial.begin(self.server({}), self._job("truth"), limits, "truth", on_phase) as trial:
-            found = trial.wait_for("known")
-        return facts.model_copy(update={"notes": (*facts.notes, *found["notes"])})
+        truth = self._truth or RunningTrial.begin(self.server({}), self._job("truth"), limits, "truth", on_phase)
+        self._truth = None
+        with truth:
+            truth.on_phase = on_phase
+            found = truth.wait_for("known")
+        facts = facts.model_copy(update={"notes": (*facts.notes, *found["notes"])})
+        survey = Survey.read(self.folder)
+        survey.model_copy(update={"facts": facts}).write(self.folder)
+        return facts
 
     def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
         """A trial of ``recipe``, built and verified. Raises TrialEnded."""
-        server = self.server(environment_of(recipe, facts))
-        return RunningTrial.start(server, self._job("trial", recipe=recipe), limits, recipe.label, on_phase)
+        job, environment = self._job("trial", recipe=recipe), environment_of(recipe, facts)
+        if self._captured is not None and not environment and captures(recipe):
+            try:
+                return RunningTrial.start(self._captured, job, limits, recipe.label, on_phase)
+            except TrialServerError:
+                self._captured = None
+        return RunningTrial.start(self.server(environment), job, limits, recipe.label, on_phase)
 
     def start_unchecked(self, recipe: Recipe, limits: Limits) -> RunningTrial:
         """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded."""
@@ -168,6 +211,11 @@ def one_device(device: str) -> tuple[str, dict[str, str]]:
             f"{plural(len(visible), 'device')}: count from 0 among these"
         )
     return kind, {"CUDA_VISIBLE_DEVICES": visible[int(number)] if visible else number}
+
+
+def captures(recipe: Recipe) -> bool:
+    """It works on the captured subject."""
+    return any(technique(choice.technique).captures for choice in recipe.choices)
 
 
 def environment_of(recipe: Recipe, facts: Facts) -> dict[str, str]:

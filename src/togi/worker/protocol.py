@@ -79,9 +79,11 @@ class PartRef(Record):
 class Job(Record):
     """What one child does after it has started."""
 
-    kind: Literal["survey", "truth", "trial", "artifact", "call"]
+    kind: Literal["survey", "capture", "rewrites", "truth", "trial", "artifact", "call"]
     log: str
     """File that takes what the child prints."""
+    threads: int | None = None
+    """For torch; None: those of the server's config."""
     part: PartRef | None = None
     recipe: Recipe | None = None
     artifact: str | None = None

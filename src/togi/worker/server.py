@@ -1,5 +1,7 @@
 """The trial server: imports torch and loads the subject once, then forks a child for every trial in milliseconds.
 
+A child that has captured the subject serves in the same way: children that it forks need not capture it again.
+
 Started with a socket as file descriptor 3 and a ``ServerConfig`` as first frame. It never runs the model and starts no
 thread, because a forked child of a process with an OpenMP pool hangs in its first parallel region. Where loading the
 subject starts threads or CUDA all the same, it says so, and the parent starts a fresh server for every trial, which
@@ -46,7 +48,9 @@ def _run(channel: Channel, config: ServerConfig) -> None:
     except BaseException as error:
         channel.send({"raised": Raised.of(error).model_dump(mode="json")})
         return
-    channel.send({"fork_safe": _fork_safe(config.device)})
+    from togi.worker.forking import fork_safe
+
+    channel.send({"fork_safe": fork_safe(config.device)})
     _Server(channel, config, subject).serve()
 
 
@@ -142,9 +146,13 @@ class _Server:
         status = 70
         try:
             _settle(job)
-            from togi.worker.child import run_job
+            from togi.worker.child import run_job, serves
 
-            status = run_job(job, self.config, self.subject, Channel(socket.socket(fileno=fd), self.config.token))
+            channel = Channel(socket.socket(fileno=fd), self.config.token)
+            status = run_job(job, self.config, self.subject, channel)
+            if serves(job, self.config):
+                _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+                _Server(channel, self.config, self.subject).serve()
         except BaseException:  # the last line of defence: whatever it was, the log has it
             traceback.print_exc()
         finally:
@@ -187,39 +195,14 @@ def _settle(job: Job) -> None:
     with contextlib.suppress(PermissionError):
         os.setsid()
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
+    if job.kind != "capture":  # the trials depend on it
+        with contextlib.suppress(OSError):
+            Path("/proc/self/oom_score_adj").write_text("1000", encoding="utf-8")
     log = os.open(job.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     null = os.open(os.devnull, os.O_RDONLY)
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
-
-
-def _fork_safe(device: str) -> bool:
-    """Whether a forked child can do its work: no other thread, and CUDA, where it is needed, not started here."""
-    import torch
-
-    if _thread_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return False
-    return device.partition(":")[0] != "cuda" or not _cuda_lost_by_fork()
-
-
-def _cuda_lost_by_fork() -> bool:
-    """Asked in a forked child: what a subject's file called (``torch.cuda.device_count()``) may have started the driver
-    without torch knowing."""
-    from togi.torch_internals.cuda import in_bad_fork
-
-    pid = os.fork()
-    if pid == 0:
-        os._exit(1 if in_bad_fork() else 0)
-    _, status = os.waitpid(pid, 0)
-    return os.waitstatus_to_exitcode(status) != 0
-
-
-def _thread_count() -> int:
-    tasks = Path("/proc/self/task")
-    return len(list(tasks.iterdir())) if tasks.exists() else 1
 
 
 def _child_pids() -> list[int]:

@@ -16,7 +16,7 @@ from togi.core.quantities import size
 from togi.core.records import Ending, ErrorReport, Footprint, Outcome, Recipe, Trial
 from togi.machine.limits import available_bytes
 from togi.measure.turn import Turn, Warmup, choose_passes, untimed_passes
-from togi.worker.launch import Child, Died, TooMuchMemory, TrialServer
+from togi.worker.launch import Child, Died, ForkServer, TooMuchMemory
 from togi.worker.protocol import Job, Message, Timeout
 
 OnPhase = Callable[[str], None]
@@ -95,7 +95,7 @@ class RunningTrial:
 
     @classmethod
     def begin(
-        cls, server: TrialServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
+        cls, server: ForkServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
     ) -> RunningTrial:
         """Start the child; what it is doing by itself is waited for with ``wait_for``."""
         started = time.monotonic()
@@ -109,7 +109,7 @@ class RunningTrial:
 
     @classmethod
     def start(
-        cls, server: TrialServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
+        cls, server: ForkServer, job: Job, limits: Limits, name: str, on_phase: OnPhase = lambda _: None
     ) -> RunningTrial:
         """Start the child and let it build and verify."""
         trial = cls.begin(server, job, limits, name, on_phase)

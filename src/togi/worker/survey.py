@@ -55,9 +55,19 @@ _ON_CPU = (
 
 
 def survey(
-    subject: Subject, *, device: str = "cpu", seed: int = 0, machine: Machine | None = None, callers: int = 1
+    subject: Subject,
+    *,
+    device: str = "cpu",
+    seed: int = 0,
+    machine: Machine | None = None,
+    callers: int = 1,
+    captured: bool = True,
 ) -> Survey:
-    """Run the subject on its samples and describe it. ``machine``: as the parent knows it, else this one.
+    """Run the subject on its samples and describe it.
+
+    Args:
+        machine: as the parent knows it, else this one.
+        captured: also say what ``torch.export`` makes of it; else that is found out elsewhere.
 
     Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code,
     when the samples differ in form, or when several callers are wanted of what answers by the order of calls.
@@ -103,9 +113,11 @@ def survey(
         latency_ms=latency_ms,
         callers=callers,
     )
-    samples = tuple(sample.clone() for sample in ready.samples)
-    candidate = Candidate(module=ready.module, samples=samples, signature=signature, facts=facts)
-    facts = facts.model_copy(update={**_captured(candidate), "notes": tuple(notes)})
+    facts = facts.model_copy(update={"notes": tuple(notes)})
+    if captured:
+        samples = tuple(sample.clone() for sample in ready.samples)
+        candidate = Candidate(module=ready.module, samples=samples, signature=signature, facts=facts)
+        facts = facts.model_copy(update=_captured(candidate))
     return Survey(facts=facts, signature=signature)
 
 
@@ -127,17 +139,16 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
 def _captured(candidate: Candidate) -> dict[str, Any]:
     """Whether ``torch.export`` can capture it, why not, and which rewrites have nothing to do there."""
     try:
-        graph = capture(candidate)
+        return {"idle_rewrites": idle_rewrites(candidate)}
     except Refused as refused:
         return {"exportable": False, "export_error": str(refused)}
-    idle = idle_rewrites(candidate.with_(module=GraphModule(graph, candidate.signature)))
-    return {"exportable": True, "idle_rewrites": idle}
 
 
 def idle_rewrites(candidate: Candidate) -> dict[str, str]:
-    """By choice, why a rewrite finds nothing to do in a captured candidate: neither as it is nor after those before it
-    in the pipeline. One that fails otherwise is left to its trial."""
+    """By choice, why a rewrite finds nothing to do in the captured candidate: neither as it is nor after those before
+    it in the pipeline. One that fails otherwise is left to its trial. Raises Refused where it cannot be captured."""
     found: dict[str, str] = {}
+    candidate = candidate.with_(module=GraphModule(capture(candidate), candidate.signature))
     rewritten = candidate
     for rewrite in all_techniques().values():
         if not isinstance(rewrite, GraphRewrite) or not isinstance(rewrite.applies(candidate.facts), Applies):

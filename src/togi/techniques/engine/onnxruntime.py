@@ -55,6 +55,7 @@ class OnnxRuntime(Engine):
     """
 
     id = "onnxruntime"
+    captures = True
     proven = Proven(cpu="2026-11-21")
     packages = (
         Package("onnx", "onnx"),

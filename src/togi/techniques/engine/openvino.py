@@ -53,6 +53,7 @@ class OpenVino(Engine):
     """
 
     id = "openvino"
+    captures = True
     proven = Proven(cpu="2026-11-21")
     devices = frozenset({"cpu"})
     packages = (Package("openvino", "openvino", "2025.0"),)

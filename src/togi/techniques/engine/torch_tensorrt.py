@@ -46,6 +46,7 @@ class TorchTensorRt(Engine):
     """
 
     id = "torch_tensorrt"
+    captures = True
     devices = frozenset({"cuda"})
     packages = (Package("torch-tensorrt", "tensorrt"),)
     provides = frozenset({"engine:torch_tensorrt", FOLDS_CONSTANTS, OWN_LAYOUT})

@@ -44,8 +44,9 @@ class AotInductorProgram(StoredProgram):
 
 def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgram:
     """Raises Refused where the module cannot be captured."""
-    compact = tuple(sample.map(Tensor.contiguous) for sample in candidate.samples)
-    program = export(candidate.with_(samples=compact))
+    if not all(tensor.is_contiguous() for sample in candidate.samples for tensor in sample.tensors()):
+        candidate = candidate.with_(samples=tuple(sample.map(Tensor.contiguous) for sample in candidate.samples))
+    program = export(candidate)
     if candidate.signature.dynamic_dims and (apart := recurrent_layers(program.graph) - {"lstm"}):
         raise Refused(f"AOTInductor takes {min(apart)} apart into steps, of a fixed number")
     settings = compile_settings(candidate.signature, freezing=bool(options["freezing"]))

@@ -1,0 +1,32 @@
+"""Whether this process may fork children that do torch's work."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import torch
+
+from togi.torch_internals.cuda import in_bad_fork
+
+
+def fork_safe(device: str) -> bool:
+    """Whether a forked child can do its work: no other thread, and CUDA, where it is needed, not started here."""
+    if _thread_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return False
+    return device.partition(":")[0] != "cuda" or not _cuda_lost_by_fork()
+
+
+def _cuda_lost_by_fork() -> bool:
+    """Asked in a forked child: what a subject's file called (``torch.cuda.device_count()``) may have started the driver
+    without torch knowing."""
+    pid = os.fork()
+    if pid == 0:
+        os._exit(1 if in_bad_fork() else 0)
+    _, status = os.waitpid(pid, 0)
+    return os.waitstatus_to_exitcode(status) != 0
+
+
+def _thread_count() -> int:
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else 1
