@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import runpy
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,9 @@ from togi.graph import capture
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export, keep, kept
 from togi.machine.describe import machine
+from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.stored_inputs import write_inputs
 from togi.techniques import recipe, technique
 from togi.techniques.build import first_candidate
 from togi.worker.pool import WorkerPool
@@ -29,7 +32,7 @@ import os, pathlib, signal, torch
 
 CAPTURES = pathlib.Path(__file__).with_name("captures")
 
-class Model(torch.nn.Module):
+class Inner(torch.nn.Module):
     def __init__(self):
         super().__init__()
         self.linear = torch.nn.Linear(8, 8)
@@ -40,6 +43,14 @@ class Model(torch.nn.Module):
                 file.write(f"{os.getpid()} ")
             WHEN_CAPTURED
         return self.linear(x).relu()
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = Inner()
+
+    def forward(self, x):
+        return self.inner(x + 1)
 
 def subject():
     torch.manual_seed(0)
@@ -90,6 +101,26 @@ def test_a_study_goes_on_where_the_process_that_captured_is_killed(tmp_path: Pat
                 assert trial.error is not None
                 assert trial.error.faithful
         assert len(set(captures(tmp_path))) == 3
+
+
+def test_a_part_is_captured_once_too(tmp_path: Path) -> None:
+    with pool_of(tmp_path) as pool:
+        module, x = runpy.run_path(str(tmp_path / "model.py"))["subject"]()
+        given = Inputs((x + 1,), {})
+        found = survey(Subject(module.inner, [given]), captured=False)
+        effects, _ = Effects.of(module.inner, given)
+        write_inputs(pool.folder / "inputs", [given])
+        part = pool.part("inner", effects, pool.folder / "inputs", found)
+        facts = part.make_truth(found.facts, *QUIET)
+        for _ in range(2):
+            with part.start(captured(facts), facts, *QUIET) as trial:
+                assert trial.error is not None
+                assert trial.error.faithful
+        (holder,) = captures(tmp_path)
+        assert Path(f"/proc/{holder}").exists()
+        part.close()
+        assert not Path(f"/proc/{holder}").exists()
+        assert ready(pool).exportable
 
 
 @pytest.mark.parametrize(

@@ -138,6 +138,7 @@ class PartsTuner:
             for study in studies:
                 if study.runner is not None:
                     study.runner.close()
+                    study.runner.pool.close()
         for study in studies:
             if study.runner is not None and study.decision is not None:
                 conclude(study.runner, study.decision)
@@ -214,6 +215,8 @@ class PartsTuner:
                 proof = Trial(recipe=best, outcome=Outcome.OK, error=running.error)
         except TrialEnded:
             return None
+        finally:
+            pool.close()
         if saved.unsaveable:
             return None
         write_manifest(

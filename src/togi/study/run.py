@@ -42,12 +42,15 @@ def run_study(
     here = machine(settings.device)
     callers = settings.callers_on(here.cpu_cores)
     from_host = settings.objective is Objective.END_TO_END
+
+    def told(phase: str) -> None:
+        progress.message(f"{phase} of {name}")
+
     with WorkerPool(
         subject, here, device=settings.device, seed=settings.seed, callers=callers, from_host=from_host
     ) as pool:
         with explained(name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
-            told = lambda phase: progress.message(f"{phase} of {name}")  # noqa: E731
             survey, fingerprint = pool.survey(limits, told)
             survey = pool.capture(survey, limits, told)
         runner = StudyRunner.open(

@@ -85,7 +85,7 @@ class _Worker:
     def __init__(self, job: Job, config: ServerConfig, subject: Any, channel: Channel) -> None:
         self.job = job
         self.config = config
-        self.subject = subject if job.part is None else part_of(subject, job.part, config.device)
+        self.whole = subject
         self.channel = channel
         self.phase = "start"
         self.inherited: dict[int, int] = {}
@@ -97,6 +97,12 @@ class _Worker:
         self.callers = Callers(config.callers) if config.callers > 1 else None
         self.first_call_ms: float | None = None
         """Of the call that verification began with: what compiles at its first call did it there."""
+
+    @functools.cached_property
+    def subject(self) -> Any:
+        """Of the study: the whole, or a part of it."""
+        part = self.job.part
+        return self.whole if part is None else part_of(self.whole, part, self.config.device)
 
     @functools.cached_property
     def surveyed(self) -> Survey:
@@ -235,7 +241,7 @@ class _Worker:
     def _verify(self) -> None:
         self.enter("verify")
         truth = Truth.load(self.folder / TRUTH_FOLDER)
-        metric = self.subject.metric if isinstance(self.subject, Subject) else None
+        metric = self.whole.metric if isinstance(self.whole, Subject) and self.job.part is None else None
         signature = self.surveyed.signature
         first = _FirstCall(self.call, self.config.device)
         report = verify(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import os
 import shutil
@@ -64,7 +65,7 @@ class WorkerPool:
 
     def part(self, path: str, effects: Effects, inputs: Path, survey: Survey) -> WorkerPool:
         """The same processes, working on a part of the subject, which was surveyed when it was found. Ends with this
-        pool; closing it does nothing."""
+        pool; closing it ends what it alone started."""
         part = copy.copy(self)
         part.folder = Path(tempfile.mkdtemp(prefix="part-", dir=self.folder))
         part._captured = part._truth = None
@@ -92,13 +93,15 @@ class WorkerPool:
         self.close()
 
     def close(self) -> None:
-        if self._part is not None:
-            return
-        shutil.rmtree(self.folder, ignore_errors=True)  # first: a server that is told to end leaves it to this process
+        if self._part is None:
+            shutil.rmtree(self.folder, ignore_errors=True)  # first: a server told to end leaves it to this process
         if self._truth is not None:
             self._truth.close()
         if self._captured is not None:
             self._captured.close()
+        self._truth = self._captured = None
+        if self._part is not None:
+            return
         for server in self._servers.values():
             server.close()
         shutil.rmtree(self.folder, ignore_errors=True)  # what they wrote meanwhile
@@ -124,15 +127,12 @@ class WorkerPool:
     def capture(self, survey: Survey, limits: Limits, on_phase: OnPhase) -> Survey:
         """The survey with what ``torch.export`` makes of the subject. On the CPU the truth is begun meanwhile, and
         trials that want the captured subject are given it from now on."""
-        job = self._job("capture", threads=1)  # a process with more cannot fork
-        capturing = RunningTrial.begin(self.server({}), job, limits, "capture", on_phase)
+        capturing = self._begin_capture(limits, on_phase)
         if self.config.device == "cpu":
-            job = self._job("truth", threads=max(1, self.config.threads - 1))  # capturing takes one
-            self._truth = RunningTrial.begin(self.server({}), job, limits, "truth")
+            self._truth = self._begin_truth(limits)
         try:
-            captured = capturing.wait_for("captured")
-            if captured.pop("forks", False):
-                self._captured = CapturedServer(capturing.child)
+            captured = self._end_capture(capturing)
+            if self._captured is not None:
                 with RunningTrial.begin(self._captured, self._job("rewrites"), limits, "rewrites", on_phase) as trial:
                     captured["idle_rewrites"] = trial.wait_for("idle")
             elif captured["exportable"]:
@@ -147,19 +147,42 @@ class WorkerPool:
         return survey
 
     def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
-        """Make what trials are verified against, in the folder; once, before the first trial that is verified.
+        """Make what trials are verified against, in the folder; once, before the first trial that is verified. A part
+        is captured meanwhile.
 
         Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run.
         """
-        truth = self._truth or RunningTrial.begin(self.server({}), self._job("truth"), limits, "truth", on_phase)
-        self._truth = None
+        forks = self.config.device == "cpu" and self.server({}).fork_safe
+        capturing = self._begin_capture(limits) if self._part is not None and forks else None
+        truth, self._truth = self._truth or self._begin_truth(limits, shared=capturing is not None), None
         with truth:
             truth.on_phase = on_phase
             found = truth.wait_for("known")
+        if capturing is not None:
+            with contextlib.suppress(TrialEnded):
+                self._end_capture(capturing)
+            if self._captured is None:
+                capturing.close()
         facts = facts.model_copy(update={"notes": (*facts.notes, *found["notes"])})
         survey = Survey.read(self.folder)
         survey.model_copy(update={"facts": facts}).write(self.folder)
         return facts
+
+    def _begin_capture(self, limits: Limits, on_phase: OnPhase = lambda _: None) -> RunningTrial:
+        job = self._job("capture", threads=1)  # a process with more cannot fork
+        return RunningTrial.begin(self.server({}), job, limits, "capture", on_phase)
+
+    def _end_capture(self, capturing: RunningTrial) -> Message:
+        """What ``torch.export`` says. From now on its process serves, where it can. Raises TrialEnded."""
+        captured = capturing.wait_for("captured")
+        if captured.pop("forks", False):
+            self._captured = CapturedServer(capturing.child)
+        return captured
+
+    def _begin_truth(self, limits: Limits, *, shared: bool = True) -> RunningTrial:
+        """``shared``: beside capturing, which takes a core."""
+        job = self._job("truth", threads=max(1, self.config.threads - shared))
+        return RunningTrial.begin(self.server({}), job, limits, "truth")
 
     def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
         """A trial of ``recipe``, built and verified. Raises TrialEnded."""
