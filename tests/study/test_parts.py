@@ -111,7 +111,7 @@ def test_the_program_is_tried_as_soon_as_most_of_it_is_faster(
         if first_gain != (study.part.path == gains_later):
             gained = part(study.part.path, 1.0)
             study.runner, study.best, study.folders = gained.runner, gained.best, gained.folders
-            study.runner.close = lambda: None
+            study.runner.close, study.runner.pool = lambda: None, SimpleNamespace(close=lambda: None)
 
     monkeypatch.setattr(made, "_go_on", go_on)
     monkeypatch.setattr(_PartStudy, "result", lambda study: study.part.path)
