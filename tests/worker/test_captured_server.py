@@ -103,6 +103,21 @@ def test_a_study_goes_on_where_the_process_that_captured_is_killed(tmp_path: Pat
         assert len(set(captures(tmp_path))) == 3
 
 
+def test_a_crash_while_rewrites_are_looked_through_leaves_them_to_their_trials(tmp_path: Path) -> None:
+    def kill(phase: str) -> None:
+        if phase == "rewrites":
+            os.kill(int(captures(tmp_path)[0]), signal.SIGKILL)
+
+    with pool_of(tmp_path) as pool:
+        found, _ = pool.survey(*QUIET)
+        facts = pool.make_truth(pool.capture(found, Limits(), kill).facts, *QUIET)
+        assert facts.exportable
+        assert not facts.idle_rewrites
+        with pool.start(captured(facts), facts, *QUIET) as trial:
+            assert trial.error is not None
+            assert trial.error.faithful
+
+
 def test_a_part_is_captured_once_too(tmp_path: Path) -> None:
     with pool_of(tmp_path) as pool:
         module, x = runpy.run_path(str(tmp_path / "model.py"))["subject"]()

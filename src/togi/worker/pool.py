@@ -132,14 +132,11 @@ class WorkerPool:
             self._truth = self._begin_truth(limits)
         try:
             captured = self._end_capture(capturing)
-            if self._captured is not None:
-                with RunningTrial.begin(self._captured, self._job("rewrites"), limits, "rewrites", on_phase) as trial:
-                    captured["idle_rewrites"] = trial.wait_for("idle")
-            elif captured["exportable"]:
-                capturing.child.resume()
-                captured["idle_rewrites"] = capturing.wait_for("idle")
         except TrialEnded as ended:
             captured = {"exportable": False, "export_error": f"torch.export cannot capture it: {ended}"}
+        if captured["exportable"]:
+            with contextlib.suppress(TrialEnded, TrialServerError):  # of a rewrite that crashes, its own trial tells
+                captured["idle_rewrites"] = self._idle_rewrites(capturing, limits, on_phase)
         if self._captured is None:
             capturing.close()
         survey = survey.model_copy(update={"facts": survey.facts.model_copy(update=captured)})
@@ -155,13 +152,15 @@ class WorkerPool:
         forks = self.config.device == "cpu" and self.server({}).fork_safe
         capturing = self._begin_capture(limits) if self._part is not None and forks else None
         truth, self._truth = self._truth or self._begin_truth(limits, shared=capturing is not None), None
-        with truth:
-            truth.on_phase = on_phase
-            found = truth.wait_for("known")
-        if capturing is not None:
-            with contextlib.suppress(TrialEnded):
-                self._end_capture(capturing)
-            if self._captured is None:
+        try:
+            with truth:
+                truth.on_phase = on_phase
+                found = truth.wait_for("known")
+            if capturing is not None:
+                with contextlib.suppress(TrialEnded):  # its trials then capture it by themselves
+                    self._end_capture(capturing)
+        finally:
+            if capturing is not None and self._captured is None:
                 capturing.close()
         facts = facts.model_copy(update={"notes": (*facts.notes, *found["notes"])})
         survey = Survey.read(self.folder)
@@ -178,6 +177,14 @@ class WorkerPool:
         if captured.pop("forks", False):
             self._captured = CapturedServer(capturing.child)
         return captured
+
+    def _idle_rewrites(self, capturing: RunningTrial, limits: Limits, on_phase: OnPhase) -> Message:
+        """Of the captured subject; where its process cannot serve, it tells them itself. Raises TrialEnded."""
+        if self._captured is None:
+            capturing.child.resume()
+            return capturing.wait_for("idle")
+        with RunningTrial.begin(self._captured, self._job("rewrites"), limits, "rewrites", on_phase) as trial:
+            return trial.wait_for("idle")
 
     def _begin_truth(self, limits: Limits, *, shared: bool = True) -> RunningTrial:
         """``shared``: beside capturing, which takes a core."""
