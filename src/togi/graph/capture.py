@@ -80,6 +80,7 @@ def export(candidate: Candidate) -> ExportedProgram:
 
 
 _kept: list[tuple[Candidate, ExportedProgram]] = []
+"""One at most, of this process."""
 
 
 def keep(candidate: Candidate) -> None:

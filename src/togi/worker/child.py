@@ -49,8 +49,12 @@ from togi.worker.survey import idle_rewrites, survey
 TRUTH_FOLDER = "truth"
 
 
+SERVES = -1
+"""No exit status: the child goes on as a server."""
+
+
 def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> int:
-    """The child's life. Returns its exit status: 0 when the job ended as the protocol says."""
+    """The child's life. Returns its exit status (0 when the job ended as the protocol says), or ``SERVES``."""
     keep_freed_memory()
     torch.set_num_threads(job.threads or config.threads)
     torch.manual_seed(config.seed)
@@ -59,7 +63,7 @@ def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> i
         if job.kind == "survey":
             worker.survey()
         elif job.kind == "capture":
-            worker.capture()
+            return SERVES if worker.capture() else 0
         elif job.kind == "rewrites":
             worker.rewrites()
         elif job.kind == "truth":
@@ -74,11 +78,6 @@ def run_job(job: Job, config: ServerConfig, subject: Any, channel: Channel) -> i
         channel.send({"failed": classify(error, worker.phase).model_dump(mode="json")})
         return 1
     return 0
-
-
-def serves(job: Job, config: ServerConfig) -> bool:
-    """The job is done, and its process has captured what others want to be forked with."""
-    return job.kind == "capture" and kept() is not None and fork_safe(config.device)
 
 
 class _Worker:
@@ -140,18 +139,19 @@ class _Worker:
         found.write(self.folder)
         self.channel.send({"surveyed": {"survey": found.model_dump(mode="json"), "fingerprint": name}})
 
-    def capture(self) -> None:
-        """Keep what ``torch.export`` makes of the subject, and say whether this process can serve those who want it."""
+    def capture(self) -> bool:
+        """Keep what ``torch.export`` makes of the subject. Whether this process can serve those who want it."""
         self.enter("capture")
         try:
             keep(self._start())
         except Refused as refused:
             self.channel.send({"captured": {"exportable": False, "export_error": str(refused)}})
-            return
+            return False
         forks = fork_safe(self.config.device)
         self.channel.send({"captured": {"exportable": True, "forks": forks}})
         if not forks:
             self.rewrites()
+        return forks
 
     def rewrites(self) -> None:
         """Which rewrites have nothing to do in the captured subject."""

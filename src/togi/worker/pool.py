@@ -198,6 +198,7 @@ class WorkerPool:
             try:
                 return RunningTrial.start(self._captured, job, limits, recipe.label, on_phase)
             except TrialServerError:
+                self._captured.close()
                 self._captured = None
         return RunningTrial.start(self.server(environment), job, limits, recipe.label, on_phase)
 

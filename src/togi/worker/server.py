@@ -146,13 +146,14 @@ class _Server:
         status = 70
         try:
             _settle(job)
-            from togi.worker.child import run_job, serves
+            from togi.worker.child import SERVES, run_job
 
             channel = Channel(socket.socket(fileno=fd), self.config.token)
             status = run_job(job, self.config, self.subject, channel)
-            if serves(job, self.config):
+            if status == SERVES:
                 _prctl(_PR_SET_CHILD_SUBREAPER, 1)
                 _Server(channel, self.config, self.subject).serve()
+                status = 0
         except BaseException:  # the last line of defence: whatever it was, the log has it
             traceback.print_exc()
         finally:
