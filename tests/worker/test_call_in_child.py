@@ -22,7 +22,7 @@ from togi.worker import launch, supervise
 from togi.worker.call import ChildCall
 from togi.worker.child import request_type
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import Job, SubjectRef
+from togi.worker.protocol import Job, Message, SubjectRef
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
 
 SUBJECT = """
@@ -57,6 +57,7 @@ def pool(ref: SubjectRef) -> Iterator[WorkerPool]:
 
 class Asked(Record):
     times: int = 1
+    hold_s: float = 1.0
 
 
 class Width(Record):
@@ -122,7 +123,7 @@ def is_killed(_subject: Any, _request: Asked) -> Width:
 
 def holds(_subject: Any, request: Asked) -> Width:
     held = torch.ones(request.times << 18)  # MiB
-    time.sleep(1.0)
+    time.sleep(request.hold_s)
     return Width(width=len(held), pid=os.getpid())
 
 
@@ -171,7 +172,23 @@ def test_without_a_limit_a_child_may_take_most_of_what_is_free_beside_what_it_sh
     with pytest.raises(
         SubjectError, match=r"it held \d+ MiB of memory in run, more than the 64.0 MiB that it may take"
     ):
-        call("holds").run(pool, Asked(times=200), Limits())
+        call("holds").run(pool, Asked(times=200, hold_s=60.0), Limits())  # until it is seen
+
+
+def test_what_a_child_shares_is_known_also_to_a_parent_that_is_late(
+    pool: WorkerPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server = pool.server({})
+    receive = server._receive
+
+    def late(timeout_s: float) -> Message:
+        message = receive(timeout_s)
+        time.sleep(0.5)  # the child holds all of it by now
+        return message
+
+    monkeypatch.setattr(server, "_receive", late)
+    with pytest.raises(SubjectError, match="of memory in run, more than"):
+        call("holds").run(pool, Asked(times=200, hold_s=60.0), Limits(memory_bytes=100 << 20))
 
 
 def test_a_call_alone_may_take_all_that_the_machine_has(ref: SubjectRef, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -58,12 +58,17 @@ def counted(path: Path, name: str) -> int | None:
     return int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else None
 
 
+def anonymous_bytes(pid: int) -> int:
+    """Anonymous resident bytes of a process alone; 0 where /proc does not tell."""
+    return 1024 * (counted(Path(f"/proc/{pid}/status"), "RssAnon:") or 0)
+
+
 def processes_bytes(pid: int) -> int:
     """Anonymous resident bytes of a process and its descendants; 0 where /proc does not tell."""
     total, queue = 0, [pid]
     while queue:
         current = queue.pop()
-        total += 1024 * (counted(Path(f"/proc/{current}/status"), "RssAnon:") or 0)
+        total += anonymous_bytes(current)
         with contextlib.suppress(OSError):
             for listing in Path(f"/proc/{current}/task").glob("*/children"):
                 queue += [int(child) for child in read_text(listing).split()]

@@ -57,8 +57,8 @@ class ForkServer(abc.ABC):
         while True:
             message = self._receive(30.0)
             if "started" in message:
-                pid = int(message["started"])
-                return Child(self, pid, Channel(ours, self.token), job, processes_bytes(pid))
+                pid, shared_bytes = int(message["started"]), int(message["shared_bytes"])
+                return Child(self, pid, Channel(ours, self.token), job, shared_bytes)
 
     def exit_status(self, pid: int) -> int | None:
         """How the child ended, or None if it has not within ten seconds."""

@@ -23,6 +23,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from togi.machine.limits import anonymous_bytes
 from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Raised, ServerConfig, SubjectRef
 
 _PR_SET_PDEATHSIG = 1
@@ -138,7 +139,8 @@ class _Server:
             self._become(job, fds[0])
         self.children.add(pid)
         os.close(fds[0])
-        self.channel.send({"started": pid})
+        # what the child began with; asked of the child itself, it may have taken more by then
+        self.channel.send({"started": pid, "shared_bytes": anonymous_bytes(os.getpid())})
         return True
 
     def _become(self, job: Job, fd: int) -> None:
