@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -143,26 +142,56 @@ class Signature(Record):
         """
         import torch
 
-        devices = self.devices or itertools.repeat("")
-        for facts, device, tensor in zip(self.inputs_facts, devices, tensors, strict=False):
-            if not isinstance(tensor, torch.Tensor):
-                raise TypeError(f"{facts.name} is {a_type(tensor)}, expected a {facts.dtype} tensor")
-            if str(tensor.dtype).removeprefix("torch.") != facts.dtype:
-                raise TypeError(f"{facts.name} is {tensor.dtype}, but was tuned and proven for torch.{facts.dtype}")
-            if device and tensor.device.type != device:
-                raise ValueError(
-                    f"{facts.name} is on {tensor.device}, but was tuned and proven on {device}: move it there with "
-                    f".to('{device}')"
-                )
-            fits = len(facts.shape) == tensor.dim() and all(
-                want is None or want == got for want, got in zip(facts.shape, tensor.shape, strict=True)
+        for position, (tensor, (dtype, device, dims, fixed)) in enumerate(zip(tensors, self._accepted, strict=False)):
+            if not (
+                isinstance(tensor, torch.Tensor)
+                and tensor.dtype is dtype
+                and (not device or tensor.device.type == device)
+                and tensor.dim() == dims
+            ):
+                raise self._refusal(position, tensor)
+            sizes = tensor.shape
+            for dim, size in fixed:
+                if sizes[dim] != size:
+                    raise self._refusal(position, tensor)
+
+    @functools.cached_property
+    def _accepted(self) -> list[tuple[torch.dtype | None, str, int, list[tuple[int, int]]]]:
+        """By input: its dtype, its device (empty: any), its number of dimensions, and those of one size alone. Looked
+        up once: programs call their parts in every step."""
+        import torch
+
+        devices = self.devices or ("",) * len(self.inputs_facts)
+        return [
+            (
+                getattr(torch, facts.dtype, None),
+                device,
+                len(facts.shape),
+                [(dim, size) for dim, size in enumerate(facts.shape) if size is not None],
             )
-            if not fits:
-                shape = ", ".join("any" if size is None else str(size) for size in facts.shape)
-                raise ValueError(
-                    f"{facts.name} has shape {tuple(tensor.shape)}, but was tuned and proven for ({shape}). "
-                    "To vary a size, tune with samples of several sizes or with dynamic={name: dims}."
-                )
+            for facts, device in zip(self.inputs_facts, devices, strict=False)
+        ]
+
+    def _refusal(self, position: int, tensor: Any) -> TypeError | ValueError:
+        """Why this is not the input that was proven."""
+        import torch
+
+        facts = self.inputs_facts[position]
+        device = self.devices[position] if self.devices else ""
+        if not isinstance(tensor, torch.Tensor):
+            return TypeError(f"{facts.name} is {a_type(tensor)}, expected a {facts.dtype} tensor")
+        if str(tensor.dtype).removeprefix("torch.") != facts.dtype:
+            return TypeError(f"{facts.name} is {tensor.dtype}, but was tuned and proven for torch.{facts.dtype}")
+        if device and tensor.device.type != device:
+            return ValueError(
+                f"{facts.name} is on {tensor.device}, but was tuned and proven on {device}: move it there with "
+                f".to('{device}')"
+            )
+        shape = ", ".join("any" if size is None else str(size) for size in facts.shape)
+        return ValueError(
+            f"{facts.name} has shape {tuple(tensor.shape)}, but was tuned and proven for ({shape}). "
+            "To vary a size, tune with samples of several sizes or with dynamic={name: dims}."
+        )
 
     def build_inputs(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """``(args, kwargs)`` as the samples call it."""
