@@ -1,4 +1,5 @@
-"""Attention that is written out in a captured graph, as ``scaled_dot_product_attention``."""
+"""Attention in a captured graph: what is written out as ``scaled_dot_product_attention``, and what a mask hides all
+keys from."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
-from torch import Tensor
+from torch import Tensor, fx
 from torch.fx import Node
 
 from togi.graph.composites import unwritten
-from togi.graph.edit import EditableGraph, arguments, call_name, is_call, same_form, shape, value
+from togi.graph.edit import EditableGraph, arguments, call_name, is_call, same_form, set_arguments, shape, value
 from togi.graph.polynomial import number
 
 aten = torch.ops.aten
@@ -51,6 +52,39 @@ def fuse_attention(graph: EditableGraph) -> int:
     keys from a query with minus infinity, which is NaN when it is written out, and 0 in the operator.
     """
     return sum(_fuse(graph, node) for node in graph.nodes if is_call(node, "softmax.int"))
+
+
+def answer_hidden_queries(module: fx.GraphModule) -> None:
+    """Attention in which every query sees a key, with the same answers.
+
+    A boolean mask may hide all keys from a query: that of the padding before a short prompt. torch answers 0; an engine
+    that writes the softmax out divides nothing by nothing. Here such a query sees all keys, and its answer is set to 0.
+    """
+    shown: dict[Node, tuple[Node, Node]] = {}
+    for node in module.graph.find_nodes(op="call_function", target=aten.scaled_dot_product_attention.default):
+        given = arguments(node)
+        mask = given["attn_mask"]
+        if mask is None or mask.meta["val"].dtype != torch.bool:
+            continue
+        if mask not in shown:
+            with module.graph.inserting_before(node):
+                hidden = _called(
+                    module.graph, aten.logical_not.default, _called(module.graph, aten.any.dim, mask, -1, True)
+                )
+                shown[mask] = hidden, _called(module.graph, aten.logical_or.default, mask, hidden)
+        hidden, given["attn_mask"] = shown[mask]
+        set_arguments(node, given)
+        with module.graph.inserting_after(node):
+            answer = _called(module.graph, aten.masked_fill.Scalar, node, hidden, 0.0)
+        node.replace_all_uses_with(answer, delete_user_cb=lambda user, kept=answer: user is not kept)
+    module.recompile()
+
+
+def _called(graph: fx.Graph, operator: Any, *args: Any) -> Node:
+    node = graph.call_function(operator, args)
+    with torch.no_grad():
+        node.meta["val"] = operator(*fx.map_arg(args, lambda n: n.meta["val"]))
+    return node
 
 
 def _fuse(graph: EditableGraph, softmax: Node) -> bool:

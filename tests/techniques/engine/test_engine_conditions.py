@@ -177,6 +177,39 @@ def test_a_view_of_what_attention_made_is_a_view_in_every_engine(id: str) -> Non
         torch.testing.assert_close(program(x), candidate.module(x), rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize(
+    "id",
+    [pytest.param(id, marks=pytest.mark.thorough if id == "aot_inductor" else ()) for id in (*WITHOUT_STATE, "eager")],
+)
+def test_a_query_that_sees_no_key_is_answered_with_0_in_every_engine(id: str) -> None:
+    """Left padding hides all keys from the positions before a short prompt."""
+
+    class Attention(nn.Module):
+        def forward(self, x, kept):
+            length = x.shape[2]
+            mask = torch.ones(length, length, dtype=torch.bool, device=x.device).tril() & kept[:, None, None, :]
+            first = nn.functional.scaled_dot_product_attention(x, x, x, attn_mask=mask)
+            return nn.functional.scaled_dot_product_attention(first, x, x, attn_mask=mask)
+
+    def given(length: int) -> tuple[torch.Tensor, torch.Tensor]:
+        return torch.randn(3, 2, length, 8), torch.arange(length) >= torch.tensor([[0], [2], [length - 1]])
+
+    samples = [given(6)] if id == "ncnn" else [given(6), given(9)]
+    candidate, engine = candidate_of(Attention(), samples), technique(id)
+    try:
+        program = engine.apply(candidate, dict(engine.options(candidate.facts)[0])).program
+    except Refused:
+        assert id == "ncnn"
+        return
+    call = candidate.module if program is None else program
+    for length in (6,) if id == "ncnn" else (6, 7, 12):
+        x, kept = given(length)
+        with torch.no_grad():
+            found = call(x, kept)
+            torch.testing.assert_close(found, candidate.module(x, kept), rtol=1e-4, atol=1e-5)
+        assert not found[1, :, :2].any()
+
+
 def test_what_the_onnx_exporter_cannot_translate_is_refused_with_the_cause(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise torch.onnx.OnnxExporterError("Failed to decompose. Next steps:") from ValueError("no such operator")

@@ -12,6 +12,7 @@ from torch import Tensor, fx
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.records import Interface, Port, Scalar, TensorFacts
+from togi.graph.attention import answer_hidden_queries
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.graph.recurrent import SEALED, recurrent_layers, sealed
@@ -136,6 +137,7 @@ def write_model(candidate: Candidate, path: Path, opset: int | None = None) -> N
     if signature.dynamic_dims and (unknown := recurrent_layers(exported.graph) - recurrent.keys()):
         raise Refused(f"the installed onnxscript takes {min(unknown)} apart into steps, of a fixed number")
     sealed(exported.graph_module, recurrent)
+    answer_hidden_queries(exported.graph_module)
     _keep_attention_contiguous(exported.graph_module)
     try:
         program = torch.onnx.export(

@@ -19,6 +19,7 @@ from torch import Tensor
 from togi.core.errors import ArtifactError, Refused
 from togi.core.quantities import last_line
 from togi.core.records import Interface, Port, Scalar
+from togi.graph.attention import answer_hidden_queries
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export, traceable
 from togi.graph.recurrent import recurrent_layers
@@ -202,6 +203,7 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
         if recurrent_layers(exported.graph):
             model, order = _convert_trace(candidate), list(range(count))
         else:
+            answer_hidden_queries(exported.graph_module)
             program, order = distinct_outputs(without_traces(exported))
             model = openvino().convert_model(program)
     except Exception as error:  # the converter raises many types; Refused means that it cannot be exported
