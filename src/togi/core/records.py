@@ -229,6 +229,8 @@ class Facts(Record):
     samples: int = 1
     program: bool = False
     """It is Python code round modules: ``model.generate``, a pipeline, a function."""
+    steps: bool = False
+    """It is a part that a program calls again and again with an argument that each call makes longer: a cache."""
     exportable: bool = True
     export_error: str | None = None
     """Why ``torch.export`` cannot capture it (first line), if it cannot."""

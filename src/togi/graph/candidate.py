@@ -77,6 +77,9 @@ class FlatProgram(Program):
     The base of all engines with a file form: binds and checks arguments, and rebuilds the output structure.
     """
 
+    keeps_state = False
+    """What a call returns is given to the next one without leaving the engine."""
+
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
 
@@ -91,6 +94,10 @@ class FlatProgram(Program):
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         """Inputs: checked tensors in signature order, any strides. Outputs: fresh tensors (never overwritten by a later
         call), in signature order, with the original's dtypes and device."""
+
+    def as_returned(self, inputs: list[Tensor]) -> list[Tensor]:
+        """The inputs of a call as they are for somebody who calls again and again with what the last call returned."""
+        return inputs
 
     def interface(self) -> Interface:
         """How its file is called without togi. This is that of files whose inputs and outputs have no names."""

@@ -5,10 +5,11 @@ from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.memory import MemoryMark, mark_memory, measure_footprint
 from togi.measure.noise import noise_of, usable
 from togi.measure.race import RaceEntry, RaceResult, Runner, Verdict, compare, race, together
-from togi.measure.turn import TURN_MS, Turn, Warmup, call_ms_of, choose_passes, take_turn, warm
+from togi.measure.turn import TURN_MS, GivenAs, Turn, Warmup, call_ms_of, choose_passes, take_turn, warm
 
 __all__ = [
     "TURN_MS",
+    "GivenAs",
     "MemoryMark",
     "RaceEntry",
     "RaceResult",

@@ -28,8 +28,10 @@ PROVEN = Proven(part="timing of a turn", cpu="2026-11-21", cuda=None)
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
 Wait = Callable[[], object]
-Run = Callable[[int], None]
-"""So many passes over all samples."""
+Run = Callable[[int], int]
+"""So many passes over all samples; answers the nanoseconds among them that do not count."""
+GivenAs = Callable[[Any, Any], tuple[Any, Any]]
+"""Makes of the arguments of a sample what a caller would give instead, before each call; that does not count."""
 
 TURN_MS = 60.0
 """What a turn should last: long against the switch between processes, short against a drift of the machine."""
@@ -119,6 +121,7 @@ def warm(
     limit_s: float = 3.0,
     clock: Clock = time.perf_counter_ns,
     device: str = "cpu",
+    given_as: GivenAs | None = None,
 ) -> Warmup:
     """Call until the times stop falling: no pass faster by 2 % in five, on a CUDA device for half a second at least.
     Bounded by ``limit_s``, counted from the end of the first call, but at least one pass. With ``callers`` every one of
@@ -129,8 +132,8 @@ def warm(
     began, least_s = clock(), 0.0 if device == "cpu" else _CLOCKS_RISE_S
     wait = _wait_for(device)
     timer = _timer(clock, wait)
-    first_ms = timer(_passes(call, samples[:1], wait))
-    run, warm_from = _passes_of(callers, call, samples, wait, clock)[0], clock()
+    first_ms = timer(_passes(call, samples[:1], wait, clock, given_as))
+    run, warm_from = _passes_of(callers, call, samples, wait, clock, given_as)[0], clock()
     best_ms, passes, since_best = float("inf"), 0, 0
     while passes == 0 or (
         (spent_s := (clock() - warm_from) * 1e-9) < limit_s and (since_best < _STEADY_PASSES or spent_s < least_s)
@@ -158,6 +161,7 @@ def take_turn(
     clock: Clock = time.perf_counter_ns,
     device: str = "cpu",
     counters: Callable[[], Counters] = read_counters,
+    given_as: GivenAs | None = None,
 ) -> Turn:
     """Time ``passes`` passes over all samples. Whatever ``call`` raises goes through.
 
@@ -175,9 +179,10 @@ def take_turn(
         callers: who call at once; None: this thread, one call after the other.
         clock: nanoseconds.
         device: ``cpu`` or ``cuda``.
+        given_as: for one caller.
     """
     wait = _wait_for(device)
-    run, waited_ns = _passes_of(callers, call, samples, wait, clock)
+    run, waited_ns = _passes_of(callers, call, samples, wait, clock, given_as)
     timer, calls = _timer(clock, wait), len(samples) * (callers.count if callers else 1)
     _settle(run, passes, device)
     waited_ns.clear()
@@ -214,25 +219,38 @@ def _turn(
     )
 
 
-def _passes(call: Callable[..., Any], samples: Sequence[Inputs], wait: Wait) -> Run:
+def _passes(
+    call: Callable[..., Any], samples: Sequence[Inputs], wait: Wait, clock: Clock, given_as: GivenAs | None
+) -> Run:
     calls = [(sample.args, sample.kwargs) for sample in samples]
 
-    def run(count: int) -> None:
+    def run(count: int) -> int:
+        spared_ns = 0
         for _ in range(count):
             for args, kwargs in calls:
+                if given_as is not None:
+                    began = clock()
+                    args, kwargs = given_as(args, kwargs)
+                    spared_ns += clock() - began
                 call(*args, **kwargs)
                 wait()
+        return spared_ns
 
     return run
 
 
 def _passes_of(
-    callers: Callers | None, call: Callable[..., Any], samples: Sequence[Inputs], wait: Wait, clock: Clock
+    callers: Callers | None,
+    call: Callable[..., Any],
+    samples: Sequence[Inputs],
+    wait: Wait,
+    clock: Clock,
+    given_as: GivenAs | None,
 ) -> tuple[Run, list[int]]:
     """Passes of each of the callers, and a list that takes what every call of theirs took, in ns."""
     waited_ns: list[int] = []
     if callers is None:
-        return _passes(call, samples, wait), waited_ns
+        return _passes(call, samples, wait, clock, given_as), waited_ns
     calls = [(sample.args, sample.kwargs) for sample in samples]
 
     def request(number: int) -> None:
@@ -242,7 +260,11 @@ def _passes_of(
         wait()
         waited_ns.append(clock() - began)
 
-    return lambda count: callers.answer(request, count * callers.count * len(calls)), waited_ns
+    def run(count: int) -> int:
+        callers.answer(request, count * callers.count * len(calls))
+        return 0
+
+    return run, waited_ns
 
 
 def _settle(run: Run, passes: int, device: str) -> None:
@@ -266,8 +288,8 @@ def _timer(clock: Clock, wait: Wait) -> Callable[..., float]:
     def timer(run: Run, count: int = 1) -> float:
         wait()
         began = clock()
-        run(count)
-        return (clock() - began) * 1e-6
+        spared_ns = run(count)
+        return (clock() - began - spared_ns) * 1e-6
 
     return timer
 

@@ -202,7 +202,10 @@ class _Cutting:
             )
         except Exception as error:  # foreign code: the module's own, or what its arguments hold
             return first_line(error)
-        return (effects, found) if found.facts.export_error is None else found.facts.export_error
+        if found.facts.export_error is not None:
+            return found.facts.export_error
+        steps = found.facts.dynamic and any(None in change.kept for change in effects.changes)
+        return effects, found.model_copy(update={"facts": found.facts.model_copy(update={"steps": steps})})
 
 
 def _alike(uses: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[list[_Use]]:

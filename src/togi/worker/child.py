@@ -14,7 +14,7 @@ import time
 import typing
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict
 
 import torch
 from torch import Tensor
@@ -26,9 +26,9 @@ from togi.core.callers import Callers
 from togi.core.errors import NotSaveable, Refused
 from togi.core.records import ErrorReport, Footprint, Record
 from togi.decide.faithful import limit_units
-from togi.graph.candidate import Candidate
+from togi.graph.candidate import Candidate, FlatProgram
 from togi.graph.capture import keep, kept
-from togi.measure import keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
+from togi.measure import GivenAs, keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.program import find_module
@@ -114,6 +114,14 @@ class _Worker:
         if not self.config.from_host or self.job.part is not None:
             return self.call, self.samples
         return self._call_from_host, tuple(sample.to("cpu") for sample in self.samples)
+
+    @property
+    def _measured_as(self) -> _MeasuredAs:
+        """By whom."""
+        program = self.candidate.program if self.candidate else None
+        if not isinstance(program, FlatProgram) or not program.keeps_state or self.callers is not None:
+            return {"callers": self.callers}
+        return {"given_as": functools.partial(_as_returned, program)}
 
     def _call_from_host(self, *args: Any, **kwargs: Any) -> list[Tensor]:
         given = Inputs(args, kwargs).to(self.config.device)
@@ -289,13 +297,13 @@ class _Worker:
     def _obey(self, message: Message) -> None:
         if "warm" in message:
             self.enter("warm")
-            warmed = warm(*self.measured, callers=self.callers, device=self.config.device, **message["warm"])
+            warmed = warm(*self.measured, device=self.config.device, **self._measured_as, **message["warm"])
             if self.first_call_ms is not None:
                 warmed = warmed.model_copy(update={"first_call_ms": self.first_call_ms})
             self.channel.send({"warmed": warmed.model_dump(mode="json")})
         elif "turn" in message:
             self.phase = "measure"
-            taken = take_turn(*self.measured, callers=self.callers, device=self.config.device, **message["turn"])
+            taken = take_turn(*self.measured, device=self.config.device, **self._measured_as, **message["turn"])
             self.channel.send({"turned": taken.model_dump(mode="json")})
         elif "footprint" in message:
             self.enter("memory")
@@ -352,6 +360,16 @@ class _FirstCall:
             torch.cuda.synchronize()
         self.ms = (time.perf_counter() - began) * 1e3
         return output
+
+
+class _MeasuredAs(TypedDict, total=False):
+    callers: Callers | None
+    given_as: GivenAs
+
+
+def _as_returned(program: FlatProgram, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """The call as a program makes it that goes on from what the last call returned."""
+    return program.signature.build_inputs(program.as_returned(program.signature.checked(args, kwargs)))
 
 
 def _copied(artifact: Path, folder: Path) -> Saved:

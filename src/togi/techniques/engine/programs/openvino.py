@@ -153,13 +153,15 @@ def build(candidate: Candidate, streams: Scalar = 1) -> tuple[OpenVinoProgram, l
     if strange:
         raise Refused(f"inputs and outputs are bound through numpy, which does not share {', '.join(sorted(strange))}")
     model, order, notes = convert(candidate)
-    for transform in candidate.passes.get("openvino", ()):
-        model = transform(model, candidate)
+    compiled, stored = compile_model(model, candidate, at_once)
+    return OpenVinoProgram(compiled, signature, order, stored, at_once), notes
+
+
+def compile_model(model: Any, candidate: Candidate, streams: int = 1) -> tuple[Any, HiddenFiles]:
+    """Compiled, with its file. What is compiled comes from the file: the model shares the torch module's memory."""
     with hidden_folder() as (folder, stored):
         openvino().save_model(model, folder / FILE, compress_to_fp16=False)
-        del model  # it shares the torch module's memory; what is compiled comes from the file
-        compiled = compile_file(folder / FILE, candidate.threads, at_once)
-    return OpenVinoProgram(compiled, signature, order, stored, at_once), notes
+        return compile_file(folder / FILE, candidate.threads, streams), stored
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> OpenVinoProgram:
@@ -191,7 +193,8 @@ def _checked_order(order: Any, found: int, signature: Signature) -> list[int]:
 
 
 def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
-    """``(model, order, notes)``: ``order`` says which output of the model is which output of the signature.
+    """``(model, order, notes)``: ``order`` says which output of the model is which output of the signature. Passes of
+    the candidate are applied.
 
     From the exported graph; where OpenVINO cannot read that, from a trace of the module. From a trace as well where
     there are recurrent layers: in an exported graph OpenVINO takes them apart into steps, of a fixed number.
@@ -212,6 +215,8 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
     if len(model.outputs) != max(order, default=-1) + 1:
         raise Refused(f"the converted model has {len(model.outputs)} outputs, {count} were expected")
     _name_and_shape(model, candidate.signature)
+    for transform in candidate.passes.get("openvino", ()):
+        model = transform(model, candidate)
     return model, order, notes
 
 
@@ -257,6 +262,8 @@ def compile_file(path: Path, threads: int | None, streams: int = 1) -> Any:
     }
     if streams > 1:
         settings["NUM_STREAMS"] = streams
+    if model.get_variables():
+        settings["KV_CACHE_PRECISION"] = precision  # else it is rounded to 8 bits
     return core.compile_model(model, "CPU", settings)
 
 

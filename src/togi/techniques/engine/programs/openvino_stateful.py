@@ -1,0 +1,312 @@
+"""OpenVINO programs that keep a cache: what one call returns grown and the next one is given again stays inside.
+
+A decoder's step is given all keys and values so far and returns them with one more behind. Outside of the engine each
+step copies all of them, more than once; inside, OpenVINO appends to its own memory, and attends to it where it lies.
+Callers get tensors that fetch their values when somebody looks at them (``Deferred``).
+Source: https://docs.openvino.ai/2025/openvino-workflow/running-inference/inference-request/stateful-models.html
+"""
+
+from __future__ import annotations
+
+import threading
+import weakref
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from togi.core.errors import ArtifactError, Refused
+from togi.core.records import Interface, Record
+from togi.graph.candidate import Candidate
+from togi.subject.signature import Signature
+from togi.techniques.engine.programs.openvino import (
+    FILE,
+    compile_file,
+    compile_model,
+    convert,
+    openvino,
+)
+from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram
+from togi.torch_internals.deferred import Deferred
+
+_ROWS = "beam_idx"
+"""Which rows of the cache go on, by OpenVINO's own name: only then it fuses attention with the cache. Here all do."""
+_KEPT_SEQUENCES = 8
+"""Whose caches are kept at once; a further one takes the place of the one that was used longest ago."""
+
+
+class Kept(Record):
+    """An input that is returned with something behind it."""
+
+    input: int
+    output: int
+    place: int
+    """Of the output among those of the model, as it was when it returned the cache."""
+    dim: int
+    count: int
+    """How much longer it is in that dimension."""
+
+    @property
+    def names(self) -> tuple[str, str]:
+        """Of the model's input and output. OpenVINO calls the variable by both together."""
+        return f"input_{self.input}", f"output_{self.place}"
+
+
+class _Place(NamedTuple):
+    """Where a deferred tensor's values are."""
+
+    cache: _Cache
+    position: int
+    length: int
+
+
+@final
+class _Cache:
+    """An inference request with the cache of one sequence of calls in it. Its lock is held while it works."""
+
+    def __init__(self, compiled: Any, kept: Sequence[Kept]) -> None:
+        self.request = compiled.create_infer_request()
+        self.kept = kept
+        self.lock = threading.RLock()
+        self.length = -1
+        """Of what is in it; -1: nothing that anybody may go on with."""
+        names = {state.name: state for state in self.request.query_state()}
+        self._states = [names["".join(each.names)] for each in kept]
+        self._lent: list[weakref.ref[Deferred]] = []
+
+    @property
+    def needed(self) -> bool:
+        """Somebody holds a tensor whose values are here alone."""
+        return any(tensor.source is not None for ref in self._lent if (tensor := ref()) is not None)
+
+    def holds(self, tensors: Sequence[Tensor]) -> bool:
+        """Whether it was these that it returned last."""
+        return all(
+            isinstance(tensor, Deferred) and tensor.source == _Place(self, position, self.length)
+            for position, tensor in enumerate(tensors)
+        )
+
+    def take(self, tensors: Sequence[Tensor]) -> None:
+        """Hold these from now on. Tensors that were returned fetch their values before."""
+        for ref in self._lent:
+            if (lent := ref()) is not None and lent.source is not None:
+                lent.plain()
+        self._lent, self.length = [], -1
+        self.request.reset_state()
+        for state, tensor in zip(self._states, tensors, strict=True):
+            state.state = openvino().Tensor(tensor.detach().contiguous().numpy(), shared_memory=True)
+        self.length = tensors[0].shape[self.kept[0].dim]
+
+    def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
+        """One call; numpy arrays of the caller's own."""
+        length, self.length = self.length, -1
+        found: Sequence[Any] = self.request.infer(feeds, share_inputs=True, share_outputs=False).to_tuple()
+        self.length = length + self.kept[0].count
+        return found
+
+    def lend(self, position: int, sizes: tuple[int, ...], dtype: torch.dtype) -> Deferred:
+        """A tensor of what it holds now."""
+        length = self.length
+        place = _Place(self, position, length)
+        tensor: Deferred = Deferred(sizes, dtype, lambda: self._fetch(position, length), place)
+        self._lent.append(weakref.ref(tensor))
+        return tensor
+
+    def forget_the_dead(self) -> None:
+        self._lent = [ref for ref in self._lent if ref() is not None]
+
+    def _fetch(self, position: int, length: int) -> Tensor:
+        with self.lock:
+            held = torch.from_numpy(self._states[position].state.data)
+            return held.narrow(self.kept[position].dim, 0, length).clone(memory_format=torch.contiguous_format)
+
+
+@final
+class StatefulProgram(StoredProgram):
+    """Runs a compiled model that keeps caches, one for each sequence of calls. Several threads may call it.
+
+    Calls that go on from tensors that it returned last cost no copy of them; all others are right, and copy.
+    """
+
+    holds_module = False
+    allocates_with_torch = False
+    keeps_state = True
+
+    def __init__(
+        self,
+        compiled: Any,
+        signature: Signature,
+        order: Sequence[int],
+        kept: Sequence[Kept],
+        stored: HiddenFiles | None,
+    ) -> None:
+        """``order``: which output of the model, as it was before caches stayed inside, is which of the signature."""
+        super().__init__(signature, stored)
+        self.compiled = compiled
+        self.order = tuple(order)
+        self.kept = tuple(kept)
+        inside = {each.input for each in kept}
+        names = {name: port for port in compiled.inputs for name in port.names}
+        self.ports = [
+            (i, names[f"input_{i}"])
+            for i in range(len(signature.inputs_facts))
+            if i not in inside and f"input_{i}" in names
+        ]
+        rows = signature.inputs_facts[kept[0].input].shape[0]
+        self._rows = {names[_ROWS]: torch.arange(rows or 0, dtype=torch.int32).numpy()} if _ROWS in names else {}
+        self._outputs = {name: place for place, port in enumerate(compiled.outputs) for name in port.names}
+        self._caches: list[_Cache] = []
+        self._choosing = threading.Lock()
+
+    def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
+        feeds = {port: inputs[i].detach().contiguous().numpy() for i, port in self.ports}
+        with self._cache_of([inputs[each.input] for each in self.kept]) as cache:
+            found = cache.infer(feeds | self._rows)
+            cache.forget_the_dead()
+            lent = {
+                each.output: cache.lend(position, _grown(inputs[each.input], each), inputs[each.input].dtype)
+                for position, each in enumerate(self.kept)
+            }
+        outputs: list[Tensor] = []
+        for number, (position, facts) in enumerate(zip(self.order, self.signature.outputs_facts, strict=True)):
+            if number in lent:
+                outputs.append(lent[number])
+                continue
+            tensor = torch.from_numpy(found[self._outputs[f"output_{position}"]]).to(getattr(torch, facts.dtype))
+            outputs.append(tensor.clone() if position in self.order[:number] else tensor)
+        return outputs
+
+    def as_returned(self, inputs: list[Tensor]) -> list[Tensor]:
+        found = list(inputs)
+        with self._cache_of([inputs[each.input] for each in self.kept]) as cache:
+            for position, each in enumerate(self.kept):
+                given = inputs[each.input]
+                found[each.input] = cache.lend(position, tuple(given.shape), given.dtype)
+        return found
+
+    @contextmanager
+    def _cache_of(self, tensors: list[Tensor]) -> Iterator[_Cache]:
+        """The cache that these are, locked; where there is none, one that nobody needs is given them."""
+        source = tensors[0].source if isinstance(tensors[0], Deferred) else None
+        if isinstance(source, _Place) and source.cache.kept is self.kept:
+            with source.cache.lock:
+                if source.cache.holds(tensors):
+                    yield source.cache
+                    return
+        values = [tensor.values() if isinstance(tensor, Deferred) else tensor for tensor in tensors]
+        cache = self._unused()
+        try:
+            cache.take(values)
+            yield cache
+        finally:
+            cache.lock.release()
+
+    def _unused(self) -> _Cache:
+        """Locked."""
+        with self._choosing:
+            for cache in self._caches:
+                if cache.lock.acquire(blocking=False):
+                    if not cache.needed:
+                        return cache
+                    cache.lock.release()
+            full = len(self._caches) == _KEPT_SEQUENCES
+            cache = self._caches.pop(0) if full else _Cache(self.compiled, self.kept)
+            self._caches.append(cache)
+            cache.lock.acquire()
+            return cache
+
+    def meta(self) -> dict[str, Any]:
+        kept = [each.model_dump(mode="json") for each in self.kept]
+        return {"file": FILE, "order": list(self.order), "kept": kept}
+
+    def interface(self) -> Interface:
+        raise Refused("it keeps a cache between calls, which only togi hands in and out: choose a recipe without")
+
+
+def _grown(tensor: Tensor, kept: Kept) -> tuple[int, ...]:
+    sizes = list(tensor.shape)
+    sizes[kept.dim] += kept.count
+    return tuple(sizes)
+
+
+def build(candidate: Candidate) -> tuple[StatefulProgram, list[str]]:
+    """The program, and notes for people. Raises Refused where nothing is returned grown."""
+    model, order, notes = convert(candidate)
+    kept = _returned_grown(model, order)
+    if not kept:
+        raise Refused("it returns no input with something behind it: there is no cache to keep")
+    _keep_inside(model, kept)
+    compiled, stored = compile_model(model, candidate)
+    return StatefulProgram(compiled, candidate.signature, order, kept, stored), notes
+
+
+def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> StatefulProgram:
+    """Raises ArtifactError where what the manifest says does not fit the signature."""
+    try:
+        kept = [Kept.model_validate(each) for each in meta["kept"]]
+        compiled = compile_file(folder / FILE, threads)
+        known = {name for port in compiled.outputs for name in port.names}
+        inside, order = {each.output for each in kept}, [int(place) for place in meta["order"]]
+        fits = len(order) == len(signature.outputs_facts) and all(
+            number in inside or f"output_{place}" in known for number, place in enumerate(order)
+        )
+        if not (kept and fits):
+            raise ValueError("outputs of the model are missing")
+        program = StatefulProgram(compiled, signature, order, kept, None)
+        _Cache(compiled, kept)  # its states are there
+    except (KeyError, IndexError, TypeError, ValueError) as error:
+        raise ArtifactError(
+            f"what its manifest says of the cache that OpenVINO keeps does not fit its model ({error}): it is damaged. "
+            "Get the artifact again, or tune again"
+        ) from None
+    return program
+
+
+def _returned_grown(model: Any, order: Sequence[int]) -> list[Kept]:
+    """Inputs of four dimensions (rows, heads, length, width) of which one varies, and which are returned so."""
+    inputs = {port.get_node().get_friendly_name(): number for number, port in enumerate(model.inputs)}
+    kept: dict[int, Kept] = {}
+    for output, place in enumerate(order):
+        joined = model.outputs[place].get_node().input_value(0).get_node()
+        if list(order).count(place) > 1 or joined.get_type_name() != "Concat" or joined.get_input_size() != 2:
+            continue
+        past, new = (joined.input_value(i) for i in range(2))
+        number = inputs.get(past.get_node().get_friendly_name())
+        if past.get_node().get_type_name() != "Parameter" or number is None or number in kept:
+            continue
+        sizes, behind = past.get_partial_shape(), new.get_partial_shape()
+        varies = [dim for dim in range(len(sizes)) if sizes[dim].is_dynamic]
+        dim = joined.get_attributes()["axis"] % len(sizes)
+        if len(sizes) == 4 and varies == [dim] and behind[dim].is_static:
+            kept[number] = Kept(input=number, output=output, place=place, dim=dim, count=behind[dim].get_length())
+    counts = {(each.dim, each.count) for each in kept.values()}
+    return list(kept.values()) if len(counts) == 1 else []
+
+
+def _keep_inside(model: Any, kept: Sequence[Kept]) -> None:
+    """Each becomes a variable of the model: read at the beginning of a call, written at its end."""
+    from openvino import opset13
+    from openvino.passes import MakeStateful, Manager
+
+    rows = opset13.parameter([-1], dtype=np.int32, name=_ROWS)
+    rows.output(0).set_names({_ROWS})
+    for each in kept:
+        given = model.input(each.names[0]).get_node()
+        users = given.output(0).get_target_inputs()
+        chosen = opset13.gather(given, rows, opset13.constant(0, dtype=np.int64))
+        for user in users:
+            user.replace_source_output(chosen.output(0))
+    model.add_parameters([rows])
+    manager = Manager()
+    manager.register_pass(MakeStateful(dict(each.names for each in kept)))
+    manager.run_passes(model)
+    for node in model.get_ops():
+        if node.get_type_name() == "ReadValue":  # the fused form wants to know what an empty cache is
+            sizes = [0 if size.is_dynamic else size.get_length() for size in node.get_output_partial_shape(0)]
+            empty = opset13.constant(0.0, dtype=node.get_output_element_type(0).to_dtype())
+            node.set_arguments([opset13.broadcast(empty, opset13.constant(sizes, dtype=np.int64))])
+    model.validate_nodes_and_infer_types()

@@ -1,0 +1,260 @@
+"""A cache that stays inside OpenVINO: the same numbers as without, whoever looks at it and whenever."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import pickle
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from engine_subjects import candidate_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+
+from togi.core.errors import ArtifactError, Refused
+from togi.graph.candidate import Candidate
+from togi.techniques.engine.programs import openvino_stateful as stateful
+from togi.techniques.registry import technique
+from togi.torch_internals.deferred import Deferred
+
+ROWS, HEADS, WIDTH, LAYERS = 2, 2, 8, 2
+Cache = list[Tensor]
+
+
+class Step(nn.Module):
+    """One step of a decoder: a token in, a token's scores and longer caches out."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken = nn.ModuleList(nn.Linear(HEADS * WIDTH, 3 * HEADS * WIDTH) for _ in range(LAYERS))
+
+    def forward(self, x: Tensor, mask: Tensor, *past: Tensor) -> tuple[Tensor, list[Tensor]]:
+        grown = []
+        for number, taken in enumerate(self.taken):
+            query, key, value = (part.view(ROWS, 1, HEADS, WIDTH).transpose(1, 2) for part in taken(x).chunk(3, dim=-1))
+            keys = torch.cat([past[2 * number], key], dim=2)
+            values = torch.cat([past[2 * number + 1], value], dim=2)
+            found = nn.functional.scaled_dot_product_attention(query, keys, values, attn_mask=mask[:, None, None, :])
+            x = x + found.transpose(1, 2).reshape(ROWS, 1, HEADS * WIDTH)
+            grown += [keys, values]
+        return x, grown
+
+
+def cache_of(length: int, seed: int = 0) -> Cache:
+    generator = torch.Generator().manual_seed(seed)
+    return [torch.randn(ROWS, HEADS, length, WIDTH, generator=generator) for _ in range(2 * LAYERS)]
+
+
+def mask_for(length: int) -> Tensor:
+    mask = torch.ones(ROWS, length + 1, dtype=torch.bool)
+    mask[1, :2] = False
+    return mask
+
+
+def token(number: int) -> Tensor:
+    return torch.randn(ROWS, 1, HEADS * WIDTH, generator=torch.Generator().manual_seed(number))
+
+
+@pytest.fixture(scope="module")
+def candidate() -> Candidate:
+    torch.manual_seed(0)
+    return candidate_of(Step(), [(token(0), mask_for(length), *cache_of(length)) for length in (4, 7)], steps=True)
+
+
+@pytest.fixture(scope="module")
+def built(candidate: Candidate) -> stateful.StatefulProgram:
+    return stateful.build(candidate)[0]
+
+
+@pytest.fixture
+def program(built: stateful.StatefulProgram, candidate: Candidate) -> stateful.StatefulProgram:
+    """Of the same model, with no sequence yet."""
+    return stateful.StatefulProgram(built.compiled, candidate.signature, built.order, built.kept, built.stored)
+
+
+def step(call: Any, number: int, cache: Cache) -> tuple[Tensor, Cache]:
+    with torch.no_grad():
+        found, grown = call(token(number), mask_for(cache[0].shape[2]), *cache)
+    return found, list(grown)
+
+
+def close(one: Any, other: Any) -> None:
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
+
+
+def test_steps_go_on_from_what_the_last_returned_and_fetch_nothing(candidate, program) -> None:
+    expected, found = cache_of(4), cache_of(4)
+    for number in range(6):
+        right, expected = step(candidate.module, number, expected)
+        answer, found = step(program, number, found)
+        close(answer, right)
+    assert all(isinstance(each, Deferred) and each._fetched is None for each in found)
+    assert len(program._caches) == 1
+    assert program._caches[0].length == 10
+    close([each + 0 for each in found], expected)
+
+
+def test_whoever_looks_at_a_cache_sees_its_values(candidate, program) -> None:
+    start = cache_of(4)
+    (_, right), (_, found) = step(candidate.module, 0, start), step(program, 0, start)
+    later = step(program, 1, found)[1]
+    assert later[0].shape == (ROWS, HEADS, 6, WIDTH)
+    assert found[0].dtype == torch.float32
+    assert found[0].is_contiguous()
+    for number, look in enumerate(
+        (
+            lambda tensor: tensor + 0,
+            lambda tensor: torch.from_numpy(tensor.numpy()),
+            lambda tensor: torch.tensor(tensor.tolist()),
+            copy.deepcopy,
+        )
+    ):
+        close(look(found[number]), right[number])
+    assert str(right[0].shape[2]) in repr(found[0].shape)
+    close(pickle.loads(pickle.dumps(later[0])), later[0] + 0)
+    assert torch.equal(later[0][:, :, :5], found[0] + 0)
+
+
+@pytest.mark.parametrize("inference", [False, True])
+def test_what_is_changed_by_hand_counts(candidate, program, inference: bool) -> None:
+    with torch.inference_mode(inference):
+        caches = []
+        for call in (candidate.module, program):
+            cache = step(call, 0, cache_of(4))[1]
+            cache[0].mul_(2.0)
+            cache[1][:, :, -1] = 1.0
+            cache[2].numpy()[:] = 0.5
+            caches.append(step(call, 1, cache))
+        close([caches[1][0], *(each + 0 for each in caches[1][1])], [caches[0][0], *caches[0][1]])
+
+
+@settings(max_examples=25, deadline=None)
+@given(plan=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 30), st.booleans()), min_size=1, max_size=25))
+def test_sequences_that_take_turns_branch_and_are_cut_short(candidate, built, plan) -> None:
+    """Any former state may be gone on from, whole or cut; old ones are held or let go."""
+    program = stateful.StatefulProgram(built.compiled, candidate.signature, built.order, built.kept, None)
+    states: list[tuple[Cache, Cache]] = [(cache_of(4, seed), cache_of(4, seed)) for seed in range(3)]
+    for choice, number, cut in plan:
+        right, found = states[(number + choice) % len(states)]
+        if cut and right[0].shape[2] > 4:
+            right, found = ([each[:, :, :-1] for each in cache] for cache in (right, found))
+        expected, right = step(candidate.module, number, right)
+        answer, found = step(program, number, found)
+        close(answer, expected)
+        if choice == 3 and len(states) > 2:
+            states.pop(0)
+        states.append((right, found))
+    for right, found in states:
+        close([each + 0 for each in found], right)
+
+
+def test_more_sequences_than_are_kept(candidate, program) -> None:
+    count = stateful._KEPT_SEQUENCES + 3
+    rights, founds = ([cache_of(4, seed) for seed in range(count)] for _ in range(2))
+    for number in range(3):
+        for seed in range(count):
+            expected, rights[seed] = step(candidate.module, number, rights[seed])
+            answer, founds[seed] = step(program, number, founds[seed])
+            close(answer, expected)
+    assert len(program._caches) == stateful._KEPT_SEQUENCES
+    for right, found in zip(rights, founds, strict=True):
+        close([each + 0 for each in found], right)
+
+
+def test_a_cache_that_nobody_holds_is_used_again(program) -> None:
+    for seed in range(5):
+        cache = step(program, 0, cache_of(4, seed))[1]
+        step(program, 1, cache)
+        del cache
+        gc.collect()
+    assert len(program._caches) == 1
+
+
+def test_several_threads(candidate, program) -> None:
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        right, found = cache_of(4, seed), cache_of(4, seed)
+        for number in range(20):
+            expected, right = step(candidate.module, number + seed, right)
+            answer, found = step(program, number + seed, found)
+            if not torch.allclose(answer, expected, rtol=1e-4, atol=1e-4):
+                wrong.append(f"{seed} in step {number}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
+def test_threads_that_go_on_from_one_state(candidate, program) -> None:
+    start = step(program, 0, cache_of(4))[1]
+    expected = step(candidate.module, 1, step(candidate.module, 0, cache_of(4))[1])[0]
+    answers: list[Tensor] = []
+    threads = [threading.Thread(target=lambda: answers.append(step(program, 1, start)[0])) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    close(answers, [expected] * 6)
+
+
+def test_after_a_call_that_failed_nothing_is_gone_on_from(candidate, program) -> None:
+    right, found = (step(call, 0, cache_of(4))[1] for call in (candidate.module, program))
+    with pytest.raises(RuntimeError), torch.no_grad():
+        program(token(1), torch.ones(ROWS, 17, dtype=torch.bool), *found)
+    assert program._caches[0].length == -1
+    close([each + 0 for each in found], right)
+    close(step(program, 1, found)[0], step(candidate.module, 1, right)[0])
+
+
+def test_it_is_measured_as_a_program_uses_it(candidate, program) -> None:
+    tensors = candidate.flat_samples()[0]
+    given = program.as_returned(tensors)
+    assert [type(each) is Deferred for each in given] == [False, False, True, True, True, True]
+    with torch.no_grad():
+        close(program.run(given)[0], candidate.module(*tensors)[0])
+    assert all(each._fetched is None for each in given[2:])
+    close([each + 0 for each in given[2:]], tensors[2:])
+
+
+def test_saved_and_loaded(candidate, program, tmp_path: Path) -> None:
+    meta = program.save(tmp_path)
+    loaded = stateful.load(tmp_path, meta, candidate.signature, 1)
+    cache = cache_of(4)
+    close(step(loaded, 1, step(loaded, 0, cache)[1])[0], step(program, 1, step(program, 0, cache)[1])[0])
+    for damaged in (
+        {**meta, "kept": []},
+        {**meta, "kept": [{**meta["kept"][0], "input": 1}]},
+        {**meta, "kept": [{**meta["kept"][0], "dim": "x"}]},
+        {**meta, "order": meta["order"][:1]},
+        {**meta, "order": None},
+    ):
+        with pytest.raises(ArtifactError, match="it is damaged"):
+            stateful.load(tmp_path, damaged, candidate.signature, 1)
+
+
+def test_it_is_offered_to_parts_that_a_program_steps_through(candidate) -> None:
+    engine = technique("openvino")
+    assert list(engine.options(candidate.facts)) == [{"stateful": True}, {}]
+    plain = candidate.facts.model_copy(update={"steps": False})
+    assert list(engine.options(plain)) == [{}]
+    assert {"stateful": True} not in list(engine.options(candidate.facts.model_copy(update={"callers": 2})))
+
+
+class Plain(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([x, x], dim=2)
+
+
+def test_what_returns_nothing_grown_is_refused() -> None:
+    samples = [(torch.randn(1, 2, length, 3),) for length in (4, 6)]
+    with pytest.raises(Refused, match="there is no cache to keep"):
+        stateful.build(candidate_of(Plain(), samples))
