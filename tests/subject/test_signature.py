@@ -3,6 +3,7 @@ from collections import OrderedDict, namedtuple
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import nn
 
 from togi.core.errors import ArtifactError, SubjectError
@@ -87,6 +88,50 @@ def test_check_names_what_does_not_fit():
         found.check([torch.rand(9, 4)])
     with pytest.raises(TypeError, match=r"x is torch\.float64"):
         found.check([torch.rand(9, 3).double()])
+
+
+def pair(one: int, other: int) -> Inputs:
+    return Inputs((torch.rand(one), torch.rand(2, other)))
+
+
+@pytest.mark.parametrize(
+    ("samples", "right", "wrong", "said"),
+    [
+        (
+            [(3, 3), (5, 5)],
+            (9, 9),
+            (9, 8),
+            "mask has 8 in dimension 1, where x has 9 in dimension 0, but it had the same",
+        ),
+        ([(3, 4), (5, 6)], (1, 2), (2, 2), "but it had 1 more than that in every sample"),
+        ([(6, 4), (5, 3)], (4, 2), (2, 4), "but it had 2 less than that in every sample"),
+    ],
+    ids=["equal", "more", "less"],
+)
+def test_sizes_that_vary_together_must_do_so(samples, right, wrong, said):
+    found = Signature.model_validate_json(signature(*(pair(*sizes) for sizes in samples)).model_dump_json())
+    found.checked(pair(*right).args, {})
+    with pytest.raises(ValueError, match=said):
+        found.checked(pair(*wrong).args, {})
+
+
+@pytest.mark.parametrize("samples", [[(3, 3), (5, 4)], [(3, 6), (5, 10)], [(4, 4), (4, 6)]], ids=str)
+def test_sizes_that_vary_by_themselves_may(samples):
+    found = signature(*(pair(*sizes) for sizes in samples))
+    assert not found.relations
+    found.check([torch.rand(samples[0][0]), torch.rand(2, 17)])
+
+
+def test_equal_sizes_of_one_sample_may_vary():
+    found = signature(pair(4, 4), dynamic={"x": [0], "mask": [1]})
+    found.check([torch.rand(5), torch.rand(2, 9)])
+
+
+def test_relations_of_inputs_that_are_not_there_are_refused():
+    found = signature(pair(3, 3), pair(5, 5)).model_dump()
+    found["relations"][0]["other"] = (7, 0)
+    with pytest.raises(ValidationError, match="a relation between sizes that the inputs do not have"):
+        Signature.model_validate(found)
 
 
 def test_outputs_are_rebuilt():

@@ -25,6 +25,7 @@ from togi.machine.describe import differences
 from togi.measure.allocator import keep_freed_memory
 from togi.subject.signature import Signature
 from togi.techniques import Engine, technique
+from togi.torch_internals.deferred import Deferred
 
 
 class FallbackWarning(UserWarning):
@@ -94,10 +95,11 @@ def _finish(loaded: Candidate, manifest: Manifest, link: Link, notes: list[str])
         warnings.warn(f"{', '.join(notes)}. It is right, but its speed is not the proven one.", FallbackWarning, 3)
     facts = manifest.facts
     notes += [f"proven on another machine: {each}" for each in differences(facts.machine, facts.device)]
-    flat = None
+    flat, keeps_state = None, False
     if isinstance(loaded.program, FlatProgram) and loaded.around is None:
         flat = in_contexts(loaded.program.call_with, loaded.contexts)
-    return OptimizedModule(loaded.runnable(), manifest, link, tuple(notes), flat)
+        keeps_state = loaded.program.keeps_state
+    return OptimizedModule(loaded.runnable(), manifest, link, tuple(notes), flat, keeps_state)
 
 
 class _Parts(Record):
@@ -161,11 +163,14 @@ class OptimizedModule(nn.Module):
         link: Link,
         warnings: tuple[str, ...],
         flat: Callable[[list[Tensor]], Any] | None = None,
+        keeps_state: bool = False,
     ) -> None:
-        """``flat``: the same call with tensors that were flattened and checked already."""
+        """``flat``: the same call with tensors that were flattened and checked already; ``keeps_state``: some of them
+        may be what it keeps inside."""
         super().__init__()
         self._call = call
         self._flat = flat
+        self._keeps_state = keeps_state
         self.manifest = manifest
         self.engine = link.engine
         """The engine that runs here: the chosen one, or a fallback."""
@@ -191,6 +196,10 @@ class OptimizedModule(nn.Module):
 
     def call_with(self, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         """A call whose ``tensors`` are what ``signature.checked`` made of its arguments."""
+        if not self._keeps_state and any(type(tensor) is Deferred for tensor in tensors):
+            # another part keeps them: compiled code reads memory, and does not ask
+            tensors = [tensor.plain() if isinstance(tensor, Deferred) else tensor for tensor in tensors]
+            args, kwargs = self.signature.build_inputs(tensors)
         return self._call(*args, **kwargs) if self._flat is None else self._flat(tensors)
 
     def into(self, program: Any, *, keep_originals: bool = True) -> Installed:

@@ -230,7 +230,8 @@ class Facts(Record):
     program: bool = False
     """It is Python code round modules: ``model.generate``, a pipeline, a function."""
     steps: bool = False
-    """It is a part that a program calls again and again with an argument that each call makes longer: a cache."""
+    """It is a part that a program calls again and again with what the last call made longer in its arguments: a cache,
+    which the program leaves as it is meanwhile."""
     exportable: bool = True
     export_error: str | None = None
     """Why ``torch.export`` cannot capture it (first line), if it cannot."""

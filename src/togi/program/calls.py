@@ -9,13 +9,14 @@ from __future__ import annotations
 import math
 import threading
 import time
+import weakref
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, final
 
-from torch import nn
+from torch import Tensor, nn
 
 from togi.core.records import ProgramCall, ProgramTree
 from togi.subject.inputs import Inputs
@@ -128,16 +129,29 @@ class Recorded:
         self.seconds: dict[tuple[Structure, ...], float] = defaultdict(float)
         self._left, self._left_to_prove = limit_bytes, limit_bytes // 2
         self._every = math.ceil(calls / _CALLS_PROVEN)
+        self._gone_on: Counter[tuple[Structure, ...]] = Counter()
+        self._new: list[weakref.ref[Tensor]] = []
+        """Tensors that the last call left in its arguments."""
 
     def see(self, given: Inputs) -> tuple[Structure, ...]:
         """Look at a call before it is made; its form."""
         form = form_of(given)
         self._keep(form, given)
+        new = {id(tensor) for ref in self._new if (tensor := ref()) is not None}
+        self._gone_on[form] += any(id(tensor) in new for tensor in given.tensors())
         return form
 
-    def made(self, form: tuple[Structure, ...], seconds: float) -> None:
+    def made(self, form: tuple[Structure, ...], seconds: float, before: Sequence[Tensor], given: Inputs) -> None:
+        """``before``: the tensors of the arguments before the call."""
         self.calls[form] += 1
         self.seconds[form] += seconds
+        known = set(map(id, before))
+        self._new = [weakref.ref(tensor) for tensor in given.tensors() if id(tensor) not in known]
+
+    def goes_on(self, form: tuple[Structure, ...]) -> bool:
+        """Whether most of its calls are given the very tensors that the call before left in its arguments: a cache, as
+        it is, and not reordered or copied."""
+        return self._gone_on[form] > self.calls[form] / 2
 
     def share(self, form: tuple[Structure, ...]) -> float:
         """Of the time of all its calls."""
@@ -179,11 +193,11 @@ def record_inputs(
     def call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
         if id(module) not in wanted:
             return run(*args, **kwargs)
-        seen = wanted[id(module)]
-        form = seen.see(Inputs(args, kwargs))
+        seen, given = wanted[id(module)], Inputs(args, kwargs)
+        form, before = seen.see(given), given.tensors()
         began = time.perf_counter()
         output = run(*args, **kwargs)
-        seen.made(form, time.perf_counter() - began)
+        seen.made(form, time.perf_counter() - began, before, given)
         return output
 
     for sample in samples:

@@ -150,7 +150,7 @@ class _Cutting:
                 covered += seen.share(form)
                 continue
             given = _spread(list(by_sizes.values()))
-            found = self._capture(first.module, given)
+            found = self._capture(first.module, given, goes_on=seen.goes_on(form))
             if isinstance(found, str):
                 reasons.append(found)
                 continue
@@ -185,8 +185,9 @@ class _Cutting:
             return []
         return [child for use in group for place in use.places for child in self.tree.children(place)]
 
-    def _capture(self, module: nn.Module, given: Sequence[Inputs]) -> tuple[Effects, Survey] | str:
-        """What its calls change, and what it is then, or why it cannot be captured."""
+    def _capture(self, module: nn.Module, given: Sequence[Inputs], *, goes_on: bool) -> tuple[Effects, Survey] | str:
+        """What its calls change, and what it is then, or why it cannot be captured. ``goes_on``: from what the last one
+        left."""
         if not given:
             return "no call of it could be kept"
         try:
@@ -204,7 +205,7 @@ class _Cutting:
             return first_line(error)
         if found.facts.export_error is not None:
             return found.facts.export_error
-        steps = found.facts.dynamic and any(None in change.kept for change in effects.changes)
+        steps = goes_on and found.facts.dynamic and any(None in change.kept for change in effects.changes)
         return effects, found.model_copy(update={"facts": found.facts.model_copy(update={"steps": steps})})
 
 

@@ -25,6 +25,17 @@ if TYPE_CHECKING:
 
 
 @final
+class Relation(Record):
+    """Two dynamic sizes that were seen to vary together: equal, or a constant apart, in every sample."""
+
+    one: tuple[int, int]
+    """Flat input and dimension."""
+    other: tuple[int, int]
+    more: int
+    """By how much ``one`` is larger."""
+
+
+@final
 class Signature(Record):
     """Inputs and outputs of a module, for all its samples."""
 
@@ -43,6 +54,8 @@ class Signature(Record):
     device: str = "cpu"
     devices: tuple[str, ...] = ()
     """Of every flat input; empty in artifacts of before, whose inputs are then not checked for it."""
+    relations: tuple[Relation, ...] = ()
+    """What a call must keep: engines do not check that a mask is as long as its cache, and read beyond."""
 
     @model_validator(mode="after")
     def _complete(self) -> Signature:
@@ -50,6 +63,9 @@ class Signature(Record):
             raise ValueError(
                 f"{len(self.arguments)} structures and {self.positional} positions for {len(self.names)} arguments"
             )
+        dims = [len(facts.shape) for facts in self.inputs_facts]
+        if not all(0 <= i < len(dims) and 0 <= dim < dims[i] for r in self.relations for i, dim in (r.one, r.other)):
+            raise ValueError("a relation between sizes that the inputs do not have")
         return self
 
     @classmethod
@@ -78,16 +94,18 @@ class Signature(Record):
         flat_outputs = [_flat([("output", output, o)]) for o in outputs]
         device = next((t.device.type for _, t in flat_inputs[0]), "cpu")
         _check_dynamic(dynamic or {}, flat_inputs[0])
+        facts = _facts(flat_inputs, dynamic or {})
         return cls(
             parameters=parameters,
             positional=positional,
             names=names,
             arguments=arguments,
             outputs=output,
-            inputs_facts=_facts(flat_inputs, dynamic or {}),
+            inputs_facts=facts,
             outputs_facts=_facts(flat_outputs, {}),
             device=device,
             devices=tuple(tensor.device.type for _, tensor in flat_inputs[0]),
+            relations=_relations(flat_inputs, facts),
         )
 
     @property
@@ -154,6 +172,10 @@ class Signature(Record):
             for dim, size in fixed:
                 if sizes[dim] != size:
                     raise self._refusal(position, tensor)
+        for relation in self.relations:
+            (one, dim), (other, along) = relation.one, relation.other
+            if tensors[one].shape[dim] - tensors[other].shape[along] != relation.more:
+                raise self._apart(relation, tensors)
 
     @functools.cached_property
     def _accepted(self) -> list[tuple[torch.dtype | None, str, int, list[tuple[int, int]]]]:
@@ -191,6 +213,19 @@ class Signature(Record):
         return ValueError(
             f"{facts.name} has shape {tuple(tensor.shape)}, but was tuned and proven for ({shape}). "
             "To vary a size, tune with samples of several sizes or with dynamic={name: dims}."
+        )
+
+    def _apart(self, relation: Relation, tensors: Sequence[Tensor]) -> ValueError:
+        """Why these two do not belong together."""
+        (one, dim), (other, along) = relation.one, relation.other
+        apart = (
+            f"{abs(relation.more)} {'more' if relation.more > 0 else 'less'} than" if relation.more else "the same as"
+        )
+        return ValueError(
+            f"{self.inputs_facts[one].name} has {tensors[one].shape[dim]} in dimension {dim}, where "
+            f"{self.inputs_facts[other].name} has {tensors[other].shape[along]} in dimension {along}, but it had "
+            f"{apart} that in every sample that it was tuned and proven with. To vary both by themselves, tune with "
+            "samples in which they do."
         )
 
     def build_inputs(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -277,6 +312,24 @@ def _facts(samples: Sequence[list[tuple[str, torch.Tensor]]], dynamic: Dynamic) 
         )
         facts.append(TensorFacts(name=name, dtype=str(first.dtype).removeprefix("torch."), shape=shape))
     return tuple(facts)
+
+
+def _relations(samples: Sequence[list[tuple[str, torch.Tensor]]], facts: Sequence[TensorFacts]) -> tuple[Relation, ...]:
+    """Each size that differs between the samples, with the first one that it is a constant apart from."""
+    relations: list[Relation] = []
+    leads: list[tuple[tuple[int, int], list[int]]] = []
+    for place in ((i, dim) for i, each in enumerate(facts) for dim, size in enumerate(each.shape) if size is None):
+        sizes = [sample[place[0]][1].shape[place[1]] for sample in samples]
+        if len(set(sizes)) == 1:
+            continue
+        for lead, known in leads:
+            apart = {size - other for size, other in zip(sizes, known, strict=True)}
+            if len(apart) == 1:
+                relations.append(Relation(one=place, other=lead, more=apart.pop()))
+                break
+        else:
+            leads.append((place, sizes))
+    return tuple(relations)
 
 
 def _check_dynamic(dynamic: Dynamic, inputs: Sequence[tuple[str, torch.Tensor]]) -> None:

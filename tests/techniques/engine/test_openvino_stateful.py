@@ -7,6 +7,7 @@ import gc
 import pickle
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+from togi.artifact.load import OptimizedModule
 from togi.core.errors import ArtifactError, Refused
 from togi.graph.candidate import Candidate
 from togi.techniques.engine.programs import openvino_stateful as stateful
@@ -206,12 +208,28 @@ def test_threads_that_go_on_from_one_state(candidate, program) -> None:
     close(answers, [expected] * 6)
 
 
-def test_after_a_call_that_failed_nothing_is_gone_on_from(candidate, program) -> None:
+def test_after_a_call_that_failed_nothing_is_gone_on_from(candidate, program, monkeypatch) -> None:
     right, found = (step(call, 0, cache_of(4))[1] for call in (candidate.module, program))
-    with pytest.raises(RuntimeError), torch.no_grad():
-        program(token(1), torch.ones(ROWS, 17, dtype=torch.bool), *found)
+
+    class Fails:
+        def infer(self, *_: Any, **__: Any) -> None:
+            raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(program._caches[0], "request", Fails())
+        with pytest.raises(RuntimeError, match="out of memory"):
+            step(program, 1, found)
     assert program._caches[0].length == -1
     close([each + 0 for each in found], right)
+    close(step(program, 1, found)[0], step(candidate.module, 1, right)[0])
+
+
+def test_a_mask_that_does_not_fit_the_cache_is_refused(candidate, program) -> None:
+    """OpenVINO would read beyond it."""
+    right, found = (step(call, 0, cache_of(4))[1] for call in (candidate.module, program))
+    for length in (5, 7, 17):
+        with pytest.raises(ValueError, match=rf"has 5 in dimension 2, where mask has {length} in dimension 1"):
+            program(token(1), torch.ones(ROWS, length, dtype=torch.bool), *found)
     close(step(program, 1, found)[0], step(candidate.module, 1, right)[0])
 
 
@@ -223,6 +241,23 @@ def test_it_is_measured_as_a_program_uses_it(candidate, program) -> None:
         close(program.run(given)[0], candidate.module(*tensors)[0])
     assert all(each._fetched is None for each in given[2:])
     close([each + 0 for each in given[2:]], tensors[2:])
+
+
+@pytest.mark.parametrize("flat", [False, True])
+def test_engines_that_do_not_keep_it_are_given_plain_tensors(candidate, program, flat: bool) -> None:
+    """Compiled code reads memory where a deferred tensor has none."""
+    cache = step(program, 0, cache_of(4))[1]
+    given = (token(1), mask_for(5), *cache)
+    seen: list[Any] = []
+    manifest: Any = SimpleNamespace(signature=candidate.signature)
+    link: Any = SimpleNamespace(engine="aot_inductor")
+    optimized = OptimizedModule(
+        lambda *args: seen.extend(args), manifest, link, (), (lambda tensors: seen.extend(tensors)) if flat else None
+    )
+    optimized.call_with(candidate.signature.checked(given, {}), given, {})
+    assert {type(each) for each in seen} == {Tensor}
+    close(seen[2:], [each + 0 for each in cache])
+    close(step(program, 1, cache)[0], step(candidate.module, 1, seen[2:])[0])
 
 
 def test_saved_and_loaded(candidate, program, tmp_path: Path) -> None:

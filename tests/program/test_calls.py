@@ -1,0 +1,70 @@
+"""What a recorded run says of the calls of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from togi.program.calls import form_of, record_inputs
+from togi.program.cuts import CutRequest, find_cuts
+from togi.subject.inputs import Inputs, Subject
+
+Between = Callable[[list[Tensor]], object]
+
+
+class Step(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(64, 64)
+
+    def forward(self, x: Tensor, cache: list[Tensor]) -> Tensor:
+        cache[0] = torch.cat([cache[0], self.layer(x)], dim=1)
+        return torch.relu(x + (cache[0] @ cache[0].transpose(1, 2)).sum() * 1e-6)
+
+
+class Program(nn.Module):
+    def __init__(self, between: Between) -> None:
+        super().__init__()
+        self.step = Step()
+        self.between = between
+
+    def forward(self, x: Tensor) -> Tensor:
+        cache = [torch.zeros(2, 1, 64)]
+        for _ in range(6):
+            x = self.step(x, cache)
+            self.between(cache)
+            x = x / x.tolist()[0][0][0]  # decided by Python: it cannot be captured whole
+        return x
+
+
+def as_it_is(_: list[Tensor]) -> None: ...
+
+
+def reordered(cache: list[Tensor]) -> None:
+    cache[0] = cache[0].index_select(0, torch.tensor([1, 0]))
+
+
+def copied(cache: list[Tensor]) -> None:
+    cache[0] = cache[0].clone()
+
+
+@pytest.mark.parametrize(
+    ("between", "expected"),
+    [(as_it_is, True), (reordered, False), (copied, False)],
+    ids=["kept", "reordered", "copied"],
+)
+def test_whether_calls_go_on_from_what_the_last_one_left(between: Between, expected: bool, tmp_path) -> None:
+    torch.manual_seed(0)
+    program, x = Program(between).eval(), torch.randn(2, 1, 64)
+    with torch.no_grad():
+        found = record_inputs(program, [Inputs((x,))], {"step": program.step}, {"step": 6}, 1 << 20)["step"]
+    (form,) = found.forms
+    assert form == form_of(Inputs((x, [torch.zeros(2, 1, 64)])))
+    assert found.calls[form] == 6
+    assert found.goes_on(form) is expected
+    cuts = find_cuts(Subject(program, [Inputs((x,))]), CutRequest(folder=str(tmp_path)))
+    (part,) = (part for part in cuts.parts if part.path == "step")
+    assert part.survey.facts.steps is expected
