@@ -10,12 +10,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks import drawn, fit, fit_inference, lean, memory_prediction, operations, peers, programs
+from benchmarks import decoding, drawn, fit, fit_inference, lean, memory_prediction, operations, peers, programs
 
 from togi.render.proven_table import between
 
 FOLDER = Path(__file__).parent
 TABLES: dict[str, Callable[[Any], str]] = {
+    "decoding": decoding.table,
     "drawn": drawn.table,
     "fit": fit.table,
     "fit_inference": fit_inference.table,
