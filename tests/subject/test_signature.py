@@ -8,6 +8,7 @@ from torch import nn
 
 from togi.core.errors import ArtifactError, SubjectError
 from togi.subject.inputs import Inputs, samples_of
+from togi.subject.made_inputs import samples_from_signature
 from togi.subject.signature import Signature
 from togi.subject.structure import Structure
 
@@ -120,6 +121,23 @@ def test_sizes_that_vary_by_themselves_may(samples):
     found = signature(*(pair(*sizes) for sizes in samples))
     assert not found.relations
     found.check([torch.rand(samples[0][0]), torch.rand(2, 17)])
+
+
+def test_squares_may_become_rectangles_and_masks_of_them_too():
+    found = signature(*(Inputs((torch.rand(1, size, size), torch.rand(size, size))) for size in (4, 6)))
+    found.check([torch.rand(1, 5, 7), torch.rand(5, 7)])
+
+
+def test_what_is_declared_dynamic_is_bound_to_nothing():
+    found = signature(pair(3, 3), pair(5, 5), dynamic={"mask": [1]})
+    found.check([torch.rand(4), torch.rand(2, 9)])
+
+
+def test_made_inputs_keep_relations():
+    for samples in ([(3, 12), (5, 14)], [(12, 3), (14, 5)]):
+        found = signature(*(pair(*sizes) for sizes in samples))
+        (made,) = samples_from_signature(found, 0)
+        assert min(size for tensor in found.checked(made.args, {}) for size in tensor.shape) >= 2
 
 
 def test_equal_sizes_of_one_sample_may_vary():

@@ -137,8 +137,8 @@ class Recorded:
         """Look at a call before it is made; its form."""
         form = form_of(given)
         self._keep(form, given)
-        new = {id(tensor) for ref in self._new if (tensor := ref()) is not None}
-        self._gone_on[form] += any(id(tensor) in new for tensor in given.tensors())
+        known = set(map(id, given.tensors()))
+        self._gone_on[form] += bool(self._new) and all(id(ref()) in known for ref in self._new)
         return form
 
     def made(self, form: tuple[Structure, ...], seconds: float, before: Sequence[Tensor], given: Inputs) -> None:

@@ -37,15 +37,21 @@ def made_tensor(dtype: torch.dtype, shape: Sequence[int], generator: torch.Gener
 
 
 def samples_from_signature(signature: Signature, seed: int) -> tuple[Inputs, ...]:
-    """One sample of the form that ``signature`` describes; dynamic dimensions get ``DYNAMIC_SIZE``."""
+    """One sample of the form that ``signature`` describes; dynamic dimensions get ``DYNAMIC_SIZE``, and as much more
+    than another as they have to."""
     generator = torch.Generator().manual_seed(seed)
+    sizes = dict.fromkeys(signature.dynamic_dims, DYNAMIC_SIZE)
+    for relation in signature.relations:  # one that others are less than is made larger
+        sizes[relation.other] = max(sizes[relation.other], DYNAMIC_SIZE - relation.more)
+    for relation in signature.relations:
+        sizes[relation.one] = sizes[relation.other] + relation.more
     tensors = [
         made_tensor(
             getattr(torch, facts.dtype),
-            [DYNAMIC_SIZE if size is None else size for size in facts.shape],
+            [sizes[i, dim] if size is None else size for dim, size in enumerate(facts.shape)],
             generator,
         ).to(signature.device)
-        for facts in signature.inputs_facts
+        for i, facts in enumerate(signature.inputs_facts)
     ]
     args, kwargs = signature.build_inputs(tensors)
     return (Inputs(args, kwargs),)

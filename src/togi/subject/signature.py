@@ -105,7 +105,7 @@ class Signature(Record):
             outputs_facts=_facts(flat_outputs, {}),
             device=device,
             devices=tuple(tensor.device.type for _, tensor in flat_inputs[0]),
-            relations=_relations(flat_inputs, facts),
+            relations=_relations(flat_inputs, facts, dynamic or {}),
         )
 
     @property
@@ -215,6 +215,12 @@ class Signature(Record):
             "To vary a size, tune with samples of several sizes or with dynamic={name: dims}."
         )
 
+    def related(self, place: tuple[int, int]) -> list[tuple[int, int]]:
+        """The other sizes that vary with this one: flat input and dimension."""
+        leads = {relation.one: relation.other for relation in self.relations}
+        lead = leads.get(place, place)
+        return [each for each in (lead, *(one for one, other in leads.items() if other == lead)) if each != place]
+
     def _apart(self, relation: Relation, tensors: Sequence[Tensor]) -> ValueError:
         """Why these two do not belong together."""
         (one, dim), (other, along) = relation.one, relation.other
@@ -314,21 +320,27 @@ def _facts(samples: Sequence[list[tuple[str, torch.Tensor]]], dynamic: Dynamic) 
     return tuple(facts)
 
 
-def _relations(samples: Sequence[list[tuple[str, torch.Tensor]]], facts: Sequence[TensorFacts]) -> tuple[Relation, ...]:
-    """Each size that differs between the samples, with the first one that it is a constant apart from."""
+def _relations(
+    samples: Sequence[list[tuple[str, torch.Tensor]]], facts: Sequence[TensorFacts], dynamic: Dynamic
+) -> tuple[Relation, ...]:
+    """Each size that differs between the samples, with the first of another input that it is a constant apart from.
+    Pictures of two squares need not be squares, and what is declared dynamic is so by itself."""
     relations: list[Relation] = []
-    leads: list[tuple[tuple[int, int], list[int]]] = []
-    for place in ((i, dim) for i, each in enumerate(facts) for dim, size in enumerate(each.shape) if size is None):
-        sizes = [sample[place[0]][1].shape[place[1]] for sample in samples]
-        if len(set(sizes)) == 1:
+    leads: dict[tuple[int, int], list[int]] = {}
+    for i, dim in ((i, dim) for i, each in enumerate(facts) for dim, size in enumerate(each.shape) if size is None):
+        sizes = [sample[i][1].shape[dim] for sample in samples]
+        if len(set(sizes)) == 1 or facts[i].name in dynamic:
             continue
-        for lead, known in leads:
-            apart = {size - other for size, other in zip(sizes, known, strict=True)}
-            if len(apart) == 1:
-                relations.append(Relation(one=place, other=lead, more=apart.pop()))
-                break
+        apart = {
+            lead: found.pop()
+            for lead, known in leads.items()
+            if lead[0] != i and len(found := {size - other for size, other in zip(sizes, known, strict=True)}) == 1
+        }
+        if len(apart) == 1:  # of several, as both sides of squares are, nobody knows which it belongs to
+            ((lead, more),) = apart.items()
+            relations.append(Relation(one=(i, dim), other=lead, more=more))
         else:
-            leads.append((place, sizes))
+            leads[i, dim] = sizes
     return tuple(relations)
 
 

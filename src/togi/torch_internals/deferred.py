@@ -7,14 +7,25 @@ Behind it: Tensor._make_wrapper_subclass, torch._C._disabled_torch_function_impl
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
-from typing import Any, final
+import threading
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 
-from togi.torch_internals.operators import schema_of
+from togi.torch_internals.operators import is_composite, schema_of
 from togi.torch_internals.tensors import tree_map_only
+
+
+class Place(Protocol):
+    """Where the values of a deferred tensor are."""
+
+    @property
+    def lock(self) -> threading.RLock:
+        """Held by whoever changes what is there."""
+        ...
+
+    def fetch(self) -> Tensor: ...
 
 
 @final
@@ -22,37 +33,46 @@ class Deferred(Tensor):
     """A contiguous CPU tensor of known form. Whatever computes with it, copies it or reads its memory gets its values,
     which are fetched once, and plain tensors."""
 
-    source: object
+    place: Place | None
     """Where its values are; None once they may differ from what is there."""
-    _fetch: Callable[[], Tensor]
     _fetched: Tensor | None
+    _lock: threading.RLock
 
     @staticmethod
-    def __new__(cls, sizes: tuple[int, ...], dtype: torch.dtype, fetch: Callable[[], Tensor], source: object) -> Any:
+    def __new__(cls, sizes: tuple[int, ...], dtype: torch.dtype, place: Place) -> Any:
         made = Tensor._make_wrapper_subclass(cls, sizes, dtype=dtype)
-        made.source, made._fetch, made._fetched = source, fetch, None
+        made.place, made._fetched, made._lock = place, None, place.lock
         return made
 
     __torch_function__ = torch._C._disabled_torch_function_impl  # type: ignore[assignment]
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        if torch.Tag.inplace_view in func.tags or func is torch.ops.aten.resize_.default:
+            raise RuntimeError(
+                f"{func} changes the form of a tensor in place, which one that an engine keeps cannot have: .clone() it"
+            )
         schema = schema_of(func)
-        shared = schema.is_mutable or any(result.alias_info is not None for result in schema.returns)
+        # under inference_mode composite operators come whole, and do not say that they return a view
+        shared = schema.is_mutable or is_composite(func) or any(result.alias_info for result in schema.returns)
         plain = cls.plain if shared else cls.values
         args, kwargs = tree_map_only(Deferred, plain, (args, kwargs or {}))
         return func(*args, **kwargs)
 
     def values(self) -> Tensor:
         """To be read, and not to be kept."""
-        if self._fetched is None:
-            self._fetched = self._fetch()
-        return self._fetched
+        with self._lock:
+            if self._fetched is None:
+                assert self.place is not None
+                self._fetched = self.place.fetch()
+            return self._fetched
 
     def plain(self) -> Tensor:
         """Its values for good: who has them may change them."""
-        self.source = None
-        return self.values()
+        with self._lock:
+            values = self.values()
+            self.place = None
+            return values
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return repr(self.values())
@@ -61,7 +81,7 @@ class Deferred(Tensor):
         return copy.deepcopy(self.values(), memo)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        return self.values().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
+        return self.plain().__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
 
     def __array__(self, *args: Any, **kwargs: Any) -> Any:
         return self.plain().__array__(*args, **kwargs)  # type: ignore[no-untyped-call]

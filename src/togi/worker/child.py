@@ -118,7 +118,7 @@ class _Worker:
     @property
     def _measured_as(self) -> _MeasuredAs:
         """By whom."""
-        program = self.candidate.program if self.candidate else None
+        program = self.candidate.program if self.candidate and self.candidate.around is None else None
         if not isinstance(program, FlatProgram) or not program.keeps_state or self.callers is not None:
             return {"callers": self.callers}
         return {"given_as": functools.partial(_as_returned, program)}

@@ -97,7 +97,7 @@ def test_steps_go_on_from_what_the_last_returned_and_fetch_nothing(candidate, pr
         close(answer, right)
     assert all(isinstance(each, Deferred) and each._fetched is None for each in found)
     assert len(program._caches) == 1
-    assert program._caches[0].length == 10
+    assert program._caches[0].lengths == [10] * 4
     close([each + 0 for each in found], expected)
 
 
@@ -131,6 +131,7 @@ def test_what_is_changed_by_hand_counts(candidate, program, inference: bool) -> 
             cache[0].mul_(2.0)
             cache[1][:, :, -1] = 1.0
             cache[2].numpy()[:] = 0.5
+            cache[3].type_as(cache[0]).add_(1.0)  # the same tensor, which its operator does not say
             caches.append(step(call, 1, cache))
         close([caches[1][0], *(each + 0 for each in caches[1][1])], [caches[0][0], *caches[0][1]])
 
@@ -153,6 +154,14 @@ def test_sequences_that_take_turns_branch_and_are_cut_short(candidate, built, pl
         states.append((right, found))
     for right, found in states:
         close([each + 0 for each in found], right)
+
+
+def test_the_sequence_that_was_used_longest_ago_makes_room(program) -> None:
+    caches = [step(program, 0, cache_of(4, seed))[1] for seed in range(stateful._KEPT_SEQUENCES)]
+    caches[0] = step(program, 1, caches[0])[1]
+    kept = step(program, 0, cache_of(4, 99))[1]
+    assert [cache[0]._fetched is None for cache in caches[:3]] == [True, False, True]
+    assert kept[0]._fetched is None
 
 
 def test_more_sequences_than_are_kept(candidate, program) -> None:
@@ -196,6 +205,25 @@ def test_several_threads(candidate, program) -> None:
     assert not wrong
 
 
+def test_threads_that_look_while_others_need_room(candidate, program) -> None:
+    """More sequences than are kept: each that looks may find its cache being given to another."""
+    wrong: list[str] = []
+
+    def work(seed: int) -> None:
+        right, found = cache_of(4, seed), cache_of(4, seed)
+        for number in range(12):
+            right, found = step(candidate.module, number, right)[1], step(program, number, found)[1]
+            if not torch.allclose(found[number % 4] + 0, right[number % 4], rtol=1e-4, atol=1e-4):
+                wrong.append(f"{seed} in step {number}")
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(stateful._KEPT_SEQUENCES + 4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not wrong
+
+
 def test_threads_that_go_on_from_one_state(candidate, program) -> None:
     start = step(program, 0, cache_of(4))[1]
     expected = step(candidate.module, 1, step(candidate.module, 0, cache_of(4))[1])[0]
@@ -206,6 +234,39 @@ def test_threads_that_go_on_from_one_state(candidate, program) -> None:
     for thread in threads:
         thread.join()
     close(answers, [expected] * 6)
+
+
+def test_a_shallow_copy_shares_what_is_changed(candidate, program) -> None:
+    caches = []
+    for call in (candidate.module, program):
+        cache = step(call, 0, cache_of(4))[1]
+        copy.copy(cache[0]).add_(1.0)
+        caches.append(step(call, 1, cache)[0])
+    close(caches[1], caches[0])
+
+
+@pytest.mark.parametrize("change", [lambda one: one.unsqueeze_(0), lambda one: one.resize_(3), lambda one: one.t_()])
+def test_its_form_cannot_be_changed_in_place(candidate, program, change: Any) -> None:
+    cache = step(program, 0, cache_of(4))[1]
+    with pytest.raises(RuntimeError, match=r"which one that an engine keeps cannot have: \.clone\(\) it"):
+        change(cache[0])
+    close(step(program, 1, cache)[0], step(candidate.module, 1, step(candidate.module, 0, cache_of(4))[1])[0])
+
+
+def test_an_engine_that_keeps_something_else_is_refused(candidate, monkeypatch) -> None:
+    """As a fault of its own would be: what was appended is lost."""
+    right = stateful._Cache.infer
+
+    def faulty(self: Any, feeds: Any) -> Any:
+        lengths, found = list(self.lengths), right(self, feeds)
+        if lengths[0] > 5:
+            state = self._states[0]
+            state.state = stateful.openvino().Tensor(torch.zeros(tuple(state.state.shape)).numpy())
+        return found
+
+    monkeypatch.setattr(stateful._Cache, "infer", faulty)
+    with pytest.raises(Refused, match="what OpenVINO keeps of this cache is not what it returned"):
+        stateful.build(candidate)
 
 
 def test_after_a_call_that_failed_nothing_is_gone_on_from(candidate, program, monkeypatch) -> None:
@@ -219,7 +280,7 @@ def test_after_a_call_that_failed_nothing_is_gone_on_from(candidate, program, mo
         patched.setattr(program._caches[0], "request", Fails())
         with pytest.raises(RuntimeError, match="out of memory"):
             step(program, 1, found)
-    assert program._caches[0].length == -1
+    assert not program._caches[0].lengths
     close([each + 0 for each in found], right)
     close(step(program, 1, found)[0], step(candidate.module, 1, right)[0])
 

@@ -149,9 +149,6 @@ def build(candidate: Candidate, streams: Scalar = 1) -> tuple[OpenVinoProgram, l
     if not _is_count(streams):
         raise Refused(f"streams must be a positive number of requests at once, not {streams!r}")
     at_once = int(str(streams)) * candidate.at_once
-    strange = {t.dtype for t in (*signature.inputs_facts, *signature.outputs_facts)} - _BOUND
-    if strange:
-        raise Refused(f"inputs and outputs are bound through numpy, which does not share {', '.join(sorted(strange))}")
     model, order, notes = convert(candidate)
     compiled, stored = compile_model(model, candidate, at_once)
     return OpenVinoProgram(compiled, signature, order, stored, at_once), notes
@@ -199,8 +196,11 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
     From the exported graph; where OpenVINO cannot read that, from a trace of the module. From a trace as well where
     there are recurrent layers: in an exported graph OpenVINO takes them apart into steps, of a fixed number.
     """
-    notes: list[str] = []
-    count = len(candidate.signature.outputs_facts)
+    signature, notes = candidate.signature, list[str]()
+    count = len(signature.outputs_facts)
+    strange = {t.dtype for t in (*signature.inputs_facts, *signature.outputs_facts)} - _BOUND
+    if strange:
+        raise Refused(f"inputs and outputs are bound through numpy, which does not share {', '.join(sorted(strange))}")
     try:
         exported = export(candidate)
         if recurrent_layers(exported.graph):
@@ -214,7 +214,7 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
         model, order = _convert_trace(candidate), list(range(count))
     if len(model.outputs) != max(order, default=-1) + 1:
         raise Refused(f"the converted model has {len(model.outputs)} outputs, {count} were expected")
-    _name_and_shape(model, candidate.signature)
+    _name_and_shape(model, signature)
     for transform in candidate.passes.get("openvino", ()):
         model = transform(model, candidate)
     return model, order, notes

@@ -8,16 +8,18 @@ Source: https://docs.openvino.ai/2025/openvino-workflow/running-inference/infere
 
 from __future__ import annotations
 
+import itertools
 import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from togi.core.errors import ArtifactError, Refused
 from togi.core.records import Interface, Record
@@ -25,6 +27,7 @@ from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.openvino import (
     FILE,
+    PRECISION_KEY,
     compile_file,
     compile_model,
     convert,
@@ -35,6 +38,9 @@ from togi.torch_internals.deferred import Deferred
 
 _ROWS = "beam_idx"
 """Which rows of the cache go on, by OpenVINO's own name: only then it fuses attention with the cache. Here all do."""
+_STEPS_CHECKED = 3
+_ERRORS_GROW, _ROUNDING = 10.0, 1e-4
+"""How much larger an error may be after these steps, and what float32 in another order makes of nothing."""
 _KEPT_SEQUENCES = 8
 """Whose caches are kept at once; a further one takes the place of the one that was used longest ago."""
 
@@ -56,12 +62,22 @@ class Kept(Record):
         return f"input_{self.input}", f"output_{self.place}"
 
 
-class _Place(NamedTuple):
-    """Where a deferred tensor's values are."""
+@final
+@dataclass(frozen=True)
+class _Place:
+    """Of the values of a deferred tensor: a part of a cache, as it was when it was so long."""
 
     cache: _Cache
     position: int
     length: int
+
+    @property
+    def lock(self) -> threading.RLock:
+        return self.cache.lock
+
+    def fetch(self) -> Tensor:
+        with self.cache.lock:
+            return self.cache.fetch(self.position, self.length)
 
 
 @final
@@ -72,57 +88,55 @@ class _Cache:
         self.request = compiled.create_infer_request()
         self.kept = kept
         self.lock = threading.RLock()
-        self.length = -1
-        """Of what is in it; -1: nothing that anybody may go on with."""
+        self.lengths: list[int] = []
+        """Of what is in it; empty: nothing that anybody may go on with."""
+        self.used = 0
         names = {state.name: state for state in self.request.query_state()}
         self._states = [names["".join(each.names)] for each in kept]
         self._lent: list[weakref.ref[Deferred]] = []
 
     @property
     def needed(self) -> bool:
-        """Somebody holds a tensor whose values are here alone."""
-        return any(tensor.source is not None for ref in self._lent if (tensor := ref()) is not None)
+        """Somebody may go on with what is in it, or holds a tensor whose values are here alone."""
+        return any(tensor.place is not None for ref in self._lent if (tensor := ref()) is not None)
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         """Whether it was these that it returned last."""
-        return all(
-            isinstance(tensor, Deferred) and tensor.source == _Place(self, position, self.length)
-            for position, tensor in enumerate(tensors)
+        return bool(self.lengths) and all(
+            isinstance(tensor, Deferred) and tensor.place == _Place(self, position, length)
+            for position, (tensor, length) in enumerate(zip(tensors, self.lengths, strict=True))
         )
 
     def take(self, tensors: Sequence[Tensor]) -> None:
         """Hold these from now on. Tensors that were returned fetch their values before."""
         for ref in self._lent:
-            if (lent := ref()) is not None and lent.source is not None:
+            if (lent := ref()) is not None:
                 lent.plain()
-        self._lent, self.length = [], -1
+        self._lent, self.lengths = [], []
         self.request.reset_state()
         for state, tensor in zip(self._states, tensors, strict=True):
             state.state = openvino().Tensor(tensor.detach().contiguous().numpy(), shared_memory=True)
-        self.length = tensors[0].shape[self.kept[0].dim]
+        self.lengths = [tensor.shape[each.dim] for each, tensor in zip(self.kept, tensors, strict=True)]
 
     def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
         """One call; numpy arrays of the caller's own."""
-        length, self.length = self.length, -1
+        lengths, self.lengths = self.lengths, []
         found: Sequence[Any] = self.request.infer(feeds, share_inputs=True, share_outputs=False).to_tuple()
-        self.length = length + self.kept[0].count
+        self.lengths = [length + each.count for each, length in zip(self.kept, lengths, strict=True)]
+        self._lent = [ref for ref in self._lent if ref() is not None]
         return found
 
-    def lend(self, position: int, sizes: tuple[int, ...], dtype: torch.dtype) -> Deferred:
+    def lend(self, position: int, like: Tensor) -> Deferred:
         """A tensor of what it holds now."""
-        length = self.length
-        place = _Place(self, position, length)
-        tensor: Deferred = Deferred(sizes, dtype, lambda: self._fetch(position, length), place)
+        sizes, length = list(like.shape), self.lengths[position]
+        sizes[self.kept[position].dim] = length
+        tensor: Deferred = Deferred(tuple(sizes), like.dtype, _Place(self, position, length))
         self._lent.append(weakref.ref(tensor))
         return tensor
 
-    def forget_the_dead(self) -> None:
-        self._lent = [ref for ref in self._lent if ref() is not None]
-
-    def _fetch(self, position: int, length: int) -> Tensor:
-        with self.lock:
-            held = torch.from_numpy(self._states[position].state.data)
-            return held.narrow(self.kept[position].dim, 0, length).clone(memory_format=torch.contiguous_format)
+    def fetch(self, position: int, length: int) -> Tensor:
+        held = torch.from_numpy(self._states[position].state.data)
+        return held.narrow(self.kept[position].dim, 0, length).clone(memory_format=torch.contiguous_format)
 
 
 @final
@@ -149,28 +163,24 @@ class StatefulProgram(StoredProgram):
         self.compiled = compiled
         self.order = tuple(order)
         self.kept = tuple(kept)
-        inside = {each.input for each in kept}
+        self._inside = {each.input for each in kept}
         names = {name: port for port in compiled.inputs for name in port.names}
         self.ports = [
             (i, names[f"input_{i}"])
             for i in range(len(signature.inputs_facts))
-            if i not in inside and f"input_{i}" in names
+            if i not in self._inside and f"input_{i}" in names
         ]
         rows = signature.inputs_facts[kept[0].input].shape[0]
         self._rows = {names[_ROWS]: torch.arange(rows or 0, dtype=torch.int32).numpy()} if _ROWS in names else {}
         self._outputs = {name: place for place, port in enumerate(compiled.outputs) for name in port.names}
         self._caches: list[_Cache] = []
-        self._choosing = threading.Lock()
+        self._choosing, self._calls = threading.Lock(), itertools.count()
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         feeds = {port: inputs[i].detach().contiguous().numpy() for i, port in self.ports}
         with self._cache_of([inputs[each.input] for each in self.kept]) as cache:
             found = cache.infer(feeds | self._rows)
-            cache.forget_the_dead()
-            lent = {
-                each.output: cache.lend(position, _grown(inputs[each.input], each), inputs[each.input].dtype)
-                for position, each in enumerate(self.kept)
-            }
+            lent = {each.output: cache.lend(position, inputs[each.input]) for position, each in enumerate(self.kept)}
         outputs: list[Tensor] = []
         for number, (position, facts) in enumerate(zip(self.order, self.signature.outputs_facts, strict=True)):
             if number in lent:
@@ -184,18 +194,30 @@ class StatefulProgram(StoredProgram):
         found = list(inputs)
         with self._cache_of([inputs[each.input] for each in self.kept]) as cache:
             for position, each in enumerate(self.kept):
-                given = inputs[each.input]
-                found[each.input] = cache.lend(position, tuple(given.shape), given.dtype)
+                found[each.input] = cache.lend(position, inputs[each.input])
+        return found
+
+    def next_call(self, inputs: list[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
+        """The inputs of a call that goes on from these: what is kept as it was returned, what grows with it repeats its
+        end, all else as it was."""
+        found = list(inputs)
+        for each in self.kept:
+            for other, dim in self.signature.related((each.input, each.dim)):
+                if other not in self._inside and found[other] is inputs[other]:
+                    end = inputs[other].narrow(dim, inputs[other].shape[dim] - 1, 1)
+                    found[other] = torch.cat([inputs[other], *[end] * each.count], dim=dim)
+            found[each.input] = outputs[each.output]
         return found
 
     @contextmanager
     def _cache_of(self, tensors: list[Tensor]) -> Iterator[_Cache]:
         """The cache that these are, locked; where there is none, one that nobody needs is given them."""
-        source = tensors[0].source if isinstance(tensors[0], Deferred) else None
-        if isinstance(source, _Place) and source.cache.kept is self.kept:
-            with source.cache.lock:
-                if source.cache.holds(tensors):
-                    yield source.cache
+        place = tensors[0].place if isinstance(tensors[0], Deferred) else None
+        if isinstance(place, _Place) and place.cache.kept is self.kept:
+            with place.cache.lock:
+                if place.cache.holds(tensors):
+                    place.cache.used = next(self._calls)
+                    yield place.cache
                     return
         values = [tensor.values() if isinstance(tensor, Deferred) else tensor for tensor in tensors]
         cache = self._unused()
@@ -206,18 +228,21 @@ class StatefulProgram(StoredProgram):
             cache.lock.release()
 
     def _unused(self) -> _Cache:
-        """Locked."""
+        """One that nobody needs, a new one, or the one that was used longest ago. Locked."""
         with self._choosing:
-            for cache in self._caches:
-                if cache.lock.acquire(blocking=False):
-                    if not cache.needed:
-                        return cache
+            idle = [cache for cache in self._caches if cache.lock.acquire(blocking=False)]
+            chosen = next((cache for cache in idle if not cache.needed), None)
+            if chosen is None and len(self._caches) >= _KEPT_SEQUENCES and idle:
+                chosen = min(idle, key=lambda cache: cache.used)
+            if chosen is None:
+                chosen = _Cache(self.compiled, self.kept)
+                chosen.lock.acquire()
+                self._caches.append(chosen)
+            for cache in idle:
+                if cache is not chosen:
                     cache.lock.release()
-            full = len(self._caches) == _KEPT_SEQUENCES
-            cache = self._caches.pop(0) if full else _Cache(self.compiled, self.kept)
-            self._caches.append(cache)
-            cache.lock.acquire()
-            return cache
+            chosen.used = next(self._calls)
+            return chosen
 
     def meta(self) -> dict[str, Any]:
         kept = [each.model_dump(mode="json") for each in self.kept]
@@ -227,21 +252,49 @@ class StatefulProgram(StoredProgram):
         raise Refused("it keeps a cache between calls, which only togi hands in and out: choose a recipe without")
 
 
-def _grown(tensor: Tensor, kept: Kept) -> tuple[int, ...]:
-    sizes = list(tensor.shape)
-    sizes[kept.dim] += kept.count
-    return tuple(sizes)
-
-
 def build(candidate: Candidate) -> tuple[StatefulProgram, list[str]]:
-    """The program, and notes for people. Raises Refused where nothing is returned grown."""
+    """The program, and notes for people.
+
+    Raises Refused where nothing is returned grown, and where what is kept is not what was returned.
+    """
+    if candidate.at_once > 1:
+        raise Refused("one cache serves one request at a time")
     model, order, notes = convert(candidate)
     kept = _returned_grown(model, order)
     if not kept:
         raise Refused("it returns no input with something behind it: there is no cache to keep")
+    if model.has_rt_info(PRECISION_KEY):
+        raise Refused("a cache is kept in full precision only")
     _keep_inside(model, kept)
     compiled, stored = compile_model(model, candidate)
-    return StatefulProgram(compiled, candidate.signature, order, kept, stored), notes
+    program = StatefulProgram(compiled, candidate.signature, order, kept, stored)
+    with torch.no_grad():
+        for inputs in candidate.flat_samples():
+            _check_going_on(program, candidate.flat(), inputs)
+    return program, notes
+
+
+def _check_going_on(program: StatefulProgram, module: nn.Module, inputs: list[Tensor]) -> None:
+    """That calls which go on from what is kept err no more than one that is given it all. The proof of a part is made
+    of single calls: they would not show it, and a program that goes wrong by it seems to decide a tie."""
+    right = inputs
+    for _ in range(_STEPS_CHECKED):
+        right = program.next_call(right, module(*right))
+        inputs = program.next_call(inputs, program.run(inputs))
+    expected = module(*right)
+    alone, going_on = (_errors(program.run(given), expected) for given in (right, inputs))
+    if not all(error <= _ERRORS_GROW * single + _ROUNDING for single, error in zip(alone, going_on, strict=True)):
+        raise Refused("what OpenVINO keeps of this cache is not what it returned")
+
+
+def _errors(found: Sequence[Tensor], expected: Sequence[Tensor]) -> list[float]:
+    """Root mean square, in that of what is right."""
+    errors = []
+    for one, right in zip(found, expected, strict=True):
+        if right.is_floating_point() and right.numel() and bool(right.isfinite().all()):
+            size = float(right.square().mean().sqrt())
+            errors.append(float((one - right).square().mean().sqrt()) / (size or 1.0))
+    return errors
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> StatefulProgram:
@@ -281,10 +334,9 @@ def _returned_grown(model: Any, order: Sequence[int]) -> list[Kept]:
         sizes, behind = past.get_partial_shape(), new.get_partial_shape()
         varies = [dim for dim in range(len(sizes)) if sizes[dim].is_dynamic]
         dim = joined.get_attributes()["axis"] % len(sizes)
-        if len(sizes) == 4 and varies == [dim] and behind[dim].is_static:
+        if len(sizes) == 4 and dim > 0 and varies == [dim] and behind[dim].is_static:
             kept[number] = Kept(input=number, output=output, place=place, dim=dim, count=behind[dim].get_length())
-    counts = {(each.dim, each.count) for each in kept.values()}
-    return list(kept.values()) if len(counts) == 1 else []
+    return list(kept.values())
 
 
 def _keep_inside(model: Any, kept: Sequence[Kept]) -> None:
