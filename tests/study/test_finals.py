@@ -67,6 +67,7 @@ class Processes:
         self.log, self.loaded, self.settings = Log(trials), loaded, settings
         self.progress, self.notes, self.started = Progress(), list[str](), 0.0
         self.proven: list[Recipe] = []
+        self.composed: dict[Recipe, Path] = {}
         self.time_left_s = math.inf
         fastest_first = sorted(trials, key=lambda trial: -trial.timing.speedup_x.median if trial.timing else 0.0)
         self.pool: Any = None
@@ -167,16 +168,20 @@ def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: 
     assert "(a neighbour came), so its time before that counts" in runner.notes[0]
 
 
-@pytest.mark.parametrize(("measured", "counts"), [((1.11, 1.4, 1.74), "both"), ((0.7, 0.9, 1.5), "the proof")])
+@pytest.mark.parametrize(
+    ("measured", "from_files", "rounds", "sure"),
+    [((1.11, 1.4, 1.74), False, 15, True), ((0.7, 0.9, 1.5), False, 3, False), ((0.7, 0.9, 1.5), True, 15, False)],
+)
 def test_a_proof_that_points_to_it_without_being_sure_counts_together_with_the_trial(
-    tmp_path: Path, measured: tuple[float, float, float], counts: str
+    tmp_path: Path, measured: tuple[float, float, float], from_files: bool, rounds: int, sure: bool
 ) -> None:
+    """And always where the trial ran from the same files, as that of a program's parts does."""
     low, median, high = measured
     before = trial(FAST, 1.4)
     proof_timing = before.timing.model_copy(  # type: ignore[union-attr]
         update={
             "speedup_x": Interval(low=low, median=median, high=high),
-            "rounds_ms": tuple((10.0, 10.0 / x) for x in (low, median, median, median, high)),
+            "rounds_ms": tuple((10.0, 10.0 / x) for x in (low, median, high)),
         }
     )
     runner = Processes([before], {}, Settings())
@@ -186,11 +191,12 @@ def test_a_proof_that_points_to_it_without_being_sure_counts_together_with_the_t
     runner.pool = SimpleNamespace(start_artifact=lambda *_arguments, **_options: loaded)
     runner.accepted = lambda _running: (Outcome.OK, "")
     runner.time = lambda *_arguments: proof_timing
+    if from_files:
+        runner.composed[FAST] = tmp_path
     found = Finals(runner, tmp_path)._prove(tmp_path, FAST, before).timing  # type: ignore[arg-type]
     assert found is not None
-    both = 17 if counts == "both" else 5
-    assert len(found.rounds_ms) == both
-    assert BETWEEN_PROCESSES.faster(found.speedup_x) == (counts == "both")
+    assert len(found.rounds_ms) == rounds
+    assert BETWEEN_PROCESSES.faster(found.speedup_x) == sure
 
 
 def test_what_seems_faster_is_measured_on_until_it_is_sure_or_the_time_is_up() -> None:

@@ -315,7 +315,10 @@ class Finals:
                         f"{candidate.label} could not be timed again from its files ({doubt}), so its time before that "
                         "counts."
                     )
-                elif trial.timing is not None and BETWEEN_PROCESSES.points_to_faster(timing.speedup_x):
+                elif trial.timing is not None and (
+                    candidate in runner.composed  # its trial ran from these files too
+                    or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
+                ):
                     timing = together(trial.timing, timing)
             else:
                 loaded.warm(limit_s=0.0)
