@@ -96,7 +96,8 @@ class FlatProgram(Program):
         call), in signature order, with the original's dtypes and device."""
 
     def as_returned(self, inputs: list[Tensor]) -> list[Tensor]:
-        """The inputs of a call as they are for somebody who calls again and again with what the last call returned."""
+        """The inputs of a call as they are for somebody who calls again and again with what the last call returned: of
+        the same sizes, and of nearly the same values."""
         return inputs
 
     def interface(self) -> Interface:

@@ -295,13 +295,16 @@ def test_a_mask_that_does_not_fit_the_cache_is_refused(candidate, program) -> No
 
 
 def test_it_is_measured_as_a_program_uses_it(candidate, program) -> None:
-    tensors = candidate.flat_samples()[0]
-    given = program.as_returned(tensors)
-    assert [type(each) is Deferred for each in given] == [False, False, True, True, True, True]
-    with torch.no_grad():
-        close(program.run(given)[0], candidate.module(*tensors)[0])
-    assert all(each._fetched is None for each in given[2:])
-    close([each + 0 for each in given[2:]], tensors[2:])
+    for tensors in (*candidate.flat_samples(), [token(0), mask_for(1), *cache_of(1)]):
+        given = program.as_returned(tensors)
+        assert [type(each) is Deferred for each in given] == [False, False, True, True, True, True]
+        assert [each.shape for each in given] == [each.shape for each in tensors]
+        with torch.no_grad():
+            answer = program.run(given)
+        assert all(each._fetched is None for each in given[2:])
+        with torch.no_grad():
+            close(answer[0], candidate.module(*given[:2], *(each + 0 for each in given[2:]))[0])
+        close([each[:, :, :-1] + 0 for each in given[2:]], [each[:, :, :-1] for each in tensors[2:]])
 
 
 @pytest.mark.parametrize("flat", [False, True])

@@ -191,10 +191,27 @@ class StatefulProgram(StoredProgram):
         return outputs
 
     def as_returned(self, inputs: list[Tensor]) -> list[Tensor]:
+        before, found = self._last_call(inputs), list(inputs)
+        returned: dict[int, Tensor]
+        if before is None:
+            with self._cache_of([inputs[each.input] for each in self.kept]) as cache:
+                returned = {each.output: cache.lend(i, inputs[each.input]) for i, each in enumerate(self.kept)}
+        else:  # the first call after a cache was taken moves it to memory with room: no later one does
+            returned = dict(enumerate(self.run(before)))
+        for each in self.kept:
+            found[each.input] = returned[each.output]
+        return found
+
+    def _last_call(self, inputs: list[Tensor]) -> list[Tensor] | None:
+        """What the call before these would have been given; None where nothing was kept yet."""
         found = list(inputs)
-        with self._cache_of([inputs[each.input] for each in self.kept]) as cache:
-            for position, each in enumerate(self.kept):
-                found[each.input] = cache.lend(position, inputs[each.input])
+        for each in self.kept:
+            places = [(each.input, each.dim), *self.signature.related((each.input, each.dim))]
+            for number, dim in ((number, dim) for number, dim in places if found[number] is inputs[number]):
+                left = inputs[number].shape[dim] - each.count
+                if left < 1:
+                    return None
+                found[number] = inputs[number].narrow(dim, 0, left)
         return found
 
     def next_call(self, inputs: list[Tensor], outputs: Sequence[Tensor]) -> list[Tensor]:
