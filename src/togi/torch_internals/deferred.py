@@ -25,7 +25,9 @@ class Place(Protocol):
         """Held by whoever changes what is there."""
         ...
 
-    def fetch(self) -> Tensor: ...
+    def fetch(self) -> Tensor:
+        """Called with the lock held."""
+        ...
 
 
 @final

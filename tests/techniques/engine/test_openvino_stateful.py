@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import threading
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -83,6 +84,15 @@ def step(call: Any, number: int, cache: Cache) -> tuple[Tensor, Cache]:
     with torch.no_grad():
         found, grown = call(token(number), mask_for(cache[0].shape[2]), *cache)
     return found, list(grown)
+
+
+def at_once(work: Callable[[int], object], count: int) -> None:
+    """In so many threads, each given its number."""
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def close(one: Any, other: Any) -> None:
@@ -197,11 +207,7 @@ def test_several_threads(candidate, program) -> None:
             if not torch.allclose(answer, expected, rtol=1e-4, atol=1e-4):
                 wrong.append(f"{seed} in step {number}")
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, 6)
     assert not wrong
 
 
@@ -216,11 +222,7 @@ def test_threads_that_look_while_others_need_room(candidate, program) -> None:
             if not torch.allclose(found[number % 4] + 0, right[number % 4], rtol=1e-4, atol=1e-4):
                 wrong.append(f"{seed} in step {number}")
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(stateful._KEPT_SEQUENCES + 4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(work, stateful._KEPT_SEQUENCES + 4)
     assert not wrong
 
 
@@ -228,11 +230,7 @@ def test_threads_that_go_on_from_one_state(candidate, program) -> None:
     start = step(program, 0, cache_of(4))[1]
     expected = step(candidate.module, 1, step(candidate.module, 0, cache_of(4))[1])[0]
     answers: list[Tensor] = []
-    threads = [threading.Thread(target=lambda: answers.append(step(program, 1, start)[0])) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(lambda _: answers.append(step(program, 1, start)[0]), 6)
     close(answers, [expected] * 6)
 
 
