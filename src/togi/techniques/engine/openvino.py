@@ -45,8 +45,8 @@ class OpenVino(Engine):
     Without the copy of its 4 MB of logits a GPT-2 ran 1.04 x as fast in one run and 1.00 x in another (Sapphire Rapids,
     2 cores, OpenVINO 2026.4, 2026-11-22). No gain beyond noise there, for one caller, on
     convolutions, recurrent layers and transformers: streams, pinning, hyper-threading, snippets, the partitioner, a
-    static model for each size seen. A step of that GPT-2 takes 1.3 times as long with its cache outside as inside where
-    64 tokens are in it, 1.8 times with 400 tokens of four rows (2 cores of a Xeon, torch 2.15, 2026-11-23, ``python -m
+    static model for each size seen. A step of that GPT-2 takes 1.2 times as long with its cache outside as inside where
+    64 tokens are in it, 1.9 times with 400 tokens of four rows (2 cores of a Xeon, torch 2.15, 2026-11-23, ``python -m
     benchmarks.decoding``).
 
     Source: https://docs.openvino.ai/2025/openvino-workflow/model-preparation/convert-model-pytorch.html
