@@ -58,7 +58,7 @@ def part(request: pytest.FixtureRequest) -> tuple[Pure, list[Inputs], Signature,
     module, generator = Decoder().eval(), torch.Generator().manual_seed(seed)
     samples = [call(length, generator) for length in (4 + seed, 6 + seed, 9 + seed)]
     with torch.no_grad():
-        effects, _ = Effects.of(module, samples[0].clone())
+        effects = Effects.of(module, samples[0].clone())
         pure = Pure(module, effects)
         signature = Signature.of(pure, samples, [pure(*sample.clone().args) for sample in samples])
         truth = make_truth(pure, variants(samples, signature, seed), signature, seed=seed, samples=len(samples))

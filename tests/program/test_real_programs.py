@@ -97,6 +97,34 @@ class TestGenerate:
         assert lengths[0] == 9
         assert lengths[-1] == 9 + NEW_TOKENS - 2
 
+    def test_a_cache_that_counts_what_it_holds_is_one_form(self, tmp_path: Path) -> None:
+        """Mistral's, which keeps a window of the last tokens."""
+        transformers = pytest.importorskip("transformers")
+        config = transformers.MistralConfig(
+            vocab_size=64,
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            sliding_window=32,
+            eos_token_id=None,
+            pad_token_id=0,
+        )
+        model = transformers.MistralForCausalLM(config).eval()
+
+        found = parts(cut(tmp_path, model.generate, **prompt(), max_new_tokens=NEW_TOKENS, do_sample=False))
+
+        decode, prefill = found["model"]
+        assert (prefill.calls, decode.calls) == (1, NEW_TOKENS - 1)
+        signature = decode.survey.signature
+        *inside, beyond = read_inputs(tmp_path / decode.inputs)
+        for given in inside:
+            signature.checked(given.args, given.kwargs)
+        beyond.kwargs["past_key_values"].layers[0].cumulative_length += 30
+        with pytest.raises(TypeError, match=r"layers\[0\]\.cumulative_length is \d+, where .*keys has the shape"):
+            signature.checked(beyond.args, beyond.kwargs)
+
     def test_of_a_t5_has_its_encoder_as_a_part_of_its_own(self, tmp_path: Path) -> None:
         transformers = pytest.importorskip("transformers")
         config = transformers.T5Config(

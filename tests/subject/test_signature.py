@@ -1,4 +1,5 @@
 import dataclasses
+import json
 from collections import OrderedDict, namedtuple
 
 import pytest
@@ -150,6 +151,79 @@ def test_relations_of_inputs_that_are_not_there_are_refused():
     found["relations"][0]["other"] = (7, 0)
     with pytest.raises(ValidationError, match="a relation between sizes that the inputs do not have"):
         Signature.model_validate(found)
+
+
+def test_sizes_beyond_what_was_captured_are_refused_in_words():
+    found = signature(pair(3, 3), pair(5, 4)).under(["size(0, 0) <= 2*size(1, 1)", "(size(1, 1) % 7) != 0"])
+    found = Signature.model_validate_json(found.model_dump_json())
+    found.checked(pair(12, 6).args, {})
+    assert found.holds_for(pair(12, 6))
+    with pytest.raises(
+        ValueError, match=r"x\.shape\[0\] is 13 and mask\.shape\[1\] is 6, .* x\.shape\[0\] <= 2 \* mask"
+    ):
+        found.checked(pair(13, 6).args, {})
+    assert not found.holds_for(pair(3, 14))
+
+
+def test_made_inputs_meet_conditions():
+    found = signature(pair(16, 3), pair(32, 5)).under(["(size(0, 0) % 16) == 0", "size(0, 0) >= 20"])
+    (made,) = samples_from_signature(found, 0)
+    assert found.holds_for(made)
+
+
+@pytest.mark.parametrize("text", ["size(7, 0) <= 3", "size(0, 1) <= 3"])
+def test_conditions_on_inputs_that_are_not_there_are_refused(text):
+    found = signature(pair(3, 3), pair(5, 5)).model_dump() | {"conditions": (text,)}
+    with pytest.raises(ValidationError, match="a condition on sizes that the inputs do not have"):
+        Signature.model_validate(found)
+
+
+class Counted:
+    """A cache that counts what it holds, some of it twice."""
+
+    def __init__(self, length: int, seen: int | None = None) -> None:
+        self.seen = length if seen is None else seen
+        self.window = 64
+        self.layers = {"places": length + 2, "keys": torch.rand(2, length)}
+        self.keys = torch.rand(1, length, 3)
+
+
+class Keys(nn.Module):
+    def forward(self, x):
+        return x.keys
+
+
+def signature_of_caches(*caches):
+    return signature(*(Inputs((cache,)) for cache in caches), module=Keys())
+
+
+def test_numbers_that_count_what_lies_beside_them_follow_it():
+    found = signature_of_caches(Counted(4), Counted(7))
+    found = Signature.model_validate_json(found.model_dump_json())
+    (kept,), _ = found.build_inputs(found.checked((Counted(9),), {}))
+    assert (kept.seen, kept.window, kept.layers["places"], kept.keys.shape[1]) == (9, 64, 11, 9)
+    (made,) = samples_from_signature(found, 0)
+    assert made.args[0].seen == made.args[0].keys.shape[1]
+
+
+@pytest.mark.parametrize("seen", [8, True])
+def test_a_count_of_something_else_is_refused_with_both(seen):
+    found = signature_of_caches(Counted(4), Counted(7))
+    with pytest.raises(TypeError, match=rf"x\.seen is {seen}, where x\.keys has the shape \(1, 9, 3\)"):
+        found.checked((Counted(9, seen),), {})
+
+
+def test_numbers_that_follow_nothing_make_another_form():
+    with pytest.raises(SubjectError, match="sample 3 is called differently from sample 1"):
+        signature_of_caches(Counted(4, 5), Counted(7, 8), Counted(9, 9))
+
+
+@pytest.mark.parametrize("counted", [("window", 0), ("keys", -1), ("keys", "seen"), ("gone", 1), ("keys",)])
+def test_a_stored_count_of_what_is_no_tensor_is_refused(counted):
+    document = json.loads(signature_of_caches(Counted(4), Counted(7)).model_dump_json())
+    document["arguments"][0]["children"][0]["keys"] = counted
+    with pytest.raises(ValidationError, match="which is no size of a tensor beside it"):
+        Signature.model_validate_json(json.dumps(document))
 
 
 def test_outputs_are_rebuilt():

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, fx, nn
 
 from togi.core.errors import Refused
-from togi.graph.capture import GraphModule, capture, export
+from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.techniques import conformance
 
 
@@ -175,6 +175,36 @@ def test_dynamic_sizes_stay_dynamic_and_unproven_ones_are_not_guarded():
     start = conformance.candidate_of(module, [torch.randn(2, 3, 8), torch.randn(4, 3, 11)])
     other = torch.randn(7, 3, 30)
     torch.testing.assert_close(captured(start).module(other), start.module(other))
+
+
+class Branches(nn.Module):
+    def forward(self, x):
+        return x * 2 if x.shape[0] > 10 else x
+
+
+def test_it_says_for_which_sizes_it_holds():
+    start = conformance.candidate_of(Branches(), [torch.randn(4), torch.randn(6)])
+    signature = held_for(export(start), start.signature)
+    assert signature.conditions_in_words() == ["x.shape[0] <= 10"]
+    assert not start.signature.conditions
+
+
+def test_samples_on_both_sides_of_a_branch_are_refused():
+    with pytest.raises(Refused, match=r"something else for sample 1 than for the largest \(x\.shape\[0\] > 10"):
+        export(conformance.candidate_of(Branches(), [torch.randn(4), torch.randn(16)]))
+
+
+def test_a_size_that_bounds_fix_is_a_number():
+    class Window(nn.Module):
+        def forward(self, x):
+            if x.shape[0] > 10:
+                return x
+            return x + torch.arange(x.shape[0]) + max(x.shape[0] - 10, 0)
+
+    start = conformance.candidate_of(Window(), [torch.randn(4), torch.randn(6)])
+    program = export(start)
+    assert "sym_max" not in str(program.graph)
+    torch.testing.assert_close(program.module()(torch.ones(8)), (torch.ones(8) + torch.arange(8),))
 
 
 class Counts(nn.Module):

@@ -170,7 +170,7 @@ def test_without_a_limit_a_child_may_take_most_of_what_is_free_beside_what_it_sh
     monkeypatch.setattr(supervise, "available_bytes", lambda: 80 << 20)
     assert call("holds").run(pool, Asked(times=1), Limits()).width == 1 << 18  # torch and the subject are shared
     with pytest.raises(
-        SubjectError, match=r"it held \d+ MiB of memory in run, more than the 64.0 MiB that it may take"
+        SubjectError, match=r"it held [\d.]+ MiB of memory in run, more than the 64.0 MiB that it may take"
     ):
         call("holds").run(pool, Asked(times=200, hold_s=60.0), Limits())  # until it is seen
 

@@ -92,6 +92,37 @@ def test_every_trial_is_given_what_was_captured_once(tmp_path: Path) -> None:
     assert not Path(f"/proc/{holder}").exists()
 
 
+BRANCHES = """
+import torch
+
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = torch.nn.Linear(8, 8)
+
+    def forward(self, x):
+        y = self.linear(x)
+        return y * 2 if x.shape[0] > 100 else y
+
+def subject():
+    torch.manual_seed(0)
+    return Model(), [torch.randn(60, 8), torch.randn(90, 8)]
+"""
+
+
+def test_it_is_proven_for_the_sizes_that_were_captured(tmp_path: Path) -> None:
+    """One of the sizes derived for the proof, 112, is on the other side of the branch."""
+    (tmp_path / "branches.py").write_text(BRANCHES, encoding="utf-8")
+    subject = SubjectRef.here("locator", f"{tmp_path / 'branches.py'}:subject")
+    with WorkerPool(subject, machine(), device="cpu", seed=0) as pool:
+        survey = pool.capture(pool.survey(*QUIET)[0], *QUIET)
+        facts = pool.make_truth(survey.facts, *QUIET)
+        with pool.start(captured(facts), facts, *QUIET) as trial:
+            assert trial.error is not None
+            assert trial.error.faithful
+    assert survey.signature.conditions_in_words() == ["x.shape[0] <= 100"]
+
+
 def test_a_study_goes_on_where_the_process_that_captured_is_killed(tmp_path: Path) -> None:
     with pool_of(tmp_path) as pool:
         facts = ready(pool)
@@ -123,7 +154,7 @@ def test_a_part_is_captured_once_too(tmp_path: Path) -> None:
         module, x = runpy.run_path(str(tmp_path / "model.py"))["subject"]()
         given = Inputs((x + 1,), {})
         found = survey(Subject(module.inner, [given]), captured=False)
-        effects, _ = Effects.of(module.inner, given)
+        effects = Effects.of(module.inner, given)
         write_inputs(pool.folder / "inputs", [given])
         part = pool.part("inner", effects, pool.folder / "inputs", found)
         facts = part.make_truth(found.facts, *QUIET)
@@ -184,8 +215,7 @@ def candidate() -> Iterator[Candidate]:
 
 
 def test_each_gets_a_copy_that_shares_the_weights(candidate: Candidate) -> None:
-    keep(candidate)
-    assert kept() is candidate
+    assert keep(candidate) is kept()
     one, other = export(candidate), export(candidate)
     for node in list(one.graph.nodes):
         if node.target is torch.ops.aten.exp.default:

@@ -107,7 +107,7 @@ class Case:
         with torch.no_grad():
             original.write(torch.tensor([1]))
             self.calls = original.given[1:]
-            self.effects, _ = Effects.of(original.step, self.calls[0].clone())
+            self.effects = Effects.of(original.step, self.calls[0].clone())
         self.pure = Pure(original.step, self.effects)
         self.engine = Engine(self.pure, self.calls, noise)
         live = Writer()

@@ -27,6 +27,7 @@ from togi.subject.behaviour import SavedBuffers
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.operators import OpOverload
+from togi.torch_internals.sizes import decided_sizes, only_value
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -73,22 +74,45 @@ def export(candidate: Candidate) -> ExportedProgram:
     opened(program.graph_module)
     if fixed := _fixed_size(candidate.signature, program):
         raise Refused(f"torch.export cannot capture it: {_FIXED_SIZE} ({fixed}). {_KEEP_SIZES_OPEN}")
+    _check_samples(candidate, program)
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
+    _settle_sizes(program.graph)
     _put_plainly(program.graph_module)
     return program
+
+
+def held_for(program: ExportedProgram, signature: Signature) -> Signature:
+    """With the conditions on sizes under which a graph is what the module does."""
+    inputs = _user_inputs(program)
+    sizes = {f"size({i}, {dim})": inputs[i].meta["val"].shape[dim] for i, dim in signature.dynamic_dims}
+    return signature.under(decided_sizes(program, sizes))
+
+
+def _check_samples(candidate: Candidate, program: ExportedProgram) -> None:
+    """One of them was followed."""
+    signature = held_for(program, candidate.signature)
+    for number, sample in enumerate(candidate.samples, start=1):
+        if not signature.holds_for(sample):
+            raise Refused(
+                f"torch.export cannot capture it: by its sizes it computes something else for sample {number} than for "
+                f"the largest ({' and '.join(signature.conditions_in_words())}). Tune each side as a subject of its own"
+            )
 
 
 _kept: list[tuple[Candidate, ExportedProgram]] = []
 """One at most, of this process."""
 
 
-def keep(candidate: Candidate) -> None:
+def keep(candidate: Candidate) -> Candidate:
     """Export it now, for processes that are forked from this one: each of them would take seconds to do it.
 
-    Raises Refused as ``export`` does.
+    Returns it with the sizes for which that holds. Raises Refused as ``export`` does.
     """
-    _kept[:] = [(candidate, export(candidate))]
+    program = export(candidate)
+    candidate = candidate.with_(signature=held_for(program, candidate.signature))
+    _kept[:] = [(candidate, program)]
+    return candidate
 
 
 def kept() -> Candidate | None:
@@ -193,12 +217,26 @@ _IN_PLAIN_WORDS = (
 
 def _fixed_size(signature: Signature, program: ExportedProgram) -> str:
     """The first dimension that varies and that the graph has for one size only; empty where there is none."""
-    given = set(program.graph_signature.user_inputs)
-    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
+    inputs = _user_inputs(program)
     for index, dim in signature.dynamic_dims:
         if is_concrete_int(size := inputs[index].meta["val"].shape[dim]):
             return f"dimension {dim} of {signature.inputs_facts[index].name}, to {size}"
     return ""
+
+
+def _user_inputs(program: ExportedProgram) -> list[fx.Node]:
+    given = set(program.graph_signature.user_inputs)
+    return [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
+
+
+def _settle_sizes(graph: fx.Graph) -> None:
+    """Numbers for sizes that can have one value only: how much of a cache a window hides, where the cache is shorter
+    than the window. Engines know few operations on sizes."""
+    for node in graph.nodes:
+        if node.op == "call_function" and _is_size(node) and (only := only_value(node.meta["val"])) is not None:
+            for user in list(node.users):
+                user.replace_input_with(node, only)
+            graph.erase_node(node)
 
 
 def _put_plainly(graph_module: fx.GraphModule) -> None:
@@ -248,7 +286,12 @@ def capture(candidate: Candidate) -> fx.GraphModule:
     """
     if (captured := captured_graph(candidate.module)) is not None:
         return _plain(captured)
-    return _plain(_unlifted(export(candidate)))
+    return graph_of(export(candidate))
+
+
+def graph_of(program: ExportedProgram) -> fx.GraphModule:
+    """An exported program as ``capture`` gives it."""
+    return _plain(_unlifted(program))
 
 
 def _unlifted(program: ExportedProgram) -> fx.GraphModule:

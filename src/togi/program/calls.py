@@ -19,6 +19,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from togi.core.records import ProgramCall, ProgramTree
+from togi.subject.common import without_counts
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
 
@@ -122,7 +123,7 @@ class Recorded:
     def __init__(self, limit_bytes: int, calls: int) -> None:
         """``limit_bytes``: for the copies of sizes, and half of it for those of the proof. ``calls``: how many come."""
         self.forms: dict[tuple[Structure, ...], dict[Any, Inputs]] = {}
-        """By form (structure of the arguments, constants included), then by sizes."""
+        """By form, then by sizes and counts."""
         self.proof: dict[tuple[Structure, ...], list[Inputs]] = defaultdict(list)
         """By form: all calls, or as many as there is room for, evenly spread: what a part is proven on."""
         self.calls: Counter[tuple[Structure, ...]] = Counter()
@@ -135,8 +136,9 @@ class Recorded:
 
     def see(self, given: Inputs) -> tuple[Structure, ...]:
         """Look at a call before it is made; its form."""
-        form = form_of(given)
-        self._keep(form, given)
+        structures = _structures(given)
+        form = _form(structures, given)
+        self._keep(form, structures, given)
         known = set(map(id, given.tensors()))
         self._gone_on[form] += bool(self._new) and all(id(ref()) in known for ref in self._new)
         return form
@@ -158,9 +160,10 @@ class Recorded:
         total = sum(self.seconds.values())
         return self.seconds[form] / total if total else 0.0
 
-    def _keep(self, form: tuple[Structure, ...], given: Inputs) -> None:
+    def _keep(self, form: tuple[Structure, ...], structures: Sequence[Structure], given: Inputs) -> None:
         by_sizes = self.forms.setdefault(form, {})
-        sizes, size_bytes = _sizes(given)
+        shapes, size_bytes = _sizes(given)
+        sizes = (shapes, *structures)
         new = sizes not in by_sizes and size_bytes <= self._left
         to_prove = self.calls[form] % self._every == 0 and size_bytes <= self._left_to_prove
         if not new and not to_prove:
@@ -206,13 +209,19 @@ def record_inputs(
 
 
 def form_of(given: Inputs) -> tuple[Structure, ...]:
-    """What calls that one engine can serve have in common: arguments, nesting, constants, dtypes and ranks."""
+    """What calls that one engine can serve have in common: arguments, nesting, constants, dtypes and ranks. Not the
+    numbers that may be counts."""
+    return _form(_structures(given), given)
+
+
+def _structures(given: Inputs) -> list[Structure]:
+    return [Structure.of(value) for value in (*given.args, *(given.kwargs[name] for name in sorted(given.kwargs)))]
+
+
+def _form(structures: Sequence[Structure], given: Inputs) -> tuple[Structure, ...]:
     dtypes = [f"{str(t.dtype).removeprefix('torch.')}[{t.dim()}]" for t in given.tensors()]
-    return (
-        Structure.of(tuple(given.args)),
-        Structure.of(dict(sorted(given.kwargs.items()))),
-        Structure(kind="constant", value=" ".join(dtypes)),
-    )
+    called = Structure(kind="constant", value=" ".join((str(len(given.args)), *sorted(given.kwargs), *dtypes)))
+    return (*map(without_counts, structures), called)
 
 
 def _sizes(given: Inputs) -> tuple[Any, int]:

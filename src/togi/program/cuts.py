@@ -6,6 +6,7 @@ are alike (the layers of a decoder) are tried once and become one part with copi
 
 from __future__ import annotations
 
+import contextlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.program import ProgramModule
 from togi.subject.pure import Pure
+from togi.subject.signature import Signature, arguments_in_common
 from togi.subject.stored_inputs import write_inputs
 from togi.worker.protocol import Survey
 from togi.worker.survey import survey
@@ -41,6 +43,10 @@ _MADE_ANEW = (
 _NO_MODULE = (
     "a run on these samples calls no module, so there is nothing that an engine could stand for: give samples that "
     "reach the modules"
+)
+_OTHER_NUMBERS = (
+    "its arguments hold numbers that differ from call to call and follow no size of what lies beside them, where an "
+    "engine is made for certain numbers"
 )
 _SAMPLES = 4
 """Recorded calls of one form that a part is tuned and proven on."""
@@ -149,7 +155,11 @@ class _Cutting:
             if share * seen.share(form) < LEAST_SHARE / 2:
                 covered += seen.share(form)
                 continue
-            given = _spread(list(by_sizes.values()))
+            given = _of_one_structure(list(by_sizes.values()))
+            if 2 * len(given) < len(by_sizes):
+                reasons.append(_OTHER_NUMBERS)
+                continue
+            given = _spread(given)
             found = self._capture(first.module, given, goes_on=seen.goes_on(form))
             if isinstance(found, str):
                 reasons.append(found)
@@ -160,7 +170,7 @@ class _Cutting:
             write_inputs(Path(self.request.folder) / name, given)
             proof = {use.path: f"{name}-proof-{position}" for position, use in enumerate(group)}
             for path, file in proof.items():
-                write_inputs(Path(self.request.folder) / file, recorded[path].proof[form])
+                write_inputs(Path(self.request.folder) / file, _taken(found[1].signature, recorded[path].proof[form]))
             self.parts.append(
                 Part(
                     path=first.path,
@@ -192,7 +202,7 @@ class _Cutting:
             return "no call of it could be kept"
         try:
             with torch.no_grad():
-                effects, _ = Effects.of(module, given[0].clone())
+                effects = Effects.of(module, *(one.clone() for one in given))
             pure = Pure(module, effects) if effects.changes else module
             found = survey(
                 Subject(pure, list(given)),
@@ -222,6 +232,25 @@ def _alike(uses: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[list[
 def _architecture(module: nn.Module) -> object:
     shapes = tuple((name, tuple(p.shape), p.dtype) for name, p in module.named_parameters())
     return (repr(module), shapes)
+
+
+def _of_one_structure(given: Sequence[Inputs]) -> list[Inputs]:
+    """Those whose numbers are constants, or counts of what lies beside them, together with the first's."""
+    kept = list(given[:1])
+    for one in given[1:]:
+        if arguments_in_common([*kept, one]) is not None:
+            kept.append(one)
+    return kept
+
+
+def _taken(signature: Signature, given: Sequence[Inputs]) -> list[Inputs]:
+    """The calls that have the signature's form."""
+    taken = []
+    for one in given:
+        with contextlib.suppress(TypeError):
+            signature.flatten_inputs(one.args, one.kwargs)
+            taken.append(one)
+    return taken
 
 
 def _spread(given: Sequence[Inputs]) -> list[Inputs]:

@@ -6,10 +6,13 @@ module with what it changes as further outputs. ``Effects.finish`` makes the cha
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
+from togi.core.errors import Refused
 from togi.core.records import Record
+from togi.subject.common import in_common
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure, assign, substituted, tensors_in
 
@@ -39,12 +42,20 @@ class Effects(Record):
     changes: tuple[Change, ...] = ()
 
     @classmethod
-    def of(cls, call: Callable[..., Any], given: Inputs) -> tuple[Effects, Any]:
-        """Call with ``given`` (which is changed) and see what changes; the output comes with it."""
-        before = {key: _Seen(value) for key, value in arguments_of(given)}
-        output = call(*given.args, **given.kwargs)
-        changes = [seen.change(key, value) for (key, value) in arguments_of(given) for seen in [before[key]]]
-        return cls(changes=tuple(change for change in changes if change is not None)), output
+    def of(cls, call: Callable[..., Any], *given: Inputs) -> Effects:
+        """Make calls of one form with each of ``given`` (which are changed) and see what changes.
+
+        Raises Refused where that differs from call to call in more than tensors and counts of them.
+        """
+        seen: dict[str | int, list[_Seen]] = defaultdict(list)
+        for one in given:
+            before = [(key, _Seen(value)) for key, value in arguments_of(one)]
+            call(*one.args, **one.kwargs)
+            for key, argument in before:
+                argument.look_again()
+                seen[key].append(argument)
+        changes = [_change(key, arguments) for key, arguments in seen.items()]
+        return cls(changes=tuple(change for change in changes if change is not None))
 
     def split(self, output: Any, given: Inputs, before: Mapping[str | int, list[Tensor]]) -> Any:
         """The output without the changed arguments themselves, and the new tensors of these: a pure result."""
@@ -76,26 +87,43 @@ class Effects(Record):
 
 @final
 class _Seen:
-    """An argument before a call."""
+    """An argument before a call, and after it."""
 
     def __init__(self, value: Any) -> None:
+        self.value = value
         self.structure = Structure.of(value)
         self.tensors = tensors_in(value)
-        self.values = [tensor.detach().clone() for tensor in self.tensors]
+        self._values = [tensor.detach().clone() for tensor in self.tensors]
+        self.written: tuple[int, ...] = ()
+        self.kept: tuple[int | None, ...] = ()
 
-    def change(self, key: str | int, value: Any) -> Change | None:
-        """What became of it, or None where nothing did."""
-        if self.structure.kind == "opaque":
-            return None
+    def look_again(self) -> None:
+        """After the call."""
         from togi.subject.behaviour import same
 
-        after = Structure.of(value)
         places = {id(tensor): index for index, tensor in enumerate(self.tensors)}
-        written = tuple(i for i, tensor in enumerate(self.tensors) if not same([tensor], [self.values[i]]))
-        kept = tuple(places.get(id(tensor)) for tensor in tensors_in(value))
-        if after == self.structure and not written and kept == tuple(range(len(self.tensors))):
-            return None
-        return Change(argument=key, after=after, kept=kept, written=written)
+        self.written = tuple(i for i, tensor in enumerate(self.tensors) if not same([tensor], [self._values[i]]))
+        self.kept = tuple(places.get(id(tensor)) for tensor in tensors_in(self.value))
+
+    @property
+    def changed(self) -> bool:
+        return self.structure.kind != "opaque" and (
+            bool(self.written)
+            or self.kept != tuple(range(len(self.tensors)))
+            or Structure.of(self.value) != self.structure
+        )
+
+
+def _change(key: str | int, seen: Sequence[_Seen]) -> Change | None:
+    """What became of one argument in all calls, or None where nothing did. Raises Refused where it differs."""
+    if not any(argument.changed for argument in seen):
+        return None
+    after = in_common([argument.value for argument in seen])
+    kept = seen[0].kept
+    if after is None or any(argument.kept != kept for argument in seen):
+        raise Refused(f"what its calls change in the argument {key} differs from call to call")
+    written = sorted({index for argument in seen for index in argument.written})
+    return Change(argument=key, after=after, kept=kept, written=tuple(written))
 
 
 def arguments_of(given: Inputs) -> list[tuple[str | int, Any]]:

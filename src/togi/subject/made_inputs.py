@@ -25,6 +25,9 @@ DYNAMIC_SIZE = 8
 """Size given to a dynamic dimension. Not 0 or 1, which tracers treat as constants."""
 
 
+_OTHER_SIZES = (16, 32, 64, 128, 256, 512, 1024, 4, 2, 6, 12, 24, 48, 96, 7, 14, 49, 196)
+
+
 def made_tensor(dtype: torch.dtype, shape: Sequence[int], generator: torch.Generator) -> torch.Tensor:
     """Normal values for floating-point and complex dtypes; else 0 and 1, which are valid ids, masks and class numbers
     nearly everywhere."""
@@ -38,11 +41,16 @@ def made_tensor(dtype: torch.dtype, shape: Sequence[int], generator: torch.Gener
 
 def samples_from_signature(signature: Signature, seed: int) -> tuple[Inputs, ...]:
     """One sample of the form that ``signature`` describes; dynamic dimensions get ``DYNAMIC_SIZE``, and as much more
-    than another as they have to."""
+    than another as they have to; another size where its conditions ask for one."""
+    found = (_sample(signature, size, seed) for size in (DYNAMIC_SIZE, *_OTHER_SIZES))
+    return (next((sample for sample in found if signature.holds_for(sample)), _sample(signature, DYNAMIC_SIZE, seed)),)
+
+
+def _sample(signature: Signature, least: int, seed: int) -> Inputs:
     generator = torch.Generator().manual_seed(seed)
-    sizes = dict.fromkeys(signature.dynamic_dims, DYNAMIC_SIZE)
+    sizes = dict.fromkeys(signature.dynamic_dims, least)
     for relation in signature.relations:  # one that others are less than is made larger
-        sizes[relation.other] = max(sizes[relation.other], DYNAMIC_SIZE - relation.more)
+        sizes[relation.other] = max(sizes[relation.other], least - relation.more)
     for relation in signature.relations:
         sizes[relation.one] = sizes[relation.other] + relation.more
     tensors = [
@@ -54,7 +62,7 @@ def samples_from_signature(signature: Signature, seed: int) -> tuple[Inputs, ...
         for i, facts in enumerate(signature.inputs_facts)
     ]
     args, kwargs = signature.build_inputs(tensors)
-    return (Inputs(args, kwargs),)
+    return Inputs(args, kwargs)
 
 
 def vary_constants(module: nn.Module, seed: int) -> nn.Module:

@@ -16,8 +16,10 @@ from pydantic import model_validator
 from togi.core.errors import SubjectError, nearest
 from togi.core.quantities import a_type
 from togi.core.records import Record, TensorFacts
+from togi.subject.common import in_common, merged
+from togi.subject.conditions import Holds, condition, in_words, sizes_in
 from togi.subject.inputs import Dynamic, Inputs
-from togi.subject.structure import Structure, merged
+from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
     import torch
@@ -56,6 +58,9 @@ class Signature(Record):
     """Of every flat input; empty in artifacts of before, whose inputs are then not checked for it."""
     relations: tuple[Relation, ...] = ()
     """What a call must keep: engines do not check that a mask is as long as its cache, and read beyond."""
+    conditions: tuple[str, ...] = ()
+    """What else: the sizes for which a captured graph holds, such as ``size(0, 1) <= 100`` where the forward pass
+    branches (``togi.subject.conditions``). Beyond them the original may compute something else."""
 
     @model_validator(mode="after")
     def _complete(self) -> Signature:
@@ -66,6 +71,10 @@ class Signature(Record):
         dims = [len(facts.shape) for facts in self.inputs_facts]
         if not all(0 <= i < len(dims) and 0 <= dim < dims[i] for r in self.relations for i, dim in (r.one, r.other)):
             raise ValueError("a relation between sizes that the inputs do not have")
+        for text in self.conditions:
+            condition(text)
+            if not all(0 <= i < len(dims) and 0 <= dim < dims[i] for i, dim in sizes_in(text)):
+                raise ValueError("a condition on sizes that the inputs do not have")
         return self
 
     @classmethod
@@ -80,16 +89,8 @@ class Signature(Record):
         first = samples[0]
         positional = len(first.args)
         names = (*_positional_names(parameters, positional), *sorted(first.kwargs))
-        arguments = tuple(Structure.of(value) for value in _values(first))
-        for number, sample in enumerate(samples[1:], start=2):
-            if tuple(Structure.of(value) for value in _values(sample)) != arguments or sorted(sample.kwargs) != sorted(
-                first.kwargs
-            ):
-                raise SubjectError(
-                    f"sample {number} is called differently from sample 1 (other arguments, nesting or constants). "
-                    "All samples must be calls of one form; tune each form as a subject of its own."
-                )
-        output = functools.reduce(merged, (Structure.of(value) for value in outputs))
+        arguments = _arguments(samples)
+        output = in_common(outputs) or functools.reduce(merged, (Structure.of(value) for value in outputs))
         flat_inputs = [_flat(zip(names, arguments, _values(s), strict=True)) for s in samples]
         flat_outputs = [_flat([("output", output, o)]) for o in outputs]
         device = next((t.device.type for _, t in flat_inputs[0]), "cpu")
@@ -176,6 +177,26 @@ class Signature(Record):
             (one, dim), (other, along) = relation.one, relation.other
             if tensors[one].shape[dim] - tensors[other].shape[along] != relation.more:
                 raise self._apart(relation, tensors)
+        for text, holds in self._holding:
+            if not holds(tensors):
+                raise self._beyond(text, tensors)
+
+    def under(self, conditions: Iterable[str]) -> Signature:
+        """The same under these conditions."""
+        return Signature(**(dict(self) | {"conditions": tuple(conditions)}))
+
+    def holds_for(self, given: Inputs) -> bool:
+        """Whether a call of this form meets the conditions."""
+        tensors = self.flatten_inputs(given.args, given.kwargs) if self.conditions else []
+        return all(holds(tensors) for _, holds in self._holding)
+
+    def conditions_in_words(self) -> list[str]:
+        """With the names of the inputs."""
+        return [in_words(text, [facts.name for facts in self.inputs_facts]) for text in self.conditions]
+
+    @functools.cached_property
+    def _holding(self) -> list[tuple[str, Holds]]:
+        return [(text, condition(text)) for text in self.conditions]
 
     @functools.cached_property
     def _accepted(self) -> list[tuple[torch.dtype | None, str, int, list[tuple[int, int]]]]:
@@ -234,6 +255,16 @@ class Signature(Record):
             "samples in which they do."
         )
 
+    def _beyond(self, text: str, tensors: Sequence[Tensor]) -> ValueError:
+        """What is captured does not hold for these sizes."""
+        sizes = dict.fromkeys(sizes_in(text))
+        found = " and ".join(f"{self.inputs_facts[i].name}.shape[{dim}] is {tensors[i].shape[dim]}" for i, dim in sizes)
+        return ValueError(
+            f"{found}, but what was proven holds where {in_words(text, [facts.name for facts in self.inputs_facts])}: "
+            "for other sizes the original computes something else. Call the original for those, or tune it for them as "
+            "a subject of its own."
+        )
+
     def build_inputs(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """``(args, kwargs)`` as the samples call it."""
         rest = iter(tensors)
@@ -280,6 +311,28 @@ def _positional_names(parameters: Sequence[str], count: int) -> tuple[str, ...]:
 
 def _values(sample: Inputs) -> list[Any]:
     return [*sample.args, *(sample.kwargs[name] for name in sorted(sample.kwargs))]
+
+
+def _arguments(samples: Sequence[Inputs]) -> tuple[Structure, ...]:
+    """The structure of each argument. Raises SubjectError where the samples have none in common."""
+    found = arguments_in_common(samples)
+    if found is None:
+        number = next(n for n in range(2, len(samples) + 1) if arguments_in_common(samples[:n]) is None)
+        raise SubjectError(
+            f"sample {number} is called differently from sample 1 (other arguments, nesting or constants). "
+            "All samples must be calls of one form; tune each form as a subject of its own."
+        )
+    return found
+
+
+def arguments_in_common(samples: Sequence[Inputs]) -> tuple[Structure, ...] | None:
+    """The structure of each argument: first the positional ones, then the keywords, sorted. None where calls have none
+    in common."""
+    if len({(len(sample.args), tuple(sorted(sample.kwargs))) for sample in samples}) > 1:
+        return None
+    found = [in_common(values) for values in zip(*map(_values, samples), strict=True)]
+    known = tuple(structure for structure in found if structure is not None)
+    return known if len(known) == len(found) else None
 
 
 def _flat(entries: Iterable[tuple[str, Structure, Any]]) -> list[tuple[str, torch.Tensor]]:

@@ -3,7 +3,8 @@
 Structures known: tensors, None, bool, int, float, str, dtypes, devices, enum members, classes, tuple, namedtuple, list,
 dict, mappings with a class of their own (transformers' ModelOutput), dataclasses, plain objects (attributes and nothing
 else: transformers' caches) and classes that are registered with torch's pytree. Anything else is ``opaque``: it can be
-run live but not stored.
+run live but not stored. Where a number followed the size of a tensor beside it in all calls seen (the length that a
+cache keeps), it is a ``count`` of that.
 """
 
 from __future__ import annotations
@@ -18,6 +19,8 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
+from pydantic import model_validator
+
 from togi.core.errors import ArtifactError
 from togi.core.records import Record, Scalar
 
@@ -25,11 +28,12 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 CONSTANTS = (type(None), bool, int, float, str)
-Leaf = Literal["tensor", "constant", "dtype", "device", "enum", "class", "opaque"]
+Leaf = Literal["tensor", "constant", "count", "dtype", "device", "enum", "class", "opaque"]
 Container = Literal["tuple", "namedtuple", "list", "dict", "mapping", "dataclass", "object", "pytree"]
 Kind = Leaf | Container
 _LEAVES = frozenset(get_args(Leaf))
 _NAMED = ("namedtuple", "mapping", "dataclass", "object")
+KEYED = ("dict", *_NAMED)
 _WHOLE = ("object", "pytree")
 """Taken apart only where nothing in them is opaque."""
 
@@ -40,11 +44,30 @@ class Structure(Record):
     kind: Kind
     children: tuple[Structure, ...] = ()
     keys: tuple[Scalar, ...] = ()
+    """Of the children. Of a count: the key of the tensor beside it that it counts, and which dimension."""
     type: str = ""
     """``module:qualified name`` of the class of a namedtuple, mapping, dataclass, object or enum member; of the value
     where it is opaque or a class."""
     value: Scalar = None
-    """A constant; the name of a dtype, device or enum member; what torch's pytree knows of a value, as JSON."""
+    """A constant; the name of a dtype, device or enum member; what torch's pytree knows of a value, as JSON; how much
+    more a count is than that size."""
+
+    @model_validator(mode="after")
+    def _counts_what_is_there(self) -> Structure:
+        for child in self.children:
+            if child.kind == "count":
+                self._counted(child)
+        return self
+
+    def _counted(self, count: Structure) -> tuple[int, int, int]:
+        """Of a child: the number of the child that it counts, which dimension, and how much more it is than that."""
+        if self.kind in KEYED and len(count.keys) == 2:
+            tensors = [i for i, child in enumerate(self.children) if child.kind == "tensor"]
+            found = next((i for i in tensors if self.keys[i : i + 1] == count.keys[:1]), None)
+            dim, more = count.keys[1], count.value
+            if found is not None and type(dim) is int and dim >= 0 and type(more) is int:
+                return found, dim, more
+        raise ValueError(f"a count of {count.keys}, which is no size of a tensor beside it")
 
     @classmethod
     def of(cls, value: Any) -> Structure:
@@ -61,6 +84,8 @@ class Structure(Record):
             return cls(kind="enum", type=_name(type(value)), value=value.name)
         if isinstance(value, CONSTANTS):
             return cls(kind="constant", value=value)
+        if isinstance(value, torch.SymInt):
+            return cls(kind="constant", value=str(value))
         if isinstance(value, torch.dtype):
             return cls(kind="dtype", value=str(value).removeprefix("torch."))
         if isinstance(value, torch.device):
@@ -94,6 +119,14 @@ class Structure(Record):
             len(self.children),
         ):
             raise ValueError(f"{path or 'the value'} is {_describe(value)}, expected {self.describe()}")
+        for count, counted, dim, more in self._counts:
+            if _count(items.children[counted], dim, more) != items.children[count]:
+                key, what = _labels(self)[count], _labels(self)[counted]
+                raise ValueError(
+                    f"{path}{key} is {items.children[count]!r}, where {path}{what} has the shape "
+                    f"{tuple(items.children[counted].shape)}, but in every call seen it was "
+                    f"{f'{more} more than ' * bool(more)}its size in dimension {dim}"
+                )
         for key, child, item in zip(_labels(self), self.children, items.children, strict=True):
             yield from child.walk(item, f"{path}{key}")
 
@@ -106,6 +139,8 @@ class Structure(Record):
         if self.kind == "constant":
             constant = self.value
             return lambda value: isinstance(value, CONSTANTS) and bool(value == constant)
+        if self.kind == "count":
+            return lambda value: type(value) is int
         if self.kind in ("dtype", "device"):
             name = f"torch.{self.value}" if self.kind == "dtype" else self.value
             return lambda value: str(value) == name
@@ -132,18 +167,26 @@ class Structure(Record):
         if self.is_leaf:
             admits = self._admits
             return lambda value, _: admits(value)
-        readers, opened = [child._reader for child in self.children], self._opener()
+        readers, opened, counts = [child._reader for child in self.children], self._opener(), self._counts
 
         def read(value: Any, tensors: list[Tensor]) -> bool:
             children = opened(value)
             if children is None:
                 return False
-            for reader, child in zip(readers, children, strict=True):  # noqa: SIM110 - half the time of all()
+            for reader, child in zip(readers, children, strict=True):
                 if not reader(child, tensors):
                     return False
+            if counts:
+                held = list(children)
+                return all(_count(held[counted], dim, more) == held[count] for count, counted, dim, more in counts)
             return True
 
         return read
+
+    @functools.cached_property
+    def _counts(self) -> list[tuple[int, int, int, int]]:
+        """Of each count among the children: its number, that of the tensor, the dimension, how much more it is."""
+        return [(i, *self._counted(child)) for i, child in enumerate(self.children) if child.kind == "count"]
 
     def _opener(self) -> Callable[[Any], Collection[Any] | None]:
         """The children of a value, or None where it is no such container."""
@@ -178,9 +221,18 @@ class Structure(Record):
         if self.is_leaf:
             constant = self._constant()
             return lambda _: constant
-        builders = [child._builder for child in self.children]
+        builders, counts = [child._builder for child in self.children], self._counts
         make = _maker(self.kind, self.keys, self.value, _class(self.type, self.kind) if self.kind in _NAMED else None)
-        return lambda tensors: make([build(tensors) for build in builders])
+        if not counts:
+            return lambda tensors: make([build(tensors) for build in builders])
+
+        def build(tensors: Iterator[Tensor]) -> Any:
+            children = [build(tensors) for build in builders]
+            for count, counted, dim, more in counts:
+                children[count] = _count(children[counted], dim, more)
+            return make(children)
+
+        return build
 
     def _constant(self) -> Any:
         import torch
@@ -209,6 +261,8 @@ class Structure(Record):
             return f"a {self.kind} of {len(self.children)} ({', '.join(inner)})"
         if self.kind in ("constant", "dtype", "device"):
             return f"the {self.kind} {self.value!r}"
+        if self.kind == "count":
+            return f"the size of {self.keys[0]} in dimension {self.keys[1]}"
         return f"a {self.type or self.kind}"
 
 
@@ -220,21 +274,9 @@ def _read_tensor(value: Any, tensors: list[Tensor]) -> bool:
     return True
 
 
-def merged(first: Structure, second: Structure) -> Structure:
-    """What two outputs have in common: a part that differs from call to call cannot be rebuilt from tensors alone."""
-    if first == second:
-        return first
-    alike = (first.kind, first.keys, first.type, len(first.children)) == (
-        second.kind,
-        second.keys,
-        second.type,
-        len(second.children),
-    )
-    if first.children and alike:
-        children = tuple(merged(a, b) for a, b in zip(first.children, second.children, strict=True))
-        return Structure(kind=first.kind, keys=first.keys, children=children, type=first.type, value=first.value)
-    kind = first.type or (type(first.value).__name__ if first.kind == "constant" else first.kind)
-    return Structure(kind="opaque", type=f"{kind} that differs from call to call")
+def _count(tensor: Any, dim: int, more: int) -> int | None:
+    """What counts a size of it; None where it has no such dimension. A symbol where sizes are symbols."""
+    return tensor.shape[dim] + more if dim < tensor.dim() else None
 
 
 class _Items(NamedTuple):
@@ -379,7 +421,7 @@ def _collect(value: Any, found: list[Tensor], around: tuple[int, ...]) -> bool:
     if isinstance(value, torch.Tensor):
         found.append(value)
         return True
-    if isinstance(value, (*CONSTANTS, enum.Enum, torch.dtype, torch.device, type)):
+    if isinstance(value, (*CONSTANTS, enum.Enum, torch.dtype, torch.device, torch.SymInt, type)):
         return True
     items = None if id(value) in around else _items(value)
     if items is None:
@@ -416,7 +458,7 @@ def _is_plain(cls: Any) -> bool:
     another process finds the class by its name."""
     return (
         "<locals>" not in cls.__qualname__
-        and cls.__module__ != "__main__"
+        and cls.__module__ not in ("__main__", "torch")  # a symbol of torch's for a size is no object of the program
         and cls.__dictoffset__ != 0
         and cls.__new__ is object.__new__
         and cls.__reduce_ex__ is object.__reduce_ex__

@@ -6,7 +6,7 @@ Made once per study (``make_truth``), kept as safetensors and JSON in the run's 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, final
@@ -127,6 +127,24 @@ class Truth:
     def inputs(self, inputs: Sequence[Inputs]) -> list[Inputs]:
         """The inputs that are verified on, of all that ``make_truth`` was given."""
         return [inputs[i] for i in self.kept]
+
+    def without(self, inputs: Collection[int]) -> Truth:
+        """Without the answers to some inputs. Where answers depend on the calls before, all of it."""
+        facts = self.facts
+        kept = [a for a, answer in enumerate(facts.answers) if answer.input not in inputs]
+        if facts.stateful or len(kept) == len(facts.answers):
+            return self
+        places = {a: place for place, a in enumerate(kept)}
+        return Truth(
+            facts=facts.model_copy(
+                update={
+                    "answers": tuple(facts.answers[a] for a in kept),
+                    "schedule": tuple(places[a] for a in facts.schedule if a in places),
+                }
+            ),
+            truth=[self.truth[a] for a in kept],
+            eager=[self.eager[a] for a in kept],
+        )
 
     def save(self, folder: Path) -> None:
         """Write ``truth.json`` and ``truth.safetensors`` into ``folder`` (which exists). Raises OSError."""

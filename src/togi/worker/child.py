@@ -6,6 +6,7 @@ turn, footprint, save, quit.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import importlib
 import inspect
@@ -27,7 +28,7 @@ from togi.core.errors import NotSaveable, Refused
 from togi.core.records import ErrorReport, Footprint, Record
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate, FlatProgram
-from togi.graph.capture import keep, kept
+from togi.graph.capture import capture, keep, kept
 from togi.measure import GivenAs, keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
@@ -151,12 +152,13 @@ class _Worker:
         """Keep what ``torch.export`` makes of the subject. Whether this process can serve those who want it."""
         self.enter("capture")
         try:
-            keep(self._start())
+            captured = keep(self._start())
         except Refused as refused:
-            self.channel.send({"captured": {"exportable": False, "export_error": str(refused)}})
+            self.channel.send({"captured": {"facts": {"exportable": False, "export_error": str(refused)}}})
             return False
         forks = fork_safe(self.config.device)
-        self.channel.send({"captured": {"exportable": True, "forks": forks}})
+        conditions = captured.signature.conditions
+        self.channel.send({"captured": {"facts": {"exportable": True}, "conditions": conditions, "forks": forks}})
         if not forks:
             self.rewrites()
         return forks
@@ -164,7 +166,8 @@ class _Worker:
     def rewrites(self) -> None:
         """Which rewrites have nothing to do in the captured subject."""
         self.enter("rewrites")
-        self.channel.send({"idle": idle_rewrites(self._start())})
+        start = self._start()
+        self.channel.send({"idle": idle_rewrites(start, capture(start))})
 
     def _start(self) -> Candidate:
         return kept() or first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)
@@ -251,11 +254,12 @@ class _Worker:
         truth = Truth.load(self.folder / TRUTH_FOLDER)
         metric = self.whole.metric if isinstance(self.whole, Subject) and self.job.part is None else None
         signature = self.surveyed.signature
+        inputs = variants(self.samples, signature, self.config.seed)
         first = _FirstCall(self.call, self.config.device)
         report = verify(
             first,
-            truth,
-            variants(self.samples, signature, self.config.seed),
+            truth.without([i for i, given in enumerate(inputs) if not self._takes(given)]),
+            inputs,
             signature,
             seed=self.config.seed,
             max_units=self._limit_units(truth),
@@ -268,6 +272,13 @@ class _Worker:
         program = self.candidate.program if self.candidate else None
         notes = list(program.notes()) if program is not None else []
         self.channel.send({"verified": report.model_dump(mode="json"), "notes": notes})
+
+    def _takes(self, given: Inputs) -> bool:
+        """Whether what is verified is for calls of such sizes: elsewhere it refuses them."""
+        loaded = getattr(self.call, "signature", None) if self.job.artifact is not None else None
+        with contextlib.suppress(TypeError):  # another form: the call itself says so
+            return all(each.holds_for(given) for each in (self.surveyed.signature, loaded) if each is not None)
+        return True
 
     def _limit_units(self, truth: Truth) -> float:
         exact = self.job.recipe is None or is_exact(self.job.recipe)

@@ -133,13 +133,17 @@ class WorkerPool:
         try:
             captured = self._end_capture(capturing)
         except TrialEnded as ended:
-            captured = {"exportable": False, "export_error": f"torch.export cannot capture it: {ended}"}
-        if captured["exportable"]:
+            captured = {"facts": {"exportable": False, "export_error": f"torch.export cannot capture it: {ended}"}}
+        facts = captured["facts"]
+        if facts["exportable"]:
             with contextlib.suppress(TrialEnded, TrialServerError):  # of a rewrite that crashes, its own trial tells
-                captured["idle_rewrites"] = self._idle_rewrites(capturing, limits, on_phase)
+                facts["idle_rewrites"] = self._idle_rewrites(capturing, limits, on_phase)
         if self._captured is None:
             capturing.close()
-        survey = survey.model_copy(update={"facts": survey.facts.model_copy(update=captured)})
+        survey = Survey(
+            facts=survey.facts.model_copy(update=facts),
+            signature=survey.signature.under(captured.get("conditions", ())),
+        )
         survey.write(self.folder)
         return survey
 

@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import fx, nn
 
 from togi.core.errors import Refused, SubjectError
 from togi.core.quantities import first_line
 from togi.core.records import Choice, Facts, Machine
 from togi.core.user_code import user_place
 from togi.graph.candidate import Candidate
-from togi.graph.capture import GraphModule, capture
+from togi.graph.capture import GraphModule, export, graph_of, held_for
 from togi.machine.describe import machine as this_machine
 from togi.subject.behaviour import observe, seed_all
 from togi.subject.inputs import Inputs, Subject
@@ -117,7 +117,8 @@ def survey(
     if captured:
         samples = tuple(sample.clone() for sample in ready.samples)
         candidate = Candidate(module=ready.module, samples=samples, signature=signature, facts=facts)
-        facts = facts.model_copy(update=_captured(candidate))
+        captured_facts, signature = _captured(candidate)
+        facts = facts.model_copy(update=captured_facts)
     return Survey(facts=facts, signature=signature)
 
 
@@ -136,19 +137,22 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
         ) from error
 
 
-def _captured(candidate: Candidate) -> dict[str, Any]:
-    """Whether ``torch.export`` can capture it, why not, and which rewrites have nothing to do there."""
+def _captured(candidate: Candidate) -> tuple[dict[str, Any], Signature]:
+    """Whether ``torch.export`` can capture it, why not, and which rewrites have nothing to do there; the signature with
+    the sizes for which that holds."""
     try:
-        return {"idle_rewrites": idle_rewrites(candidate)}
+        program = export(candidate)
     except Refused as refused:
-        return {"exportable": False, "export_error": str(refused)}
+        return {"exportable": False, "export_error": str(refused)}, candidate.signature
+    signature = held_for(program, candidate.signature)
+    return {"idle_rewrites": idle_rewrites(candidate, graph_of(program))}, signature
 
 
-def idle_rewrites(candidate: Candidate) -> dict[str, str]:
-    """By choice, why a rewrite finds nothing to do in the captured candidate: neither as it is nor after those before
-    it in the pipeline. One that fails otherwise is left to its trial. Raises Refused where it cannot be captured."""
+def idle_rewrites(candidate: Candidate, captured: fx.GraphModule) -> dict[str, str]:
+    """By choice, why a rewrite finds nothing to do in what was captured of the candidate: neither as it is nor after
+    those before it in the pipeline. One that fails otherwise is left to its trial."""
     found: dict[str, str] = {}
-    candidate = candidate.with_(module=GraphModule(capture(candidate), candidate.signature))
+    candidate = candidate.with_(module=GraphModule(captured, candidate.signature))
     rewritten = candidate
     for rewrite in all_techniques().values():
         if not isinstance(rewrite, GraphRewrite) or not isinstance(rewrite.applies(candidate.facts), Applies):

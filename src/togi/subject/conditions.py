@@ -1,0 +1,121 @@
+"""Conditions on the sizes of a call: what a captured graph holds for, as text that a file may hold.
+
+A condition is a comparison of whole numbers and of ``size(input, dimension)``, in Python's own form, with nothing else
+in it than sums, products, divisions, remainders, ``min``, ``max``, ``and``, ``or`` and ``not``.
+"""
+
+from __future__ import annotations
+
+import ast
+import operator
+from collections.abc import Callable, Sequence
+from typing import Any
+
+_MOST_CHARACTERS = 2000
+_OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
+    ast.Add: operator.add,
+    ast.Sub: operator.sub,
+    ast.Mult: operator.mul,
+    ast.FloorDiv: operator.floordiv,
+    ast.Mod: operator.mod,
+    ast.Eq: operator.eq,
+    ast.NotEq: operator.ne,
+    ast.Lt: operator.lt,
+    ast.LtE: operator.le,
+    ast.Gt: operator.gt,
+    ast.GtE: operator.ge,
+}
+
+Holds = Callable[[Sequence[Any]], bool]
+"""Of the flat tensors of a call."""
+_Value = Callable[[Sequence[Any]], Any]
+
+
+def condition(text: str) -> Holds:
+    """Whether a call meets the condition. A size that makes it divide by zero does not.
+
+    Raises ValueError where the text is no condition.
+    """
+    try:
+        value = _comparison(_parsed(text))
+    except (SyntaxError, RecursionError, MemoryError, _NotAllowed):
+        raise ValueError(f"{text[:80]!r} is no condition on sizes") from None
+
+    def holds(tensors: Sequence[Any]) -> bool:
+        try:
+            return bool(value(tensors))
+        except ZeroDivisionError:
+            return False
+
+    return holds
+
+
+def sizes_in(text: str) -> list[tuple[int, int]]:
+    """``(input, dimension)`` of every size that a condition speaks of."""
+    return [size for node in ast.walk(_parsed(text)) if (size := _size(node)) is not None]
+
+
+def in_words(text: str, names: Sequence[str]) -> str:
+    """A condition with the names of inputs: ``x.shape[1] <= 100``."""
+
+    class Named(ast.NodeTransformer):
+        def visit_Call(self, node: ast.Call) -> ast.AST:
+            size = _size(node)
+            if size is None:
+                return self.generic_visit(node)
+            return ast.Subscript(ast.Attribute(ast.Name(names[size[0]]), "shape"), ast.Constant(size[1]))
+
+    return ast.unparse(ast.fix_missing_locations(Named().visit(_parsed(text))))
+
+
+class _NotAllowed(Exception):
+    pass
+
+
+def _parsed(text: str) -> ast.expr:
+    if len(text) > _MOST_CHARACTERS:
+        raise _NotAllowed
+    return ast.parse(text, mode="eval").body
+
+
+def _comparison(node: ast.expr) -> _Value:
+    match node:
+        case ast.BoolOp(values=parts):
+            found = [_comparison(part) for part in parts]
+            every = all if isinstance(node.op, ast.And) else any
+            return lambda tensors: every(part(tensors) for part in found)
+        case ast.UnaryOp(op=ast.Not(), operand=part):
+            inner = _comparison(part)
+            return lambda tensors: not inner(tensors)
+        case ast.Compare(left=left, ops=[how], comparators=[right]) if type(how) in _OPERATORS:
+            compare, one, other = _OPERATORS[type(how)], _number(left), _number(right)
+            return lambda tensors: compare(one(tensors), other(tensors))
+    raise _NotAllowed
+
+
+def _number(node: ast.expr) -> _Value:
+    if (size := _size(node)) is not None:
+        i, dim = size
+        return lambda tensors: tensors[i].shape[dim]
+    match node:
+        case ast.Constant(value=int(number)):
+            return lambda _: number
+        case ast.UnaryOp(op=ast.USub(), operand=part):
+            inner = _number(part)
+            return lambda tensors: -inner(tensors)
+        case ast.BinOp(left=left, op=how, right=right) if type(how) in _OPERATORS:
+            combine, one, other = _OPERATORS[type(how)], _number(left), _number(right)
+            return lambda tensors: combine(one(tensors), other(tensors))
+        case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_] as parts, keywords=[]):
+            choose, found = {"min": min, "max": max}[name], [_number(part) for part in parts]
+            return lambda tensors: choose(part(tensors) for part in found)
+    raise _NotAllowed
+
+
+def _size(node: ast.AST) -> tuple[int, int] | None:
+    match node:
+        case ast.Call(
+            func=ast.Name(id="size"), args=[ast.Constant(value=int(i)), ast.Constant(value=int(dim))], keywords=[]
+        ):
+            return i, dim
+    return None
