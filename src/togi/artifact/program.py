@@ -63,7 +63,10 @@ class Switch:
             with self._counting:
                 self.engine_calls += 1
             result = form.optimized.call_with(tensors, args, kwargs)
-            return form.entry.effects.finish(result, args, kwargs) if form.entry.effects.changes else result
+            if not form.entry.effects.changes:
+                return result
+            of_argument = functools.partial(signature.of_argument, tensors)
+            return form.entry.effects.finish(result, args, kwargs, of_argument)
         return self._fall_back(reason, args, kwargs)
 
     def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:

@@ -230,13 +230,23 @@ def _user_inputs(program: ExportedProgram) -> list[fx.Node]:
 
 
 def _settle_sizes(graph: fx.Graph) -> None:
-    """Numbers for sizes that can have one value only: how much of a cache a window hides, where the cache is shorter
-    than the window. Engines know few operations on sizes."""
+    """Numbers for sizes that can have one value only, and no slices that cut nothing off: what a window hides of a
+    cache that is shorter. Engines know few operations on sizes, and not that these bounds hold."""
     for node in graph.nodes:
         if node.op == "call_function" and _is_size(node) and (only := only_value(node.meta["val"])) is not None:
             for user in list(node.users):
                 user.replace_input_with(node, only)
             graph.erase_node(node)
+        elif node.target is torch.ops.aten.slice.Tensor and _is_whole(node):
+            node.replace_all_uses_with(node.args[0])
+            graph.erase_node(node)
+
+
+def _is_whole(node: fx.Node) -> bool:
+    """A slice of all that it is given: compared by the names of sizes, since asking for equality would set a guard."""
+    of, _, _, _, step = (*node.args, *(None,) * 4)[:5]
+    whole = isinstance(of, fx.Node) and str(of.meta["val"].shape) == str(node.meta["val"].shape)
+    return whole and step in (None, 1) and not node.kwargs
 
 
 def _put_plainly(graph_module: fx.GraphModule) -> None:

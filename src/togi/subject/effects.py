@@ -68,14 +68,25 @@ class Effects(Record):
             new += [before[change.argument][index] for index in change.written]
         return substituted(output, names), new
 
-    def finish(self, result: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """Make the changes of a pure result in the arguments given; the output as the module itself returns it."""
+    def finish(
+        self,
+        result: Any,
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        tensors_of: Callable[[str | int], list[Tensor]] | None = None,
+    ) -> Any:
+        """Make the changes of a pure result in the arguments given; the output as the module itself returns it.
+
+        ``tensors_of``: an argument, by its keyword or position, for those who know already.
+        """
         output, new = result
         rest = iter(new)
         back: dict[Any, Any] = {}
         for change in self.changes:
             given = args[change.argument] if isinstance(change.argument, int) else kwargs[change.argument]
-            tensors = tensors_in(given) if change.written or any(kept is not None for kept in change.kept) else []
+            tensors: list[Tensor] = []
+            if change.written or any(kept is not None for kept in change.kept):
+                tensors = tensors_in(given) if tensors_of is None else tensors_of(change.argument)
             after = [next(rest) if kept is None else tensors[kept] for kept in change.kept]
             for index in change.written:
                 tensors[index].copy_(next(rest))

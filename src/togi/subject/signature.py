@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, final
 
@@ -153,6 +154,17 @@ class Signature(Record):
         tensors = self.flatten_inputs(args, kwargs)
         self.check(tensors)
         return tensors
+
+    def of_argument(self, tensors: list[Tensor], key: str | int) -> list[Tensor]:
+        """Of the flat tensors of a call those of one argument, by its keyword or position."""
+        return tensors[self._places[key]]
+
+    @functools.cached_property
+    def _places(self) -> dict[str | int, slice]:
+        counts = [sum(leaf.kind == "tensor" for leaf in structure.leaves()) for structure in self.arguments]
+        ends = list(itertools.accumulate(counts))
+        keys: list[str | int] = [*range(self.positional), *self.names[self.positional :]]
+        return {key: slice(end - count, end) for key, count, end in zip(keys, counts, ends, strict=True)}
 
     def check(self, tensors: Sequence[Any]) -> None:
         """That flat inputs have the dtypes, devices and sizes that were proven.

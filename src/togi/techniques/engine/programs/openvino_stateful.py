@@ -31,6 +31,7 @@ from togi.techniques.engine.programs.openvino import (
     compile_file,
     compile_model,
     convert,
+    give,
     openvino,
 )
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram
@@ -120,7 +121,8 @@ class _Cache:
     def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
         """One call; numpy arrays of the caller's own."""
         lengths, self.lengths = self.lengths, []
-        found: Sequence[Any] = self.request.infer(feeds, share_inputs=True, share_outputs=False).to_tuple()
+        give(self.request, feeds)
+        found: Sequence[Any] = self.request.infer(share_outputs=False).to_tuple()
         self.lengths = [length + each.count for each, length in zip(self.kept, lengths, strict=True)]
         self._lent = [ref for ref in self._lent if ref() is not None]
         return found
