@@ -8,7 +8,8 @@ from torch import nn
 
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Inputs, Subject
-from togi.worker.survey import Survey, survey
+from togi.techniques import conformance
+from togi.worker.survey import Survey, idle_rewrites, survey
 
 
 def facts_of(module, samples, **options):
@@ -338,11 +339,11 @@ def test_denormal_numbers_are_met_in_weights_inputs_and_intermediates():
 
 def test_rewrites_without_anything_to_do_are_known_before_any_trial():
     plain = nn.Sequential(nn.Conv2d(16, 16, 3), nn.ReLU(), nn.Conv2d(16, 16, 3))
-    idle = facts_of(plain, torch.rand(1, 16, 8, 8)).idle_rewrites
+    idle = idle_rewrites(conformance.candidate_of(plain, [torch.rand(1, 16, 8, 8)]))
     assert {"drop_no_ops", "pad_channels(multiple=16)", "pad_channels(multiple=8)"} <= {*idle}
     assert "multiple of 16" in idle["pad_channels(multiple=16)"]
     odd = nn.Sequential(nn.Conv2d(16, 12, 3), nn.BatchNorm2d(12), nn.Conv2d(12, 16, 3)).eval()
-    idle = facts_of(odd, torch.rand(1, 16, 8, 8)).idle_rewrites
+    idle = idle_rewrites(conformance.candidate_of(odd, [torch.rand(1, 16, 8, 8)]))
     assert not {"fold_batch_norm", "pad_channels(multiple=16)", "pad_channels(multiple=8)"} & {*idle}
 
 
@@ -353,5 +354,5 @@ def test_a_rewrite_that_has_something_to_do_only_after_another_is_not_idle():
         return parts.norm(parts.conv(x).transpose(2, 3).transpose(2, 3))
 
     between = Call(run, conv=nn.Conv2d(16, 16, 3), norm=nn.BatchNorm2d(16)).eval()
-    idle = facts_of(between, torch.rand(1, 16, 8, 8)).idle_rewrites
+    idle = idle_rewrites(conformance.candidate_of(between, [torch.rand(1, 16, 8, 8)]))
     assert not {"drop_no_ops", "fold_batch_norm"} & {*idle}

@@ -157,7 +157,7 @@ def test_a_part_is_captured_once_too(tmp_path: Path) -> None:
         effects = Effects.of(module.inner, given)
         write_inputs(pool.folder / "inputs", [given])
         part = pool.part("inner", effects, pool.folder / "inputs", found)
-        facts = part.make_truth(found.facts, *QUIET)
+        facts = part.make_truth(part.capture(found, *QUIET).facts, *QUIET)
         for _ in range(2):
             with part.start(captured(facts), facts, *QUIET) as trial:
                 assert trial.error is not None

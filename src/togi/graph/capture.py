@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -23,16 +23,22 @@ from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.user_code import error_line
 from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers, sealed
-from togi.subject.behaviour import SavedBuffers
+from togi.subject.behaviour import SavedBuffers, seed_all
+from togi.subject.inputs import Inputs
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.operators import OpOverload
 from togi.torch_internals.sizes import decided_sizes, only_value
+from togi.verify.derived_inputs import with_size_one
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from togi.graph.candidate import Candidate
+
+
+_ROUNDING = 1e-2
+"""Between the module and its graph in eager mode: what is another computation differs by more."""
 
 
 @final
@@ -82,16 +88,49 @@ def export(candidate: Candidate) -> ExportedProgram:
     return program
 
 
-def held_for(program: ExportedProgram, signature: Signature) -> Signature:
-    """With the conditions on sizes under which a graph is what the module does."""
+def held_for(candidate: Candidate, program: ExportedProgram) -> Signature:
+    """The candidate's signature with the conditions on sizes under which the graph is what the module does."""
+    decided = _decided_sizes(program, candidate.signature)
+    return candidate.signature.under([*decided, *_none_of_one(candidate, program)])
+
+
+def _decided_sizes(program: ExportedProgram, signature: Signature) -> list[str]:
     inputs = _user_inputs(program)
     sizes = {f"size({i}, {dim})": inputs[i].meta["val"].shape[dim] for i, dim in signature.dynamic_dims}
-    return signature.under(decided_sizes(program, sizes))
+    return decided_sizes(program, sizes)
+
+
+def _none_of_one(candidate: Candidate, program: ExportedProgram) -> Iterator[str]:
+    """``torch.export`` follows a module for sizes from 2 on. With 1 it may do something else (``squeeze``, a branch),
+    of which no guard tells: so the graph is run with it."""
+    graph = _unlifted(program)
+    for (i, dim), given in with_size_one(candidate.samples, candidate.signature, 0):
+        if candidate.facts.buffers_change or not _agree(candidate, graph, given):
+            yield f"size({i}, {dim}) >= 2"
+
+
+def _agree(candidate: Candidate, graph: nn.Module, given: Inputs) -> bool:
+    """Whether the graph answers as the module does, up to rounding, in the form of its other answers. Not where one of
+    them fails."""
+    own, signature = given.clone(), candidate.signature
+    try:
+        with torch.no_grad():
+            seed_all(0)
+            right = signature.flatten_outputs(candidate.module(*own.args, **own.kwargs))
+            seed_all(0)
+            found = graph(*signature.flatten_inputs(given.args, given.kwargs))
+            for one, other, facts in zip(found, right, signature.outputs_facts, strict=True):
+                if other.dim() != len(facts.shape):
+                    return False
+                torch.testing.assert_close(one, other, rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True)
+    except Exception:  # foreign code: the module's own, whatever a graph of other sizes raises, and what differs
+        return False
+    return True
 
 
 def _check_samples(candidate: Candidate, program: ExportedProgram) -> None:
     """One of them was followed."""
-    signature = held_for(program, candidate.signature)
+    signature = candidate.signature.under(_decided_sizes(program, candidate.signature))
     for number, sample in enumerate(candidate.samples, start=1):
         if not signature.holds_for(sample):
             raise Refused(
@@ -110,7 +149,7 @@ def keep(candidate: Candidate) -> Candidate:
     Returns it with the sizes for which that holds. Raises Refused as ``export`` does.
     """
     program = export(candidate)
-    candidate = candidate.with_(signature=held_for(program, candidate.signature))
+    candidate = candidate.with_(signature=held_for(candidate, program))
     _kept[:] = [(candidate, program)]
     return candidate
 
@@ -198,11 +237,12 @@ def _in_plain_words(error: Exception) -> str:
 
 
 _FIXED_SIZE = "a size that differs between the samples is fixed by what it computes"
+DEPENDS_ON_VALUES = "a branch or a size depends on the values of a tensor"
 _KEEP_SIZES_OPEN = "Compute with tensors of that size instead of looping over it, or give samples of one size"
 _IN_PLAIN_WORDS = (
     (
         "DataDependent",
-        "a branch or a size depends on the values of a tensor",
+        DEPENDS_ON_VALUES,
         "Compute both ways and choose with torch.where, or leave that step to a function outside of the module",
     ),
     ("Constraints violated", _FIXED_SIZE, _KEEP_SIZES_OPEN),
@@ -296,12 +336,7 @@ def capture(candidate: Candidate) -> fx.GraphModule:
     """
     if (captured := captured_graph(candidate.module)) is not None:
         return _plain(captured)
-    return graph_of(export(candidate))
-
-
-def graph_of(program: ExportedProgram) -> fx.GraphModule:
-    """An exported program as ``capture`` gives it."""
-    return _plain(_unlifted(program))
+    return _plain(_unlifted(export(candidate)))
 
 
 def _unlifted(program: ExportedProgram) -> fx.GraphModule:

@@ -19,7 +19,7 @@ from typing import Any, final
 from torch import Tensor, nn
 
 from togi.core.records import ProgramCall, ProgramTree
-from togi.subject.common import without_counts
+from togi.subject.common_structure import without_counts
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure
 

@@ -169,10 +169,11 @@ class PartsTuner:
     def _open(self, study: _PartStudy, winners: Iterable[Recipe]) -> StudyRunner:
         """``winners``: what was best for other parts is likely good for this one."""
         part, without = study.part, (*self.settings.without, *_of_the_process())
+        pool = self._pool(part, part.path)
         runner = StudyRunner.open(
-            self._pool(part, part.path),
+            pool,
             f"{self.whole.subject}[{study.label}]",
-            part.survey,
+            pool.capture(part.survey, self.whole.limits, lambda _: None),
             part.weights[part.path],
             self.settings.model_copy(update={"without": without}),
             self.journal,
@@ -205,7 +206,8 @@ class PartsTuner:
         pool, limits = self._pool(study.part, path), self.whole.limits
         folder = self.pool.folder / f"{path}-{best.id}.togi"
         try:
-            facts = pool.make_truth(study.part.survey.facts, limits, lambda _: None)
+            survey = pool.capture(study.part.survey, limits, lambda _: None, rewrites=False)
+            facts = pool.make_truth(survey.facts, limits, lambda _: None)
             with pool.start(best, facts, limits, lambda _: None) as running:
                 if running.error is None or not running.error.faithful:
                     return None
@@ -223,7 +225,7 @@ class PartsTuner:
             folder,
             subject=f"{self.whole.subject}[{path}]",
             recipe=best,
-            signature=study.part.survey.signature,
+            signature=survey.signature,
             facts=facts,
             proof=proof,
             chain=saved.links,

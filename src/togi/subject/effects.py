@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.errors import Refused
 from togi.core.records import Record
-from togi.subject.common import in_common
+from togi.subject.common_structure import in_common
 from togi.subject.inputs import Inputs
 from togi.subject.structure import Structure, assign, substituted, tensors_in
 

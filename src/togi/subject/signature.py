@@ -17,7 +17,7 @@ from pydantic import model_validator
 from togi.core.errors import SubjectError, nearest
 from togi.core.quantities import a_type
 from togi.core.records import Record, TensorFacts
-from togi.subject.common import in_common, merged
+from togi.subject.common_structure import in_common, merged
 from togi.subject.conditions import Holds, condition, in_words, sizes_in
 from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.structure import Structure

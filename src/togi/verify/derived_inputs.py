@@ -8,7 +8,7 @@ never touched. ``make_truth`` drops, with a note, those on which the original it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -157,6 +157,24 @@ def other_sizes(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
     ]
     seen = [{g: g[k] for g in groups} for k in range(len(samples))]
     return [sizes for i, sizes in enumerate(chosen) if sizes not in seen and sizes not in chosen[:i]]
+
+
+def with_size_one(
+    samples: Sequence[Inputs], signature: Signature, seed: int
+) -> Iterator[tuple[tuple[int, int], Inputs]]:
+    """For each dimension that varies by itself and is 1 in no sample: ``(input, dimension)``, and the largest sample
+    with it, and what varies with it, made so small."""
+    if not signature.dynamic or any(leaf.kind == "opaque" for a in signature.arguments for leaf in a.leaves()):
+        return
+    flat = [signature.flatten_inputs(s.args, s.kwargs) for s in samples]
+    largest = max(range(len(flat)), key=lambda k: sum(t.numel() for t in flat[k]))
+    groups = {(i, dim): tuple(tensors[i].shape[dim] for tensors in flat) for i, dim in signature.dynamic_dims}
+    leads = {group: _lead(group, groups.values()) for group in groups.values()}
+    for place, group in groups.items():
+        if leads[group] != group or 1 in group or place != next(p for p, g in groups.items() if g == group):
+            continue
+        sizes = {g: 1 + g[0] - lead[0] if lead == group else g[largest] for g, lead in leads.items()}
+        yield place, _resized(samples, signature, sizes, seed)
 
 
 def _lead(group: tuple[int, ...], groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:

@@ -22,6 +22,7 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.inputs import Inputs
+from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32, tf32_operators
 from togi.verify.compare import Difference, continuous, difference, identical, plain
@@ -292,10 +293,13 @@ class _Making:
         return max(filter(math.isfinite, found), default=0.0)
 
     def _has_few(self, run: Run) -> bool:
+        """Not of what a program decides: whether another decision is a tie, its parts tell (``worker/forced``)."""
+        program = isinstance(self.module, ProgramModule)
         counts: dict[str, int] = {}
         for seen in run.seen:
             for name, tensor in seen.leaves:
-                counts[name] = counts.get(name, 0) + tensor.numel()
+                if continuous(tensor) or not program:
+                    counts[name] = counts.get(name, 0) + tensor.numel()
         return any(0 < count < FEW for count in counts.values())
 
     def _floats(self) -> set[torch.dtype]:

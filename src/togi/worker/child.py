@@ -28,7 +28,7 @@ from togi.core.errors import NotSaveable, Refused
 from togi.core.records import ErrorReport, Footprint, Record
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate, FlatProgram
-from togi.graph.capture import capture, keep, kept
+from togi.graph.capture import keep, kept
 from togi.measure import GivenAs, keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
@@ -166,8 +166,7 @@ class _Worker:
     def rewrites(self) -> None:
         """Which rewrites have nothing to do in the captured subject."""
         self.enter("rewrites")
-        start = self._start()
-        self.channel.send({"idle": idle_rewrites(start, capture(start))})
+        self.channel.send({"idle": idle_rewrites(self._start())})
 
     def _start(self) -> Candidate:
         return kept() or first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)

@@ -124,18 +124,22 @@ class WorkerPool:
             found = trial.wait_for("surveyed")
         return Survey.model_validate(found["survey"]), str(found["fingerprint"])
 
-    def capture(self, survey: Survey, limits: Limits, on_phase: OnPhase) -> Survey:
-        """The survey with what ``torch.export`` makes of the subject. On the CPU the truth is begun meanwhile, and
-        trials that want the captured subject are given it from now on."""
-        capturing = self._begin_capture(limits, on_phase)
+    def capture(self, survey: Survey, limits: Limits, on_phase: OnPhase, *, rewrites: bool = True) -> Survey:
+        """The survey with what ``torch.export`` makes of the subject, and (``rewrites``) which rewrites have nothing to
+        do there. On the CPU the truth is begun meanwhile, and trials that want the captured subject are given it from
+        now on."""
+        job = self._job("capture", threads=1)  # a process with more cannot fork
+        capturing = RunningTrial.begin(self.server({}), job, limits, "capture", on_phase)
         if self.config.device == "cpu":
             self._truth = self._begin_truth(limits)
         try:
-            captured = self._end_capture(capturing)
+            captured = capturing.wait_for("captured")
         except TrialEnded as ended:
             captured = {"facts": {"exportable": False, "export_error": f"torch.export cannot capture it: {ended}"}}
+        if captured.get("forks"):
+            self._captured = CapturedServer(capturing.child)
         facts = captured["facts"]
-        if facts["exportable"]:
+        if facts["exportable"] and rewrites:
             with contextlib.suppress(TrialEnded, TrialServerError):  # of a rewrite that crashes, its own trial tells
                 facts["idle_rewrites"] = self._idle_rewrites(capturing, limits, on_phase)
         if self._captured is None:
@@ -148,39 +152,18 @@ class WorkerPool:
         return survey
 
     def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
-        """Make what trials are verified against, in the folder; once, before the first trial that is verified. A part
-        is captured meanwhile.
+        """Make what trials are verified against, in the folder; once, before the first trial that is verified.
 
         Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run.
         """
-        forks = self.config.device == "cpu" and self.server({}).fork_safe
-        capturing = self._begin_capture(limits) if self._part is not None and forks else None
-        truth, self._truth = self._truth or self._begin_truth(limits, shared=capturing is not None), None
-        try:
-            with truth:
-                truth.on_phase = on_phase
-                found = truth.wait_for("known")
-            if capturing is not None:
-                with contextlib.suppress(TrialEnded):  # its trials then capture it by themselves
-                    self._end_capture(capturing)
-        finally:
-            if capturing is not None and self._captured is None:
-                capturing.close()
+        truth, self._truth = self._truth or self._begin_truth(limits, shared=False), None
+        with truth:
+            truth.on_phase = on_phase
+            found = truth.wait_for("known")
         facts = facts.model_copy(update={"notes": (*facts.notes, *found["notes"])})
         survey = Survey.read(self.folder)
         survey.model_copy(update={"facts": facts}).write(self.folder)
         return facts
-
-    def _begin_capture(self, limits: Limits, on_phase: OnPhase = lambda _: None) -> RunningTrial:
-        job = self._job("capture", threads=1)  # a process with more cannot fork
-        return RunningTrial.begin(self.server({}), job, limits, "capture", on_phase)
-
-    def _end_capture(self, capturing: RunningTrial) -> Message:
-        """What ``torch.export`` says. From now on its process serves, where it can. Raises TrialEnded."""
-        captured = capturing.wait_for("captured")
-        if captured.pop("forks", False):
-            self._captured = CapturedServer(capturing.child)
-        return captured
 
     def _idle_rewrites(self, capturing: RunningTrial, limits: Limits, on_phase: OnPhase) -> Message:
         """Of the captured subject; where its process cannot serve, it tells them itself. Raises TrialEnded."""

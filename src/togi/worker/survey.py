@@ -10,14 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
-from torch import fx, nn
+from torch import nn
 
 from togi.core.errors import Refused, SubjectError
 from togi.core.quantities import first_line
 from togi.core.records import Choice, Facts, Machine
 from togi.core.user_code import user_place
 from togi.graph.candidate import Candidate
-from togi.graph.capture import GraphModule, export, graph_of, held_for
+from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
 from togi.subject.behaviour import observe, seed_all
 from togi.subject.inputs import Inputs, Subject
@@ -67,7 +67,7 @@ def survey(
 
     Args:
         machine: as the parent knows it, else this one.
-        captured: also say what ``torch.export`` makes of it; else that is found out elsewhere.
+        captured: also say whether ``torch.export`` captures it, and for which sizes; else that is found out elsewhere.
 
     Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code,
     when the samples differ in form, or when several callers are wanted of what answers by the order of calls.
@@ -117,8 +117,10 @@ def survey(
     if captured:
         samples = tuple(sample.clone() for sample in ready.samples)
         candidate = Candidate(module=ready.module, samples=samples, signature=signature, facts=facts)
-        captured_facts, signature = _captured(candidate)
-        facts = facts.model_copy(update=captured_facts)
+        try:
+            signature = held_for(candidate, export(candidate))
+        except Refused as refused:
+            facts = facts.model_copy(update={"exportable": False, "export_error": str(refused)})
     return Survey(facts=facts, signature=signature)
 
 
@@ -137,22 +139,11 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
         ) from error
 
 
-def _captured(candidate: Candidate) -> tuple[dict[str, Any], Signature]:
-    """Whether ``torch.export`` can capture it, why not, and which rewrites have nothing to do there; the signature with
-    the sizes for which that holds."""
-    try:
-        program = export(candidate)
-    except Refused as refused:
-        return {"exportable": False, "export_error": str(refused)}, candidate.signature
-    signature = held_for(program, candidate.signature)
-    return {"idle_rewrites": idle_rewrites(candidate, graph_of(program))}, signature
-
-
-def idle_rewrites(candidate: Candidate, captured: fx.GraphModule) -> dict[str, str]:
-    """By choice, why a rewrite finds nothing to do in what was captured of the candidate: neither as it is nor after
-    those before it in the pipeline. One that fails otherwise is left to its trial."""
+def idle_rewrites(candidate: Candidate) -> dict[str, str]:
+    """By choice, why a rewrite finds nothing to do in the captured candidate: neither as it is nor after those before
+    it in the pipeline. One that fails otherwise is left to its trial. Raises Refused where it cannot be captured."""
     found: dict[str, str] = {}
-    candidate = candidate.with_(module=GraphModule(captured, candidate.signature))
+    candidate = candidate.with_(module=GraphModule(capture(candidate), candidate.signature))
     rewritten = candidate
     for rewrite in all_techniques().values():
         if not isinstance(rewrite, GraphRewrite) or not isinstance(rewrite.applies(candidate.facts), Applies):

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 import torch
 from engine_subjects import MACHINE, Counting, candidate_of, made
-from torch import nn
+from torch import Tensor, nn
 
 from togi.core.errors import Refused
-from togi.graph.capture import GraphModule, capture
+from togi.graph.capture import DEPENDS_ON_VALUES, GraphModule, capture
+from togi.techniques import conformance
 from togi.techniques.base import Applies, Refuses
 from togi.techniques.engine.programs.onnxruntime import write_model
 from togi.techniques.registry import all_techniques, compatible, technique
@@ -263,3 +265,44 @@ def test_a_captured_recurrent_layer_keeps_its_varying_length(id):
     for length in (5, 9, 2):
         sample = torch.randn(length, 1, 4)
         torch.testing.assert_close(program(sample), start.module(sample))
+
+
+class BranchesByValue(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 0 if x.abs().max() > 1e3 else x + 1
+
+
+class BranchesBySize(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 0 if x.shape[0] > 100 else x + 1
+
+
+@pytest.mark.parametrize("id", ["torchscript", "openvino"])
+@pytest.mark.parametrize(
+    ("module", "samples", "reason"),
+    [
+        (BranchesByValue(), [torch.rand(4)], DEPENDS_ON_VALUES),
+        (BranchesBySize(), [torch.rand(4), torch.rand(6)], "torch.export cannot capture it"),
+    ],
+    ids=["value", "size"],
+)
+def test_a_trace_of_one_side_of_a_branch_is_refused_where_nothing_says_when_it_is_the_other(
+    id: str, module: nn.Module, samples: list[Tensor], reason: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise Refused(reason)
+
+    candidate = conformance.candidate_of(module, samples)
+    facts = candidate.facts.model_copy(update={"exportable": False, "export_error": reason})
+    monkeypatch.setattr(torch.export, "export", refuse)
+    with pytest.raises(Refused, match=r"a trace holds one side of a branch.*test_engine_conditions\.py:\d+"):
+        technique(id).apply(candidate.with_(facts=facts), technique(id).options(facts)[0])
+
+
+def test_a_branch_by_a_size_that_does_not_vary_is_traced() -> None:
+    candidate = conformance.candidate_of(BranchesBySize(), [torch.rand(4)])
+    facts = candidate.facts.model_copy(update={"exportable": False, "export_error": "torch.export cannot capture it"})
+    options = {"how": "trace", "freeze": False, "optimize": False}
+    program = technique("torchscript").apply(candidate.with_(facts=facts), options).program
+    assert program is not None
+    assert torch.equal(program(torch.ones(4)), torch.full((4,), 2.0))

@@ -25,7 +25,7 @@ from togi.graph.capture import export, traceable
 from togi.graph.recurrent import recurrent_layers
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
-from togi.techniques.engine.programs.torchscript import quiet
+from togi.techniques.engine.programs.torchscript import quiet, refuse_decisions
 from togi.torch_internals.archive import without_traces
 from togi.torch_internals.tensors import tree_structure
 
@@ -230,8 +230,10 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
 
 def _convert_trace(candidate: Candidate) -> Any:
     module = traceable(candidate.with_(module=candidate.copy()))
-    with torch.no_grad(), quiet():
-        return openvino().convert_model(module, example_input=tuple(candidate.flat_samples()[0]))
+    with torch.no_grad(), quiet() as caught:
+        model = openvino().convert_model(module, example_input=tuple(candidate.flat_samples()[0]))
+    refuse_decisions(candidate, caught)
+    return model
 
 
 def _name_and_shape(model: Any, signature: Signature) -> None:

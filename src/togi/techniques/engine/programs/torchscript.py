@@ -16,7 +16,7 @@ from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
-from togi.graph.capture import traceable
+from togi.graph.capture import DEPENDS_ON_VALUES, traceable
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.compiler import TracerWarning
@@ -50,6 +50,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> tuple[TorchScript
         raise Refused(candidate.signature.opaque)
     with quiet() as caught:
         graph = _script(candidate) if options["how"] == "script" else trace(candidate)
+        refuse_decisions(candidate, caught)
         if options["freeze"]:
             graph = torch.jit.freeze(graph)
         with hidden_folder() as (folder, stored):
@@ -82,6 +83,20 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         yield caught
+
+
+def refuse_decisions(candidate: Candidate, caught: Sequence[warnings.WarningMessage]) -> None:
+    """A trace holds one side of each branch. What ``torch.export`` captured says for which sizes; where it could not
+    follow, sizes that vary, or values, may take the other side one day, and no proof on some of them would show it.
+
+    Raises Refused naming the line.
+    """
+    facts = candidate.facts
+    if facts.exportable or not (candidate.signature.dynamic or DEPENDS_ON_VALUES in (facts.export_error or "")):
+        return
+    decided = [told for told in _tracer_warnings(caught) if "Python boolean" in told]
+    if decided:
+        raise Refused(f"a trace holds one side of a branch, and nothing says when the other is taken: {decided[0]}")
 
 
 def trace(candidate: Candidate) -> Any:
