@@ -44,7 +44,8 @@ _WAITED = 0.95
 _CLOCKS_RISE_S = 0.5
 """How long a CUDA device is kept busy before anything counts: idle ones lower their clocks, and raise them over some
 tenths of a second."""
-_STEADY_PASSES = 5
+_STEADY_PASSES, _STEADY_LONG_PASSES = 5, 2
+_LONG_PASS_MS = 100.0
 _FALLING = 0.98
 
 
@@ -123,8 +124,8 @@ def warm(
     device: str = "cpu",
     given_as: GivenAs | None = None,
 ) -> Warmup:
-    """Call until the times stop falling: no pass faster by 2 % in five, on a CUDA device for half a second at least.
-    Bounded by ``limit_s``, counted from the end of the first call, but at least one pass. With ``callers`` every one of
+    """Call until the times stop falling: no pass faster by 2 % in five (in two where one takes 0.1 s and more), on a
+    CUDA device for half a second at least. Bounded by ``limit_s``, counted from the end of the first call, but at least one pass. With ``callers`` every one of
     them makes each pass; the first call is one alone.
 
     Whatever ``call`` raises goes through.
@@ -136,7 +137,7 @@ def warm(
     run, warm_from = _passes_of(callers, call, samples, wait, clock, given_as)[0], clock()
     best_ms, passes, since_best = float("inf"), 0, 0
     while passes == 0 or (
-        (spent_s := (clock() - warm_from) * 1e-9) < limit_s and (since_best < _STEADY_PASSES or spent_s < least_s)
+        (spent_s := (clock() - warm_from) * 1e-9) < limit_s and (since_best < _steady(best_ms) or spent_s < least_s)
     ):
         if device == "cpu":
             spread_threads()
@@ -148,8 +149,13 @@ def warm(
         pass_ms=best_ms,
         passes=passes,
         wall_s=(clock() - began) * 1e-9,
-        steady=since_best >= _STEADY_PASSES,
+        steady=since_best >= _steady(best_ms),
     )
+
+
+def _steady(pass_ms: float) -> int:
+    """So many passes without a faster one. A long one is many operations long, and seconds are dear."""
+    return _STEADY_PASSES if pass_ms < _LONG_PASS_MS else _STEADY_LONG_PASSES
 
 
 def take_turn(
