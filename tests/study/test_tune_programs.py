@@ -148,6 +148,21 @@ def test_what_was_not_proven_runs_the_original_and_is_counted(
         assert installed.counts["model.step"] == (0, 8)
 
 
+def test_weights_that_are_changed_later_are_used(
+    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(place, monkeypatch)
+    x = torch.randn(1, 8)
+    with study.best.apply(model.generate) as installed:
+        model.generate(x)
+        model.step.load_state_dict({name: value + 0.5 for name, value in model.step.state_dict().items()})
+        before = installed.counts["model.step"]
+        found = model.generate(x)
+        assert installed.counts["model.step"] == (before[0], before[1] + 4)
+        assert "its weights were changed since" in installed.switches[0].last_reason
+    assert torch.equal(found, model.generate(x))
+
+
 def test_another_program_or_other_weights_are_refused(
     study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

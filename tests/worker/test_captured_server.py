@@ -121,6 +121,7 @@ def test_it_is_proven_for_the_sizes_that_were_captured(tmp_path: Path) -> None:
             assert trial.error is not None
             assert trial.error.faithful
     assert survey.signature.conditions_in_words() == ["x.shape[0] <= 100"]
+    assert "It is proven where x.shape[0] <= 100: for other sizes" in " ".join(facts.notes)
 
 
 def test_a_study_goes_on_where_the_process_that_captured_is_killed(tmp_path: Path) -> None:

@@ -16,9 +16,16 @@ from torch import nn
 from togi.artifact.manifest import PartEntry
 from togi.core.errors import ArtifactError, TogiError
 from togi.subject.program import ProgramModule
+from togi.torch_internals.autograd import version_of
 
 if TYPE_CHECKING:
     from togi.artifact.load import OptimizedModule
+
+
+_OTHER_WEIGHTS = (
+    "its weights were changed since the part was put in, which answers for those that were tuned: call .remove(), and "
+    "tune it again"
+)
 
 
 @final
@@ -43,11 +50,15 @@ class Switch:
         self._counting = threading.Lock()
         self.last_reason = ""
         """Why the last of these was not the engine's."""
+        self._weights = [weight for weight in module.parameters() if not weight.is_inference()]
+        self._versions = self._count_changes()
         functools.update_wrapper(self, original)  # callers read its signature and pass what it names
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if self.module.training:
             return self._fall_back("the module is in training mode", args, kwargs)
+        if self._count_changes() != self._versions:
+            return self._fall_back(_OTHER_WEIGHTS, args, kwargs)
         reason = "no form of its calls was tuned"
         for position, form in enumerate(self.forms):
             signature = form.optimized.signature
@@ -68,6 +79,10 @@ class Switch:
             of_argument = functools.partial(signature.of_argument, tensors)
             return form.entry.effects.finish(result, args, kwargs, of_argument)
         return self._fall_back(reason, args, kwargs)
+
+    def _count_changes(self) -> int:
+        """How often a weight was written to in place. Inference tensors do not count."""
+        return sum(map(version_of, self._weights))
 
     def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
         with self._counting:

@@ -125,8 +125,8 @@ def warm(
     given_as: GivenAs | None = None,
 ) -> Warmup:
     """Call until the times stop falling: no pass faster by 2 % in five (in two where one takes 0.1 s and more), on a
-    CUDA device for half a second at least. Bounded by ``limit_s``, counted from the end of the first call, but at least one pass. With ``callers`` every one of
-    them makes each pass; the first call is one alone.
+    CUDA device for half a second at least. Bounded by ``limit_s``, counted from the end of the first call, but at least
+    one pass. With ``callers`` every one of them makes each pass; the first call is one alone.
 
     Whatever ``call`` raises goes through.
     """

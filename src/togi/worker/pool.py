@@ -16,10 +16,13 @@ from togi.core.errors import SubjectError, TrialServerError
 from togi.core.quantities import plural
 from togi.core.records import Facts, Machine, Recipe
 from togi.subject.effects import Effects
+from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.worker.launch import CapturedServer, TrialServer
 from togi.worker.protocol import Job, Message, PartRef, ServerConfig, SubjectRef, Survey, new_token
 from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
+
+_CONDITIONS_TOLD = 3
 
 
 class WorkerPool:
@@ -144,10 +147,10 @@ class WorkerPool:
                 facts["idle_rewrites"] = self._idle_rewrites(capturing, limits, on_phase)
         if self._captured is None:
             capturing.close()
-        survey = Survey(
-            facts=survey.facts.model_copy(update=facts),
-            signature=survey.signature.under(captured.get("conditions", ())),
-        )
+        signature = survey.signature.under(captured.get("conditions", ()))
+        if signature.conditions:
+            facts["notes"] = (*survey.facts.notes, _proven_where(signature))
+        survey = Survey(facts=survey.facts.model_copy(update=facts), signature=signature)
         survey.write(self.folder)
         return survey
 
@@ -211,6 +214,12 @@ class WorkerPool:
         self._started += 1
         log = self.folder / f"{self._started}-{kind}.log"
         return Job.model_validate({"kind": kind, "log": str(log), "part": self._part, **fields})
+
+
+def _proven_where(signature: Signature) -> str:
+    first, more = signature.conditions_in_words()[:_CONDITIONS_TOLD], len(signature.conditions) - _CONDITIONS_TOLD
+    told = " and ".join([*first, *([f"{more} more"] if more > 0 else [])])
+    return f"It is proven where {told}: for other sizes it computes something else, so what is tuned refuses them."
 
 
 def one_device(device: str) -> tuple[str, dict[str, str]]:
