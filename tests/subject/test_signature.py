@@ -213,6 +213,16 @@ def test_a_count_of_something_else_is_refused_with_both(seen):
         found.checked((Counted(9, seen),), {})
 
 
+@pytest.mark.parametrize(
+    "keys", [None, 3, torch.rand(2), [torch.rand(1, 9, 3)]], ids=["none", "number", "flat", "list"]
+)
+def test_a_count_of_what_is_no_such_tensor_is_refused(keys):
+    cache = Counted(9)
+    cache.keys = keys
+    with pytest.raises(TypeError, match=r"x\.(keys|seen)"):
+        signature_of_caches(Counted(4), Counted(7)).checked((cache,), {})
+
+
 def test_numbers_that_follow_nothing_make_another_form():
     with pytest.raises(SubjectError, match="sample 3 is called differently from sample 1"):
         signature_of_caches(Counted(4, 5), Counted(7, 8), Counted(9, 9))

@@ -362,6 +362,8 @@ def _difference(name: str, structure: Structure, value: Any) -> str:
         for path, leaf, item in structure.walk(value, name):
             if leaf.kind != "tensor" and not leaf.admits(item):
                 return f"{path} is {item!r}, expected {leaf.describe()}"
+            if leaf.kind == "tensor" and not hasattr(item, "shape"):
+                return f"{path} is {a_type(item)}, expected a tensor"
     except ValueError as error:
         return str(error)
     return f"{name} differs"

@@ -120,12 +120,12 @@ class Structure(Record):
         ):
             raise ValueError(f"{path or 'the value'} is {_describe(value)}, expected {self.describe()}")
         for count, counted, dim, more in self._counts:
-            if _count(items.children[counted], dim, more) != items.children[count]:
+            number, tensor = items.children[count], items.children[counted]
+            if hasattr(tensor, "shape") and _count(tensor, dim, more) != number:
                 key, what = _labels(self)[count], _labels(self)[counted]
                 raise ValueError(
-                    f"{path}{key} is {items.children[count]!r}, where {path}{what} has the shape "
-                    f"{tuple(items.children[counted].shape)}, but in every call seen it was "
-                    f"{f'{more} more than ' * bool(more)}its size in dimension {dim}"
+                    f"{path}{key} is {number!r}, where {path}{what} has the shape {tuple(tensor.shape)}, but in every "
+                    f"call seen it was {f'{more} more than ' * bool(more)}its size in dimension {dim}"
                 )
         for key, child, item in zip(_labels(self), self.children, items.children, strict=True):
             yield from child.walk(item, f"{path}{key}")
@@ -275,8 +275,9 @@ def _read_tensor(value: Any, tensors: list[Tensor]) -> bool:
 
 
 def _count(tensor: Any, dim: int, more: int) -> int | None:
-    """What counts a size of it; None where it has no such dimension. A symbol where sizes are symbols."""
-    return tensor.shape[dim] + more if dim < tensor.dim() else None
+    """What counts a size of it; None where it is no tensor with such a dimension. A symbol where sizes are symbols."""
+    shape = getattr(tensor, "shape", ())
+    return shape[dim] + more if dim < len(shape) else None
 
 
 class _Items(NamedTuple):
