@@ -84,6 +84,25 @@ def test_nothing_is_left_of_a_parent_that_is_killed_while_it_closes(tmp_path: Pa
     wait_for(lambda: not any(temporary.iterdir()), "files are left")
 
 
+@pytest.mark.parametrize("forked", [True, False], ids=["forked", "a process of its own"])
+def test_children_that_nobody_ended_end_with_their_pool(forked: bool, tmp_path: Path) -> None:
+    subject = tmp_path / "subject.py"
+    threads = "" if forked else "import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()\n"
+    subject.write_text(
+        f"import torch\n{threads}def subject():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n",
+        encoding="utf-8",
+    )
+    before = set(os.listdir("/proc/self/fd"))
+    with WorkerPool(SubjectRef.here("locator", f"{subject}:subject"), machine("cpu"), device="cpu", seed=0) as pool:
+        server = pool.server({})
+        assert server.fork_safe is forked
+        child = server.start_child(Job(kind="survey", log=str(tmp_path / "log")))
+        child.pause()
+    assert set(os.listdir("/proc/self/fd")) == before
+    with pytest.raises(ProcessLookupError):
+        os.kill(child.pid, 0)
+
+
 def test_a_server_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:
     with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
         server = pool.server({})

@@ -12,6 +12,7 @@ import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
+from weakref import WeakSet
 
 from togi.core.errors import TrialServerError
 from togi.machine.limits import oom_kills, processes_bytes
@@ -49,6 +50,7 @@ class ForkServer(abc.ABC):
         self.token = token
         self.fork_safe = True
         self.exits: dict[int, int] = {}
+        self._children: WeakSet[Child] = WeakSet()
 
     def start_child(self, job: Job) -> Child:
         ours, theirs = socket.socketpair()
@@ -58,7 +60,11 @@ class ForkServer(abc.ABC):
             message = self._receive(30.0)
             if "started" in message:
                 pid, shared_bytes = int(message["started"]), int(message["shared_bytes"])
-                return Child(self, pid, Channel(ours, self.token), job, shared_bytes)
+                return self._adopted(Child(self, pid, Channel(ours, self.token), job, shared_bytes))
+
+    def _adopted(self, child: Child) -> Child:
+        self._children.add(child)
+        return child
 
     def exit_status(self, pid: int) -> int | None:
         """How the child ended, or None if it has not within ten seconds."""
@@ -71,9 +77,10 @@ class ForkServer(abc.ABC):
                 self._receive(left)
         return self.exits[pid]
 
-    @abc.abstractmethod
     def close(self) -> None:
         """End it, and every child."""
+        for child in list(self._children):
+            child.kill()
 
     @abc.abstractmethod
     def _gone(self) -> TrialServerError:
@@ -114,6 +121,7 @@ class CapturedServer(ForkServer):
             return -signal.SIGKILL
 
     def close(self) -> None:
+        super().close()
         self._child.kill()
 
     def _gone(self) -> TrialServerError:
@@ -190,7 +198,7 @@ class TrialServer(ForkServer):
         own._send({"job": job.model_dump(mode="json"), "inline": True}, (theirs.fileno(),))
         theirs.close()
         assert own._process is not None
-        return Child(own, own._process.pid, Channel(ours, self.config.token), job)
+        return self._adopted(Child(own, own._process.pid, Channel(ours, self.config.token), job))
 
     def exit_status(self, pid: int) -> int | None:
         if self._process is None or pid != self._process.pid:
@@ -216,6 +224,7 @@ class TrialServer(ForkServer):
         return tail(self._log, limit)
 
     def close(self) -> None:
+        super().close()
         if self._process is None:
             return
         if hasattr(self, "channel"):
