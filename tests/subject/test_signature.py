@@ -157,18 +157,18 @@ def test_sizes_beyond_what_was_captured_are_refused_in_words():
     found = signature(pair(3, 3), pair(5, 4)).under(["size(0, 0) <= 2*size(1, 1)", "(size(1, 1) % 7) != 0"])
     found = Signature.model_validate_json(found.model_dump_json())
     found.checked(pair(12, 6).args, {})
-    assert found.holds_for(pair(12, 6))
+    assert not found.unmet(pair(12, 6))
     with pytest.raises(
         ValueError, match=r"x\.shape\[0\] is 13 and mask\.shape\[1\] is 6, .* x\.shape\[0\] <= 2 \* mask"
     ):
         found.checked(pair(13, 6).args, {})
-    assert not found.holds_for(pair(3, 14))
+    assert found.unmet(pair(3, 14))
 
 
 def test_made_inputs_meet_conditions():
     found = signature(pair(16, 3), pair(32, 5)).under(["(size(0, 0) % 16) == 0", "size(0, 0) >= 20"])
     (made,) = samples_from_signature(found, 0)
-    assert found.holds_for(made)
+    assert not found.unmet(made)
 
 
 @pytest.mark.parametrize("text", ["size(7, 0) <= 3", "size(0, 1) <= 3"])

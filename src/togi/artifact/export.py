@@ -157,8 +157,7 @@ def _notes(manifest: Manifest, link: Link) -> Iterator[str]:
             f"machine code for torch {link.meta['built_on']['torch']} and this kind of CPU; it checks no input: give "
             "contiguous tensors of these dtypes and sizes"
         )
-    if manifest.signature.conditions:
-        where = " and ".join(manifest.signature.conditions_in_words())
+    if where := " and ".join(manifest.signature.conditions_in_words()):
         yield f"right where {where}; the file does not check that, and for other sizes the original computes otherwise"
     if manifest.environment:
         settings = " ".join(f"{name}={value}" for name, value in manifest.environment.items())

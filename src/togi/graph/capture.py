@@ -12,7 +12,7 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -23,22 +23,17 @@ from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.user_code import error_line
 from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers, sealed
-from togi.subject.behaviour import SavedBuffers, seed_all
-from togi.subject.inputs import Inputs
+from togi.graph.sizes import sizes_held
+from togi.subject.behaviour import SavedBuffers
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.operators import OpOverload
-from togi.torch_internals.sizes import decided_sizes, only_value
-from togi.verify.derived_inputs import with_size_one
+from togi.torch_internals.sizes import Decided, decided_sizes, only_value
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from togi.graph.candidate import Candidate
-
-
-_ROUNDING = 1e-2
-"""Between the module and its graph in eager mode: what is another computation differs by more."""
 
 
 @final
@@ -80,7 +75,7 @@ def export(candidate: Candidate) -> ExportedProgram:
     opened(program.graph_module)
     if fixed := _fixed_size(candidate.signature, program):
         raise Refused(f"torch.export cannot capture it: {_FIXED_SIZE} ({fixed}). {_KEEP_SIZES_OPEN}")
-    _check_samples(candidate, program)
+    _met_by_samples(candidate, _decided_sizes(candidate, program).firm)
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
     _settle_sizes(program.graph)
@@ -89,54 +84,39 @@ def export(candidate: Candidate) -> ExportedProgram:
 
 
 def held_for(candidate: Candidate, program: ExportedProgram) -> Signature:
-    """The candidate's signature with the conditions on sizes under which the graph is what the module does."""
-    decided = _decided_sizes(program, candidate.signature)
-    return candidate.signature.under([*decided, *_none_of_one(candidate, program)])
+    """The candidate's signature with the conditions on sizes under which the graph is what the module does.
 
-
-def _decided_sizes(program: ExportedProgram, signature: Signature) -> list[str]:
+    Raises Refused where a sample does not meet them.
+    """
     inputs = _user_inputs(program)
-    sizes = {f"size({i}, {dim})": inputs[i].meta["val"].shape[dim] for i, dim in signature.dynamic_dims}
-    return decided_sizes(program, sizes)
+    names = {(i, dim): str(inputs[i].meta["val"].shape[dim]) for i, dim in candidate.signature.dynamic_dims}
+    held = sizes_held(candidate, _unlifted(program), _decided_sizes(candidate, program), names)
+    return _met_by_samples(candidate, held)
 
 
-def _none_of_one(candidate: Candidate, program: ExportedProgram) -> Iterator[str]:
-    """``torch.export`` follows a module for sizes from 2 on. With 1 it may do something else (``squeeze``, a branch),
-    of which no guard tells: so the graph is run with it."""
-    graph = _unlifted(program)
-    for (i, dim), given in with_size_one(candidate.samples, candidate.signature, 0):
-        if candidate.facts.buffers_change or not _agree(candidate, graph, given):
-            yield f"size({i}, {dim}) >= 2"
-
-
-def _agree(candidate: Candidate, graph: nn.Module, given: Inputs) -> bool:
-    """Whether the graph answers as the module does, up to rounding, in the form of its other answers. Not where one of
-    them fails."""
-    own, signature = given.clone(), candidate.signature
+def _decided_sizes(candidate: Candidate, program: ExportedProgram) -> Decided:
+    inputs = _user_inputs(program)
+    dynamic = candidate.signature.dynamic_dims
+    decided = decided_sizes(program, {f"size({i}, {dim})": inputs[i].meta["val"].shape[dim] for i, dim in dynamic})
     try:
-        with torch.no_grad():
-            seed_all(0)
-            right = signature.flatten_outputs(candidate.module(*own.args, **own.kwargs))
-            seed_all(0)
-            found = graph(*signature.flatten_inputs(given.args, given.kwargs))
-            for one, other, facts in zip(found, right, signature.outputs_facts, strict=True):
-                if other.dim() != len(facts.shape):
-                    return False
-                torch.testing.assert_close(one, other, rtol=_ROUNDING, atol=_ROUNDING, equal_nan=True)
-    except Exception:  # foreign code: the module's own, whatever a graph of other sizes raises, and what differs
-        return False
-    return True
+        candidate.signature.under([*decided.firm, *decided.of_small])
+    except ValueError as error:
+        raise Refused(
+            f"torch.export cannot capture it: it branches by sizes in a way that togi cannot state ({error})"
+        ) from error
+    return decided
 
 
-def _check_samples(candidate: Candidate, program: ExportedProgram) -> None:
-    """One of them was followed."""
-    signature = candidate.signature.under(_decided_sizes(program, candidate.signature))
+def _met_by_samples(candidate: Candidate, conditions: list[str]) -> Signature:
+    """The candidate's signature under them. One of the samples was followed."""
+    signature = candidate.signature.under(conditions)
     for number, sample in enumerate(candidate.samples, start=1):
-        if not signature.holds_for(sample):
+        if unmet := signature.unmet(sample):
             raise Refused(
                 f"torch.export cannot capture it: by its sizes it computes something else for sample {number} than for "
-                f"the largest ({' and '.join(signature.conditions_in_words())}). Tune each side as a subject of its own"
+                f"the largest, where {unmet[0]}. Tune each side as a subject of its own"
             )
+    return signature
 
 
 _kept: list[tuple[Candidate, ExportedProgram]] = []

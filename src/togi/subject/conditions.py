@@ -1,29 +1,50 @@
 """Conditions on the sizes of a call: what a captured graph holds for, as text that a file may hold.
 
-A condition is a comparison of whole numbers and of ``size(input, dimension)``, in Python's own form, with nothing else
-in it than sums, products, divisions, remainders, ``min``, ``max``, ``and``, ``or`` and ``not``.
+A condition is a comparison of numbers and of ``size(input, dimension)``, in Python's own form, with nothing else in it
+than arithmetic, the functions below, ``and``, ``or`` and ``not``.
 """
 
 from __future__ import annotations
 
 import ast
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-_MOST_CHARACTERS = 2000
+_MOST_CHARACTERS = 20_000
+_LARGEST_EXPONENT = 256
+_LARGEST = 2**_LARGEST_EXPONENT
+"""Of what is computed with: a stranger's file may ask for powers of powers."""
 _OPERATORS: dict[type[ast.AST], Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
+    ast.Div: operator.truediv,
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
+    ast.Pow: lambda base, exponent: base ** _bounded(exponent, _LARGEST_EXPONENT),
+    ast.BitAnd: operator.and_,
+    ast.BitOr: operator.or_,
+    ast.BitXor: operator.xor,
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
     ast.LtE: operator.le,
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
+}
+_FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "abs": abs,
+    "float": float,
+    "max": max,
+    "min": min,
+    "round": round,
+    "math.ceil": math.ceil,
+    "math.floor": math.floor,
+    "math.log2": math.log2,
+    "math.sqrt": math.sqrt,
+    "math.trunc": math.trunc,
 }
 
 Holds = Callable[[Sequence[Any]], bool]
@@ -32,7 +53,7 @@ _Value = Callable[[Sequence[Any]], Any]
 
 
 def condition(text: str) -> Holds:
-    """Whether a call meets the condition. A size that makes it divide by zero does not.
+    """Whether a call meets the condition. Sizes for which it cannot be computed (a division by zero) do not.
 
     Raises ValueError where the text is no condition.
     """
@@ -44,10 +65,15 @@ def condition(text: str) -> Holds:
     def holds(tensors: Sequence[Any]) -> bool:
         try:
             return bool(value(tensors))
-        except ZeroDivisionError:
+        except (ArithmeticError, TypeError, ValueError):
             return False
 
     return holds
+
+
+def not_empty(i: int, dim: int) -> str:
+    """The condition that goes without saying."""
+    return f"size({i}, {dim}) >= 1"
 
 
 def sizes_in(text: str) -> list[tuple[int, int]]:
@@ -98,18 +124,24 @@ def _number(node: ast.expr) -> _Value:
         i, dim = size
         return lambda tensors: tensors[i].shape[dim]
     match node:
-        case ast.Constant(value=int(number)):
+        case ast.Constant(value=int() | float() as number):
             return lambda _: number
         case ast.UnaryOp(op=ast.USub(), operand=part):
             inner = _number(part)
             return lambda tensors: -inner(tensors)
         case ast.BinOp(left=left, op=how, right=right) if type(how) in _OPERATORS:
             combine, one, other = _OPERATORS[type(how)], _number(left), _number(right)
-            return lambda tensors: combine(one(tensors), other(tensors))
-        case ast.Call(func=ast.Name(id="min" | "max" as name), args=[_, _, *_] as parts, keywords=[]):
-            choose, found = {"min": min, "max": max}[name], [_number(part) for part in parts]
-            return lambda tensors: choose(part(tensors) for part in found)
+            return lambda tensors: combine(_bounded(one(tensors)), _bounded(other(tensors)))
+        case ast.Call(func=function, args=[_, *_] as parts, keywords=[]) if ast.unparse(function) in _FUNCTIONS:
+            compute, found = _FUNCTIONS[ast.unparse(function)], [_number(part) for part in parts]
+            return lambda tensors: compute(*(part(tensors) for part in found))
     raise _NotAllowed
+
+
+def _bounded(number: Any, most: int = _LARGEST) -> Any:
+    if abs(number) > most:
+        raise OverflowError
+    return number
 
 
 def _size(node: ast.AST) -> tuple[int, int] | None:

@@ -18,13 +18,15 @@ from togi.core.errors import SubjectError, nearest
 from togi.core.quantities import a_type
 from togi.core.records import Record, TensorFacts
 from togi.subject.common_structure import in_common, merged
-from togi.subject.conditions import Holds, condition, in_words, sizes_in
+from togi.subject.conditions import Holds, condition, in_words, not_empty, sizes_in
 from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.structure import Structure
 
 if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
+
+_SIZES_REMEMBERED = 1000
 
 
 @final
@@ -189,22 +191,43 @@ class Signature(Record):
             (one, dim), (other, along) = relation.one, relation.other
             if tensors[one].shape[dim] - tensors[other].shape[along] != relation.more:
                 raise self._apart(relation, tensors)
-        for text, holds in self._holding:
-            if not holds(tensors):
-                raise self._beyond(text, tensors)
+        if self.conditions:
+            met = tuple(tensors[i].shape[dim] for i, dim in self._conditioned)
+            if met in self._met:
+                return
+            for text, holds in self._holding:
+                if not holds(tensors):
+                    raise self._beyond(text, tensors)
+            if len(self._met) < _SIZES_REMEMBERED:
+                self._met.add(met)
 
     def under(self, conditions: Iterable[str]) -> Signature:
         """The same under these conditions."""
         return Signature(**(dict(self) | {"conditions": tuple(conditions)}))
 
-    def holds_for(self, given: Inputs) -> bool:
-        """Whether a call of this form meets the conditions."""
+    def unmet(self, given: Inputs) -> list[str]:
+        """The conditions that a call of this form does not meet, as ``conditions_in_words``."""
         tensors = self.flatten_inputs(given.args, given.kwargs) if self.conditions else []
-        return all(holds(tensors) for _, holds in self._holding)
+        return self._in_words(text for text, holds in self._holding if not holds(tensors))
 
     def conditions_in_words(self) -> list[str]:
-        """With the names of the inputs."""
-        return [in_words(text, [facts.name for facts in self.inputs_facts]) for text in self.conditions]
+        """With the names of the inputs, the shortest first. That nothing may be empty goes without saying."""
+        unsaid = {not_empty(*place) for place in self.dynamic_dims}
+        return self._in_words(text for text in self.conditions if text not in unsaid)
+
+    def _in_words(self, conditions: Iterable[str]) -> list[str]:
+        names = [facts.name for facts in self.inputs_facts]
+        return sorted((in_words(text, names) for text in conditions), key=len)
+
+    @functools.cached_property
+    def _conditioned(self) -> list[tuple[int, int]]:
+        """The sizes that conditions speak of."""
+        return list(dict.fromkeys(size for text in self.conditions for size in sizes_in(text)))
+
+    @functools.cached_property
+    def _met(self) -> set[tuple[int, ...]]:
+        """Sizes of calls that met the conditions."""
+        return set()
 
     @functools.cached_property
     def _holding(self) -> list[tuple[str, Holds]]:

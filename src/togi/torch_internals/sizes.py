@@ -6,6 +6,7 @@ When torch drops ``ShapeEnv.guards``: the same comparisons are the code of ``Exp
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import sympy
@@ -17,17 +18,27 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
 _SMALLEST_OPEN = 2
-"""A size that may vary is taken to be none of 0 and 1: what is decided for these alone says nothing of a module."""
+"""A size that may vary is taken to be none of 0 and 1."""
 
 
-def decided_sizes(program: ExportedProgram, sizes: Mapping[str, int | torch.SymInt]) -> list[str]:
-    """Comparisons of input sizes, as Python, outside of which the graph may not be what the module does: a branch that
-    was taken, a division without rest, two sizes that are one.
+@dataclass(frozen=True)
+class Decided:
+    """Comparisons of input sizes, as Python, outside of which a graph may not be what the module does."""
+
+    firm: list[str]
+    """A branch that was taken, a division without rest, two sizes that are one."""
+    of_small: list[str]
+    """They fail only where what is computed of sizes is 0 or 1. Torch itself asks for that of each tensor that a
+    forward pass makes, so that few of them speak of the module."""
+
+
+def decided_sizes(program: ExportedProgram, sizes: Mapping[str, int | torch.SymInt]) -> Decided:
+    """What was decided by sizes.
 
     Args:
         sizes: those that may vary, by what they are called in the answer.
 
-    What is decided for the sizes 0 and 1, which nobody asked for, is left out.
+    Nothing tells what was decided by an input size that is 0 or 1 itself.
     """
     symbols: dict[Any, Any] = {}
     decided: dict[Any, None] = {}
@@ -47,14 +58,30 @@ def decided_sizes(program: ExportedProgram, sizes: Mapping[str, int | torch.SymI
         if bounds.lower > _SMALLEST_OPEN:
             decided[sympy.Ge(symbol, bounds.lower, evaluate=False)] = None
     known = {*symbols, *(sympy.Symbol(name, integer=True) for name in sizes)}
-    told = [each.xreplace(symbols) for each in decided if _tells(each) and each.free_symbols <= known]
-    return list(dict.fromkeys(map(PythonPrinter().doprint, told)))
+    told = [each for each in decided if each.free_symbols and each.free_symbols <= known]
+    firm, of_small = (
+        list(dict.fromkeys(_Python().doprint(each.xreplace(symbols)) for each in told if _is_of_small(each) is small))
+        for small in (False, True)
+    )
+    return Decided(firm, of_small)
 
 
-def _tells(comparison: Any) -> bool:
-    """It can fail, and not for a size of 0 or 1 alone."""
-    of_small = isinstance(comparison, sympy.Ne) and any(side in (0, 1) for side in comparison.args)
-    return bool(comparison.free_symbols) and not of_small
+def _is_of_small(comparison: Any) -> bool:
+    if isinstance(comparison, sympy.Lt | sympy.Le):
+        comparison = comparison.reversed
+    match comparison:
+        case sympy.Ne():
+            return any(side in (0, 1) for side in comparison.args)
+        case sympy.Gt() | sympy.Ge():
+            return bool(comparison.rhs == (1 if isinstance(comparison, sympy.Gt) else 2))
+    return False
+
+
+class _Python(PythonPrinter):
+    """Without torch's own functions."""
+
+    def _print_ToFloat(self, expr: Any) -> str:
+        return f"float({self._print(expr.args[0])})"
 
 
 def only_value(size: torch.SymInt) -> int | None:

@@ -8,7 +8,7 @@ never touched. ``make_truth`` drops, with a note, those on which the original it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import torch
 from torch import Tensor
@@ -37,7 +37,7 @@ def variants(samples: Sequence[Inputs], signature: Signature, seed: int) -> list
     derived = [_changed(sample, _moved, seed + i) for i, sample in enumerate(samples[:_SAMPLES_VARIED])]
     derived.append(_changed(samples[0], _softened, seed))
     for sizes in other_sizes(samples, signature):
-        derived.append(_resized(samples, signature, sizes, seed))
+        derived.append(resized(samples, signature, sizes, seed))
     return [*samples, *derived]
 
 
@@ -133,48 +133,54 @@ def _bytes_safe(tensor: Tensor) -> Tensor:
     return tensor.float() if tensor.is_floating_point() and tensor.element_size() == 1 else tensor
 
 
-Sizes = dict[tuple[int, ...], int]
-"""Sizes of a dynamic dimension in each sample -> the new size."""
+Place = tuple[int, int]
+"""Of a dynamic size: the flat input and its dimension."""
+Sizes = dict[Place, int]
 
 
 def other_sizes(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
     """Sizes between the smallest and largest sample, below and above, for all dynamic dimensions at once."""
-    if not signature.dynamic or any(leaf.kind == "opaque" for a in signature.arguments for leaf in a.leaves()):
+    leads = sizes_that_lead(samples, signature)
+    if not leads:
         return []
-    flat = [signature.flatten_inputs(s.args, s.kwargs) for s in samples]
-    groups = {tuple(tensors[i].shape[dim] for tensors in flat) for i, dim in signature.dynamic_dims}
-    totals = [sum(group[k] for group in groups) for k in range(len(samples))]
-    low, high = totals.index(min(totals)), totals.index(max(totals))
-    leads = {g: _lead(g, groups) for g in groups}
+    seen = sizes_seen(samples, signature)
+    totals = [sum({lead: sample[lead] for lead, _ in leads.values()}.values()) for sample in seen]
+    low, high = seen[totals.index(min(totals))], seen[totals.index(max(totals))]
 
-    def sizes_by(size: Callable[[tuple[int, ...]], int]) -> Sizes:
-        return {g: size(lead) + g[0] - lead[0] for g, lead in leads.items()}
+    def sizes_by(size: Callable[[Place], int]) -> Sizes:
+        return {place: size(lead) + more for place, (lead, more) in leads.items()}
+
+    def smallest(place: Place) -> int:
+        return min(sample[place] for sample in seen)
+
+    def largest(place: Place) -> int:
+        return max(sample[place] for sample in seen)
 
     chosen = [
-        sizes_by(lambda lead: _between(lead[low], lead[high])),
-        sizes_by(lambda lead: _below(lead[low], max(lead))),
-        sizes_by(lambda lead: _above(max(lead), min(lead))),
+        sizes_by(lambda lead: _between(low[lead], high[lead])),
+        sizes_by(lambda lead: _below(low[lead], largest(lead))),
+        sizes_by(lambda lead: _above(largest(lead), smallest(lead))),
     ]
-    seen = [{g: g[k] for g in groups} for k in range(len(samples))]
     return [sizes for i, sizes in enumerate(chosen) if sizes not in seen and sizes not in chosen[:i]]
 
 
-def with_size_one(
-    samples: Sequence[Inputs], signature: Signature, seed: int
-) -> Iterator[tuple[tuple[int, int], Inputs]]:
-    """For each dimension that varies by itself and is 1 in no sample: ``(input, dimension)``, and the largest sample
-    with it, and what varies with it, made so small."""
-    if not signature.dynamic or any(leaf.kind == "opaque" for a in signature.arguments for leaf in a.leaves()):
-        return
+def sizes_seen(samples: Sequence[Inputs], signature: Signature) -> list[Sizes]:
+    """The dynamic sizes of each sample."""
     flat = [signature.flatten_inputs(s.args, s.kwargs) for s in samples]
-    largest = max(range(len(flat)), key=lambda k: sum(t.numel() for t in flat[k]))
-    groups = {(i, dim): tuple(tensors[i].shape[dim] for tensors in flat) for i, dim in signature.dynamic_dims}
+    return [{(i, dim): tensors[i].shape[dim] for i, dim in signature.dynamic_dims} for tensors in flat]
+
+
+def sizes_that_lead(samples: Sequence[Inputs], signature: Signature) -> dict[Place, tuple[Place, int]]:
+    """For each dynamic size the one that it is a constant apart from in all samples (the first of the smallest), and by
+    how much. One that was not seen to vary follows those that are as large. Empty where an argument is opaque, of which
+    nobody can make another."""
+    if any(leaf.kind == "opaque" for a in signature.arguments for leaf in a.leaves()):
+        return {}
+    seen = sizes_seen(samples, signature)
+    groups = {place: tuple(sample[place] for sample in seen) for place in signature.dynamic_dims}
+    first = {group: place for place, group in reversed(groups.items())}
     leads = {group: _lead(group, groups.values()) for group in groups.values()}
-    for place, group in groups.items():
-        if leads[group] != group or 1 in group or place != next(p for p, g in groups.items() if g == group):
-            continue
-        sizes = {g: 1 + g[0] - lead[0] if lead == group else g[largest] for g, lead in leads.items()}
-        yield place, _resized(samples, signature, sizes, seed)
+    return {place: (first[leads[group]], group[0] - leads[group][0]) for place, group in groups.items()}
 
 
 def _lead(group: tuple[int, ...], groups: Iterable[tuple[int, ...]]) -> tuple[int, ...]:
@@ -204,21 +210,18 @@ def _above(high: int, low: int) -> int:
     return more
 
 
-def _resized(samples: Sequence[Inputs], signature: Signature, sizes: Sizes, seed: int) -> Inputs:
+def resized(samples: Sequence[Inputs], signature: Signature, sizes: Sizes, seed: int) -> Inputs:
     """The largest sample cut or repeated to the sizes, then moved."""
     flat = [signature.flatten_inputs(s.args, s.kwargs) for s in samples]
-    source = max(flat, key=lambda tensors: sum(t.numel() for t in tensors))
+    largest = max(range(len(flat)), key=lambda k: sum(t.numel() for t in flat[k]))
+    source, seen = flat[largest], sizes_seen(samples, signature)
+    groups = {place: tuple(sample[place] for sample in seen) for place in sizes}
+    from_the_end = {groups[i, dim] for i, dim in sizes if _padded_in_front(source[i], dim)}
     tensors = list(source)
-
-    def group_of(i: int, dim: int) -> tuple[int, ...]:
-        return tuple(one[i].shape[dim] for one in flat)
-
-    from_the_end = {group_of(i, dim) for i, dim in signature.dynamic_dims if _padded_in_front(source[i], dim)}
-    for i, dim in signature.dynamic_dims:
-        size = sizes[group_of(i, dim)]
+    for (i, dim), size in sizes.items():
         old = tensors[i].shape[dim]
         if old:
-            first = old - size if group_of(i, dim) in from_the_end else 0
+            first = old - size if groups[i, dim] in from_the_end else 0
             index = ((torch.arange(size) + first) % old).to(tensors[i].device)
             tensors[i] = tensors[i].index_select(dim, index)
     laid_out = [with_layout_of(like, tensor) for like, tensor in zip(source, tensors, strict=True)]

@@ -276,7 +276,7 @@ class _Worker:
         """Whether what is verified is for calls of such sizes: elsewhere it refuses them."""
         loaded = getattr(self.call, "signature", None) if self.job.artifact is not None else None
         with contextlib.suppress(TypeError):  # another form: the call itself says so
-            return all(each.holds_for(given) for each in (self.surveyed.signature, loaded) if each is not None)
+            return not any(each.unmet(given) for each in (self.surveyed.signature, loaded) if each is not None)
         return True
 
     def _limit_units(self, truth: Truth) -> float:

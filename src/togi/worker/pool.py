@@ -16,7 +16,6 @@ from togi.core.errors import SubjectError, TrialServerError
 from togi.core.quantities import plural
 from togi.core.records import Facts, Machine, Recipe
 from togi.subject.effects import Effects
-from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.worker.launch import CapturedServer, TrialServer
 from togi.worker.protocol import Job, Message, PartRef, ServerConfig, SubjectRef, Survey, new_token
@@ -148,8 +147,8 @@ class WorkerPool:
         if self._captured is None:
             capturing.close()
         signature = survey.signature.under(captured.get("conditions", ()))
-        if signature.conditions:
-            facts["notes"] = (*survey.facts.notes, _proven_where(signature))
+        if told := signature.conditions_in_words():
+            facts["notes"] = (*survey.facts.notes, _proven_where(told))
         survey = Survey(facts=survey.facts.model_copy(update=facts), signature=signature)
         survey.write(self.folder)
         return survey
@@ -216,8 +215,8 @@ class WorkerPool:
         return Job.model_validate({"kind": kind, "log": str(log), "part": self._part, **fields})
 
 
-def _proven_where(signature: Signature) -> str:
-    first, more = signature.conditions_in_words()[:_CONDITIONS_TOLD], len(signature.conditions) - _CONDITIONS_TOLD
+def _proven_where(conditions: list[str]) -> str:
+    first, more = conditions[:_CONDITIONS_TOLD], len(conditions) - _CONDITIONS_TOLD
     told = " and ".join([*first, *([f"{more} more"] if more > 0 else [])])
     return f"It is proven where {told}: for other sizes it computes something else, so what is tuned refuses them."
 
