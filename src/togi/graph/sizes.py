@@ -50,6 +50,7 @@ class _Beside:
         self.candidate = candidate
         self.graph = graph
         self.firm = [condition(text) for text in firm]
+        self.taken = candidate.signature.under(firm)
         self.seen = sizes_seen(candidate.samples, candidate.signature)
         self.follows = sizes_that_lead(candidate.samples, candidate.signature)
         self.leads = list(dict.fromkeys(lead for lead, _ in self.follows.values()))
@@ -100,7 +101,9 @@ class _Beside:
     def _agree(self, given: Inputs) -> bool | None:
         own, signature = given.clone(), self.candidate.signature
         tensors = signature.flatten_inputs(given.args, given.kwargs)
-        if not all(holds(tensors) for holds in self.firm):
+        try:
+            self.taken.check(tensors)
+        except ValueError:
             return True  # no call that is taken has these sizes
         if self.candidate.facts.buffers_change:
             return None
