@@ -292,7 +292,13 @@ class Signature(Record):
 
     def _beyond(self, text: str, tensors: Sequence[Tensor]) -> ValueError:
         """What is captured does not hold for these sizes."""
-        sizes = dict.fromkeys(sizes_in(text))
+        sizes = list(dict.fromkeys(sizes_in(text)))
+        i, dim = sizes[0]
+        if text == not_empty(i, dim):
+            return ValueError(
+                f"{self.inputs_facts[i].name} is empty (dimension {dim}), as it was in no sample that was tuned and proven "
+                "with. Call the original for that, or tune with a sample that is empty too."
+            )
         found = " and ".join(f"{self.inputs_facts[i].name}.shape[{dim}] is {tensors[i].shape[dim]}" for i, dim in sizes)
         return ValueError(
             f"{found}, but what was proven holds where {in_words(text, [facts.name for facts in self.inputs_facts])}: "
