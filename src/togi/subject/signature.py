@@ -296,8 +296,8 @@ class Signature(Record):
         i, dim = sizes[0]
         if text == not_empty(i, dim):
             return ValueError(
-                f"{self.inputs_facts[i].name} is empty (dimension {dim}), as it was in no sample that was tuned and proven "
-                "with. Call the original for that, or tune with a sample that is empty too."
+                f"{self.inputs_facts[i].name} is empty (dimension {dim}), as it was in no sample that was tuned and "
+                "proven with. Call the original for that, or tune with a sample that is empty too."
             )
         found = " and ".join(f"{self.inputs_facts[i].name}.shape[{dim}] is {tensors[i].shape[dim]}" for i, dim in sizes)
         return ValueError(
