@@ -48,12 +48,13 @@ class Model(nn.Module):
         super().__init__()
         self.step = Step()
         self.blocks = nn.ModuleList(nn.Linear(8, 8) for _ in range(3))
+        self.scale = nn.Parameter(torch.ones(8))
         self.config = {"steps": 4}
 
     def generate(self, x):
         store = Store()
         for _ in range(self.config["steps"]):
-            found = self.step(x, store=store)
+            found = self.step(x * self.scale, store=store)
             assert found["store"] is store
             x = found["hidden"]
             if float(x.sum()) > 1e6:
@@ -97,6 +98,12 @@ def made(place: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return generator.make()
 
 
+@torch.no_grad()
+def generated(model: Any, x: Tensor) -> Tensor:
+    found: Tensor = model.generate(x)
+    return found
+
+
 def test_the_part_is_found_tuned_and_proven_whole(study: api.StudyResult) -> None:
     tree = study.record.program
     assert tree is not None
@@ -120,15 +127,15 @@ def test_parts_go_into_the_live_program_and_out_again(
 ) -> None:
     model = made(place, monkeypatch)
     x = torch.randn(1, 8)
-    expected = model.generate(x)
+    expected = generated(model, x)
     with study.best.apply(model.generate) as installed:
-        found = model.generate(x)
+        found = generated(model, x)
         torch.testing.assert_close(found, expected)
         served, original = installed.counts["model.step"]
         assert served + original == 4
         assert served >= 3
         assert model.config == {"steps": 4}
-    assert torch.equal(model.generate(x), expected)
+    assert torch.equal(generated(model, x), expected)
     assert "forward" not in vars(model.step)
 
 
@@ -139,13 +146,25 @@ def test_what_was_not_proven_runs_the_original_and_is_counted(
     with study.best.apply(model.generate) as installed:
         wide = torch.randn(1, 8).double()
         model.double()
-        model.generate(wide)
+        generated(model, wide)
         model.float()
         assert installed.counts["model.step"] == (0, 4)
         assert "float64" in installed.switches[0].last_reason
         model.train()
-        model.generate(torch.ones(1, 8))
+        generated(model, torch.ones(1, 8))
         assert installed.counts["model.step"] == (0, 8)
+
+
+def test_calls_that_want_gradients_run_the_original_and_say_so(
+    study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = made(place, monkeypatch)
+    with study.best.apply(model.generate) as installed:
+        with pytest.warns(UserWarning, match=r"call the program under torch\.no_grad\(\)") as told:
+            model.generate(torch.ones(1, 8)).sum().backward()
+        assert sum("want gradients" in str(each.message) for each in told) == 1
+        assert installed.counts["model.step"] == (0, 4)
+    assert model.scale.grad is not None
 
 
 def test_weights_that_are_changed_later_are_used(
@@ -154,13 +173,13 @@ def test_weights_that_are_changed_later_are_used(
     model = made(place, monkeypatch)
     x = torch.randn(1, 8)
     with study.best.apply(model.generate) as installed:
-        model.generate(x)
+        generated(model, x)
         model.step.load_state_dict({name: value + 0.5 for name, value in model.step.state_dict().items()})
         before = installed.counts["model.step"]
-        found = model.generate(x)
+        found = generated(model, x)
         assert installed.counts["model.step"] == (before[0], before[1] + 4)
         assert "its weights were changed since" in installed.switches[0].last_reason
-    assert torch.equal(found, model.generate(x))
+    assert torch.equal(found, generated(model, x))
 
 
 def test_another_program_or_other_weights_are_refused(
@@ -180,10 +199,10 @@ def test_another_program_or_other_weights_are_refused(
 
 def test_originals_can_be_freed(study: api.StudyResult, place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = made(place, monkeypatch)
-    expected = model.generate(torch.ones(1, 8))
+    expected = generated(model, torch.ones(1, 8))
     installed = study.best.apply(model.generate, keep_originals=False)
     if installed.counts.keys() == {"model.step"} and len(installed.switches[0].forms) == 2:
-        torch.testing.assert_close(model.generate(torch.ones(1, 8)), expected)
+        torch.testing.assert_close(generated(model, torch.ones(1, 8)), expected)
     assert model.step.inner.weight.numel() == 0
     assert model.blocks[0].weight.numel() == 64
     with pytest.raises(TogiError, match="was freed"):

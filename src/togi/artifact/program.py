@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import threading
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -48,6 +49,7 @@ class Switch:
         self.original_calls = 0
         """Calls outside of what was proven, which the original served."""
         self._counting = threading.Lock()
+        self._warned = False
         self.last_reason = ""
         """Why the last of these was not the engine's."""
         self._weights = [weight for weight in module.parameters() if not weight.is_inference()]
@@ -68,6 +70,7 @@ class Switch:
                 reason = str(error)
                 continue
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
+                self._warn_of_gradients()
                 return self._fall_back("gradients are wanted", args, kwargs)
             if position:  # the calls that follow are likely of the same form; a new tuple, since threads may be reading
                 self.forms = (form, *(other for other in self.forms if other is not form))
@@ -79,6 +82,15 @@ class Switch:
             of_argument = functools.partial(signature.of_argument, tensors)
             return form.entry.effects.finish(result, args, kwargs, of_argument)
         return self._fall_back(reason, args, kwargs)
+
+    def _warn_of_gradients(self) -> None:
+        if not self._warned:
+            self._warned = True
+            warnings.warn(
+                f"the original of {self.path} serves calls whose inputs want gradients, and its tuned part does not. "
+                "Where none are needed, call the program under torch.no_grad() or torch.inference_mode()",
+                stacklevel=3,
+            )
 
     def _count_changes(self) -> int:
         """How often a weight was written to in place. Inference tensors do not count."""

@@ -237,7 +237,7 @@ class _Worker:
             for part in optimized.parts:
                 find_module(ready.module, part.entry.path, ready.samples[0])
             self.installed = optimized.into(ready.module)
-            self.call = self.installed.program
+            self.call = torch.no_grad()(self.installed.program)  # as the original: parts serve no gradients
         self.samples = self._artifact_samples(optimized.signature)
 
     def _artifact_samples(self, signature: Signature) -> tuple[Inputs, ...]:
