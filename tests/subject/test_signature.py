@@ -8,7 +8,7 @@ from pydantic import ValidationError
 from torch import nn
 
 from togi.core.errors import ArtifactError, SubjectError
-from togi.subject.conditions import not_empty
+from togi.subject.conditions import at_least
 from togi.subject.inputs import Inputs, samples_of
 from togi.subject.made_inputs import samples_from_signature
 from togi.subject.signature import Signature
@@ -167,7 +167,7 @@ def test_sizes_beyond_what_was_captured_are_refused_in_words():
 
 
 def test_what_no_sample_had_empty_is_refused_as_that():
-    found = signature(pair(3, 3), pair(5, 4)).under([not_empty(0, 0)])
+    found = signature(pair(3, 3), pair(5, 4)).under([at_least(1, 0, 0)])
     with pytest.raises(ValueError, match=r"x is empty \(dimension 0\), as it was in no sample"):
         found.checked(pair(0, 3).args, {})
     assert not found.conditions_in_words()

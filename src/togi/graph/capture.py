@@ -25,10 +25,12 @@ from togi.core.user_code import error_line
 from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers, sealed
 from togi.graph.sizes import sizes_held
 from togi.subject.behaviour import SavedBuffers
+from togi.subject.conditions import size_of
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.operators import OpOverload
 from togi.torch_internals.sizes import Decided, decided_sizes, only_value
+from togi.verify.derived_inputs import Place
 
 if TYPE_CHECKING:
     from torch.export import ExportedProgram
@@ -88,16 +90,14 @@ def held_for(candidate: Candidate, program: ExportedProgram) -> Signature:
 
     Raises Refused where a sample does not meet them.
     """
-    inputs = _user_inputs(program)
-    names = {(i, dim): str(inputs[i].meta["val"].shape[dim]) for i, dim in candidate.signature.dynamic_dims}
+    names = {place: str(size) for place, size in _dynamic_sizes(candidate.signature, program).items()}
     held = sizes_held(candidate, _unlifted(program), _decided_sizes(candidate, program), names)
     return _met_by_samples(candidate, held)
 
 
 def _decided_sizes(candidate: Candidate, program: ExportedProgram) -> Decided:
-    inputs = _user_inputs(program)
-    dynamic = candidate.signature.dynamic_dims
-    decided = decided_sizes(program, {f"size({i}, {dim})": inputs[i].meta["val"].shape[dim] for i, dim in dynamic})
+    sizes = _dynamic_sizes(candidate.signature, program)
+    decided = decided_sizes(program, {size_of(*place): size for place, size in sizes.items()})
     try:
         candidate.signature.under([*decided.firm, *decided.of_small])
     except ValueError as error:
@@ -237,16 +237,17 @@ _IN_PLAIN_WORDS = (
 
 def _fixed_size(signature: Signature, program: ExportedProgram) -> str:
     """The first dimension that varies and that the graph has for one size only; empty where there is none."""
-    inputs = _user_inputs(program)
-    for index, dim in signature.dynamic_dims:
-        if is_concrete_int(size := inputs[index].meta["val"].shape[dim]):
+    for (index, dim), size in _dynamic_sizes(signature, program).items():
+        if is_concrete_int(size):
             return f"dimension {dim} of {signature.inputs_facts[index].name}, to {size}"
     return ""
 
 
-def _user_inputs(program: ExportedProgram) -> list[fx.Node]:
+def _dynamic_sizes(signature: Signature, program: ExportedProgram) -> dict[Place, int | torch.SymInt]:
+    """What the graph has for each."""
     given = set(program.graph_signature.user_inputs)
-    return [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
+    inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
+    return {(i, dim): inputs[i].meta["val"].shape[dim] for i, dim in signature.dynamic_dims}
 
 
 def _settle_sizes(graph: fx.Graph) -> None:

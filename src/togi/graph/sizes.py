@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from togi.core.records import TensorFacts
 from togi.subject.behaviour import seed_all
-from togi.subject.conditions import condition, not_empty, sizes_in
+from togi.subject.conditions import at_least, condition, sizes_in
 from togi.subject.inputs import Inputs
 from togi.torch_internals.sizes import Decided
 from togi.verify.derived_inputs import Place, Sizes, resized, sizes_seen, sizes_that_lead
@@ -78,17 +78,17 @@ class _Beside:
             if smallest > 1 and (
                 not self.agree(self._sizes({lead: 1})) or self.agree(self._sizes(beside_few)) is False
             ):
-                yield _at_least_two(lead)
+                yield at_least(2, *lead)
                 continue
             rest.append(lead)
             if smallest > 0:
-                yield not_empty(*lead)
+                yield at_least(1, *lead)
         all_one = self._sizes(dict.fromkeys(rest, 1))
         if len(rest) > 1 and all_one not in self.seen and self.agree(all_one) is False:
-            yield " or ".join(map(_at_least_two, rest))
+            yield " or ".join(at_least(2, *lead) for lead in rest)
         for places in self._apart(names):
             if self.agree(self._sizes({}) | dict.fromkeys(places, 1)) is False:
-                yield _at_least_two(places[0])
+                yield at_least(2, *places[0])
 
     def agree(self, sizes: Sizes) -> bool | None:
         """Whether the graph answers as the module does, up to rounding, in the form of its other answers. None where
@@ -117,7 +117,7 @@ class _Beside:
             with torch.no_grad():
                 seed_all(0)
                 found = self.graph(*tensors)
-            return all(map(_same, found, right, signature.outputs_facts))
+            return all(_same(*each) for each in zip(found, right, signature.outputs_facts, strict=True))
         except Exception:  # whatever a graph of other sizes raises
             return False
 
@@ -159,8 +159,3 @@ def _same(found: Tensor, right: Tensor, facts: TensorFacts) -> bool:
         return torch.equal(found, right)
     largest = float(right.abs().nan_to_num(0.0, posinf=0.0).max()) if right.numel() else 0.0
     return torch.allclose(found, right, rtol=0.0, atol=_ROUNDING * largest, equal_nan=True)
-
-
-def _at_least_two(place: Place) -> str:
-    i, dim = place
-    return f"size({i}, {dim}) >= 2"

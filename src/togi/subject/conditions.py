@@ -71,9 +71,14 @@ def condition(text: str) -> Holds:
     return holds
 
 
-def not_empty(i: int, dim: int) -> str:
-    """The condition that goes without saying."""
-    return f"size({i}, {dim}) >= 1"
+def size_of(i: int, dim: int) -> str:
+    """What a condition calls a size."""
+    return f"size({i}, {dim})"
+
+
+def at_least(least: int, i: int, dim: int) -> str:
+    """The condition that a size is not smaller."""
+    return f"{size_of(i, dim)} >= {least}"
 
 
 def sizes_in(text: str) -> list[tuple[int, int]]:

@@ -18,7 +18,7 @@ from togi.core.errors import SubjectError, nearest
 from togi.core.quantities import a_type
 from togi.core.records import Record, TensorFacts
 from togi.subject.common_structure import in_common, merged
-from togi.subject.conditions import Holds, condition, in_words, not_empty, sizes_in
+from togi.subject.conditions import Holds, at_least, condition, in_words, sizes_in
 from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.structure import Structure
 
@@ -212,7 +212,7 @@ class Signature(Record):
 
     def conditions_in_words(self) -> list[str]:
         """With the names of the inputs, the shortest first. That nothing may be empty goes without saying."""
-        unsaid = {not_empty(*place) for place in self.dynamic_dims}
+        unsaid = {at_least(1, *place) for place in self.dynamic_dims}
         return self._in_words(text for text in self.conditions if text not in unsaid)
 
     def _in_words(self, conditions: Iterable[str]) -> list[str]:
@@ -294,16 +294,16 @@ class Signature(Record):
         """What is captured does not hold for these sizes."""
         sizes = list(dict.fromkeys(sizes_in(text)))
         i, dim = sizes[0]
-        if text == not_empty(i, dim):
+        if text == at_least(1, i, dim):
             return ValueError(
                 f"{self.inputs_facts[i].name} is empty (dimension {dim}), as it was in no sample that was tuned and "
                 "proven with. Call the original for that, or tune with a sample that is empty too."
             )
         found = " and ".join(f"{self.inputs_facts[i].name}.shape[{dim}] is {tensors[i].shape[dim]}" for i, dim in sizes)
+        (words,) = self._in_words([text])
         return ValueError(
-            f"{found}, but what was proven holds where {in_words(text, [facts.name for facts in self.inputs_facts])}: "
-            "for other sizes the original computes something else. Call the original for those, or tune it for them as "
-            "a subject of its own."
+            f"{found}, but what was proven holds where {words}: for other sizes the original computes "
+            "something else. Call the original for those, or tune it for them as a subject of its own."
         )
 
     def build_inputs(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -72,8 +72,10 @@ def _is_of_small(comparison: Any) -> bool:
     match comparison:
         case sympy.Ne():
             return any(side in (0, 1) for side in comparison.args)
-        case sympy.Gt() | sympy.Ge():
-            return bool(comparison.rhs == (1 if isinstance(comparison, sympy.Gt) else 2))
+        case sympy.Gt():
+            return bool(comparison.rhs == 1)
+        case sympy.Ge():
+            return bool(comparison.rhs == 2)
     return False
 
 
