@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from togi.core.records import Choice, Interval, Outcome, PartResult, ProgramTree, Recipe, Stage, Timing, Trial
+from togi.core.records import Choice, Interval, Noise, Outcome, PartResult, ProgramTree, Recipe, Stage, Timing, Trial
 from togi.decide.choose import Chosen
 from togi.search.settings import Settings
 from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict
@@ -63,3 +63,15 @@ def test_it_is_said_what_was_raced(objective: str, said: str) -> None:
     timing = Timing(latency_ms=one, speedup_x=Interval(median=2.0, low=1.9, high=2.1))
     chosen = Trial(recipe=ENGINE, outcome=Outcome.OK, timing=timing)
     assert said in _verdict(Decision(Chosen(trial=chosen, reason=""), None, ()), "", Settings(objective=objective), 4)
+
+
+@pytest.mark.parametrize(("waiting", "told"), [(0.05, False), (0.35, True)])
+def test_a_factor_of_a_crowded_machine_is_called_that(waiting: float, told: bool) -> None:
+    timing = Timing(
+        latency_ms=Interval(median=7.0, low=6.0, high=8.0),
+        speedup_x=Interval(median=230.0, low=140.0, high=260.0),
+        noise=Noise(waiting=waiting),
+    )
+    chosen = Trial(recipe=ENGINE, outcome=Outcome.OK, timing=timing)
+    said = _verdict(Decision(Chosen(trial=chosen, reason=""), None, ()), "", Settings())
+    assert ("waited for a core 35% of the time: with fewer neighbours the factor will be another" in said) is told

@@ -15,8 +15,22 @@ from unittest.mock import MagicMock
 import pytest
 
 from togi.artifact.manifest import Saved
-from togi.core.records import Choice, Ending, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
+from togi.core.records import (
+    Choice,
+    Ending,
+    ErrorReport,
+    Facts,
+    Footprint,
+    Interval,
+    Outcome,
+    Recipe,
+    Stage,
+    Timing,
+    Trial,
+)
 from togi.decide.faster import BETWEEN_PROCESSES
+from togi.journal import Journal
+from togi.machine.describe import machine
 from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals
 from togi.study.progress import Progress
@@ -395,3 +409,23 @@ def test_a_process_that_has_ended_since_is_started_again(monkeypatch: pytest.Mon
     assert runner.warm(FAST) is runner.warm(FAST)
     assert runner.warm(NEXT) is alive
     assert started == [REFERENCE_RECIPE, FAST]
+
+
+@pytest.mark.parametrize(("reference_ms", "doubted"), [(10.5, False), (15.0, False), (19.0, False), (800.0, True)])
+def test_a_session_that_is_disturbed_from_its_start_is_told_by_the_journal(
+    tmp_path: Path, reference_ms: float, doubted: bool
+) -> None:
+    """What was 10 ms in an earlier session: somewhat slower is another day, 80 times is a neighbour."""
+    survey = SimpleNamespace(facts=Facts(machine=machine(), module_class="Net"), signature=None)
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+
+        def session() -> StudyRunner:
+            opened = (None, "net.py:make", survey, "", Settings(), journal, Progress())
+            return StudyRunner.open(*opened, started=0.0, resume=True)  # type: ignore[arg-type]
+
+        session().log.append(trial(FAST, 3.0))
+        timing = trial(NEXT, 2.0).timing
+        assert timing is not None
+        slowed = timing.model_copy(update={"rounds_ms": ((reference_ms, 1.0),) * 12})
+        assert bool(found := session().doubt(slowed)) is doubted
+        assert not doubted or found == "disturbed: the reference took 80.0 times as long as at its best in this study"

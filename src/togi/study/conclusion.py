@@ -15,6 +15,9 @@ from togi.study.runner import StudyRunner
 
 _LIBRARY_ONLY = {"trial_timeout_s", "trial_memory_bytes"}
 """Settings that the command line does not have."""
+_CROWDED = 0.2
+"""Share of its time that a thread waits for a core from which speed-ups are those of a crowded machine: threads of one
+engine that wait for each other lose a factor of a hundred, those of another nothing."""
 NOTHING_FASTER = "nothing was faster beyond doubt"
 """Why a part of a program stays as it is, though engines were tried on it."""
 
@@ -72,6 +75,11 @@ def _verdict(decision: Decision, untried: str, settings: Settings, callers: int 
         f"{_in_what(settings, callers, chosen.timing)} "
         f"(between {speedup.low:.2f} and {speedup.high:.2f} x) and {right}."
     )
+    if chosen.timing.noise.waiting > _CROWDED:
+        sentence += (
+            f" Its threads waited for a core {chosen.timing.noise.waiting:.0%} of the time: with fewer neighbours the "
+            "factor will be another."
+        )
     if not BETWEEN_PROCESSES.faster(speedup):
         what = "its memory" if settings.max_memory_bytes is not None else "what it takes"
         sentence += f" It is chosen for {what}: {decision.chosen.reason.rpartition('; ')[2]}."

@@ -53,6 +53,8 @@ _LONGEST_S = 120.0
 _MORE_ATTEMPTS = 2
 _QUIET_S = 2.0
 _DISTURBED_X = 1.3
+_DISTURBED_TODAY_X = 2.0
+"""Against an earlier session of the study: the same machine may be somewhat slower for a whole day."""
 _RACE_SHARE = 0.15
 _RACE_BUDGET_S = (8.0, 45.0)
 PROOF_BUDGET_S = 5.0
@@ -81,6 +83,8 @@ class StudyRunner:
     _reference: RunningTrial | None = None
     _calm_ms: float = math.inf
     """The reference's latency, taking turns, when the machine was at its quietest in this session."""
+    _earlier_ms: float = math.inf
+    """The same of what the journal already had of this study."""
 
     @classmethod
     def open(
@@ -102,7 +106,9 @@ class StudyRunner:
         header = Study(id="", subject=subject, facts=facts, settings=settings.model_dump(mode="json"), started=now())
         lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
         log = journal.study(study_key(subject, facts, lasting, fingerprint), header, fresh=not resume)
-        search = Search(facts, settings, all_techniques(), log.trials(), firsts=firsts)
+        trials = log.trials()
+        search = Search(facts, settings, all_techniques(), trials, firsts=firsts)
+        beside = [t.timing.reference_ms for t in trials if t.timing is not None and t.recipe != REFERENCE_RECIPE]
         return cls(
             pool,
             subject,
@@ -114,6 +120,7 @@ class StudyRunner:
             progress,
             started,
             list(log.notes),
+            _earlier_ms=min(beside, default=math.inf),
         )
 
     def make_truth(self) -> None:
@@ -393,8 +400,9 @@ class StudyRunner:
         """
         if not usable(timing.noise) and not BETWEEN_PROCESSES.conclusive(timing.speedup_x):
             return f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
-        slower_x = timing.reference_ms / self._calm_ms
-        if slower_x > _DISTURBED_X:
+        in_session_x, since_x = timing.reference_ms / self._calm_ms, timing.reference_ms / self._earlier_ms
+        if in_session_x > _DISTURBED_X or since_x > _DISTURBED_TODAY_X:
+            slower_x = max(in_session_x, since_x)
             return f"disturbed: the reference took {slower_x:.1f} times as long as at its best in this study"
         return ""
 
