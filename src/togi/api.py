@@ -208,7 +208,10 @@ def tune(
     if out is not None:
         check_writable(Path(out), force)
     extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic}
-    with _reference(subject, inputs, extras) as (ref, name), Journal.open(journal or default_journal()) as opened:
+    with (
+        _reference(subject, inputs, extras, ask=(settings.device, seed)) as (ref, name),
+        Journal.open(journal or default_journal()) as opened,
+    ):
         record, artifact = run_study(
             ref,
             name,
@@ -625,8 +628,11 @@ def _progress(given: Progress | bool | None, subject: str) -> Progress:
 
 
 @contextmanager
-def _reference(subject: Any, inputs: Any, extras: dict[str, Any]) -> Iterator[tuple[SubjectRef, str]]:
-    """Where children find the subject, and its name for people; a live one rests in a private file meanwhile."""
+def _reference(
+    subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int] | None = None
+) -> Iterator[tuple[SubjectRef, str]]:
+    """Where children find the subject, and its name for people; a live one rests in a private file meanwhile, and
+    beside it what it answers on a device, from a seed (``ask``)."""
     if isinstance(subject, str):
         if inputs is not None or any(value is not None for value in extras.values()):
             raise SubjectError(
@@ -643,7 +649,12 @@ def _reference(subject: Any, inputs: Any, extras: dict[str, Any]) -> Iterator[tu
         path = folder / "subject"
         live = _live(subject, inputs, extras)
         _dump(live, path)
-        yield SubjectRef.here("live", str(path)), type(live.module).__name__
+        ref = SubjectRef.here("live", str(path))
+        if ask is not None:
+            from togi.verify.live import LiveAnswer
+
+            _dump(LiveAnswer.of(live, device=ask[0], seed=ask[1]), ref.answer)
+        yield ref, type(live.module).__name__
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 import sys
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -123,6 +124,21 @@ def seed_all(seed: int) -> None:
         import numpy
 
         numpy.random.seed(seed % 2**32)
+
+
+@contextmanager
+def kept_generators() -> Iterator[None]:
+    """The generators that ``seed_all`` seeds are left as they were. CUDA's where it has begun: asking begins it."""
+    numpy = sys.modules.get("numpy")
+    python, arrays = random.getstate(), numpy.random.get_state() if numpy else None
+    devices = range(torch.cuda.device_count()) if torch.cuda.is_initialized() else ()  # type: ignore[no-untyped-call]
+    try:
+        with torch.random.fork_rng(devices):
+            yield
+    finally:
+        random.setstate(python)
+        if numpy:
+            numpy.random.set_state(arrays)
 
 
 def same(first: Sequence[Tensor], second: Sequence[Tensor]) -> bool:

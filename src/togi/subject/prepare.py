@@ -61,6 +61,14 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
     )
 
 
+def copy_to_ask(module: nn.Module) -> nn.Module:
+    """A copy in eval mode that shares the parameters, for a call in the user's own process: of a large model a second
+    one need not fit. Raises whatever copying raises."""
+    copied = copy.deepcopy(_unwrapped(module, []), {id(parameter): parameter for parameter in module.parameters()})
+    _set_eval(copied)
+    return copied
+
+
 def _check_device(device: str) -> None:
     kind = torch.device(parse_device(device))
     if kind.type == "cuda" and not torch.cuda.is_available():

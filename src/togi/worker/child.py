@@ -35,6 +35,7 @@ from togi.subject.prepare import prepare
 from togi.subject.program import find_module
 from togi.subject.pure import Pure
 from togi.subject.signature import Signature
+from togi.subject.sources.live import unpickled
 from togi.subject.stored_inputs import read_inputs
 from togi.subject.structure import tensors_in
 from togi.techniques import is_exact
@@ -143,6 +144,7 @@ class _Worker:
             machine=config.machine,
             callers=config.callers,
             captured=False,
+            live=unpickled(config.subject.answer) if config.subject.answer.exists() else None,
         )
         name = fingerprint(first_candidate(self.subject, found.facts, found.signature).module)
         found.write(self.folder)

@@ -7,8 +7,6 @@ call of the module (whether the inputs fit it) is left to ``togi.worker.survey``
 
 from __future__ import annotations
 
-import random
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -86,17 +84,8 @@ def _one_thread() -> Iterator[None]:
 @contextmanager
 def _seeded(seed: int) -> Iterator[None]:
     """Random weights and inputs are the same in every process; the caller's generators are left as they were."""
-    import torch
+    from togi.subject.behaviour import kept_generators, seed_all
 
-    state = random.getstate()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        random.seed(seed)
-        if "numpy" in sys.modules:
-            import numpy
-
-            numpy.random.seed(seed % 2**32)
-        try:
-            yield
-        finally:
-            random.setstate(state)
+    with kept_generators():
+        seed_all(seed)
+        yield

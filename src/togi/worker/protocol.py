@@ -46,6 +46,11 @@ class SubjectRef(Record):
         """With this process's import path and working folder."""
         return cls(kind=kind, spec=spec, path=tuple(sys.path), cwd=os.getcwd())
 
+    @property
+    def answer(self) -> Path:
+        """Beside a live subject: what it answers where it lives."""
+        return Path(self.spec).with_name("answer")
+
 
 class ServerConfig(Request):
     """What a trial server is started with."""

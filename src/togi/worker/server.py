@@ -87,10 +87,9 @@ def load_subject(ref: SubjectRef) -> Any:
     if ref.kind in ("artifact", "nothing"):
         return None
     if ref.kind == "live":
-        import cloudpickle
+        from togi.subject.sources.live import unpickled
 
-        with Path(ref.spec).open("rb") as file:
-            return cloudpickle.load(file)
+        return unpickled(Path(ref.spec))
     from togi.worker.locate import locate
 
     return locate(ref.spec)

@@ -37,6 +37,7 @@ from togi.techniques.base import Applies, GraphRewrite, Options
 from togi.techniques.registry import all_techniques
 from togi.torch_internals.float32 import tf32_operators
 from togi.torch_internals.modules import forward_hook_counts
+from togi.verify.live import LiveAnswer
 from togi.worker.protocol import Survey
 
 _SHORT_MS = 50.0
@@ -62,22 +63,28 @@ def survey(
     machine: Machine | None = None,
     callers: int = 1,
     captured: bool = True,
+    live: LiveAnswer | None = None,
 ) -> Survey:
     """Run the subject on its samples and describe it.
 
     Args:
         machine: as the parent knows it, else this one.
         captured: also say whether ``torch.export`` captures it, and for which sizes; else that is found out elsewhere.
+        live: what the module that the subject is a copy of answers where it lives.
 
     Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code,
-    when the samples differ in form, or when several callers are wanted of what answers by the order of calls.
+    when the samples differ in form, when a live module gives another kind of answer, or when several callers are wanted
+    of what answers by the order of calls.
     """
     ready = prepare(subject, device=device)
     outputs = [first_call(ready.module, sample, number, seed) for number, sample in enumerate(ready.samples, start=1)]
     signature = Signature.of(ready.module, ready.samples, outputs, subject.dynamic)
     behaviour = observe(ready.module, ready.samples[0], outputs, seed=seed)
+    other = live.compared(outputs[0], ready.module) if live is not None else ""
     del outputs
     notes = [*ready.notes, *behaviour.notes, *_notes(ready.module, signature)]
+    if other and behaviour.repeatable and not behaviour.random:
+        notes.append(other)
     if behaviour.non_finite:
         notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
     if behaviour.all_zero:

@@ -1,0 +1,85 @@
+"""What a live module answers in its own process, beside what its copy answers in a trial's.
+
+A copy does not hold all that decides an answer: functions that were patched, switches of libraries, what a constructor
+wrote down for every module of its class stay behind. Whatever is proven is proven against the copy.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Self, final
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.errors import SubjectError
+from togi.subject.behaviour import kept_generators, seed_all
+from togi.subject.inputs import Subject
+from togi.subject.inventory import class_name
+from togi.subject.prepare import copy_to_ask, tensors_of
+from togi.subject.structure import Structure, tensors_in
+from togi.torch_internals.modules import forward_hook_counts
+from togi.verify.compare import plain
+from togi.verify.output_structure import unlike
+from togi.verify.reference import apart
+
+_ROUNDING = 1e-3
+"""Relative root-mean-square difference that other threads may make in a deep network."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class LiveAnswer:
+    """To the first sample. Tensors are dense and on the CPU."""
+
+    structure: Structure
+    tensors: Sequence[Tensor]
+
+    @classmethod
+    def of(cls, subject: Subject, *, device: str, seed: int) -> Self | None:
+        """Ask it, or rather a copy that shares its parameters and nothing that a call changes. None where it is on
+        another device, where its hooks would tell the user of a call, or where it cannot be copied or run: the survey
+        says what is wrong then."""
+        elsewhere = any(tensor.device.type != torch.device(device).type for _, tensor in tensors_of(subject.module))
+        if elsewhere or any(any(forward_hook_counts(part)) for part in subject.module.modules()):
+            return None
+        with contextlib.suppress(Exception), kept_generators(), torch.no_grad():  # foreign code
+            module, sample = copy_to_ask(subject.module), subject.inputs[0].clone()
+            seed_all(seed)
+            output = module(*sample.args, **sample.kwargs)
+            return cls(structure=Structure.of(output), tensors=[plain(tensor).clone() for tensor in tensors_in(output)])
+        return None
+
+    def compared(self, output: Any, module: nn.Module) -> str:
+        """What to know of the copy's ``output``, in other numbers, or nothing.
+
+        Raises SubjectError where it is another kind of answer.
+        """
+        name = class_name(module)
+        here = Structure.of(output)
+        if different := unlike(_kinds(self.structure), _kinds(here), "its output"):
+            raise SubjectError(
+                f"a copy of this {name} in a process of its own does not answer as the live one does: {different}. "
+                "Something that decides the answer is no part of the module and stays behind (a patched function, a "
+                "switch of a library), so what would be proven were another model. Put the code that builds it into a "
+                "file and give 'file.py:factory'"
+            )
+        tensors = [plain(tensor) for tensor in tensors_in(output)]
+        off = max(map(apart, tensors, self.tensors), default=0.0) if len(tensors) == len(self.tensors) else float("inf")
+        if not off > _ROUNDING:
+            return ""
+        return (
+            f"A copy of this {name} in a process of its own answers the first sample otherwise than the live one (by "
+            f"{off:.1g} of its root mean square): is a function patched, or a switch of a library set, that a file "
+            "'file.py:factory' would set too? What is proven is proven against the copy."
+        )
+
+
+def _kinds(structure: Structure) -> Structure:
+    """Without what may hang on a rounding: the values of constants, and how many items a list has."""
+    if structure.kind == "constant":
+        return Structure(kind="constant", value=type(structure.value).__name__)
+    children = structure.children[:1] if structure.kind == "list" else structure.children
+    return structure.model_copy(update={"children": tuple(map(_kinds, children))})

@@ -1,0 +1,114 @@
+"""Live modules: what their copies in other processes are without, and that it is seen."""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+import random
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import togi
+from togi.core.errors import SubjectError
+from togi.subject.inputs import Subject
+from togi.verify.live import LiveAnswer
+
+SOURCE = """
+import torch
+
+SCALE, HIDDEN = 1.0, False
+
+
+class Net(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = torch.nn.Linear(8, 8)
+        self.register_buffer("calls", torch.zeros(()))
+
+    def forward(self, x):
+        self.calls += 1
+        y = self.layer(x) * SCALE
+        return {"y": y, "hidden": [x] if HIDDEN else None}
+"""
+READ = """
+import sys
+from pathlib import Path
+import torch
+from togi.subject.sources.live import unpickled
+model = unpickled(Path(sys.argv[1])).module
+print(*model(torch.ones(1, 4, dtype=torch.long), output_hidden_states=True, output_attentions=True))
+"""
+
+
+@pytest.fixture
+def patchable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """A library whose switches decide what its module answers."""
+    (tmp_path / "patchable_library.py").write_text(SOURCE)
+    monkeypatch.syspath_prepend(tmp_path)
+    sys.modules.pop("patchable_library", None)
+    return importlib.import_module("patchable_library")
+
+
+def answered(module: nn.Module, sample: Any) -> LiveAnswer:
+    found = LiveAnswer.of(Subject(module, sample), device="cpu", seed=0)
+    assert found is not None
+    return found
+
+
+def test_what_transformers_records_is_recorded_of_what_was_unpickled(tmp_path: Path) -> None:
+    import transformers
+
+    config = transformers.BertConfig(
+        num_hidden_layers=1, hidden_size=8, num_attention_heads=2, intermediate_size=8, attn_implementation="eager"
+    )
+    (tmp_path / "subject").write_bytes(pickle.dumps(Subject(transformers.BertModel(config).eval(), torch.ones(1, 4))))
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path / "subject")], capture_output=True, text=True, check=False
+    )
+    assert {"hidden_states", "attentions"} <= set(done.stdout.split()), done.stderr
+
+
+def test_a_live_module_is_asked_without_a_trace(patchable: ModuleType) -> None:
+    module, sample = patchable.Net().train(), torch.rand(2, 8)
+    before = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
+    found = answered(module, sample)
+    assert torch.equal(found.tensors[0], module.layer(sample))
+    assert module.training
+    assert module.calls.item() == 0
+    after = torch.get_rng_state(), random.getstate(), numpy.random.get_state()[1].tolist()
+    assert torch.equal(before[0], after[0])
+    assert before[1:] == after[1:]
+
+
+def test_what_cannot_be_asked_is_left_to_the_survey(patchable: ModuleType) -> None:
+    assert LiveAnswer.of(Subject(patchable.Net(), torch.rand(2, 9)), device="cpu", seed=0) is None
+    assert LiveAnswer.of(Subject(patchable.Net().to("meta"), torch.rand(2, 8)), device="cpu", seed=0) is None
+    hooked, calls = patchable.Net(), list[int]()
+    hooked.layer.register_forward_hook(lambda *_: calls.append(1))
+    assert LiveAnswer.of(Subject(hooked, torch.rand(2, 8)), device="cpu", seed=0) is None
+    assert not calls
+
+
+@pytest.mark.parametrize(("scale", "told"), [(1.0, False), (1.0001, False), (1.1, True), (float("nan"), True)])
+def test_other_numbers_are_told(patchable: ModuleType, scale: float, told: bool) -> None:
+    module, sample = patchable.Net(), torch.rand(2, 8)
+    patchable.SCALE = scale  # type: ignore[attr-defined]
+    live = answered(module, sample)
+    patchable.SCALE = 1.0  # type: ignore[attr-defined]
+    found = live.compared(module(sample), module)
+    assert ("answers the first sample otherwise than the live one" in found) is told
+
+
+def test_an_output_of_another_kind_is_refused(patchable: ModuleType) -> None:
+    """Proven were a module without what its user wants of it."""
+    patchable.HIDDEN = True  # type: ignore[attr-defined]
+    with pytest.raises(SubjectError, match=r"its output\['hidden'\] is .*, the original returns .*stays behind"):
+        togi.tune(patchable.Net(), torch.rand(2, 8), time_limit_s=30, progress=False)
