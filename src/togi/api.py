@@ -696,10 +696,14 @@ def _on_cpu_pickler() -> type[Any]:
     import cloudpickle
     import torch
 
+    from togi.torch_internals.modules import parametrized_as_pickled
+
     class OnCpuPickler(cloudpickle.Pickler):  # type: ignore[misc]
         def reducer_override(self, value: Any) -> Any:
             if type(value) is torch.Tensor and value.device.type not in ("cpu", "meta"):
                 return value.cpu().__reduce_ex__(2)  # type: ignore[no-untyped-call]
+            if isinstance(value, torch.nn.Module) and (parametrized := parametrized_as_pickled(value)) is not None:
+                return parametrized
             return super().reducer_override(value)
 
     return OnCpuPickler

@@ -17,8 +17,10 @@ import torch
 from torch import nn
 
 import togi
+from togi import api
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
+from togi.subject.sources.live import unpickled
 from togi.verify.live import LiveAnswer
 
 SOURCE = """
@@ -112,3 +114,19 @@ def test_an_output_of_another_kind_is_refused(patchable: ModuleType) -> None:
     patchable.HIDDEN = True  # type: ignore[attr-defined]
     with pytest.raises(SubjectError, match=r"its output\['hidden'\] is .*, the original returns .*stays behind"):
         togi.tune(patchable.Net(), torch.rand(2, 8), time_limit_s=30, progress=False)
+
+
+def test_parametrized_weights_are_sent(tmp_path: Path) -> None:
+    """Weight norm, as the convolutions of audio models have it, twice on one module."""
+    module = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Conv1d(4, 4, 3)), nn.ReLU())
+    module[0].me = module[0]  # a module may lead back to itself
+    nn.utils.parametrize.register_parametrization(module[0], "bias", nn.Tanh(), unsafe=True)
+    api._dump(module, tmp_path / "subject")
+    found = unpickled(tmp_path / "subject")
+    sample = torch.rand(1, 4, 16)
+    assert torch.equal(found(sample), module(sample))
+    assert found[0].me is found[0]
+    assert nn.utils.parametrize.is_parametrized(found[0], "weight")
+    nn.utils.parametrize.remove_parametrizations(found[0], "weight")
+    assert type(module[0]).__name__ == "ParametrizedConv1d"
+    assert torch.allclose(found(sample), module(sample))

@@ -1,8 +1,9 @@
 """Parts of ``nn.Module`` that have no public name; a tracker of the running module, source line and phase of a step.
 
 Behind it: ``Module._forward_hooks``, ``_forward_pre_hooks``, ``_parameters``, ``_buffers``, ``_compiled_call_impl``,
-``_apply``, ``_orig_mod`` of torch.compile's wrapper, nn.modules.batchnorm._BatchNorm (torch 2.9 to 2.15). When they go:
-``named_parameters(recurse=False)`` and ``setattr`` replace the dicts; hooks would have to be asked of a copy.
+``_apply``, ``_orig_mod`` of torch.compile's wrapper, nn.modules.batchnorm._BatchNorm, nn.utils.parametrize's
+``_inject_new_class``, ``_inject_property`` (torch 2.9 to 2.15). When they go: ``named_parameters(recurse=False)`` and
+``setattr`` replace the dicts; hooks would have to be asked of a copy; parametrized modules could not be pickled.
 
 An operation of the backward pass belongs to the module and the line whose forward operation it differentiates: both
 have the sequence number of one autograd node, which is drawn just before the forward operation is dispatched.
@@ -21,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.nn.utils import parametrize
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 from togi.core.user_code import place_in, user_frames
@@ -35,6 +37,7 @@ __all__ = [
     "forward_hook_counts",
     "own_buffers",
     "own_parameters",
+    "parametrized_as_pickled",
     "replace_tensors",
 ]
 
@@ -73,6 +76,22 @@ def convert_tensors(module: nn.Module, convert: Callable[[Tensor], Tensor]) -> N
 def compiled_original(module: nn.Module) -> Any:
     """The module inside of ``torch.compile(module)``; None for any other module."""
     return getattr(module, "_orig_mod", None)
+
+
+def parametrized_as_pickled(module: nn.Module) -> tuple[Any, ...] | None:
+    """What a pickler's ``reducer_override`` answers for a module with tensors of ``torch.nn.utils.parametrize`` (weight
+    norm, as audio models have it), whose own class refuses to be pickled; None for any other."""
+    if not parametrize.is_parametrized(module):
+        return None
+    plain = parametrize.type_before_parametrizations(module)
+    return plain.__new__, (plain,), vars(module), None, None, _restore_parametrized
+
+
+def _restore_parametrized(module: nn.Module, state: dict[str, Any]) -> None:
+    vars(module).update(state)
+    parametrize._inject_new_class(module)
+    for name in state["_modules"]["parametrizations"]:
+        parametrize._inject_property(module, name)
 
 
 def compile_calls(module: nn.Module, backend: str | Callable[..., Any] = "inductor") -> None:
