@@ -49,6 +49,8 @@ BODIES = {
     "def make(): import sys; sys.exit('done')": "SystemExit: done",
     "import not_a_package_at_all\ndef make(): ...": "pip install not_a_package_at_all",
     "raise RuntimeError('at import')\ndef make(): ...": r"cannot be imported: .*m\.py:\d+ .*at import",
+    "import no_such.part\ndef make(): ...": r"If 'no_such' is a package, install it here \(pip install no_such\)",
+    "raise ModuleNotFoundError(name='cv2')\ndef make(): ...": r"\(pip install opencv-python-headless\)",
 }
 
 

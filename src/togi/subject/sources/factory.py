@@ -27,6 +27,15 @@ _RETURNS = (
     "A sample is a tensor, a tuple of positional arguments, a dict of keyword arguments, or togi.Inputs(args, kwargs)."
 )
 
+_INSTALLED_AS = {
+    "PIL": "pillow",
+    "cv2": "opencv-python-headless",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "yaml": "pyyaml",
+}
+"""Packages of models that are imported under another name than they are installed."""
+
 
 def from_factory(spec: Spec) -> Subject:
     """Import the file or module, call the factory, check what it returns.
@@ -157,7 +166,8 @@ def _guarded(spec: Spec, verb: str, call: Callable[[], Any]) -> Any:
 def _missing_package(error: BaseException) -> str:
     if not isinstance(error, ModuleNotFoundError) or not error.name:
         return ""
-    return f". If {error.name!r} is a package, install it here (pip install {error.name.partition('.')[0]})"
+    package = error.name.partition(".")[0]
+    return f". If {error.name!r} is a package, install it here (pip install {_INSTALLED_AS.get(package, package)})"
 
 
 def _describe(value: Any) -> str:
