@@ -41,7 +41,7 @@ BODIES = {
     "async def make(): return NET, X": "returned a coroutine",
     "def make(width): return NET, X": "requires width",
     "def make(*, width): return NET, X": "requires width",
-    "make = 3": "is a int, not a function",
+    "make = 3": "is an int, not a function",
     "make = nn.Linear": "Write a function",
     "def make(): raise ValueError('no weights')": r"m\.py:\d+ in make: .*ValueError: no weights",
     "def make(): return helper()\ndef helper(): return 1 / 0": r"in helper: .*ZeroDivisionError",

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
+from togi.core.quantities import a_type
 from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.prepare import is_exported, prepare, restore_modes
 from togi.torch_internals.modules import replace_tensors
@@ -151,7 +152,7 @@ def _own_loss(subject: Subject) -> Callable[[nn.Module, Inputs], Tensor]:
 def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)} with requires_grad={value.requires_grad}"
-    return f"a {type(value).__name__}"
+    return a_type(value)
 
 
 def _rows(tensor: Tensor, batch: int) -> Tensor:

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 from pydantic import model_validator
 
 from togi.core.errors import ArtifactError
+from togi.core.quantities import a_type
 from togi.core.records import Record, Scalar
 
 if TYPE_CHECKING:
@@ -450,7 +451,7 @@ def assign(value: Any, other: Any) -> None:
         vars(value).clear()
         vars(value).update(vars(other))
     else:
-        raise TypeError(f"a {type(value).__name__} cannot be changed in place")
+        raise TypeError(f"{a_type(value)} cannot be changed in place")
 
 
 @functools.lru_cache(maxsize=4096)
@@ -502,7 +503,7 @@ def _labels(structure: Structure) -> list[str]:
 
 def _describe(value: Any) -> str:
     items = _items(value)
-    return f"a {type(value).__name__}" + (f" of {len(items.children)}" if items else "")
+    return a_type(value) + (f" of {len(items.children)}" if items else "")
 
 
 def _name(cls: type) -> str:

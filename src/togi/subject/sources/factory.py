@@ -17,6 +17,7 @@ from typing import Any
 from torch import nn
 
 from togi.core.errors import SubjectError, UnknownNameError, nearest
+from togi.core.quantities import a_type
 from togi.core.user_code import user_place
 from togi.subject.inputs import Subject
 from togi.subject.program import as_module
@@ -177,10 +178,10 @@ def _describe(value: Any) -> str:
         return f"a module ({type(value).__name__}) without inputs"
     if isinstance(value, tuple | list):
         kinds = ", ".join(type(item).__name__ for item in value[:5])
-        return f"a {type(value).__name__} of {len(value)} ({kinds})"
+        return f"{a_type(value)} of {len(value)} ({kinds})"
     if inspect.isfunction(value) or inspect.ismethod(value):
         return f"the function {value.__name__}"
-    return f"a {type(value).__module__}.{type(value).__qualname__}".replace("builtins.", "")
+    return a_type(value)
 
 
 def _not_a_module(value: Any) -> str:
