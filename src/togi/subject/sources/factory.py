@@ -181,7 +181,8 @@ def _describe(value: Any) -> str:
         return f"{a_type(value)} of {len(value)} ({kinds})"
     if inspect.isfunction(value) or inspect.ismethod(value):
         return f"the function {value.__name__}"
-    return a_type(value)
+    kind = type(value)
+    return a_type(value) if kind.__module__ == "builtins" else f"a {kind.__module__}.{kind.__qualname__}"
 
 
 def _not_a_module(value: Any) -> str:
