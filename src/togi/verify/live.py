@@ -62,9 +62,9 @@ class LiveAnswer:
         if different := unlike(_kinds(self.structure), _kinds(here), "its output"):
             raise SubjectError(
                 f"a copy of this {name} in a process of its own does not answer as the live one does: {different}. "
-                "Something that decides the answer is no part of the module and stays behind (a patched function, a "
-                "switch of a library), so what would be proven were another model. Put the code that builds it into a "
-                "file and give 'file.py:factory'"
+                "Something outside of the module decides the answer (a patched function, a switch of a library) and "
+                "stays behind, so another model would be tuned. Put the code that builds it into a file and give "
+                "'file.py:factory'"
             )
         tensors = [plain(tensor) for tensor in tensors_in(output)]
         off = max(map(apart, tensors, self.tensors), default=0.0) if len(tensors) == len(self.tensors) else float("inf")
@@ -72,8 +72,8 @@ class LiveAnswer:
             return ""
         return (
             f"A copy of this {name} in a process of its own answers the first sample otherwise than the live one (by "
-            f"{off:.1g} of its root mean square): is a function patched, or a switch of a library set, that a file "
-            "'file.py:factory' would set too? What is proven is proven against the copy."
+            f"{off:.1g} of its root mean square), and everything is proven against the copy. Where a patched function "
+            "or a switch of a library decides the answer, set it in a file and give 'file.py:factory'."
         )
 
 
