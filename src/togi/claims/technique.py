@@ -42,7 +42,9 @@ _PARTS_SHARE = 0.6
 _ANY_MODEL = Facts(
     machine=Machine(cpu_model="", cpu_cores=1, memory_bytes=0, threads=1, os="", python=""),
     module_class="Module",
-    functions=dict.fromkeys(("conv2d", "conv3d", "batch_norm", "linear", "add", "mul", "matmul", "softmax"), 1),
+    functions=dict.fromkeys(
+        "conv2d conv3d batch_norm linear add mul matmul softmax scaled_dot_product_attention".split(), 1
+    ),
     parameter_dtypes=("float32",),
     inputs=(TensorFacts(name="x", dtype="float32", shape=(4,)),),
     outputs=(TensorFacts(name="output", dtype="float32", shape=(4,)),),
