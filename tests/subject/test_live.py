@@ -20,6 +20,7 @@ import togi
 from togi import api
 from togi.core.errors import SubjectError
 from togi.subject.inputs import Subject
+from togi.subject.program import as_module
 from togi.subject.sources.live import unpickled
 from togi.verify.live import LiveAnswer
 
@@ -44,6 +45,7 @@ READ = """
 import sys
 from pathlib import Path
 import torch
+from togi.subject.program import as_module
 from togi.subject.sources.live import unpickled
 model = unpickled(Path(sys.argv[1])).module
 print(*model(torch.ones(1, 4, dtype=torch.long), output_hidden_states=True, output_attentions=True))
@@ -96,6 +98,9 @@ def test_what_cannot_be_asked_is_left_to_the_survey(patchable: ModuleType) -> No
     hooked, calls = patchable.Net(), list[int]()
     hooked.layer.register_forward_hook(lambda *_: calls.append(1))
     assert LiveAnswer.of(Subject(hooked, torch.rand(2, 8)), device="cpu", seed=0) is None
+    module = patchable.Net()
+    program = as_module(lambda x: calls.append(1) or module(x))
+    assert LiveAnswer.of(Subject(program, torch.rand(2, 8)), device="cpu", seed=0) is None
     assert not calls
 
 

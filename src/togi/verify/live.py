@@ -19,6 +19,7 @@ from togi.subject.behaviour import kept_generators, seed_all
 from togi.subject.inputs import Subject
 from togi.subject.inventory import class_name
 from togi.subject.prepare import copy_to_ask, tensors_of
+from togi.subject.program import ProgramModule
 from togi.subject.structure import Structure, tensors_in
 from togi.torch_internals.modules import forward_hook_counts
 from togi.verify.compare import plain
@@ -39,11 +40,12 @@ class LiveAnswer:
 
     @classmethod
     def of(cls, subject: Subject, *, device: str, seed: int) -> Self | None:
-        """Ask it, or rather a copy that shares its parameters and nothing that a call changes. None where it is on
-        another device, where its hooks would tell the user of a call, or where it cannot be copied or run: the survey
-        says what is wrong then."""
+        """Ask it, or rather a copy that shares its parameters and nothing that a call changes. None for a program or
+        hooks, which may leave something behind in the user's process at each call; where it is on another device; and
+        where it cannot be copied or run: the survey says what is wrong then."""
+        leaves_traces = any(any(forward_hook_counts(part)) for part in subject.module.modules())
         elsewhere = any(tensor.device.type != torch.device(device).type for _, tensor in tensors_of(subject.module))
-        if elsewhere or any(any(forward_hook_counts(part)) for part in subject.module.modules()):
+        if isinstance(subject.module, ProgramModule) or leaves_traces or elsewhere:
             return None
         with contextlib.suppress(Exception), kept_generators(), torch.no_grad():  # foreign code
             module, sample = copy_to_ask(subject.module), subject.inputs[0].clone()

@@ -17,17 +17,16 @@ def unpickled(path: Path) -> Any:
 
     with path.open("rb") as file:
         found = cloudpickle.load(file)
-    if isinstance(module := getattr(found, "module", None), nn.Module) and "transformers" in sys.modules:
-        _note_classes(module)
+    if isinstance(module := getattr(found, "module", None), nn.Module) and "transformers.modeling_utils" in sys.modules:
+        _note_classes(module, sys.modules["transformers.modeling_utils"].PreTrainedModel)
     return found
 
 
-def _note_classes(module: nn.Module) -> None:
+def _note_classes(module: nn.Module, base: type[nn.Module]) -> None:
     """In transformers 5, hidden states and attentions that are asked for are recorded only of classes whose constructor
-    has run in this process; else they are missing from the output."""
-    from transformers import PreTrainedModel
-
+    has run in this process; else they are missing from the output. ``base``: its class of models."""
     for part in module.modules():
-        if isinstance(part, PreTrainedModel):
+        if isinstance(part, base):
+            blank: Any = object.__new__(type(part))
             with contextlib.suppress(Exception):  # a class of the user's own may want more
-                PreTrainedModel.__init__(type(part).__new__(type(part)), copy.deepcopy(part.config))
+                base.__init__(blank, copy.deepcopy(part.config))
