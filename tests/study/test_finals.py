@@ -312,11 +312,13 @@ def test_what_cannot_be_loaded_says_so_in_its_trial(monkeypatch: pytest.MonkeyPa
 def test_where_nothing_can_be_saved_the_fastest_is_named_without_files(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    decision, _ = decided(
+    decision, runner = decided(
         monkeypatch, tmp_path, [trial(FAST, 3.0)], {FAST: "no file form", REFERENCE_RECIPE: "no file form"}
     )
     assert decision.chosen.trial is not None
     assert decision.chosen.trial.recipe == FAST
+    why = "it has no file form here: it runs the live module."
+    assert runner.notes == [f"{FAST.label} was not chosen: {why}", f"The original was not saved: {why}"]
     assert decision.folder is None
     assert list(tmp_path.iterdir()) == []
 

@@ -267,7 +267,8 @@ class Finals:
     def _set_aside(self, candidate: Recipe, why: str) -> None:
         """It is no choice any more, and its last trial says so."""
         self._unusable.add(candidate)
-        self.runner.notes.append(f"{candidate.label} was not chosen: {why}.")
+        what = "The original was not saved" if candidate == REFERENCE_RECIPE else f"{candidate.label} was not chosen"
+        self.runner.notes.append(f"{what}: {why}.")
         last = self.runner.last(candidate)
         if last is not None:
             reason = f"{last.reason}; {why}" if last.reason and why not in last.reason else why
