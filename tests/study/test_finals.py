@@ -318,7 +318,7 @@ def test_where_nothing_can_be_saved_the_fastest_is_named_without_files(
     assert decision.chosen.trial is not None
     assert decision.chosen.trial.recipe == FAST
     why = "it has no file form here: it runs the live module."
-    assert runner.notes == [f"{FAST.label} was not chosen: {why}", f"The original was not saved: {why}"]
+    assert runner.notes == [f"{FAST.label} was set aside: {why}", f"The original was not saved: {why}"]
     assert decision.folder is None
     assert list(tmp_path.iterdir()) == []
 

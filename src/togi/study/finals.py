@@ -267,7 +267,7 @@ class Finals:
     def _set_aside(self, candidate: Recipe, why: str) -> None:
         """It is no choice any more, and its last trial says so."""
         self._unusable.add(candidate)
-        what = "The original was not saved" if candidate == REFERENCE_RECIPE else f"{candidate.label} was not chosen"
+        what = "The original was not saved" if candidate == REFERENCE_RECIPE else f"{candidate.label} was set aside"
         self.runner.notes.append(f"{what}: {why}.")
         last = self.runner.last(candidate)
         if last is not None:
