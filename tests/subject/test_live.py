@@ -55,7 +55,7 @@ print(*model(torch.ones(1, 4, dtype=torch.long), output_hidden_states=True, outp
 @pytest.fixture
 def patchable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     """A library whose switches decide what its module answers."""
-    (tmp_path / "patchable_library.py").write_text(SOURCE)
+    (tmp_path / "patchable_library.py").write_text(SOURCE, encoding="utf-8")
     monkeypatch.syspath_prepend(tmp_path)
     sys.modules.pop("patchable_library", None)
     return importlib.import_module("patchable_library")
