@@ -9,15 +9,15 @@ import gc
 import statistics
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from togi.core.callers import Callers
 from togi.core.proven import Proven
 from togi.core.records import Record
 from togi.machine.nvml import Gpu, read_gpu
+from togi.machine.threads import spread_threads, spread_while_running
 from togi.measure.counters import Counters, frequency_mhz, read_counters
-from togi.measure.threads import spread_threads
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs
@@ -193,7 +193,8 @@ def take_turn(
     _settle(run, passes, device)
     waited_ns.clear()
     before, began = counters(), clock()
-    with _no_garbage_collection():
+    alone = passes == 1 and device == "cpu"  # no pass goes before that would have woken the threads
+    with _no_garbage_collection(), spread_while_running() if alone else nullcontext():
         times = [timer(run, count) / (count * calls) for count in _blocks(passes, callers)]
     wall_s, after = (clock() - began) * 1e-9, counters()
     turn = _turn(tuple(times), passes, wall_s, before, after, device)

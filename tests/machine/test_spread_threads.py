@@ -1,9 +1,11 @@
 import os
 import threading
+import time
 
 import pytest
 
-from togi.measure.threads import spread_threads
+from togi.machine import threads
+from togi.machine.threads import spread_threads, spread_while_running
 
 several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 
@@ -52,3 +54,14 @@ def test_nothing_happens_where_the_system_has_no_such_call(monkeypatch):
     before = os.sched_getaffinity(0)
     spread_threads()
     assert os.sched_getaffinity(0) == before
+
+
+@pytest.mark.parametrize(("lasts_s", "spread"), [(0.0, 0), (0.2, 1)])
+def test_what_lasts_is_spread_once_it_runs(monkeypatch, lasts_s, spread):
+    calls, before = [], threading.active_count()
+    monkeypatch.setattr(threads, "_STARTED_S", 0.05)
+    monkeypatch.setattr(threads, "spread_threads", lambda: calls.append(1))
+    with spread_while_running():
+        time.sleep(lasts_s)
+    assert len(calls) == spread
+    assert threading.active_count() == before
