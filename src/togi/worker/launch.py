@@ -165,7 +165,7 @@ class TrialServer(ForkServer):
                 stdout=log,
                 stderr=log,
                 env=environment,
-                start_new_session=True,
+                process_group=0,  # a session of its own would be given less beside busy ones: togi.worker.server
             )
         theirs.close()
         self.channel = Channel(ours, self.config.token)
