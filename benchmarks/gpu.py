@@ -102,7 +102,7 @@ def run_part(part: str, command: Sequence[str], limit_s: float, log: Path) -> It
             text=True,
             encoding="utf-8",
             cwd=HERE,
-            start_new_session=True,
+            process_group=0,
         )
         late = threading.Timer(limit_s, os.killpg, (process.pid, signal.SIGKILL))
         late.start()

@@ -60,7 +60,7 @@ class Contestant:
                 stdout=log,
                 stderr=log,
                 env=environment,
-                start_new_session=True,
+                process_group=0,
             )
         os.close(theirs)
         self.answers = os.fdopen(ours, encoding="utf-8")

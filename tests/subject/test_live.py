@@ -45,7 +45,6 @@ READ = """
 import sys
 from pathlib import Path
 import torch
-from togi.subject.program import as_module
 from togi.subject.sources.live import unpickled
 model = unpickled(Path(sys.argv[1])).module
 print(*model(torch.ones(1, 4, dtype=torch.long), output_hidden_states=True, output_attentions=True))

@@ -16,8 +16,8 @@ from togi.core.callers import Callers
 from togi.core.proven import Proven
 from togi.core.records import Record
 from togi.machine.nvml import Gpu, read_gpu
-from togi.machine.threads import spread_threads, spread_while_running
 from togi.measure.counters import Counters, frequency_mhz, read_counters
+from togi.measure.threads import spread_threads, spread_while_running
 
 if TYPE_CHECKING:
     from togi.subject.inputs import Inputs

@@ -9,7 +9,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from togi.machine.threads import spread_threads
 from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
@@ -61,7 +60,6 @@ def observe(
     given = fresh(inputs) if given is None else given
     seed_all(seed)
     output = call(*given.args, **given.kwargs)
-    spread_threads()  # for the calls that follow
     before, after = input_tensors(inputs, signature), input_tensors(given, signature)
     measured = with_floats_as_tensors(output)
     leaves = tensors_in(measured, "output")

@@ -193,8 +193,8 @@ class _Server:
 def _settle(job: Job) -> None:
     """Make the child a process group of its own, with its prints in the log and first in line for the OOM killer.
 
-    No session: Linux shares the cores between sessions (autogroup), so that beside one busy process of another session
-    a model's threads got half a core each and waited for each other: 9.3 s a call in place of 0.3.
+    No session: Linux shares the cores between sessions (autogroup), and beside one busy process of another session
+    a model's threads waited for each other: 9.3 s a call in place of 0.3.
     """
     signal.set_wakeup_fd(-1)
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)

@@ -19,7 +19,6 @@ from togi.core.user_code import user_place
 from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
-from togi.machine.threads import spread_while_running
 from togi.subject.behaviour import observe, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import (
@@ -137,7 +136,7 @@ def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any
     given = sample.clone()
     seed_all(seed)
     try:
-        with torch.no_grad(), spread_while_running():
+        with torch.no_grad():
             return module(*given.args, **given.kwargs)
     except Exception as error:  # foreign code: the user's forward
         raise SubjectError(

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from togi.machine import threads
-from togi.machine.threads import spread_threads, spread_while_running
+from togi.measure import threads
+from togi.measure.threads import spread_threads, spread_while_running
 
 several = pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="needs two cores")
 
