@@ -1,5 +1,6 @@
 # Two commands for newcomers: `make demo` and `make test`. Both set up .venv by themselves (several minutes the first
-# time: torch is about 6 GB) and leave everything else on the machine alone.
+# time: torch is about 6 GB) and leave everything else on the machine alone, but for this: as root, where there is apt,
+# `make test` also installs Chromium (target `browser`). Elsewhere, without one, the browser tests skip.
 
 PYTHON ?= python3
 VENV := .venv

@@ -17,6 +17,7 @@ import argparse
 import json
 import math
 import random
+import re
 import statistics
 import sys
 import warnings
@@ -221,14 +222,15 @@ def verdict(holds: bool) -> str:
 
 
 def record(subject: str, folder: Path, only: Sequence[str], allow: Sequence[str], max_error: float | None) -> Path:
-    """Try every recipe of ``subject`` and keep the study, without raw rounds and printed output, as JSON."""
+    """Try every recipe of ``subject`` and keep the study as JSON, without raw rounds, output and packages' folders."""
     import togi
 
     found = togi.tune(subject, effort="thorough", only=only, allow=allow, max_error=max_error)
     full: Study = found.record
     small = full.model_copy(update={"trials": tuple(slim(trial) for trial in full.trials)})
     path = folder / f"{''.join(c if c.isalnum() else '_' for c in subject)}.json"
-    path.write_text(small.to_json() + "\n", encoding="utf-8")
+    text = re.sub(r'/[^\s"\\]*/(?=site-packages/)', "", small.to_json())
+    path.write_text(text + "\n", encoding="utf-8")
     return path
 
 
