@@ -84,7 +84,7 @@ def test_what_decides_the_library_is_in_its_name(monkeypatch, tmp_path):
     changed.write_text(native.SOURCE.read_text(encoding="utf-8") + "\n", encoding="utf-8")
     monkeypatch.setattr(native, "SOURCE", changed)
     names.add(native._key(compiler))
-    monkeypatch.setattr(native, "_processor", lambda: "another")
+    monkeypatch.setattr(native, "processor", lambda: "another")
     names.add(native._key(compiler))
     assert len(names) == 4
 

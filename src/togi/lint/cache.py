@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import os
 import sqlite3
 import sys
 import time
@@ -26,13 +25,6 @@ KEPT_DAYS = 30
 _SCHEMA = "CREATE TABLE IF NOT EXISTS reports (key BLOB PRIMARY KEY, report TEXT NOT NULL, day INTEGER NOT NULL)"
 _TIMEOUT_S = 2.0
 _BATCH = 500
-
-
-def cache_folder() -> Path:
-    """``$TOGI_CACHE``, else ``$XDG_CACHE_HOME/togi``, else ``~/.cache/togi``."""
-    if "TOGI_CACHE" in os.environ:
-        return Path(os.environ["TOGI_CACHE"])
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "togi"
 
 
 @functools.cache

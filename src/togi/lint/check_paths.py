@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from togi.lint.cache import Cache, cache_folder, cache_key
+from togi.lint.cache import Cache, cache_key
 from togi.lint.check_file import at_path, check_bytes, may_concern
 from togi.lint.files import CheckedFile, discover
 from togi.lint.finding import CheckResult, FileReport, Note, Problem, in_order
 from togi.lint.pool import Task, check_all
 from togi.lint.selection import Selected, select
 from togi.lint.settings import Overrides, SettingsFinder
+from togi.machine.caches import cache_folder
 
 CACHE_FILE = "check.sqlite"
 

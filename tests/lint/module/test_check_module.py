@@ -210,7 +210,7 @@ class Branches(nn.Module):
 @pytest.fixture
 def hasty_figures(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What this machine can do is measured now, once over: it is not the point here."""
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TOGI_CACHE", str(tmp_path))
     monkeypatch.setattr("togi.lint.roofline.this_machine._ROUNDS", 1)
 
 

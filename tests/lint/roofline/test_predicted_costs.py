@@ -160,7 +160,7 @@ def test_figures_are_plausible(name: str) -> None:
 
 
 def test_figures_of_this_machine_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TOGI_CACHE", str(tmp_path))
     here, measured = machine(), []
 
     def measure(_device: str, _machine: Any, dtypes: Any) -> Figures:
@@ -171,7 +171,7 @@ def test_figures_of_this_machine_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
     for _ in range(2):
         assert this_machine.figures_here("cpu", here) == CURVE
     assert measured == [("float32",)]
-    (file,) = (tmp_path / "togi").iterdir()
+    (file,) = tmp_path.iterdir()
     file.write_text("{damaged", encoding="utf-8")
     this_machine.figures_here("cpu", here, ["bfloat16", "int64"])
     assert this_machine.figures_here("cpu", here) == CURVE
@@ -179,15 +179,15 @@ def test_figures_of_this_machine_are_kept(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_disturbed_figures_are_not_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("TOGI_CACHE", str(tmp_path))
     monkeypatch.setattr(this_machine, "measure", lambda *_: CURVE.model_copy(update={"steady": False}))
     assert not this_machine.figures_here("cpu", machine()).steady
-    assert not (tmp_path / "togi").exists()
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_home_that_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "file").write_text("", encoding="utf-8")
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    monkeypatch.setenv("TOGI_CACHE", str(tmp_path / "file"))
     monkeypatch.setattr(this_machine, "measure", lambda *_: CURVE)
     assert this_machine.figures_here("cpu", machine()) == CURVE
 

@@ -27,6 +27,7 @@ from torch.nn import functional
 from togi.core.proven import Proven
 from togi.core.records import Machine
 from togi.lint.roofline.devices import Bandwidth, Figures
+from togi.machine.caches import cache_folder
 from togi.measure.threads import spread_threads
 
 PROVEN = Proven(part="togi check: times predicted from measured figures", cpu="2026-11-21", cuda=None)
@@ -204,8 +205,7 @@ def _kinds(device: str) -> dict[str, _Probe]:
 def _file(device: str, machine: Machine, dtypes: Sequence[str]) -> Path:
     what = [_FORMAT, device, machine.cpu_model, machine.gpu, _threads(), torch.__version__, *dtypes]
     name = hashlib.sha256(json.dumps([str(item) for item in what]).encode()).hexdigest()[:16]
-    root = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
-    return root / "togi" / f"figures-{name}.json"
+    return cache_folder() / f"figures-{name}.json"
 
 
 def _kept(file: Path) -> Figures | None:

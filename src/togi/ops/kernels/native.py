@@ -4,7 +4,7 @@ Threads: at most ``torch.get_num_threads()``, started per call inside of the ker
 interpreter is free meanwhile (ctypes releases its lock).
 
 The kernels are shared libraries: compiled once per machine, compiler and source, then loaded from a cache.
-The cache is a folder of the user's own (``$XDG_CACHE_HOME/togi/kernels``, else ``~/.cache/togi/kernels``). A file
+The cache is a folder of the user's own (``kernels`` in ``togi.machine.caches.cache_folder``). A file
 there is named after everything that decides what is in it: source, flags, compiler and processor. It is compiled
 under another name and moved into place, so that nobody ever loads half a library; processes that come at the same
 time wait for the first.
@@ -15,9 +15,7 @@ from __future__ import annotations
 import ctypes
 import hashlib
 import os
-import platform
 import shutil
-import stat
 import subprocess
 import sys
 import tempfile
@@ -30,6 +28,7 @@ from torch import Tensor
 
 from togi.core.locks import locked
 from togi.core.proven import Proven
+from togi.machine.caches import cache_folder, private, processor
 
 SOURCE = Path(__file__).with_name("boxes.cpp")
 NMS_SOURCE = Path(__file__).with_name("nms.cpp")
@@ -64,7 +63,7 @@ def load_library(source: Path | None = None) -> ctypes.CDLL:
     compiler = find_compiler()
     name = f"{source.stem}-{_key(compiler, source)}.so"
     try:
-        return _cached(_private(_cache_folder()) / name, compiler, source)
+        return _cached(private(cache_folder() / "kernels") / name, compiler, source)
     except OSError:  # not ours to write or not to be loaded from (read-only, noexec): for this process only
         folder = Path(tempfile.mkdtemp(prefix="togi-kernel-"))
         try:
@@ -118,20 +117,6 @@ def _compile(path: Path, compiler: str, source: Path) -> None:
         Path(made).unlink(missing_ok=True)
 
 
-def _cache_folder() -> Path:
-    base = os.environ.get("XDG_CACHE_HOME")
-    return (Path(base) if base else Path.home() / ".cache") / "togi" / "kernels"
-
-
-def _private(folder: Path) -> Path:
-    """``folder``, made if need be. Code is loaded from it, so nobody else may be able to write there."""
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"{folder} can be written by others")
-    return folder
-
-
 def _key(compiler: str, source: Path | None = None) -> str:
     binary = Path(compiler).resolve()
     status = binary.stat()
@@ -141,19 +126,9 @@ def _key(compiler: str, source: Path | None = None) -> str:
         str(binary),
         str(status.st_size),
         str(status.st_mtime_ns),
-        _processor(),
+        processor(),
     ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:20]
-
-
-def _processor() -> str:
-    """What ``-march=native`` looks at: a home folder may be shared by machines with different processors."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace").split("\n\n", 1)[0].splitlines()
-    except OSError:
-        return f"{platform.machine()} {platform.processor()}"
-    told = ("vendor_id", "cpu family", "model", "stepping", "flags", "Features", "CPU part")
-    return "\n".join(line for line in lines if line.split("\t")[0].split(":")[0].strip() in told)
 
 
 PROVEN = Proven(part="C++ kernels of togi.ops", cpu="2026-11-21")

@@ -1,0 +1,82 @@
+"""What Inductor compiled, kept from run to run: its probes of the processor alone take 5 to 9 s in an empty folder.
+
+Torch's own folder for it is shared with whatever else the user runs, and a trial may be killed at any moment, also
+while a linker writes a library that would then fail to load for good. So the processes of a run have a folder of their
+own, which begins as a copy of what is kept, and what a trial left there is kept once the trial was built and verified.
+Without torch: Inductor's names of files are taken as they are.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.metadata
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import final
+
+from togi.machine.caches import cache_folder, private, processor
+
+_LARGEST_FILE_BYTES = 16 << 20
+"""Precompiled headers have ten times as much, and copying them would take as long as the probes."""
+_MOST_BYTES = 64 << 20
+
+
+def inductor_folder(run: Path) -> Path:
+    """Where the processes of a run compile. ``run``: the run's folder."""
+    return run / "inductor"
+
+
+@final
+class InductorCache:
+    """Of one run. ``run``: its folder."""
+
+    def __init__(self, run: Path) -> None:
+        self.folder = inductor_folder(run)
+        versions = (importlib.metadata.version("torch"), sys.version, processor())
+        name = hashlib.sha256("\0".join(versions).encode()).hexdigest()[:16]
+        self._kept = cache_folder() / "inductor" / name
+        self.folder.mkdir(mode=0o700)
+        with contextlib.suppress(OSError):  # nothing kept, or nowhere to keep it: compiled anew
+            shutil.copytree(private(self._kept), self.folder, dirs_exist_ok=True)
+
+    @contextmanager
+    def keeping(self) -> Iterator[None]:
+        """Keep what is compiled within, unless it raises. What another trial was writing when it ended is left out."""
+        before = self._files()
+        yield
+        with contextlib.suppress(OSError):
+            for file in self._files() - before:
+                self._keep(file)
+            self._trim()
+
+    def _files(self) -> set[Path]:
+        found = (path for path in self.folder.rglob("*") if path.is_file() and path.suffix != ".lock")
+        return {path.relative_to(self.folder) for path in found if path.stat().st_size <= _LARGEST_FILE_BYTES}
+
+    def _keep(self, file: Path) -> None:
+        target = private(self._kept) / file
+        if target.exists():
+            return
+        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        beside = target.with_name(f".{os.getpid()}-{target.name}")
+        try:
+            shutil.copy2(self.folder / file, beside)
+            beside.replace(target)
+        finally:
+            beside.unlink(missing_ok=True)
+
+    def _trim(self) -> None:
+        """The oldest go."""
+        files = sorted(
+            (path for path in self._kept.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime
+        )
+        kept_bytes = 0
+        for path in files:
+            kept_bytes += path.stat().st_size
+            if kept_bytes > _MOST_BYTES:
+                path.unlink(missing_ok=True)
