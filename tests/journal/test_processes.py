@@ -115,6 +115,8 @@ def test_news_tells_what_others_appended(tmp_path: Path) -> None:
         mine.append(trial(1))
         assert mine.trials() == [trial(1)]
         theirs.append(trial(2))
+        mine.append(trial(3))
+        assert mine.trials() == [trial(1), trial(2), trial(3)], "which hides no news"
         assert mine.news() == [trial(2)]
         assert mine.news() == []
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import pytest
 
+from togi.core.errors import SubjectError
 from togi.core.records import ErrorReport, ForcedCalls, Outcome, Recipe, Trial
 from togi.decide.choose import Chosen
+from togi.search.settings import Settings
 from togi.study.finals import Decision
-from togi.study.parts import PARTS, PartsTuner, _PartStudy
+from togi.study.parts import PARTS, PartsTuner, _for_parts, _PartStudy
 from togi.study.progress import Progress
-from togi.techniques import recipe
+from togi.techniques import is_exact, recipe
 
 
 def report(units: float, *forced: ForcedCalls) -> ErrorReport:
@@ -49,6 +51,32 @@ def tuner(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> Any:
     made = PartsTuner(whole, None, resume=False)  # type: ignore[arg-type]
     monkeypatch.setattr(made, "_composed", lambda *_: Path("composed"))
     return made
+
+
+def test_a_bound_on_the_metric_allows_a_part_nothing() -> None:
+    """The metric is the program's. An error is the part's own, and what is done to it tells what the program is."""
+    assert not _for_parts(Settings(max_drop=0.01, allow=("bf16",))).has_bound
+    assert _for_parts(Settings(max_drop=0.01, max_error=0.01, allow=("bf16",))).allow == ("bf16",)
+    assert is_exact(recipe(parts={"a": "fold_batch_norm+openvino", "b": "onnxruntime(spinning=True)"}))
+    assert not is_exact(recipe(parts={"a": "fold_batch_norm+openvino", "b": "bf16+openvino"}))
+
+
+def test_a_part_that_cannot_be_opened_leaves_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed = []
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise SubjectError("its truth cannot be made")
+
+    whole = Whole(set())
+    whole.settings, whole.limits, whole.subject = Settings(), None, "program"  # type: ignore[assignment,attr-defined]
+    whole.progress = Progress()  # type: ignore[assignment]
+    opened = tuner(whole, monkeypatch)
+    monkeypatch.setattr(opened, "_pool", lambda *_: SimpleNamespace(capture=fail, close=lambda: closed.append(True)))
+    given = SimpleNamespace(path="a", form=0, calls=1, share=1.0, survey=None, weights={})
+    study = _PartStudy(given)  # type: ignore[arg-type]
+    opened._go_on(study, 60.0, [study], first_gain=True)
+    assert closed == [True]
+    assert study.reason == "its truth cannot be made"
 
 
 def test_a_part_that_makes_the_program_wrong_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

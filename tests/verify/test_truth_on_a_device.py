@@ -111,6 +111,26 @@ def test_derived_inputs_with_indices_are_tried_on_the_cpu_before_they_can_end_th
     assert any("derived input 3 is left out" in note for note in truth.notes)
 
 
+@pytest.mark.parametrize(
+    "error", [NotImplementedError("no CPU kernel"), RuntimeError("can't allocate memory"), MemoryError()]
+)
+def test_what_the_cpu_cannot_run_is_run_on_the_device(error: Exception) -> None:
+    def on_the_cpu(_: nn.Module, given: tuple[Tensor, ...]) -> None:
+        if len(seen) == 1:  # the first derived input, in float64
+            seen.append(given[0])
+            raise error
+        seen.append(given[0])
+
+    seen: list[Tensor] = []
+    embedding = Embedding()
+    inputs = [Inputs((torch.tensor([1, 2]),)), Inputs((torch.tensor([3, 4]),))]
+    signature = Signature.of(embedding, inputs, [torch.ones(2, 4)] * 2)
+    embedding.table.register_forward_pre_hook(on_the_cpu)
+    truth = make_truth(embedding, inputs, signature, seed=0, samples=1, device="cuda")
+    assert truth.kept == (0, 1)
+    assert not any("left out" in note for note in truth.notes)
+
+
 def test_too_much_work_is_not_repeated_on_the_cpu(device: list[str]) -> None:
     truth, _ = truth_of(Rounding(), flops=1e13)
     assert device == ["cuda"]

@@ -12,7 +12,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.core.records import Facts, Recipe
+from togi.artifact.save import write_manifest
+from togi.core.records import Facts, Outcome, Recipe, Trial
 from togi.graph import capture
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export, keep, kept
@@ -24,7 +25,7 @@ from togi.techniques import recipe, technique
 from togi.techniques.build import first_candidate
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
-from togi.worker.supervise import Limits
+from togi.worker.supervise import Limits, TrialEnded
 from togi.worker.survey import survey
 
 MODEL = """
@@ -124,6 +125,37 @@ def test_it_is_proven_for_the_sizes_that_were_captured(tmp_path: Path) -> None:
     assert "It is proven where x.shape[0] <= 100: for other sizes" in " ".join(facts.notes)
 
 
+def test_a_sample_beyond_what_it_is_proven_for_is_refused_by_itself(tmp_path: Path) -> None:
+    """The artifact was made of two samples of at most 100 rows, and is asked for 200: it answers for itself."""
+    (tmp_path / "branches.py").write_text(BRANCHES, encoding="utf-8")
+    large = BRANCHES.replace("torch.randn(60, 8), torch.randn(90, 8)", "torch.randn(60, 8), torch.randn(200, 8)")
+    (tmp_path / "large.py").write_text(large, encoding="utf-8")
+    artifact, (first, second) = (
+        tmp_path / "branches.togi",
+        [SubjectRef.here("locator", f"{tmp_path / name}:subject") for name in ("branches.py", "large.py")],
+    )
+    with WorkerPool(first, machine(), device="cpu", seed=0) as pool:
+        survey = pool.capture(pool.survey(*QUIET)[0], *QUIET)
+        facts = pool.make_truth(survey.facts, *QUIET)
+        with pool.start(captured(facts), facts, *QUIET) as trial:
+            artifact.mkdir()
+            saved, proof = trial.save(artifact), Trial(recipe=captured(facts), outcome=Outcome.OK)
+        write_manifest(
+            artifact,
+            subject="branches",
+            recipe=proof.recipe,
+            signature=survey.signature,
+            facts=facts,
+            proof=proof,
+            chain=saved.links,
+            environment={},
+        )
+    with WorkerPool(second, machine(), device="cpu", seed=0) as pool:
+        facts = pool.make_truth(pool.survey(*QUIET)[0].facts, *QUIET)
+        with pytest.raises(TrialEnded, match=r"x\.shape\[0\] is 200, but what was proven holds where"):
+            pool.start_artifact(artifact, captured(facts), facts, Limits(), check=True)
+
+
 def test_a_study_goes_on_where_the_process_that_captured_is_killed(tmp_path: Path) -> None:
     with pool_of(tmp_path) as pool:
         facts = ready(pool)
@@ -133,6 +165,17 @@ def test_a_study_goes_on_where_the_process_that_captured_is_killed(tmp_path: Pat
                 assert trial.error is not None
                 assert trial.error.faithful
         assert len(set(captures(tmp_path))) == 3
+
+
+def test_a_trial_ends_with_the_process_that_captured(tmp_path: Path) -> None:
+    with pool_of(tmp_path) as pool:
+        facts = ready(pool)
+        finalist = pool.start(captured(facts), facts, *QUIET)
+        os.kill(int(captures(tmp_path)[0]), signal.SIGKILL)
+        with pool.start(captured(facts), facts, *QUIET) as trial:
+            assert trial.error is not None
+        with pytest.raises(TrialEnded, match="SIGKILL"):
+            finalist.warm()
 
 
 def test_a_crash_while_rewrites_are_looked_through_leaves_them_to_their_trials(tmp_path: Path) -> None:

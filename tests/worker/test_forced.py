@@ -6,6 +6,7 @@ A model of two equally good tokens writes a text; its engine is the model itself
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -110,7 +111,7 @@ class Case:
             self.effects = Effects.of(original.step, self.calls[0].clone())
         self.pure = Pure(original.step, self.effects)
         self.engine = Engine(self.pure, self.calls, noise)
-        live = Writer()
+        self.live = live = Writer()
         program = ProgramModule(getattr(live, call))
         switch = Switch(live.step, "step", live.step.forward)
         entry = PartEntry(path="step", module="Step", folder="0", effects=self.effects, weights="")
@@ -142,9 +143,15 @@ def test_a_tie_that_rounding_decides_is_accepted_and_said() -> None:
     assert reason.startswith("a tie fell the other way (output differs in")
 
 
+@pytest.mark.parametrize("copyable", [True, False])
 @pytest.mark.parametrize(("noise", "faithful"), [(1e-7, True), (1e-3, False)])
-def test_a_trial_of_a_program_reads_the_calls_of_its_parts(noise: float, faithful: bool, tmp_path: Path) -> None:
+def test_a_trial_of_a_program_reads_the_calls_of_its_parts(
+    noise: float, faithful: bool, copyable: bool, tmp_path: Path
+) -> None:
+    """A program that cannot be copied has the engine in it, which must not be compared with itself."""
     case = Case(always(noise))
+    if not copyable:
+        case.live.lock = threading.Lock()  # type: ignore[attr-defined]
     write_inputs(tmp_path / "calls", case.calls)
     ref = PartRef(path="step", effects=case.effects, inputs=str(tmp_path / "calls"), folder=str(tmp_path))
     config = ServerConfig(
@@ -156,7 +163,8 @@ def test_a_trial_of_a_program_reads_the_calls_of_its_parts(noise: float, faithfu
         threads=1,
         machine=case.engine.manifest.facts.machine,
     )
-    subject = Subject(ProgramModule(Writer().write), Inputs((torch.tensor([1]),)))
+    program = ProgramModule(Writer().write) if copyable else case.installed.program
+    subject = Subject(program, Inputs((torch.tensor([1]),)))
     job = Job(kind="artifact", log="", proven_on=(ref,))
     worker = _Worker(job, config, subject, None)  # type: ignore[arg-type]
     worker.samples = subject.inputs
@@ -177,6 +185,12 @@ def test_without_the_calls_of_every_part_nothing_is_concluded(tmp_path: Path) ->
     )
     worker.samples = worker.subject.inputs
     assert worker._with_forced_calls(FREE, case.installed) == FREE
+
+
+def test_a_part_of_which_no_call_could_be_kept() -> None:
+    case = Case(always(1e-7))
+    case.calls = []
+    assert case.forced() is None
 
 
 def test_a_fault_that_decides_otherwise_is_refused() -> None:

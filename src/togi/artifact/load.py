@@ -11,6 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, final
 
+import torch
 from pydantic import ValidationError
 from torch import Tensor, nn
 
@@ -52,7 +53,8 @@ def load(
     which read them with their own parsers and call operators that are installed here.
 
     Args:
-        device: what it is to run on, which has to be the device that it was tuned for. None: that one.
+        device: what it is to run on: the device that it was tuned for, and of several the current one of this process.
+            None: that one.
         native: False leaves out engines whose files are machine code, and takes the next of the chain.
         trusted: PEM files of public keys, one of which has to have signed it (``togi sign``); this is checked before
             anything of it is parsed. None: it need not be signed.
@@ -122,9 +124,16 @@ def _load_parts(folder: Path, link: Link, native: bool) -> list[LoadedPart]:
 
 
 def _check_device(manifest: Manifest, wanted: str | None) -> None:
-    tuned_for = manifest.facts.device
-    if wanted is not None and wanted != tuned_for:
+    if wanted is None:
+        return
+    tuned_for, (kind, _, number) = manifest.facts.device, wanted.partition(":")
+    if kind != tuned_for:
         raise ArtifactError(f"it was tuned for {tuned_for}, not for {wanted}: tune again with --device {wanted}")
+    if number and torch.cuda.is_available() and int(number) != torch.cuda.current_device():
+        raise ArtifactError(
+            f"it runs on the current device of this process, cuda:{torch.cuda.current_device()}, and not on {wanted}: "
+            f"call torch.cuda.set_device({number}) first"
+        )
 
 
 def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> Candidate:

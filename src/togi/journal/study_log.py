@@ -28,6 +28,7 @@ class StudyLog:
         self._database = database
         self._owner = Owner.here()
         self._seen = 0
+        self._own: set[int] = set()
 
     @property
     def id(self) -> str:
@@ -40,19 +41,23 @@ class StudyLog:
         """
         record, recipe = trial.to_json(), trial.recipe.id
         with self._database.writing() as connection:
-            connection.execute(
+            made = connection.execute(
                 "INSERT INTO trials (study, recipe, record, checksum) VALUES (?, ?, ?, ?)",
                 (self.id, recipe, record, checksum(self.id, recipe, record)),
             )
             self._give_up(connection, recipe)
+        assert made.lastrowid is not None
+        self._own.add(made.lastrowid)
 
     def trials(self) -> list[Trial]:
         """All trials so far, also those of other processes, in the order in which they ended."""
-        return self._read(after=0)
+        return [trial for _, trial in self._read(after=0)]
 
     def news(self) -> list[Trial]:
-        """The trials appended by anybody since the last ``trials()`` or ``news()``."""
-        return self._read(after=self._seen)
+        """The trials that others appended since the last ``news()``; at first, all that are there."""
+        found = self._read(after=self._seen)
+        self._seen = found[-1][0] if found else self._seen
+        return [trial for number, trial in found if number not in self._own]
 
     def decide(self, study: Study) -> None:
         """Record what was concluded (finalists, best, verdict). The last decision counts; earlier ones stay."""
@@ -88,15 +93,18 @@ class StudyLog:
             rows = connection.execute("SELECT recipe, owner FROM claims WHERE study = ?", (self.id,)).fetchall()
         return frozenset(recipe for recipe, owner in rows if self._is_other(owner))
 
-    def _read(self, after: int) -> list[Trial]:
+    def _read(self, after: int) -> list[tuple[int, Trial]]:
+        """With their numbers."""
         with self._database.reading() as connection:
             rows = connection.execute(
                 "SELECT number, recipe, record, checksum FROM trials WHERE study = ? AND number > ? ORDER BY number",
                 (self.id, after),
             ).fetchall()
-        self._seen = rows[-1][0] if rows else self._seen
         verified = self._database.verified
-        return [Trial.from_json(verified(record, found, self.id, recipe)) for _, recipe, record, found in rows]
+        return [
+            (number, Trial.from_json(verified(record, found, self.id, recipe)))
+            for number, recipe, record, found in rows
+        ]
 
     def _finished(self, connection: sqlite3.Connection, recipe: str) -> bool:
         query = "SELECT 1 FROM trials WHERE study = ? AND recipe = ?"

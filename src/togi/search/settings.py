@@ -61,7 +61,7 @@ class Settings(Request):
     trial_memory_bytes: int | None = Field(
         default=None, validation_alias=AliasChoices("trial_memory_bytes", "trial_memory")
     )
-    """A trial that holds more is ended; None: 80 % of what the machine has free when the study starts."""
+    """A trial that holds more is ended; None: 80 % of what the machine has free when it starts."""
 
     @classmethod
     def of(cls, *, techniques: Iterable[str], **given: Any) -> Settings:

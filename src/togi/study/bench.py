@@ -119,8 +119,9 @@ class _Bench:
 
     def _make_truth(self, host: str) -> None:
         """What an artifact is verified against; once for all that the host takes."""
-        if (facts := self.facts.pop(host, None)) is not None:
+        if (facts := self.facts.get(host)) is not None:
             self._pool(host).make_truth(facts, _LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
+            del self.facts[host]
 
 
 def _device(specs: Sequence[str], wanted: str | None) -> str:

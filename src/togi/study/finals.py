@@ -311,12 +311,12 @@ class Finals:
                 runner.make_ready(loaded, folder)
                 timing = runner.time(loaded, runner.reference(), PROOF_BUDGET_S)
                 if doubt := runner.doubt(timing):  # what was saved is right; how fast it is, its trial tells
-                    timing = trial.timing
+                    timing, outcome, reason = trial.timing, trial.outcome, trial.reason
                     runner.notes.append(
                         f"{candidate.label} could not be timed again from its files ({doubt}), so its time before that "
                         "counts."
                     )
-                elif trial.timing is not None and (
+                elif (trial.timing is not None and trial.outcome is Outcome.OK) and (
                     candidate in runner.composed  # its trial ran from these files too
                     or BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)
                 ):
@@ -325,8 +325,8 @@ class Finals:
                 loaded.warm(limit_s=0.0)
             if timing is not None and timing.start_ms is None:
                 timing = timing.model_copy(update={"start_ms": loaded.start_ms})
-            found = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint(), "reason": reason}
-            return trial.model_copy(update=found)
+            found = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint()}
+            return trial.model_copy(update={**found, "outcome": outcome, "reason": reason})
 
 
 def _between(interval: Interval) -> str:

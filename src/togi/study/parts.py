@@ -17,6 +17,7 @@ from togi.core.quantities import plural
 from togi.core.records import REFERENCE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
 from togi.journal import Journal
 from togi.program.parts import CutRequest, Cuts, Part
+from togi.search.settings import Settings
 from togi.study.conclusion import NOTHING_FASTER, conclude
 from togi.study.finals import Decision, Finals
 from togi.study.progress import PartProgress
@@ -168,21 +169,25 @@ class PartsTuner:
 
     def _open(self, study: _PartStudy, winners: Iterable[Recipe]) -> StudyRunner:
         """``winners``: what was best for other parts is likely good for this one."""
-        part, without = study.part, (*self.settings.without, *_of_the_process())
+        part = study.part
         pool = self._pool(part, part.path)
-        runner = StudyRunner.open(
-            pool,
-            f"{self.whole.subject}[{study.label}]",
-            pool.capture(part.survey, self.whole.limits, lambda _: None),
-            part.weights[part.path],
-            self.settings.model_copy(update={"without": without}),
-            self.journal,
-            PartProgress(self.progress, study.label),
-            started=time.monotonic(),
-            resume=self.resume,
-            firsts=(REFERENCE_RECIPE, *winners),
-        )
-        runner.make_truth()
+        try:
+            runner = StudyRunner.open(
+                pool,
+                f"{self.whole.subject}[{study.label}]",
+                pool.capture(part.survey, self.whole.limits, lambda _: None),
+                part.weights[part.path],
+                _for_parts(self.settings),
+                self.journal,
+                PartProgress(self.progress, study.label),
+                started=time.monotonic(),
+                resume=self.resume,
+                firsts=(REFERENCE_RECIPE, *winners),
+            )
+            runner.make_truth()
+        except BaseException:
+            pool.close()
+            raise
         return runner
 
     def _save(self, study: _PartStudy) -> None:
@@ -209,7 +214,7 @@ class PartsTuner:
             survey = pool.capture(study.part.survey, limits, lambda _: None, rewrites=False)
             facts = pool.make_truth(survey.facts, limits, lambda _: None)
             with pool.start(best, facts, limits, lambda _: None) as running:
-                if running.error is None or not running.error.faithful:
+                if self.whole.accepted(running)[0] is not Outcome.OK:
                     return None
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
@@ -311,6 +316,10 @@ def _techniques(of: Recipe) -> list[str]:
     return [choice.technique for choice in of.choices if choice.stage is not Stage.RUNTIME]
 
 
-def _of_the_process() -> list[str]:
-    """Settings of a whole process or thread, and inference mode, whose tensors the Python round a part may not use."""
-    return [one.id for one in all_techniques().values() if one.stage is Stage.RUNTIME and one.id != REFERENCE]
+def _for_parts(settings: Settings) -> Settings:
+    """Without settings of a whole process or thread, and inference mode, whose tensors the Python round a part may not
+    use; and without a bound on the metric, which is the program's: it allows a part nothing."""
+    of_the_process = [one.id for one in all_techniques().values() if one.stage is Stage.RUNTIME and one.id != REFERENCE]
+    allow = settings.allow if settings.max_error is not None else ()
+    without = (*settings.without, *of_the_process)
+    return settings.model_copy(update={"without": without, "allow": allow, "max_drop": None})

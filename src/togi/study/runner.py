@@ -106,7 +106,7 @@ class StudyRunner:
         header = Study(id="", subject=subject, facts=facts, settings=settings.model_dump(mode="json"), started=now())
         lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
         log = journal.study(study_key(subject, facts, lasting, fingerprint), header, fresh=not resume)
-        trials = log.trials()
+        trials = log.news()
         search = Search(facts, settings, all_techniques(), trials, firsts=firsts)
         beside = [t.timing.reference_ms for t in trials if t.timing is not None and t.recipe != REFERENCE_RECIPE]
         return cls(
@@ -263,7 +263,7 @@ class StudyRunner:
             return self._attempt(candidate, timeout_s)
         except TrialEnded as ended:
             trial = ended.record()
-            if ended.trial is self._reference and ended.trial.recipe != candidate:
+            if ended.trial.recipe == REFERENCE_RECIPE != candidate:  # also where it could not be started again
                 reason = f"the reference beside which it ran ended: {ended}"
                 trial = Trial(recipe=candidate, outcome=Outcome.UNSTABLE, reason=reason, stage="measure")
             if ended.trial is self._reference:

@@ -108,6 +108,10 @@ class Technique(abc.ABC):
     conflicts: ClassVar[frozenset[str]] = frozenset()
     """Capabilities that no other choice of the recipe may provide (it would do the same work again, or undo it)."""
 
+    def exact_with(self, options: Options) -> bool:
+        """``exact``, where the options decide it."""
+        return self.exact
+
     @property
     def surrounds_calls(self) -> bool:
         """It is set round each call, and so round each call of what was saved and loaded."""

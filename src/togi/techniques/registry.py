@@ -43,7 +43,7 @@ def recipe(**choices: Options) -> Recipe:
 
 def is_exact(recipe: Recipe) -> bool:
     """No technique of it is approximate."""
-    return all(technique(choice.technique).exact for choice in recipe.choices)
+    return all(technique(choice.technique).exact_with(choice.options) for choice in recipe.choices)
 
 
 def compatible(techniques: Iterable[Technique]) -> bool:

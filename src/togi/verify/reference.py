@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -42,6 +43,8 @@ SAME_FLOAT64 = 1e-9
 float64's roundings, far below those of float32."""
 CHECKED_FLOPS = 2e11
 """Work of a call that is repeated in float64 on the CPU: some seconds on a few cores."""
+
+_CPU_CANNOT = re.compile("allocate memory|not implemented for")
 
 Metric = Callable[[list[Any]], float]
 
@@ -160,8 +163,12 @@ class _Making:
         indices = any(not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool) for t in one.tensors())
         if self.device == "cpu" or i < self.samples or not indices:
             return
-        with float64_arithmetic():
-            widened(self.module)(*widened_inputs(one).args, **widened_inputs(one).kwargs)
+        try:
+            with float64_arithmetic():
+                widened(self.module)(*widened_inputs(one).args, **widened_inputs(one).kwargs)
+        except (RuntimeError, MemoryError) as error:  # a NotImplementedError is a RuntimeError
+            if not _CPU_CANNOT.search(str(error)) and not isinstance(error, (MemoryError, NotImplementedError)):
+                raise
 
     def _copy(self) -> nn.Module:
         try:

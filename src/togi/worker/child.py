@@ -24,8 +24,8 @@ from togi.artifact.links import write_links
 from togi.artifact.manifest import MANIFEST, Saved, read_manifest
 from togi.artifact.program import Installed
 from togi.core.callers import Callers
-from togi.core.errors import NotSaveable, Refused
-from togi.core.records import ErrorReport, Footprint, Record
+from togi.core.errors import ArtifactError, NotSaveable, Refused
+from togi.core.records import ErrorReport, Footprint, ForcedCalls, Record
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate, FlatProgram
 from togi.graph.capture import keep, kept
@@ -235,6 +235,8 @@ class _Worker:
         optimized = load(folder)
         self.call = optimized
         if isinstance(optimized, OptimizedProgram):
+            if self.subject is None:
+                raise ArtifactError(f"{folder} holds the parts of a program, which calls them: name the program first")
             ready = prepare(self.subject, device=self.config.device)
             for part in optimized.parts:
                 find_module(ready.module, part.entry.path, ready.samples[0])
@@ -259,7 +261,7 @@ class _Worker:
         first = _FirstCall(self.call, self.config.device)
         report = verify(
             first,
-            truth.without([i for i, given in enumerate(inputs) if not self._takes(given)]),
+            truth.without([i for i in range(len(self.samples), len(inputs)) if not self._takes(inputs[i])]),
             inputs,
             signature,
             seed=self.config.seed,
@@ -275,7 +277,8 @@ class _Worker:
         self.channel.send({"verified": report.model_dump(mode="json"), "notes": notes})
 
     def _takes(self, given: Inputs) -> bool:
-        """Whether what is verified is for calls of such sizes: elsewhere it refuses them."""
+        """Whether what is verified is for calls of such sizes: elsewhere it refuses them, which for a derived input is
+        right, and for one of the user's samples an answer that he should see."""
         loaded = getattr(self.call, "signature", None) if self.job.artifact is not None else None
         with contextlib.suppress(TypeError):  # another form: the call itself says so
             return not any(each.unmet(given) for each in (self.surveyed.signature, loaded) if each is not None)
@@ -294,17 +297,20 @@ class _Worker:
         different = divergence(installed, self.samples, seed)
         if not different:
             return report
-        forms = [(switch.path, form) for switch in installed.switches for form in switch.forms]
-        forced = [
-            forced_calls(part_of(self.subject, ref, device), ref.path, form.optimized, seed, device, self._limit_units)
-            for ref in self.job.proven_on
-            for path, form in forms
-            if path == ref.path and form.entry.effects == ref.effects
-        ]
-        found = tuple(part for part in forced if part is not None)
-        if {part.path for part in found} != {path for path, _ in forms}:
-            return report
-        return report.model_copy(update={"divergence": different, "forced": found})
+        found: list[ForcedCalls] = []
+        with installed.suspended():  # a program that cannot be copied is its own original
+            for path, form in [(switch.path, form) for switch in installed.switches for form in switch.forms]:
+                forced = [
+                    forced_calls(
+                        part_of(self.subject, ref, device), path, form.optimized, seed, device, self._limit_units
+                    )
+                    for ref in self.job.proven_on
+                    if path == ref.path and form.entry.effects == ref.effects
+                ]
+                if not any(forced):
+                    return report
+                found += filter(None, forced)
+        return report.model_copy(update={"divergence": different, "forced": tuple(found)})
 
     def _obey(self, message: Message) -> None:
         if "warm" in message:

@@ -72,7 +72,7 @@ def forced_calls(
     """Of one part. ``subject``: the original part with the calls that the program makes of it; ``limit_units``: largest
     error of a faithful call. None where the engine serves none of them."""
     signature = optimized.signature
-    calls = [call for call in subject.inputs if _serves(optimized, call)]
+    calls = [call for call in subject.samples if _serves(optimized, call)]  # there may have been no room to keep any
     if not calls:
         return None
     start = first_candidate(Subject(subject.module, calls), optimized.manifest.facts, signature)

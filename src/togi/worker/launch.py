@@ -16,9 +16,11 @@ from weakref import WeakSet
 
 from togi.core.errors import TrialServerError
 from togi.machine.limits import oom_kills, processes_bytes
+from togi.worker.inductor_cache import inductor_folder
 from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Message, Raised, ServerConfig, Timeout
 
 _START_TIMEOUT_S = 600.0
+_FORK_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 10.0
 _MEMORY_POLL_S = 0.25
 
@@ -57,7 +59,14 @@ class ForkServer(abc.ABC):
         self._send({"job": job.model_dump(mode="json"), "inline": False}, (theirs.fileno(),))
         theirs.close()
         while True:
-            message = self._receive(30.0)
+            try:
+                message = self._receive(_FORK_TIMEOUT_S)
+            except Timeout:
+                self.close()  # a child that it names later would be taken for the next
+                raise TrialServerError(
+                    f"the process that starts trials did not start one in {_FORK_TIMEOUT_S:.0f} s: the machine has no "
+                    "memory or no processor left for it. What was learned is kept: give the same command again to go on"
+                ) from None
             if "started" in message:
                 pid, shared_bytes = int(message["started"]), int(message["shared_bytes"])
                 return self._adopted(Child(self, pid, Channel(ours, self.token), job, shared_bytes))
@@ -142,6 +151,13 @@ class TrialServer(ForkServer):
         self._process: subprocess.Popen[bytes] | None = None
 
     def start(self) -> None:
+        try:
+            self._start()
+        except BaseException:  # interrupted: what is still loading must not live on
+            self.close()
+            raise
+
+    def _start(self) -> None:
         ours, theirs = socket.socketpair()
         environment = {
             **os.environ,
@@ -151,6 +167,7 @@ class TrialServer(ForkServer):
             "PYTORCH_NVML_BASED_CUDA_CHECK": "1",  # is_available() then starts no CUDA, which no fork survives
             # compilers' caches and unpacked libraries: shared by the trials of a run, gone with its folder
             "TMPDIR": str(Path(self.config.folder) / "tmp"),
+            "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder(Path(self.config.folder))),
             **self.environment,
             "TOGI_TOKEN": self.config.token,
         }
@@ -177,13 +194,11 @@ class TrialServer(ForkServer):
             answer = self.channel.receive(_START_TIMEOUT_S)
         except (Closed, Timeout) as error:
             how = "did not answer in 10 minutes" if isinstance(error, Timeout) else self._how_it_ended("died")
-            self.close()
             raise TrialServerError(
                 f"the process that loads the subject {how} while loading it, so nothing can be tried. It printed last:"
                 f"\n{self.log_tail()}"
             ) from None
         if "raised" in answer:
-            self.close()
             raise Raised.model_validate(answer["raised"]).error("loaded")
         self.fork_safe = bool(answer["fork_safe"])
 
@@ -195,7 +210,11 @@ class TrialServer(ForkServer):
         own = TrialServer(self.config, self.environment)
         own.start()
         ours, theirs = socket.socketpair()
-        own._send({"job": job.model_dump(mode="json"), "inline": True}, (theirs.fileno(),))
+        try:
+            own._send({"job": job.model_dump(mode="json"), "inline": True}, (theirs.fileno(),))
+        except BaseException:
+            own.close()
+            raise
         theirs.close()
         assert own._process is not None
         return self._adopted(Child(own, own._process.pid, Channel(ours, self.config.token), job))
@@ -255,7 +274,7 @@ class Child:
 
     def send(self, message: Message) -> None:
         try:
-            self.channel.send(message)
+            self._open_channel().send(message)
         except Closed:
             raise self._died() from None
 
@@ -268,7 +287,7 @@ class Child:
         while True:
             left = max(0.0, deadline - time.monotonic())
             try:
-                return self.channel.receive(min(left, _MEMORY_POLL_S) if memory_limit_bytes else left)
+                return self._open_channel().receive(min(left, _MEMORY_POLL_S) if memory_limit_bytes else left)
             except Closed:
                 raise self._died() from None
             except Timeout:
@@ -302,6 +321,12 @@ class Child:
 
     def log_tail(self, limit: int = 4000) -> str:
         return tail(Path(self.job.log), limit)
+
+    def _open_channel(self) -> Channel:
+        """Raises Died where the child was ended with the server that it was forked from."""
+        if self.ended:
+            raise Died(-signal.SIGKILL, self._oom_kills_before)
+        return self.channel
 
     def _died(self) -> Died:
         return Died(self.server.exit_status(self.pid) or 0, self._oom_kills_before)

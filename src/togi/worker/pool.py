@@ -17,6 +17,7 @@ from togi.core.quantities import plural
 from togi.core.records import Facts, Machine, Recipe
 from togi.subject.effects import Effects
 from togi.techniques import technique
+from togi.worker.inductor_cache import InductorCache
 from togi.worker.launch import CapturedServer, TrialServer
 from togi.worker.protocol import Job, Message, PartRef, ServerConfig, SubjectRef, Survey, new_token
 from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
@@ -45,8 +46,8 @@ class WorkerPool:
             callers: how many call at once, in threads of a child, while it is verified and measured.
             from_host: measured calls copy their inputs from host memory to the device, and their results back.
         """
-        self.folder = Path(tempfile.mkdtemp(prefix="togi-"))
         device, self._visible = one_device(device)
+        self.folder = Path(tempfile.mkdtemp(prefix="togi-"))
         self.config = ServerConfig(
             token=new_token(),
             subject=subject,
@@ -58,6 +59,7 @@ class WorkerPool:
             callers=callers,
             from_host=from_host,
         )
+        self._inductor = InductorCache(self.folder)
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
         self._captured: CapturedServer | None = None
         self._truth: RunningTrial | None = None
@@ -183,13 +185,14 @@ class WorkerPool:
     def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
         """A trial of ``recipe``, built and verified. Raises TrialEnded."""
         job, environment = self._job("trial", recipe=recipe), environment_of(recipe, facts)
-        if self._captured is not None and not environment and captures(recipe):
-            try:
-                return RunningTrial.start(self._captured, job, limits, recipe.label, on_phase)
-            except TrialServerError:
-                self._captured.close()
-                self._captured = None
-        return RunningTrial.start(self.server(environment), job, limits, recipe.label, on_phase)
+        with self._inductor.keeping():
+            if self._captured is not None and not environment and captures(recipe):
+                try:
+                    return RunningTrial.start(self._captured, job, limits, recipe.label, on_phase)
+                except TrialServerError:
+                    self._captured.close()
+                    self._captured = None
+            return RunningTrial.start(self.server(environment), job, limits, recipe.label, on_phase)
 
     def start_unchecked(self, recipe: Recipe, limits: Limits) -> RunningTrial:
         """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import gc
 import os
 import select
@@ -19,6 +20,7 @@ import shutil
 import signal
 import socket
 import sys
+import termios
 import traceback
 from pathlib import Path
 from typing import Any
@@ -41,6 +43,7 @@ def main() -> None:
 
 
 def _run(channel: Channel, config: ServerConfig) -> None:
+    _leave_the_terminal()
     os.chdir(config.subject.cwd)
     sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -110,7 +113,7 @@ class _Server:
         os.set_blocking(wake_write, False)
         signal.set_wakeup_fd(wake_write)
         signal.signal(signal.SIGCHLD, lambda *_: None)
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides
 
     def serve(self) -> None:
         try:
@@ -209,6 +212,15 @@ def _settle(job: Job) -> None:
     os.dup2(null, 0)
     os.dup2(log, 1)
     os.dup2(log, 2)
+
+
+def _leave_the_terminal() -> None:
+    """Code that asks there (a login, a password) fails at once: of a process in the background it would be stopped,
+    and nobody would know why."""
+    with contextlib.suppress(OSError):  # there is none
+        terminal = os.open("/dev/tty", os.O_RDWR)
+        fcntl.ioctl(terminal, termios.TIOCNOTTY)
+        os.close(terminal)
 
 
 def _child_pids() -> list[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
     from togi.subject.signature import Signature
 
+_TECHNIQUES = re.compile(r"(?:^|\+)(\w+)")
 _HOW = "a study puts it together from the parts of a program that it tuned"
 
 
@@ -43,6 +45,12 @@ class Parts(Engine):
     id = "parts"
     proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:parts"})
+
+    def exact_with(self, options: Options) -> bool:
+        """What is done to each part is its option, such as ``fold_batch_norm+openvino``."""
+        from togi.techniques.registry import technique
+
+        return all(technique(id).exact for work in options.values() for id in _TECHNIQUES.findall(str(work)))
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return Refuses(_HOW)
