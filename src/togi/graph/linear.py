@@ -257,7 +257,9 @@ def fold_into_previous(graph: EditableGraph, node: Node) -> bool:
     ):
         return False
     new = absorbed(before, after)
-    if new is None or not set_weights(graph, before, new, key=_weights_key(before.node, node)):
+    if new is None or not set_weights(
+        graph, before, new, key=("previous", *_weights_key(before.node, before.source, node, after.source))
+    ):
         return False
     _replace(graph, node, before.node)
     return True
@@ -276,7 +278,12 @@ def fold_into_next(graph: EditableGraph, node: Node) -> bool:
         return False
     size = after.weight.shape[1] * after.groups
     scale, shift = (t.to(after.weight.device).expand(size) for t in (before.scale, before.shift))
-    if not set_weights(graph, after, after.preceded(scale, shift), key=_weights_key(after.node, node)):
+    if not set_weights(
+        graph,
+        after,
+        after.preceded(scale, shift),
+        key=("next", *_weights_key(after.node, after.source, node, before.source)),
+    ):
         return False
     set_arguments(after.node, {**arguments(after.node), "input": before.source})
     return True
@@ -302,10 +309,17 @@ def _replace(graph: EditableGraph, node: Node, other: Node) -> None:
         graph.replace(node, other)
 
 
-def _weights_key(linear: Node, affine: Node) -> Any:
+def _weights_key(layer: Node, layer_source: Any, change: Node, change_source: Any) -> tuple[Any, ...]:
     """The same for another call of the same layers, so that a shared block stays shared."""
+    return str(change.target), *_held(layer, layer_source), *_held(change, change_source)
 
-    def constants(node: Node) -> tuple[Any, ...]:
-        return tuple(str(getattr(arg, "target", arg)) for arg in node.args[1:])
 
-    return constants(linear), str(affine.target), constants(affine)
+def _held(call: Node, source: Any) -> list[Any]:
+    """The call's arguments without the tensor that comes through. Computed weights are known by the very call that
+    computes them: its operator would be the same for others."""
+    given = list(arguments(call).values())
+    given.remove(source)
+    return [
+        str(arg) if not isinstance(arg, Node) else arg.target if arg.op in ("get_attr", "placeholder") else arg
+        for arg in given
+    ]

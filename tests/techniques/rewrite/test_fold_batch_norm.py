@@ -215,6 +215,52 @@ def test_a_block_that_is_called_twice_keeps_one_weight(randomise, error_units):
     error_units(original, result, [sample])
 
 
+class Layers(nn.Module):
+    """The base of cases in which layers look alike where the forward pass is written, and are not the same."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer, self.one, self.two = nn.Linear(4, 4), nn.Parameter(torch.rand(4)), nn.Parameter(torch.rand(4))
+
+
+class ConstantOnTheLeft(Layers):
+    def forward(self, x):
+        return self.one * self.layer(x) + self.two * self.layer(x.sin())
+
+
+class ComputedWeights(Layers):
+    def __init__(self):
+        super().__init__()
+        self.v, self.w = nn.Parameter(torch.randn(4, 4)), nn.Parameter(torch.randn(4, 4))
+
+    def forward(self, x):
+        return F.linear(x, F.normalize(self.v)) * 2 + F.linear(x.sin(), F.normalize(self.w)) * 2
+
+
+class BeforeAndAfter(Layers):
+    def forward(self, x):
+        return self.layer(x * 2) + self.layer(x.sin()) * 2
+
+
+@pytest.mark.parametrize("case", [ConstantOnTheLeft, ComputedWeights, BeforeAndAfter])
+def test_only_the_same_layers_share_a_weight(case, error_units, calls):
+    sample = torch.randn(2, 3, 4)
+    original, result = fold(case(), sample)
+    assert "mul" not in calls(result)
+    error_units(original, result, [sample])
+
+
+def test_a_layer_with_a_factor_on_its_left_keeps_one_weight(error_units):
+    class Twice(Layers):
+        def forward(self, x):
+            return self.one * self.layer((self.one * self.layer(x)).sin())
+
+    sample = torch.randn(2, 3, 4)
+    original, result = fold(Twice(), sample)
+    error_units(original, result, [sample])
+    assert len(list(result.module.parameters())) == 2
+
+
 def test_in_place_activations_on_the_norm_stay_right(randomise, error_units):
     class InPlace(Block):
         def forward(self, x):
