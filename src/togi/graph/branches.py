@@ -44,6 +44,8 @@ class Branch:
     diagonal: bool = False
     cost: int = 0
     """Multiplications per output position (0 where nothing is multiplied)."""
+    dim: int | None = None
+    """Of factors on the input itself: the dimension along which they differ; None: they are the same for all."""
 
     @property
     def size(self) -> tuple[int, ...]:
@@ -60,7 +62,7 @@ class Branch:
 
 def readings(graph: EditableGraph, term: Node) -> Iterator[Branch]:
     """The ways to read a term of a sum as a branch of some source; calls passed through have no other user."""
-    yield _identity(term, term, torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64))
+    yield _identity(term, term, torch.ones(1, dtype=torch.float64), torch.zeros(1, dtype=torch.float64), None)
     found = _linear_chain(graph, term)
     if found is not None:
         yield found
@@ -68,15 +70,11 @@ def readings(graph: EditableGraph, term: Node) -> Iterator[Branch]:
     if pool is not None:
         yield pool
     outer = affine(graph, term)
-    if outer is not None and outer.dim in (None, _channel_dim(term)) and same_form(outer.source, term):
-        yield _identity(term, outer.source, outer.scale, outer.shift)
+    if outer is not None and same_form(outer.source, term):
+        yield _identity(term, outer.source, outer.scale, outer.shift, outer.dim)
 
 
-def _channel_dim(node: Node) -> int:
-    return 1 if len(shape(node)) > 2 else len(shape(node)) - 1
-
-
-def _identity(term: Node, source: Node, scale: Tensor, shift: Tensor) -> Branch:
+def _identity(term: Node, source: Node, scale: Tensor, shift: Tensor, dim: int | None) -> Branch:
     """Spatial dimensions are added by ``aligned``, where the other branches are known."""
     return Branch(
         term=term,
@@ -88,6 +86,7 @@ def _identity(term: Node, source: Node, scale: Tensor, shift: Tensor) -> Branch:
         padding=(),
         dilation=(),
         diagonal=True,
+        dim=dim,
     )
 
 
@@ -201,7 +200,11 @@ def _bias(branches: list[Branch], anchor: Branch) -> Tensor:
 def _aligned(branch: Branch, anchor: Branch) -> Branch | None:
     """The branch with dense weights and the anchor's groups and dilation, or None where it does not fit them."""
     spatial, ones = anchor.kernel.dim() - 2, (1,) * (anchor.kernel.dim() - 2)
-    if branch.diagonal and not branch.stride and spatial:
+    channels = 1 if spatial else len(shape(anchor.term)) - 1  # a linear layer has them last
+    anywhere = branch.diagonal and not branch.stride  # factors on the input itself: they have no taps
+    if branch.dim not in (None, channels) or (not anywhere and len(branch.stride) != spatial):
+        return None
+    if anywhere and spatial:
         if branch.kernel.numel() == 1:
             branch = replace(branch, kernel=branch.kernel.expand(anchor.kernel.shape[0]))
         kernel = branch.kernel.reshape(-1, *ones)

@@ -123,6 +123,48 @@ def test_real_architectures_become_plain(name, sums, randomise, error_units, cal
     error_units(original, result, [sample])
 
 
+class ScaleFeatures(nn.Module):
+    """One factor for each index of the last dimension."""
+
+    def __init__(self, features):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(features))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+def test_factors_of_features_are_merged_into_a_linear_layer(error_units, calls):
+    sample = torch.randn(2, 8, 8)
+    original, result = merge(Sum(nn.Linear(8, 8), ScaleFeatures(8)), sample)
+    assert calls(result) == ["linear", "relu_"]
+    error_units(original, result, [sample])
+
+
+class ScaleRows(nn.Module):
+    def __init__(self, rows):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(rows, 1))
+
+    def forward(self, x):
+        return x * self.scale
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda: ScaleRows(8),
+        lambda: nn.BatchNorm1d(8),
+        lambda: nn.AvgPool1d(3, stride=1, padding=1),
+        lambda: nn.Conv1d(8, 8, 3, padding=1),
+    ],
+)
+def test_a_linear_layer_does_not_take_what_has_its_channels_elsewhere(other, randomise):
+    """All sizes are 8, so that the shapes fit whichever dimension is meant."""
+    with pytest.raises(Refused, match="fit together"):
+        merge(randomise(Sum(nn.Linear(8, 8), other())), torch.randn(2, 8, 8))
+
+
 class LowRank(nn.Module):
     def __init__(self):
         super().__init__()
