@@ -254,6 +254,14 @@ def test_a_capture_of_gradients_that_fails_leaves_nothing() -> None:
     assert pool.held_bytes == buffers + 5 * WIDTH * 4 + 4 * (1 << 20), "of the two that are held"
 
 
+def test_a_weight_that_one_operation_uses_twice() -> None:
+    weight = torch.full((WIDTH,), 3.0, requires_grad=True)
+    fast = made(lambda x: weight * weight * x, [tokens(3), tokens(5)])
+    fast(tokens(4)).sum().backward()
+    assert fast.calls["replayed"] == 1
+    torch.testing.assert_close(weight.grad, 6 * tokens(4).sum(0))
+
+
 def test_the_model_is_left_as_it_was() -> None:
     model = Attends()
     model.project.weight.grad = torch.ones_like(model.project.weight)
