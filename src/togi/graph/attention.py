@@ -139,8 +139,9 @@ def _steps(graph: EditableGraph, node: Node) -> Iterator[tuple[Any, dict[str, An
             yield given["self"], {"scale": 1 / factor if divides else factor}
     elif is_call(node, "add.Tensor") and arguments(node)["alpha"] == 1:
         one, other = node.args[:2]
-        yield one, {"added": other}
-        yield other, {"added": one}
+        if isinstance(other, Node):  # a number is no mask
+            yield one, {"added": other}
+            yield other, {"added": one}
     elif is_call(node, "masked_fill.Scalar", "masked_fill.Tensor"):
         given = arguments(node)
         if _hides(graph, given["value"]):

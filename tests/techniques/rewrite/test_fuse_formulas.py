@@ -200,6 +200,7 @@ LEFT_ALONE = {
     "probabilities are returned": lambda m, x: (lambda p: (p @ m.value(x), p))((m.query(x) @ m.key(x).mT).softmax(-1)),
     "softmax over the queries": lambda m, x: (m.query(x) @ m.key(x).mT).softmax(1) @ m.value(x),
     "scores are capped": lambda m, x: attention(lambda s: 5 * torch.tanh(s / 5), m, x),
+    "a number is added to the scores": lambda m, x: attention(lambda s: s * 0.3 + 1e-6, m, x),
     "masked, then scaled": lambda m, x: attention(lambda s: (s + m.distances) * 0.5, m, x),
     "a mask may hide all keys": lambda m, x: hand_mask(m, x, -math.inf),
     "a mask may hide all keys with a number": lambda m, x: hand_mask(m, x, -1e9),
