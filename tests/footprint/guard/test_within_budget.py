@@ -100,6 +100,26 @@ def test_structure_of_results_is_kept() -> None:
     assert both.report.parts > 1
 
 
+def test_a_write_to_what_is_given_as_out_is_refused() -> None:
+    total = torch.zeros(())
+
+    def counted(rows: Tensor) -> Tensor:
+        torch.add(total, 1.0, out=total)
+        return hungry(rows)
+
+    with pytest.raises(BudgetError, match="outlives the call"):
+        togi.within(128 * KIB)(counted)(torch.randn(256, 8))
+    assert total == 0
+
+
+def test_an_out_that_the_call_made_is_its_own() -> None:
+    def own(rows: Tensor) -> Tensor:
+        return hungry(torch.mul(rows, 2.0, out=torch.empty_like(rows)))
+
+    data = torch.randn(256, 8)
+    torch.testing.assert_close(togi.within(128 * KIB)(own)(data), hungry(data * 2.0))
+
+
 def normalized(rows: Tensor) -> Tensor:
     return hungry(rows) / rows.mean()
 

@@ -26,7 +26,7 @@ from togi.footprint.prediction.cpu import Probe, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
 from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Inputs
-from togi.torch_internals.operators import schema_of
+from togi.torch_internals.operators import bound_arguments, written_arguments
 from togi.torch_internals.tensors import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -222,8 +222,9 @@ class _WriteRecorder(RunRecorder):
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         args, kwargs = tree_map_only(Tensor, self._fake, (args, kwargs))
-        for argument, value in zip(schema_of(operator).arguments, args, strict=False):
-            if argument.is_write and any(self._outside(leaf) for leaf in tree_leaves(value)):
+        given = bound_arguments(operator, args, kwargs)  # ``out`` is given by name
+        for name in written_arguments(operator):
+            if any(self._outside(leaf) for leaf in tree_leaves(given.get(name))):
                 self.written = str(operator)
         return super().operation(operator, args, kwargs)
 
