@@ -100,6 +100,15 @@ def test_structure_of_results_is_kept() -> None:
     assert both.report.parts > 1
 
 
+def test_what_is_no_tensor_is_kept_as_the_first_part_returned_it() -> None:
+    guarded = togi.within(128 * KIB)(lambda rows: (None, hungry(rows), "rows"))
+    data = torch.randn(256, 8)
+    nothing, found, text = guarded(data)
+    assert (nothing, text) == (None, "rows")
+    torch.testing.assert_close(found, hungry(data))
+    assert guarded.report.parts > 4
+
+
 def test_a_write_to_what_is_given_as_out_is_refused() -> None:
     total = torch.zeros(())
 

@@ -177,15 +177,16 @@ class _Call:
 
     def _in_parts(self, part: int) -> Any:
         assert self.rows is not None
-        results: list[Tensor] = []
+        results: list[Any] = []
         structure = None
         for start in range(0, self.rows, part):
             rows = first_rows(self.sample, start, part)
             leaves, structure = tree_flatten(self.function(*rows.args, **rows.kwargs))
             if not results:
-                results = [leaf.new_empty((self.rows, *leaf.shape[1:])) for leaf in leaves]
+                results = [_room(leaf, self.rows) if isinstance(leaf, Tensor) else leaf for leaf in leaves]
             for whole, leaf in zip(results, leaves, strict=True):
-                whole[start : start + part] = leaf
+                if isinstance(leaf, Tensor):
+                    whole[start : start + part] = leaf
             del leaves
         assert structure is not None
         self._say(rows_per_part=part, parts=-(-self.rows // part))
@@ -193,6 +194,11 @@ class _Call:
 
     def _say(self, **changes: Any) -> None:
         self.report = self.report.model_copy(update=changes)
+
+
+def _room(part: Tensor, rows: int) -> Tensor:
+    """For a result of all rows, of which there is a part."""
+    return part.new_empty((rows, *part.shape[1:]))
 
 
 def _rows(sample: Inputs) -> int | None:
