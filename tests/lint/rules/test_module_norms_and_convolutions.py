@@ -128,6 +128,22 @@ def test_batch_norm_that_cannot_be_folded(module: nn.Module, sample: torch.Tenso
     assert not findings("conv-batchnorm-unfolded", module, sample)
 
 
+def test_the_advice_names_the_option_for_transposed_convolutions() -> None:
+    plain, transposed = nn.Conv2d(3, 8, 3), nn.ConvTranspose2d(3, 8, 3)
+    norm = nn.BatchNorm2d(8)
+    remedies = [
+        findings("conv-batchnorm-unfolded", module, IMAGE)[0].remedy
+        for module in (
+            two(plain, norm),
+            two(transposed, norm),
+            nn.Sequential(two(transposed, norm), nn.Conv2d(8, 8, 3), nn.BatchNorm2d(8)),
+        )
+    ]
+    assert "transpose" not in remedies[0]
+    assert remedies[1].endswith("for each, with transpose=True.")
+    assert remedies[2].endswith("with transpose=True where the convolution is transposed.")
+
+
 def test_folding_counts_like_the_technique() -> None:
     """Every norm that the rule names, the technique folds."""
     from togi.techniques import conformance

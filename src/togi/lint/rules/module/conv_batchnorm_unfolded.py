@@ -28,8 +28,9 @@ class ConvBatchnormUnfolded(ModuleRule):
     Example: ``nn.Sequential(nn.Conv2d(3, 64, 3, bias=False), nn.BatchNorm2d(64)).eval()``
 
     Use instead: ``togi tune`` with ``fold_batch_norm``; by hand
-    ``torch.nn.utils.fusion.fuse_conv_bn_eval(conv, bn)``. Engines (TorchScript's freeze, ONNX Runtime, OpenVINO) fold
-    by themselves.
+    ``torch.nn.utils.fusion.fuse_conv_bn_eval(conv, bn)``, for a transposed convolution with ``transpose=True``: without
+    it the result is wrong, and nothing says so. Engines (TorchScript's freeze, ONNX Runtime, OpenVINO) fold by
+    themselves.
 
     Source: https://arxiv.org/abs/1712.05877, section 3.2;
     https://docs.pytorch.org/docs/stable/generated/torch.nn.utils.fusion.fuse_conv_bn_eval.html
@@ -53,7 +54,8 @@ class ConvBatchnormUnfolded(ModuleRule):
             f"{'them' if len(names) > 1 else 'it'}.",
             evidence=f"{layers(names)}: at inference the statistics are fixed, and nothing else reads what lies "
             "between.",
-            remedy="togi tune does it with fold_batch_norm; in code, torch.nn.utils.fusion.fuse_conv_bn_eval for each.",
+            remedy="togi tune does it with fold_batch_norm; in code, torch.nn.utils.fusion.fuse_conv_bn_eval for each"
+            f"{_where_transposed(context, found)}.",
             cost=Cost(
                 text=f"{size(moved)} moved per pass, {percent(share)} of the predicted time",
                 measured=False,
@@ -61,6 +63,15 @@ class ConvBatchnormUnfolded(ModuleRule):
                 bytes=moved,
             ),
         )
+
+
+def _where_transposed(context: ModuleContext, norms: list[Call]) -> str:
+    """The function's own default is silently wrong there."""
+    makers = [context.flow.maker(norm.value("input")) for norm in norms]
+    transposed = [maker is not None and bool(maker.given.get("transposed")) for maker in makers]
+    if not any(transposed):
+        return ""
+    return ", with transpose=True" + ("" if all(transposed) else " where the convolution is transposed")
 
 
 def _foldable(context: ModuleContext, norm: Call) -> bool:
