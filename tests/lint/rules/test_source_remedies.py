@@ -137,3 +137,20 @@ def test_one_loader_of_several_is_not_pinned_without_asking() -> None:
     assert alone.fix.safe
     second = textwrap.dedent(one) + "others = DataLoader(on_gpu)\n"
     assert [found.fix.safe for found in findings("dataloader-without-pinning", second) if found.fix] == [False, False]
+
+
+@pytest.mark.parametrize(
+    ("imported", "call", "fixed"),
+    [
+        ("import torch", "torch.tensor(np.zeros(3))", "torch.tensor(np.zeros(3), dtype=torch.float32)"),
+        ("import torch as th", "th.tensor(np.zeros(3))", "th.tensor(np.zeros(3), dtype=th.float32)"),
+        ("from torch import as_tensor", "as_tensor(np.zeros(3))", "as_tensor(np.zeros(3)).float()"),
+    ],
+)
+def test_the_fix_of_a_float64_tensor_spells_torch_as_the_file_does(imported: str, call: str, fixed: str) -> None:
+    rule, before = all_rules()["float64-by-accident"], f"import numpy as np\n{imported}\nx = "
+    assert isinstance(rule, SourceRule)
+    source = Source.parse(f"{before}{call}\n", "train.py")
+    (found,) = rule.check(source)
+    assert found.fix is not None
+    assert apply_fixes(source.text, [found.fix])[0] == f"{before}{fixed}\n"

@@ -149,8 +149,8 @@ class Float64ByAccident(SourceRule):
 
 def _fix(source: Source, call: ast.Call, name: str) -> Fix | None:
     edit = insert(*end(source, call), ".float()")
-    if name != "torch.from_numpy":
-        edit = add_argument(source, call, "dtype=torch.float32") or edit
+    if name != "torch.from_numpy" and isinstance(call.func, ast.Attribute):  # else nothing here says how torch is named
+        edit = add_argument(source, call, f"dtype={ast.unparse(call.func.value)}.float32") or edit
     return Fix(title="Make it float32", edits=(edit,), safe=False)
 
 
