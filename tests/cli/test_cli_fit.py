@@ -99,7 +99,7 @@ def test_from_python_with_a_live_module_and_its_own_step() -> None:
 @pytest.mark.parametrize(
     ("factory", "options", "said"),
     [
-        ("frozen", ["--memory", "1MiB"], "no parameter of the module takes a gradient"),
+        ("frozen", ["--memory", "1MiB"], "set requires_grad on what is to be trained, or ask for inference."),
         ("subject", ["--memory", "1MiB", "--optimizer", "adan"], "did you mean 'adam'"),
         ("subject", ["--memory", "1MiB", "--allow", "approximat"], "did you mean 'approximate'"),
         ("subject", ["--memory", "lots"], "not a size"),

@@ -93,8 +93,8 @@ def make_step(
     parameters = [parameter for parameter in module.parameters() if parameter.requires_grad]
     if train and not parameters:
         raise SubjectError(
-            "no parameter of the module takes a gradient, so there is no training step: leave --train out, or set "
-            "requires_grad on what is to be trained."
+            "no parameter of the module takes a gradient, so there is no training step: set requires_grad on "
+            "what is to be trained, or ask for inference."
         )
     if train and subject.step is None:
         notes.append("The subject has no step: the loss is the mean of all floating-point outputs.")
