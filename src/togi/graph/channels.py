@@ -289,7 +289,8 @@ _POINTWISE = (
     "softshrink hardshrink tanhshrink log_sigmoid"
 )
 POINTWISE = frozenset(name + place for name in _POINTWISE.split() for place in ("", "_"))
-"""By base name. Each is finite at zero, and at what the others give for zero."""
+"""By base name. Each is finite at zero, and at what the others give for zero. A limit may be a tensor with a value for
+each channel (``clamp``), which nothing pads: such calls are left."""
 ARITHMETIC = frozenset(f"{name}{place}.Tensor" for name in ("add", "sub", "mul", "div") for place in ("", "_"))
 POOLS = {f"{kind}{n}d.default": n for kind in ("max_pool", "avg_pool", "adaptive_avg_pool") for n in (1, 2, 3)} | {
     f"upsample_{kind}.{form}": n
@@ -305,7 +306,8 @@ def carried_to(graph: EditableGraph, node: Node, source: Node, dim: int) -> int 
     if not name or not shape(node) or type(shape(source)[dim]) is not int:
         return None
     if name.partition(".")[0] in POINTWISE:
-        return dim if node.args[0] is source and len(shape(node)) == len(shape(source)) else None
+        alone = not any(shape(other) for other in node.all_input_nodes if other is not source)
+        return dim if node.args[0] is source and alone and len(shape(node)) == len(shape(source)) else None
     if name in POOLS:
         spatial = len(shape(source)) - POOLS[name]
         return dim if node.args[0] is source and dim == spatial - 1 else None

@@ -202,6 +202,17 @@ class AddedToInput(Negative):
         return self.inner(self.stem(x) + other)
 
 
+class ClampedByChannel(Negative):
+    """The limits are a tensor, one for each channel."""
+
+    def __init__(self):
+        super().__init__()
+        self.lowest = nn.Parameter(torch.randn(6, 1, 1))
+
+    def forward(self, x):
+        return self.head(torch.clamp(self.stem(x), min=self.lowest).mean((2, 3)))
+
+
 class Squared(Negative):
     """Both operands of one layer."""
 
@@ -210,7 +221,9 @@ class Squared(Negative):
         return y @ y.t()
 
 
-@pytest.mark.parametrize("case", [Returned, Normalised, Split, Averaged, Divided, AddedToInput, Squared])
+@pytest.mark.parametrize(
+    "case", [Returned, Normalised, Split, Averaged, Divided, AddedToInput, ClampedByChannel, Squared]
+)
 def test_it_refuses_where_channels_are_mixed_or_leave(case, randomise):
     sample = (images(), images(channels=6)) if case is AddedToInput else images()
     with pytest.raises(Refused, match="no layer inside"):
