@@ -142,6 +142,14 @@ def test_report_as_text_json_and_html(stored: Study, tmp_path: Path, capsys: pyt
     assert (tmp_path / "r.html").stat().st_size > 10_000
 
 
+def test_a_script_of_a_study_without_a_choice_asks_for_the_recipe(
+    stored: Study, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(api, "read_study", lambda *_: stored.model_copy(update={"best": None}))
+    assert run(["report", "--repro", str(tmp_path / "script")]) == 2
+    assert "nothing was chosen in this study: give --recipe" in " ".join(capsys.readouterr().err.split())
+
+
 @pytest.mark.usefixtures("stored")
 def test_report_of_an_unknown_study(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["report", "nope"]) == 2

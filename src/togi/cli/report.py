@@ -39,6 +39,7 @@ def report(
     """
     from togi import api
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_report
+    from togi.core.errors import TogiError
     from togi.render.json import study_json
     from togi.render.study_text import study_text
 
@@ -49,7 +50,9 @@ def report(
         check_report_path(html, force)
     found = api.read_study(study, journal)
     if repro is not None:
-        chosen = recipe or (found.best.id if found.best is not None else "")
+        chosen = recipe or (found.best.id if found.best is not None else None)
+        if chosen is None:
+            raise TogiError("nothing was chosen in this study: give --recipe, the id or label of the one to repeat.")
         typer.echo(f"repro: {api.repro(found, chosen, repro) / 'repro.py'}", err=True)
     if html is not None:
         write_report(found, html)
