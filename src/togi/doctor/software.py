@@ -16,6 +16,7 @@ from packaging.requirements import Requirement
 
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
+from togi.machine.describe import DEBIAN_PACKAGES
 
 EXTRAS = ("onnx", "openvino", "ncnn", "nncf")
 """Extras that make more techniques possible."""
@@ -122,18 +123,14 @@ def _compiler(level: Level, found: str, why: str) -> Check:
     return Check(topic="compiler", name="C++", level=level, found=found, why=why, fix=fix)
 
 
-ALLOCATOR_PACKAGES = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "mimalloc": "libmimalloc2.0"}
-"""Debian's packages."""
-
-
 def check_allocators(machine: Machine) -> list[Check]:
-    return [_allocator(name, machine.allocators.get(name)) for name in ALLOCATOR_PACKAGES]
+    return [_allocator(name, machine.allocators.get(name)) for name in DEBIAN_PACKAGES]
 
 
 def _allocator(name: str, path: str | None) -> Check:
     if path is not None:
         return Check(topic="allocators", name=name, level=Level.OK, found=path)
-    fix = f"sudo apt-get install {ALLOCATOR_PACKAGES[name]}"
+    fix = f"sudo apt-get install {DEBIAN_PACKAGES[name]}"
     return Check(
         topic="allocators", name=name, level=Level.OPTIONAL, found="not installed", why="one more to try", fix=fix
     )

@@ -229,6 +229,8 @@ ALLOCATORS = {
     "mimalloc": ("mimalloc",),
 }
 """Allocator -> names of its library, the leanest first."""
+DEBIAN_PACKAGES = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "mimalloc": "libmimalloc2.0"}
+"""Allocator -> Debian's package of it."""
 
 _LIBRARY_FOLDERS = (
     "/usr/lib/x86_64-linux-gnu",

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, final
 from togi.core.errors import Refused
 from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
+from togi.machine.describe import DEBIAN_PACKAGES
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
-DEBIAN_PACKAGES = {"tcmalloc": "libtcmalloc-minimal4", "jemalloc": "libjemalloc2", "mimalloc": "libmimalloc2.0"}
 JEMALLOC_SETTINGS = "oversize_threshold:1,background_thread:true,metadata_thp:auto"
 """From PyTorch's tuning guide, "Memory allocator"; without the decay times, so that memory does go back."""
 
