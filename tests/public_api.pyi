@@ -203,7 +203,6 @@ class Account(Record):
     peak: PeakMoment
     peak_bytes: int
     plain_ms: float
-    resident_rise_bytes: int | None
     schema_version: int
     subject: str
     timeline: CategoryTimeline

@@ -99,8 +99,6 @@ class Account(Record):
     held_names: tuple[HeldName, ...] = ()
     minimum_bytes: int = 0
     """Parameters, buffers, inputs, outputs, and gradients and optimizer state where there are any."""
-    resident_rise_bytes: int | None = None
-    """How far the process grew in the same run, for engines with an allocator of their own."""
     timeline: CategoryTimeline
     plain_ms: float = 0.0
     watched_ms: float = 0.0
