@@ -84,6 +84,9 @@ def test_bound_outputs_are_fresh_and_right(monkeypatch: pytest.MonkeyPatch, allo
     assert isinstance(program, OnnxRuntimeProgram)
     if allocated_by == "the session":
         monkeypatch.setattr(program, "_empty", lambda _: None)
+    waited: list[bool] = []
+    stream = SimpleNamespace(synchronize=lambda: waited.append(True))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: stream)
     first = program._run_bound([x, y])
     second = program._run_bound([x.T.contiguous().T * 2, y * 0])
     torch.testing.assert_close(first[0], x.T + 1)
@@ -91,6 +94,7 @@ def test_bound_outputs_are_fresh_and_right(monkeypatch: pytest.MonkeyPatch, allo
     assert first[1].all()
     assert not second[1].any()
     assert first[1].dtype is torch.bool
+    assert len(waited) == 2, "once a call: the session reads on a stream of its own"
 
 
 def test_a_session_of_an_older_release_hands_over_on_the_host() -> None:

@@ -59,8 +59,7 @@ class OnnxRuntimeProgram(StoredProgram):
         binding = self.session.io_binding()
         feeds = [(name, inputs[i].detach().contiguous()) for i, name in self.used]
         outputs = [self._empty(facts) for facts in self.signature.outputs_facts]
-        if self.signature.device == "cuda":
-            torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
+        torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
         for name, tensor in feeds:
             binding.bind_input(name, *_place(tensor))
         for name, output in zip(self.outputs, outputs, strict=True):
