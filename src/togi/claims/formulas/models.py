@@ -13,7 +13,7 @@ Made = tuple[nn.Module, Tensor]
 
 
 def convolutions() -> Made:
-    """A residual network for images of 64 x 64: 3 x 3 convolutions of 64 channels, each with a batch norm."""
+    """A residual network for images of 96 x 96: 3 x 3 convolutions of 64 channels, each with a batch norm."""
     return nn.Sequential(_normed(3, 64, stride=2), *(_Residual(64) for _ in range(4)), _Head(64)), torch.randn(
         1, 3, 96, 96
     )
