@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import math
 import statistics
 import sys
 import time
@@ -24,12 +25,15 @@ from typing import Any
 import torch
 
 from togi.lint.module.forward_pass import ForwardPass
-from togi.lint.module.observe import time_calls
+from togi.lint.module.observe import observe
 from togi.lint.roofline.costs import Costs
 from togi.lint.roofline.devices import Figures
 from togi.lint.roofline.this_machine import measure
 from togi.machine.describe import machine
+from togi.subject.behaviour import seed_all
 from togi.subject.inputs import Inputs
+from togi.torch_internals.modes import DispatchObserver
+from togi.torch_internals.operators import OpOverload
 
 MODELS = ("resnet50", "mobilenetv3_large", "vit_tiny", "convnext_atto")
 OUT = Path(__file__).parent / "data" / "check_roofline.json"
@@ -63,9 +67,9 @@ def compared(name: str, subject: Any, figures: Figures, passes: int) -> dict[str
     module, sample = subject if isinstance(subject, tuple) else (subject.module, subject.samples)
     module, inputs = module.eval(), Inputs.of(sample)
     whole_ms = pass_ms(module, inputs, passes)
-    timed = time_calls(module, inputs, passes)
+    timed, seconds = time_calls(module, inputs, passes)
     costs = Costs.of(timed.calls, figures)
-    seen = by_layer(timed, timed.seconds)
+    seen = by_layer(timed, seconds)
     predictions = {
         "roofline": [prediction.seconds for prediction in costs.predictions],
         "flops": [float(work.flops) if work.product else 0.0 for work in costs.works],
@@ -76,13 +80,41 @@ def compared(name: str, subject: Any, figures: Figures, passes: int) -> dict[str
         "operations": sum(not call.view for call in timed.calls),
         "layers": len(seen),
         "predicted_ms": round(costs.seconds * 1e3, 2),
-        "sum_of_operations_ms": round(sum(timed.seconds) * 1e3, 2),
+        "sum_of_operations_ms": round(sum(seconds) * 1e3, 2),
         "pass_ms": round(whole_ms, 2),
     }
     for kind, values in predictions.items():
         found[kind] = agreement(by_layer(timed, values), seen)
-    found["by_operation"] = by_operation(timed, predictions["roofline"])
+    found["by_operation"] = by_operation(timed, seconds, predictions["roofline"])
     return found
+
+
+class Clock(DispatchObserver):
+    """Seconds of each operation that ``observe`` lists, in its order. On the CPU only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seconds: list[float] = []
+
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        began = time.perf_counter()
+        result = operator(*args, **kwargs)
+        if isinstance(operator, OpOverload):
+            self.seconds.append(time.perf_counter() - began)
+        return result
+
+
+def time_calls(module: torch.nn.Module, inputs: Inputs, passes: int) -> tuple[ForwardPass, list[float]]:
+    """One watched pass, and the fastest time of each of its operations over ``passes`` others."""
+    watched = observe(module, inputs)
+    best = [math.inf] * len(watched.calls)
+    for _ in range(passes):
+        given, clock = inputs.clone(), Clock()
+        seed_all(0)
+        with torch.no_grad(), torch.compiler.set_stance("force_eager"), clock:
+            module(*given.args, **given.kwargs)
+        best = [min(pair) for pair in zip(best, clock.seconds, strict=True)]
+    return watched, best
 
 
 def pass_ms(module: torch.nn.Module, inputs: Inputs, passes: int) -> float:
@@ -130,10 +162,10 @@ def shares(values: dict[str, float]) -> dict[str, float]:
     return {layer: value / total for layer, value in values.items()}
 
 
-def by_operation(timed: ForwardPass, predicted_s: Sequence[float]) -> list[dict[str, Any]]:
+def by_operation(timed: ForwardPass, took_s: Sequence[float], predicted_s: Sequence[float]) -> list[dict[str, Any]]:
     """The kinds of operations that take longest: how often, measured and predicted milliseconds."""
     found: defaultdict[str, list[float]] = defaultdict(lambda: [0, 0.0, 0.0])
-    for call, seconds, guess in zip(timed.calls, timed.seconds, predicted_s, strict=True):
+    for call, seconds, guess in zip(timed.calls, took_s, predicted_s, strict=True):
         if not call.view:
             sums = found[call.name]
             sums[0], sums[1], sums[2] = sums[0] + 1, sums[1] + seconds * 1e3, sums[2] + guess * 1e3

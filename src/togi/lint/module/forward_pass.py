@@ -110,8 +110,6 @@ class ForwardPass:
     """How often each named module ran."""
     outputs: frozenset[int] = frozenset()
     """Numbers of the values that the module returned."""
-    seconds: tuple[float, ...] = ()
-    """Of each call, where they were timed."""
     error: str = ""
     """Why it could not be watched; then there are no calls."""
 

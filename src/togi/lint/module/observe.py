@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import inspect
 import sys
-import time
 from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any
@@ -56,25 +55,6 @@ def observe(module: nn.Module, sample: Inputs, *, seed: int = 0) -> ForwardPass:
     )
 
 
-def time_calls(module: nn.Module, sample: Inputs, passes: int, *, seed: int = 0) -> ForwardPass:
-    """The same with the fastest time of each operation over ``passes`` passes, for comparing predictions with.
-
-    On the CPU only. Raises ValueError when passes differ in their operations.
-    """
-    best: list[float] = []
-    calls: list[Call] = []
-    runs: dict[str, int] = {}
-    for _ in range(passes):
-        tracker = ModuleTracker(module, name_outsiders=False)
-        watched = _Operations(tracker, _constants(module), timed=True)
-        _run(module, sample, watched, tracker, seed)
-        if best and len(best) != len(watched.seconds):
-            raise ValueError(f"one pass had {len(best)} operations, another {len(watched.seconds)}: not comparable")
-        best = [min(pair) for pair in zip(best or watched.seconds, watched.seconds, strict=True)]
-        calls, runs = watched.calls, dict(tracker.runs)
-    return ForwardPass(calls=tuple(calls), runs=runs, seconds=tuple(best))
-
-
 def _run(module: nn.Module, sample: Inputs, mode: Any, tracker: ModuleTracker, seed: int) -> Any:
     given = sample.clone()
     seed_all(seed)
@@ -87,12 +67,10 @@ def _constants(module: nn.Module) -> list[Tensor]:
 
 
 class _Operations(DispatchObserver):
-    def __init__(self, tracker: ModuleTracker, constants: Sequence[Tensor], *, timed: bool = False) -> None:
+    def __init__(self, tracker: ModuleTracker, constants: Sequence[Tensor]) -> None:
         super().__init__()
         self.tracker = tracker
         self.calls: list[Call] = []
-        self.seconds: list[float] = []
-        self._timed = timed
         self._numbers = WeakTensorKeyDictionary()
         self._next = 0
         self._constant = {self.number(tensor) for tensor in constants}
@@ -111,12 +89,8 @@ class _Operations(DispatchObserver):
             return operator(*args, **kwargs)
         bound = bound_arguments(operator, args, kwargs)
         given = {name: self._described(value) for name, value in bound.items()}
-        began = time.perf_counter()
         result = operator(*args, **kwargs)
-        took_s = time.perf_counter() - began
         self._record(operator, bound, given, result, args, kwargs)
-        if self._timed:
-            self.seconds.append(took_s)
         return result
 
     def _record(

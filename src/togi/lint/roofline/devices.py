@@ -123,10 +123,6 @@ _TABLE: dict[str, tuple[float, dict[str, float], str]] = {
 }
 
 
-def gpu_names() -> tuple[str, ...]:
-    return tuple(_TABLE)
-
-
 def gpu(name: str) -> Figures:
     """The figures of a GPU by name: ``A100``, ``rtx 4090``, ``NVIDIA H100 PCIe``. The most specific known name counts.
 
