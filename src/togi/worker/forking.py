@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 from pathlib import Path
 
 import torch
@@ -15,6 +16,14 @@ def fork_safe(device: str) -> bool:
     if _thread_count() > 1 or torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return False
     return device.partition(":")[0] != "cuda" or not _cuda_lost_by_fork()
+
+
+def end_idle_threads() -> None:
+    """End tqdm's monitor, which lives on after the first progress bar (of weights that are loaded, say): it would keep
+    this process from forking, and each trial would load the subject anew. The next bar starts another."""
+    for thread in threading.enumerate():
+        if type(thread).__module__ == "tqdm._monitor":
+            thread.exit()  # type: ignore[attr-defined]
 
 
 def _cuda_lost_by_fork() -> bool:

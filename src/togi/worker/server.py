@@ -52,8 +52,9 @@ def _run(channel: Channel, config: ServerConfig) -> None:
     except BaseException as error:
         channel.send({"raised": Raised.of(error).model_dump(mode="json")})
         return
-    from togi.worker.forking import fork_safe
+    from togi.worker.forking import end_idle_threads, fork_safe
 
+    end_idle_threads()
     channel.send({"fork_safe": fork_safe(config.device)})
     _Server(channel, config, subject).serve()
 
