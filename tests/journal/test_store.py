@@ -67,10 +67,11 @@ def test_decision_is_kept_and_the_last_one_counts(tmp_path: Path) -> None:
         log = journal.study(KEY, header())
         log.append(trial(1))
         log.decide(log.header.model_copy(update={"verdict": "first"}))
-        log.decide(log.header.model_copy(update={"verdict": "second", "best": recipe(1)}))
+        never_tried = (trial(2),)
+        log.decide(log.header.model_copy(update={"verdict": "second", "best": recipe(1), "excluded": never_tried}))
         study = journal.read()
         assert (study.id, study.verdict, study.best) == (log.id, "second", recipe(1))
-        assert study.trials == (trial(1),)
+        assert study.trials == (trial(1), *never_tried)
         entry = journal.studies()[0]
         assert (entry.trials, entry.verdict, entry.subject) == (1, "second", "net.py:make")
         assert entry.started

@@ -109,7 +109,7 @@ def choose(
     Args:
         trials: in the order in which they ended; the last of each recipe counts.
         proven: recipes whose last trial measured what was saved. One of them stays the choice unless another is faster
-            by more than two processes of one recipe may differ.
+            by more than what two processes of one recipe may differ by, and the margin.
         unusable: recipes that could not be saved, and so cannot be chosen.
     """
     every = latest(trials)
@@ -157,8 +157,8 @@ def why_not(
         return "its speed-up is not beyond doubt"
     if _speedup(trial) <= _speedup(chosen) * criterion.band_x:
         return (
-            f"as fast as the chosen one within the {criterion.band_x - 1:.0%} by which two processes of one recipe "
-            "may differ"
+            f"faster than the chosen one by less than {criterion.band_x - 1:.0%}, by which two processes of one recipe "
+            "may differ or which does not matter"
         )
     return trial.reason  # it was set aside: could not be saved, or not loaded
 

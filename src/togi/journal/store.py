@@ -137,7 +137,7 @@ class Journal:
             id=study.id,
             subject=study.subject,
             started=study.started,
-            trials=len(study.trials),
+            trials=len(study.trials) - len(study.excluded),
             verdict=study.verdict,
         )
 

@@ -208,17 +208,13 @@ def record_inputs(
     return found
 
 
-def form_of(given: Inputs) -> tuple[Structure, ...]:
-    """What calls that one engine can serve have in common: arguments, nesting, constants, dtypes and ranks. Not the
-    numbers that may be counts."""
-    return _form(_structures(given), given)
-
-
 def _structures(given: Inputs) -> list[Structure]:
     return [Structure.of(value) for value in (*given.args, *(given.kwargs[name] for name in sorted(given.kwargs)))]
 
 
 def _form(structures: Sequence[Structure], given: Inputs) -> tuple[Structure, ...]:
+    """What calls that one engine can serve have in common: arguments, nesting, constants, dtypes and ranks. Not the
+    numbers that may be counts."""
     dtypes = [f"{str(t.dtype).removeprefix('torch.')}[{t.dim()}]" for t in given.tensors()]
     called = Structure(kind="constant", value=" ".join((str(len(given.args)), *sorted(given.kwargs), *dtypes)))
     return (*map(without_counts, structures), called)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import final
 
 from togi.core.records import Facts, Recipe, Stage, Trial
-from togi.decide.choose import acceptable, latest
+from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.failures import FailureModel
 from togi.search.model import Regression, expected_improvement
@@ -228,7 +228,7 @@ class Search:
 
     def _fastest_first(self) -> list[Trial]:
         """Acceptable trials, fastest first."""
-        ok = [t for t in latest(self._trials.values()) if self._acceptable(t)]
+        ok = [t for t in self._trials.values() if self._acceptable(t)]
         return sorted(ok, key=lambda t: -t.timing.speedup_x.median if t.timing else 0.0)
 
     def _time_left_s(self) -> float:
@@ -238,7 +238,7 @@ class Search:
     def _time_is_up(self) -> bool:
         if self._time_left_s() > 0:
             return False
-        self.stopped = f"the time limit of {self._time_limit_s:.0f} s is reached"
+        self.stopped = "the time for trials is over"
         return True
 
     def _add(self, recipes: Iterable[Recipe]) -> None:

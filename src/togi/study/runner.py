@@ -155,6 +155,8 @@ class StudyRunner:
             self.progress.message(self.search.why(next_recipe))
             if not self._try(next_recipe, left) or (first_gain and self.search.gained()):
                 return
+        if seconds > 0 and not first_gain:
+            self.progress.message(self.search.stopped)
 
     def _try(self, candidate: Recipe, left_s: float) -> bool:
         """One trial, told to everybody. False where the study's limit cut it off."""
