@@ -141,8 +141,14 @@ def _named_in_text(call: ast.Call, names: _Names) -> Iterator[tuple[int, str]]:
                 yield call.lineno, path.removeprefix(".") if _private_path(path) else f"...{name}"
 
 
+_OTHER_LIBRARIES = {"ray"}
+"""Modules that are handed on as arguments."""
+
+
 def _is_torch_attribute(holder: ast.expr, name: str, names: _Names) -> bool:
     own = isinstance(holder, ast.Name) and holder.id in ("self", "cls")
+    if getattr(holder, "attr", getattr(holder, "id", "")).lstrip("_") in _OTHER_LIBRARIES:
+        return False
     if name in TORCH_ATTRIBUTES:
         return not (own and name in names.defined)
     return not own and name not in names.defined and name not in _STANDARD and not names.path(holder)

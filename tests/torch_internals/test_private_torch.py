@@ -78,6 +78,7 @@ def test_finds_every_way_to_reach_a_private_name(source: str, name: str) -> None
         "def f(record):\n    return record._replace(x=1)._asdict()",
         'TEXT = "torch._dynamo.reset() forgets"',
         "from typing import Any\n_private: Any = None\nprint(_private)",
+        "class A:\n    def f(self):\n        return self._ray._private",
     ],
 )
 def test_leaves_public_names_alone(source: str) -> None:

@@ -122,7 +122,6 @@ def _prove_parts(
             resume=False,
         )
         try:
-            runner.make_truth()
             tree = PartsTuner(runner, journal, resume=False).run(left_s() * _PARTS_SHARE)
         finally:
             runner.close()

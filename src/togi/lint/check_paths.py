@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from togi.core.caches import cache_folder
 from togi.lint.cache import Cache, cache_key
 from togi.lint.check_file import at_path, check_bytes, may_concern
 from togi.lint.files import CheckedFile, discover
@@ -15,7 +16,6 @@ from togi.lint.finding import CheckResult, FileReport, Note, Problem, in_order
 from togi.lint.pool import Task, check_all
 from togi.lint.selection import Selected, select
 from togi.lint.settings import Overrides, SettingsFinder
-from togi.machine.caches import cache_folder
 
 CACHE_FILE = "check.sqlite"
 

@@ -121,10 +121,11 @@ class PartsTuner:
         """By part, the recipes with which the program was tried last."""
 
     def run(self, left_s: float) -> ProgramTree:
-        """Raises TogiError when the program cannot be recorded."""
+        """Raises TogiError when the program cannot be recorded, or does not run for its truth."""
         until = time.monotonic() + min(left_s, _LONGEST_S)
         self.progress.message(f"{self.whole.subject} cannot be captured whole: looking for its parts")
-        cuts = record_parts(self.pool)
+        cuts = record_parts(self.pool)  # beside the truth, which was begun with capturing
+        self.whole.make_truth()
         studies = [_PartStudy(part) for part in cuts.parts]
         until -= (until - time.monotonic()) * _WHOLE_SHARE
         try:

@@ -69,8 +69,9 @@ def run_study(
         if (needed_s := runner.least_s()) > runner.left_s() and not runner.log.trials():
             return conclude(runner, Decision(Chosen(trial=None, reason=_too_short(needed_s, settings)), None, ())), None
         try:
-            runner.make_truth()
-            if not runner.facts.exportable:
+            if runner.facts.exportable:
+                runner.make_truth()
+            else:
                 tree = PartsTuner(runner, journal, resume=resume).run(runner.explore_s())
             runner.explore(0.0)  # the reference: how long it takes tells what race and proof will
             if tree is not None and runner.search.gained():  # no setting of the whole comes on top of its parts

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import final
 
-from togi.machine.caches import cache_folder, private, processor
+from togi.core.caches import cache_folder, private, processor
 
 _LARGEST_FILE_BYTES = 16 << 20
 """Precompiled headers have ten times as much, and copying them would take as long as the probes."""

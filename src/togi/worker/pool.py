@@ -63,6 +63,8 @@ class WorkerPool:
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
         self._captured: CapturedServer | None = None
         self._truth: RunningTrial | None = None
+        self._spared = 0
+        """Threads that making the truth leaves to what runs beside it."""
         self._part: PartRef | None = None
         self._proven_on: tuple[PartRef, ...] = ()
         self._started = 0
@@ -133,9 +135,11 @@ class WorkerPool:
         do there. On the CPU the truth is begun meanwhile, and trials that want the captured subject are given it from
         now on."""
         job = self._job("capture", threads=1)  # a process with more cannot fork
+        # capturing takes one, and where there is nothing to capture, finding a program's parts takes more
+        self._spared = max(1, self.config.threads // 2) if survey.facts.program else 1
         capturing = RunningTrial.begin(self.server({}), job, limits, "capture", on_phase)
         if self.config.device == "cpu":
-            self._truth = self._begin_truth(limits)
+            self._truth = self._begin_truth(limits, self._spared)
         try:
             captured = capturing.wait_for("captured")
         except TrialEnded as ended:
@@ -160,7 +164,7 @@ class WorkerPool:
 
         Returns the facts with what was learned. Raises TrialEnded when the subject cannot be run.
         """
-        truth, self._truth = self._truth or self._begin_truth(limits, shared=False), None
+        truth, self._truth = self._truth or self._begin_truth(limits), None
         with truth:
             truth.on_phase = on_phase
             found = truth.wait_for("known")
@@ -177,9 +181,8 @@ class WorkerPool:
         with RunningTrial.begin(self._captured, self._job("rewrites"), limits, "rewrites", on_phase) as trial:
             return trial.wait_for("idle")
 
-    def _begin_truth(self, limits: Limits, *, shared: bool = True) -> RunningTrial:
-        """``shared``: beside capturing, which takes a core."""
-        job = self._job("truth", threads=max(1, self.config.threads - shared))
+    def _begin_truth(self, limits: Limits, spared: int = 0) -> RunningTrial:
+        job = self._job("truth", threads=max(1, self.config.threads - spared))
         return RunningTrial.begin(self.server({}), job, limits, "truth")
 
     def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
@@ -208,7 +211,8 @@ class WorkerPool:
 
     def call(self, function: str, request: Message, limits: Limits, on_phase: OnPhase = lambda _: None) -> Message:
         """What ``function`` answered or raised in a child of its own (``togi.worker.call``). Raises TrialEnded."""
-        job = self._job("call", function=function, request=request)
+        threads = self._spared if self._truth is not None else None
+        job = self._job("call", threads=threads, function=function, request=request)
         with RunningTrial.begin(self.server({}), job, limits, function, on_phase) as running:
             return running.wait_for("returned")
 

@@ -24,10 +24,10 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
+from togi.core.caches import cache_folder
 from togi.core.proven import Proven
 from togi.core.records import Machine
 from togi.lint.roofline.devices import Bandwidth, Figures
-from togi.machine.caches import cache_folder
 from togi.measure.threads import spread_threads
 
 PROVEN = Proven(part="togi check: times predicted from measured figures", cpu="2026-11-21", cuda=None)

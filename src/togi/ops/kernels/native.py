@@ -4,7 +4,7 @@ Threads: at most ``torch.get_num_threads()``, started per call inside of the ker
 interpreter is free meanwhile (ctypes releases its lock).
 
 The kernels are shared libraries: compiled once per machine, compiler and source, then loaded from a cache.
-The cache is a folder of the user's own (``kernels`` in ``togi.machine.caches.cache_folder``). A file
+The cache is a folder of the user's own (``kernels`` in ``togi.core.caches.cache_folder``). A file
 there is named after everything that decides what is in it: source, flags, compiler and processor. It is compiled
 under another name and moved into place, so that nobody ever loads half a library; processes that come at the same
 time wait for the first.
@@ -26,9 +26,9 @@ from typing import final
 import torch
 from torch import Tensor
 
+from togi.core.caches import cache_folder, private, processor
 from togi.core.locks import locked
 from togi.core.proven import Proven
-from togi.machine.caches import cache_folder, private, processor
 
 SOURCE = Path(__file__).with_name("boxes.cpp")
 NMS_SOURCE = Path(__file__).with_name("nms.cpp")
