@@ -37,6 +37,9 @@ class Whole:
         self.guilty, self.forced, self.tried = guilty, forced, list[set[str]]()
         self.settings = self.progress = self.pool = None
 
+    def make_truth(self) -> None:
+        pass
+
     def try_composed(self, composed: Recipe, folder: Path) -> None:
         self.tried.append(set(composed.find(PARTS).options))  # type: ignore[union-attr]
 
