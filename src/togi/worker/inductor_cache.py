@@ -22,7 +22,7 @@ from typing import final
 from togi.core.caches import cache_folder, private, processor
 
 _LARGEST_FILE_BYTES = 16 << 20
-"""Precompiled headers have ten times as much, and copying them would take as long as the probes."""
+"""No kernel has as much, and what is kept is copied for each run."""
 _MOST_BYTES = 64 << 20
 
 
