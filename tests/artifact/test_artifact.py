@@ -136,6 +136,17 @@ def test_a_device_that_there_is_not_is_refused_by_name(artifact: Path, name: str
         load(artifact, device=name)
 
 
+def test_of_several_devices_it_runs_on_the_current_one(artifact: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    manifest = read_manifest(artifact)
+    tuned = manifest.model_copy(update={"facts": manifest.facts.model_copy(update={"device": "cuda"})})
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "current_device", lambda: 1)
+    for given in (None, "cuda", "cuda:1"):
+        loading._check_device(tuned, given)
+    with pytest.raises(ArtifactError, match=r"cuda:1, and not on cuda:0: call torch.cuda.set_device\(0\) first"):
+        loading._check_device(tuned, "cuda:0")
+
+
 def test_a_device_that_it_was_not_tuned_for(artifact: Path) -> None:
     with pytest.raises(ArtifactError, match="tuned for cpu, not for cuda: tune again with --device cuda"):
         load(artifact, device="cuda")

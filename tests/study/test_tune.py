@@ -9,6 +9,7 @@ import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,10 +19,11 @@ import togi
 import togi.techniques
 from togi import api
 from togi.core.errors import JournalError, OutputExistsError, SubjectError, TogiError, UnknownNameError
-from togi.core.records import Outcome, Recipe, Trial
+from togi.core.records import Ending, Outcome, Recipe, Trial
 from togi.study.progress import Progress
-from togi.study.runner import StudyRunner
-from togi.worker.supervise import RunningTrial
+from togi.study.runner import REFERENCE_RECIPE, StudyRunner
+from togi.techniques import recipe
+from togi.worker.supervise import RunningTrial, TrialEnded
 
 
 @dataclass
@@ -115,6 +117,20 @@ def test_a_time_limit_that_is_too_short_for_anything_says_what_is_needed() -> No
     assert study.record.best is None
     assert "about 15 s more before anything else is tried" in study.record.verdict
     assert "--time-limit" in study.record.verdict
+
+
+def test_a_reference_that_does_not_start_again_is_no_trial_of_the_candidate() -> None:
+    """The candidate was not judged, and the reference's trial of before stands."""
+
+    def ended() -> RunningTrial:
+        ending = Ending(outcome=Outcome.OUT_OF_MEMORY, reason="no memory was left", stage="start")
+        raise TrialEnded(ending, SimpleNamespace(recipe=REFERENCE_RECIPE))  # type: ignore[arg-type]
+
+    runner = StudyRunner.__new__(StudyRunner)
+    runner._reference, runner.reference = None, ended  # type: ignore[method-assign]
+    found = runner._ended_or_measured(recipe(openvino={}), 1.0)
+    assert (found.recipe, found.outcome) == (recipe(openvino={}), Outcome.UNSTABLE)
+    assert "no memory was left" in found.reason
 
 
 def test_an_original_that_was_killed_in_its_trial_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -98,26 +98,22 @@ def test_a_fork_is_unsafe_beside_threads() -> None:
         thread.join()
 
 
-def test_a_subject_whose_loading_showed_progress_is_still_forked(tmp_path: Path) -> None:
-    """tqdm leaves a thread that watches slow bars."""
-    (tmp_path / "shows.py").write_text(
-        "import threading, torch, tqdm\nnumbers = list(tqdm.tqdm(range(3)))\nassert threading.active_count() == 2\n"
-        "def subject():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n",
+@pytest.mark.parametrize(
+    "loading",
+    [
+        "DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'",
+        "import threading, tqdm\nlist(tqdm.tqdm(range(3)))\nassert threading.active_count() == 2",
+    ],
+    ids=["asks for cuda", "shows progress"],
+)
+def test_a_subject_is_forked_whatever_it_did_while_it_was_loaded(tmp_path: Path, loading: str) -> None:
+    """``is_available`` asks NVML in a server, so that no CUDA is started there; tqdm leaves a thread that watches slow
+    bars."""
+    (tmp_path / "model.py").write_text(
+        f"import torch\n{loading}\ndef subject():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n",
         encoding="utf-8",
     )
-    ref = SubjectRef.here("locator", f"{tmp_path}/shows.py:subject")
-    with WorkerPool(ref, machine(), device="cpu", seed=0) as run:
-        assert run.server({}).fork_safe
-
-
-def test_a_subject_that_asks_for_cuda_is_still_forked(tmp_path: Path) -> None:
-    """``is_available`` asks NVML in a server, so that no CUDA is started there."""
-    (tmp_path / "asks.py").write_text(
-        "import torch\nDEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'\n"
-        "def subject():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n",
-        encoding="utf-8",
-    )
-    ref = SubjectRef.here("locator", f"{tmp_path}/asks.py:subject")
+    ref = SubjectRef.here("locator", f"{tmp_path}/model.py:subject")
     with WorkerPool(ref, machine(), device="cpu", seed=0) as run:
         assert isinstance(run.server({}), TrialServer)
         assert run.server({}).fork_safe

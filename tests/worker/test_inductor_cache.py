@@ -18,7 +18,10 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def run(tmp_path: Path, name: str) -> InductorCache:
     (tmp_path / name).mkdir()
-    return InductorCache(tmp_path / name)
+    begun = InductorCache(tmp_path / name)
+    with begun.keeping():
+        pass
+    return begun
 
 
 def compiled(cache: InductorCache, name: str, data: bytes = b"code") -> None:

@@ -15,6 +15,8 @@ import pytest
 
 from togi.core.errors import TrialServerError
 from togi.machine.describe import machine
+from togi.worker import launch
+from togi.worker.launch import TrialServer
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import Job, SubjectRef
 
@@ -101,6 +103,38 @@ def test_children_that_nobody_ended_end_with_their_pool(forked: bool, tmp_path: 
     assert set(os.listdir("/proc/self/fd")) == before
     with pytest.raises(ProcessLookupError):
         os.kill(child.pid, 0)
+
+
+def test_a_server_that_is_interrupted_while_it_loads_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[TrialServer] = []
+
+    def interrupted(server: TrialServer) -> None:
+        started.append(server)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(TrialServer, "_await_ready", interrupted)
+    pool = WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0)
+    with pytest.raises(KeyboardInterrupt):
+        pool.server({})
+    try:
+        process = started[0]._process
+        assert process is not None
+        assert process.returncode is not None
+    finally:
+        pool.close()
+
+
+def test_a_server_that_does_not_fork_in_time_is_an_error_and_ends(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(launch, "_FORK_TIMEOUT_S", 0.2)
+    with WorkerPool(SubjectRef.here("nothing"), machine("cpu"), device="cpu", seed=0) as pool:
+        server = pool.server({})
+        assert server._process is not None
+        server._process.send_signal(signal.SIGSTOP)
+        with pytest.raises(TrialServerError, match="did not start one in 0 s"):
+            server.start_child(Job(kind="survey", log=str(tmp_path / "log")))
+        assert server._process.returncode is not None
 
 
 def test_a_server_that_is_killed_is_an_error_that_says_how_to_go_on(tmp_path: Path) -> None:

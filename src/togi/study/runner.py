@@ -264,13 +264,12 @@ class StudyRunner:
         try:
             return self._attempt(candidate, timeout_s)
         except TrialEnded as ended:
-            trial = ended.record()
-            if ended.trial.recipe == REFERENCE_RECIPE != candidate:  # also where it could not be started again
-                reason = f"the reference beside which it ran ended: {ended}"
-                trial = Trial(recipe=candidate, outcome=Outcome.UNSTABLE, reason=reason, stage="measure")
             if ended.trial is self._reference:
                 self._reference = None
-            return trial
+            if ended.trial.recipe == REFERENCE_RECIPE != candidate:  # also where it could not be started again
+                reason = f"the reference beside which it ran ended: {ended}"
+                return Trial(recipe=candidate, outcome=Outcome.UNSTABLE, reason=reason, stage="measure")
+            return ended.record()
 
     def _attempt(self, candidate: Recipe, timeout_s: float) -> Trial:
         reference = self.reference()

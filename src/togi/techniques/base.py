@@ -99,6 +99,8 @@ class Technique(abc.ABC):
     devices: ClassVar[frozenset[str]] = frozenset({"cpu", "cuda"})
     captures: ClassVar[bool] = False
     """It works on what ``torch.export`` makes of the module."""
+    inductor: ClassVar[bool] = False
+    """It compiles with Inductor, whose work is kept from run to run."""
     proven: ClassVar[Proven] = Proven()
     """On which of them its tests have passed, and when; without a date nobody has tried."""
     packages: ClassVar[tuple[Package, ...]] = ()

@@ -33,50 +33,54 @@ def inductor_folder(run: Path) -> Path:
 
 @final
 class InductorCache:
-    """Of one run. ``run``: its folder."""
+    """Of one run. ``run``: its folder. A run that compiles nothing copies nothing."""
 
     def __init__(self, run: Path) -> None:
         self.folder = inductor_folder(run)
-        versions = (importlib.metadata.version("torch"), sys.version, processor())
-        name = hashlib.sha256("\0".join(versions).encode()).hexdigest()[:16]
-        self._kept = cache_folder() / "inductor" / name
-        self.folder.mkdir(mode=0o700)
-        with contextlib.suppress(OSError):  # nothing kept, or nowhere to keep it: compiled anew
-            shutil.copytree(private(self._kept), self.folder, dirs_exist_ok=True)
+        self._kept: Path | None = None
 
     @contextmanager
     def keeping(self) -> Iterator[None]:
-        """Keep what is compiled within, unless it raises. What another trial was writing when it ended is left out."""
+        """Begin with what is kept, and keep what is compiled within, unless it raises. What another trial was writing
+        when it ended is left out."""
+        if self._kept is None:
+            self._kept = _of_this_machine()
+            with contextlib.suppress(OSError):  # nowhere to keep anything: compiled anew
+                shutil.copytree(private(self._kept), self.folder, dirs_exist_ok=True)
         before = self._files()
         yield
         with contextlib.suppress(OSError):
             for file in self._files() - before:
-                self._keep(file)
-            self._trim()
+                _keep(self.folder / file, private(self._kept) / file)
+            _trim(self._kept)
 
     def _files(self) -> set[Path]:
         found = (path for path in self.folder.rglob("*") if path.is_file() and path.suffix != ".lock")
         return {path.relative_to(self.folder) for path in found if path.stat().st_size <= _LARGEST_FILE_BYTES}
 
-    def _keep(self, file: Path) -> None:
-        target = private(self._kept) / file
-        if target.exists():
-            return
-        target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        beside = target.with_name(f".{os.getpid()}-{target.name}")
-        try:
-            shutil.copy2(self.folder / file, beside)
-            beside.replace(target)
-        finally:
-            beside.unlink(missing_ok=True)
 
-    def _trim(self) -> None:
-        """The oldest go."""
-        files = sorted(
-            (path for path in self._kept.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime
-        )
-        kept_bytes = 0
-        for path in files:
-            kept_bytes += path.stat().st_size
-            if kept_bytes > _MOST_BYTES:
-                path.unlink(missing_ok=True)
+def _of_this_machine() -> Path:
+    versions = (importlib.metadata.version("torch"), sys.version, processor())
+    return cache_folder() / "inductor" / hashlib.sha256("\0".join(versions).encode()).hexdigest()[:16]
+
+
+def _keep(file: Path, target: Path) -> None:
+    if target.exists():
+        return
+    target.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    beside = target.with_name(f".{os.getpid()}-{target.name}")
+    try:
+        shutil.copy2(file, beside)
+        beside.replace(target)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def _trim(kept: Path) -> None:
+    """The oldest go."""
+    files = sorted((path for path in kept.rglob("*") if path.is_file()), key=lambda path: -path.stat().st_mtime)
+    kept_bytes = 0
+    for path in files:
+        kept_bytes += path.stat().st_size
+        if kept_bytes > _MOST_BYTES:
+            path.unlink(missing_ok=True)

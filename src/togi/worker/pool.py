@@ -187,15 +187,20 @@ class WorkerPool:
 
     def start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
         """A trial of ``recipe``, built and verified. Raises TrialEnded."""
+        if any(technique(choice.technique).inductor for choice in recipe.choices):
+            with self._inductor.keeping():
+                return self._start(recipe, facts, limits, on_phase)
+        return self._start(recipe, facts, limits, on_phase)
+
+    def _start(self, recipe: Recipe, facts: Facts, limits: Limits, on_phase: OnPhase) -> RunningTrial:
         job, environment = self._job("trial", recipe=recipe), environment_of(recipe, facts)
-        with self._inductor.keeping():
-            if self._captured is not None and not environment and captures(recipe):
-                try:
-                    return RunningTrial.start(self._captured, job, limits, recipe.label, on_phase)
-                except TrialServerError:
-                    self._captured.close()
-                    self._captured = None
-            return RunningTrial.start(self.server(environment), job, limits, recipe.label, on_phase)
+        if self._captured is not None and not environment and captures(recipe):
+            try:
+                return RunningTrial.start(self._captured, job, limits, recipe.label, on_phase)
+            except TrialServerError:
+                self._captured.close()
+                self._captured = None
+        return RunningTrial.start(self.server(environment), job, limits, recipe.label, on_phase)
 
     def start_unchecked(self, recipe: Recipe, limits: Limits) -> RunningTrial:
         """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded."""

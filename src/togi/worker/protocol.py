@@ -153,7 +153,7 @@ class Raised(Record):
 
 
 class Closed(Exception):
-    """The other side closed the channel."""
+    """The channel was closed, on either side."""
 
 
 class Timeout(Exception):
@@ -173,6 +173,7 @@ class Channel:
         return self.sock.fileno()
 
     def send(self, message: Message, fds: tuple[int, ...] = ()) -> None:
+        self._must_be_open()
         frame = b"\n" + self._prefix + json.dumps(message).encode() + b"\n"
         try:
             if fds:
@@ -188,6 +189,7 @@ class Channel:
         return self.receive_with_fds(timeout_s)[0]
 
     def receive_with_fds(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
+        self._must_be_open()
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         fds: list[int] = []
         while (message := self._next_frame()) is None:
@@ -206,6 +208,10 @@ class Channel:
 
     def close(self) -> None:
         self.sock.close()
+
+    def _must_be_open(self) -> None:
+        if self.sock.fileno() == -1:
+            raise Closed
 
     def _next_frame(self) -> Message | None:
         while b"\n" in self._buffer:

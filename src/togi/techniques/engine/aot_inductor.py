@@ -50,6 +50,7 @@ class AotInductor(Engine):
     """
 
     id = "aot_inductor"
+    inductor = True
     captures = True
     proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:aot_inductor"})

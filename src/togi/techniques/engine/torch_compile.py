@@ -44,6 +44,7 @@ class TorchCompile(Engine):
     """
 
     id = "torch_compile"
+    inductor = True
     proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:torch_compile"})
 
