@@ -447,15 +447,16 @@ def _trained(model: Any) -> Any:
 
 
 def _settle(model: Any, pictures: Any) -> None:
-    """Batch norms with the statistics of pictures, as after training: without, every place of a picture looks alike."""
+    """Batch norms with the statistics of pictures, as after training: without, every place of a picture looks alike.
+    In float64, so that no process gets other weights by rounding otherwise (where its memory is aligned otherwise)."""
     norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
     for norm in norms:
         norm.reset_running_stats()
         norm.momentum = None  # the mean of what passes
         norm.train()
     with torch.no_grad():
-        model(pictures)
-    model.eval()
+        model.double()([picture.double() for picture in pictures])
+    model.float().eval()
 
 
 def _decide(layers: list[Any], *, gain: float, background: float, classes: int = 91) -> None:

@@ -36,7 +36,7 @@ from togi.core.errors import TogiError
 from togi.core.records import Interval, Outcome, Study, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.measure import RaceResult, race, ratio_interval
-from togi.study.progress import Progress
+from togi.study.progress import Progress, ending
 
 ROUNDS = 21
 Range = tuple[float, float, float]
@@ -62,6 +62,8 @@ class Row:
     verdict: str = ""
     parts: list[str] = field(default_factory=list)
     obstacles: list[str] = field(default_factory=list)
+    told: list[str] = field(default_factory=list)
+    """What the study said of its parts and trials, each with its second."""
     served: dict[str, list[int]] = field(default_factory=dict)
     """By part: calls that its engine served, and calls that the original served, in the race."""
     time_limit_s: float = math.nan
@@ -114,14 +116,21 @@ def compare(row: Row, time_limit_s: float, budget_s: float, optimum: str, work: 
 
 @final
 class Watch(Progress):
-    """When each trial ended."""
+    """When each trial ended, and all that was told."""
 
     def __init__(self) -> None:
         self.began = time.monotonic()
         self.ended: list[tuple[float, Trial]] = []
+        self.told: list[str] = []
+
+    def message(self, text: str) -> None:
+        self.told.append(f"{time.monotonic() - self.began:.0f} s: {text}")
 
     def trial_ended(self, trial: Trial) -> None:
         self.ended.append((time.monotonic() - self.began, trial))
+        speedup = trial.timing.speedup_x if trial.timing is not None else None
+        between = f" ({speedup.low:.2f} to {speedup.high:.2f})" if speedup is not None else ""
+        self.message(f"{trial.recipe.label}: {ending(trial)}{between}")
 
     def first_gain_s(self, study: Study) -> float | None:
         """Of the whole program: trials of its parts are told here too and are not among the study's."""
@@ -148,6 +157,7 @@ def tune(row: Row, time_limit_s: float, folder: Path, artifact: Path) -> None:
         return
     finally:
         row.tuned_s = time.monotonic() - watch.began
+        row.told = watch.told
     study = result.record
     if study.best is not None and not study.best.is_reference:  # else what seemed a gain was not borne out
         row.first_gain_s = watch.first_gain_s(study)

@@ -6,6 +6,8 @@ Run it under every torch version that is to be supported: where a private API ha
 from __future__ import annotations
 
 import functools
+import subprocess
+import sys
 import threading
 from collections import namedtuple
 from dataclasses import dataclass
@@ -401,3 +403,30 @@ def test_deferred_tensors_fetch_once_and_know_when_their_values_were_handed_out(
         tensor += 1
         assert tensor.tolist() == [[6.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
         assert "6." in repr(made().add(1))
+
+
+def test_a_process_whose_parallel_operators_are_over_can_fork_one_that_computes() -> None:
+    code = """
+import os
+import torch
+from togi.torch_internals.openmp import end_openmp_threads
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+def computed():
+    return torch.nn.functional.conv2d(image, kernel).relu() @ image[0, 0]
+
+torch.set_num_threads(2)
+image, kernel = torch.arange(3.0 * 64 * 64).sin().view(1, 3, 64, 64), torch.ones(300, 3, 3, 1)
+before, expected = threads(), computed()
+assert threads() > before
+end_openmp_threads()
+assert threads() == before
+pid = os.fork()
+if pid == 0:
+    os._exit(0 if torch.equal(computed(), expected) else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+assert torch.equal(computed(), expected)
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=120)

@@ -103,12 +103,13 @@ def test_a_fork_is_unsafe_beside_threads() -> None:
     [
         "DEVICE = 'cuda' if torch.cuda.is_available() else 'cpu'",
         "import threading, tqdm\nlist(tqdm.tqdm(range(3)))\nassert threading.active_count() == 2",
+        "torch.ones(512, 512) @ torch.ones(512, 512)",
     ],
-    ids=["asks for cuda", "shows progress"],
+    ids=["asks for cuda", "shows progress", "computes"],
 )
 def test_a_subject_is_forked_whatever_it_did_while_it_was_loaded(tmp_path: Path, loading: str) -> None:
     """``is_available`` asks NVML in a server, so that no CUDA is started there; tqdm leaves a thread that watches slow
-    bars."""
+    bars, and a parallel operator leaves its threads."""
     (tmp_path / "model.py").write_text(
         f"import torch\n{loading}\ndef subject():\n    return torch.nn.Linear(2, 2), torch.ones(1, 2)\n",
         encoding="utf-8",

@@ -229,6 +229,8 @@ class Facts(Record):
     samples: int = 1
     program: bool = False
     """It is Python code round modules: ``model.generate``, a pipeline, a function."""
+    part: bool = False
+    """It is a part of a program, whose own code, and other parts, run between its calls."""
     steps: bool = False
     """It is a part that a program calls again and again with what the last call made longer in its arguments: a cache,
     which the program leaves as it is meanwhile."""

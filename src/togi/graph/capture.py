@@ -169,7 +169,9 @@ def traceable(candidate: Candidate) -> nn.Module:
         return candidate.flat()
     graph = copy.deepcopy(captured.graph)
     for node in graph.nodes:
-        if node.target is torch.ops.aten.sym_size.int:
+        if str(node.target) == "aten._assert_scalar.default":
+            graph.erase_node(node)  # a trace would hand it a tensor
+        elif node.target is torch.ops.aten.sym_size.int:
             node.op, node.target = "call_method", "size"
         elif isinstance(node.target, OpOverload) and any(map(_is_size, node.all_input_nodes)):
             node.target = _torchs_own(node.target)

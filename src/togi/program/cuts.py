@@ -216,7 +216,8 @@ class _Cutting:
         if found.facts.export_error is not None:
             return found.facts.export_error
         steps = goes_on and found.facts.dynamic and any(None in change.kept for change in effects.changes)
-        return effects, found.model_copy(update={"facts": found.facts.model_copy(update={"steps": steps})})
+        facts = found.facts.model_copy(update={"part": True, "steps": steps})
+        return effects, found.model_copy(update={"facts": facts})
 
 
 def _alike(uses: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[list[_Use]]:

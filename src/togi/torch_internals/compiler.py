@@ -217,14 +217,21 @@ def merge_equal_nodes(graph: Graph) -> Graph:
 
 
 @contextmanager
-def inductor_settings(settings: Mapping[str, Any]) -> Iterator[None]:
+def inductor_settings(settings: Mapping[str, Any], *, exportable: bool = False) -> Iterator[None]:
     """Inside, Inductor's configuration has these values. Dynamo reads some of them too (``freezing``).
 
     One thread at a time: the configuration is the process's, and two that patch it would put back what the other set.
+
+    Args:
+        exportable: ``torch.export`` captures what is compiled. Then Dynamo, as it does there, takes sizes that depend
+            on values (``nonzero``) into its graph; else it cuts there, and fails on a captured graph whose weights are
+            frozen (``KeyError: u0``).
     """
+    import torch._dynamo.config
     import torch._inductor.config
 
-    with _ONE_CONFIGURATION, torch._inductor.config.patch(dict(settings)):
+    sizes = dict.fromkeys(("capture_dynamic_output_shape_ops", "capture_scalar_outputs"), True) if exportable else {}
+    with _ONE_CONFIGURATION, torch._inductor.config.patch(dict(settings)), torch._dynamo.config.patch(sizes):
         yield
 
 

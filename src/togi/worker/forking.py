@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from togi.torch_internals.cuda import in_bad_fork
+from togi.torch_internals.openmp import end_openmp_threads
 
 
 def fork_safe(device: str) -> bool:
@@ -19,8 +20,10 @@ def fork_safe(device: str) -> bool:
 
 
 def end_idle_threads() -> None:
-    """End tqdm's monitor, which lives on after the first progress bar (of weights that are loaded, say): it would keep
-    this process from forking, and each trial would load the subject anew. The next bar starts another."""
+    """End what would keep this process from forking, so that each trial would load the subject anew: tqdm's monitor,
+    which lives on after the first progress bar (of weights that are loaded, say), and the threads of parallel operators
+    (of weights that are computed). The next bar and the next operator start others."""
+    end_openmp_threads()
     for thread in threading.enumerate():
         if type(thread).__module__ == "tqdm._monitor":
             thread.exit()  # type: ignore[attr-defined]

@@ -1,8 +1,7 @@
 """From a subject's name to the subject: builds the module, runs nothing.
 
-``locate`` is called in a trial server, which forks a child per trial; a process that has run a model has a thread pool,
-and a forked child of such a process hangs in its first parallel region. So building stays on one thread and the first
-call of the module (whether the inputs fit it) is left to ``togi.worker.survey``, which runs in a child.
+``locate`` is called in a trial server, which forks a child per trial, so whatever a call of the module would start or
+leave behind stays out of it: the first one (whether the inputs fit) is made by ``togi.worker.survey`` in a child.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ def locate(spec: str, *, seed: int = 0) -> Subject:
     """
     check_spec(spec)
     parsed = parse(spec)
-    with _one_thread(), _seeded(seed):
+    with _seeded(seed):
         return _build(parsed, seed)
 
 
@@ -65,20 +64,6 @@ def _from_artifact(spec: Spec, seed: int) -> Subject:
 
     optimized = load(spec.path)
     return Subject(optimized, list(samples_from_signature(optimized.signature, seed)))
-
-
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Filling weights with one thread starts no pool; a factory that sets the number itself keeps its choice."""
-    import torch
-
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        if torch.get_num_threads() == 1:
-            torch.set_num_threads(before)
 
 
 @contextmanager

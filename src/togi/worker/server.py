@@ -66,11 +66,13 @@ def _connect() -> tuple[Channel, ServerConfig]:
 
 
 def _load(config: ServerConfig) -> Any:
-    """Import torch with one thread, then the subject: nothing here may start a thread pool."""
+    """Import torch, then the subject, with as many threads as the user has: weights that a factory computes differ by
+    rounding with another number."""
     gc.disable()  # nothing that is imported is garbage, and looking for some takes a fifth of the time
     import torch
 
-    torch.set_num_threads(1)
+    if torch.get_num_threads() != config.threads:  # asking for several starts those of a pool that cannot be ended
+        torch.set_num_threads(config.threads)
     # what nearly every child needs is imported once, here; it would cost each of them a second
     import torch.export
 

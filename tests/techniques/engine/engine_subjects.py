@@ -172,6 +172,18 @@ class Counting(nn.Module):
         return self.linear(x) + self.calls
 
 
+class Neighbours(nn.Module):
+    """Sums over the edges of a graph that are no loops: how many these are depends on values."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor, edges: Tensor) -> Tensor:
+        edges = edges[:, edges[0] != edges[1]]
+        return torch.zeros_like(x).index_add(0, edges[1], self.layer(x)[edges[0]])
+
+
 FAMILY: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
     "convolutions": lambda: (Convolutions(), torch.randn(2, 3, 8, 8)),
     "channels_last_dynamic": lambda: (
@@ -192,6 +204,10 @@ FAMILY: dict[str, Callable[[], tuple[nn.Module, Any]]] = {
         ({"levels": [torch.randn(2, 3).double(), torch.randn(4, 3).double()]}, torch.randn(1)),
     ),
     "dense": lambda: (Dense(), (torch.randn(1, 3, 13, 11), torch.randn(1, 3, 13, 11))),
+    "neighbours_dynamic": lambda: (
+        Neighbours(),
+        [(torch.randn(n, 4), torch.randint(0, n, (2, 3 * n))) for n in (5, 8)],
+    ),
     "strided_input": lambda: (Reshaped(), torch.randn(2, 4, 3).transpose(1, 2)),
 }
 

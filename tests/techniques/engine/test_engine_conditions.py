@@ -64,6 +64,19 @@ def test_attention_as_one_operator_is_offered_where_there_is_attention() -> None
     assert {"spinning": True, "opset": 23} in others
 
 
+def test_idle_threads_of_a_part_leave_the_cores_to_the_program() -> None:
+    engine, facts = technique("onnxruntime"), made("tied").facts
+    whole = [options["spinning"] for options in engine.options(facts)]
+    part = [options["spinning"] for options in engine.options(facts.model_copy(update={"part": True}))]
+    called = [options["spinning"] for options in engine.options(facts.model_copy(update={"callers": 4}))]
+    assert (whole, part, called) == ([True, "in_calls"], ["in_calls"], [True, False])
+    program = engine.apply(made("tied"), {"spinning": "in_calls"}).program
+    assert program.interface().settings == {
+        "session.intra_op.allow_spinning": "1",
+        "session.force_spinning_stop": "1",
+    }
+
+
 def test_attention_is_one_operator_from_opset_23_on(tmp_path) -> None:
     import onnx
 
@@ -306,3 +319,15 @@ def test_a_branch_by_a_size_that_does_not_vary_is_traced() -> None:
     program = technique("torchscript").apply(candidate.with_(facts=facts), options).program
     assert program is not None
     assert torch.equal(program(torch.ones(4)), torch.full((4,), 2.0))
+
+
+def test_a_trace_of_a_captured_graph_leaves_its_assertions_out() -> None:
+    candidate = made("neighbours_dynamic")
+    graph = capture(candidate)
+    assert graph.graph.find_nodes(op="call_function", target=torch.ops.aten._assert_scalar.default)
+    rewritten = candidate.with_(module=GraphModule(graph, candidate.signature))
+    program = technique("torchscript").apply(rewritten, {"how": "trace", "freeze": True, "optimize": False}).program
+    assert program is not None
+    for sample in candidate.samples:
+        with torch.no_grad():
+            torch.testing.assert_close(program(*sample.args), candidate.module(*sample.args))

@@ -28,6 +28,7 @@ CASES = [
     ("ncnn", {}, "dense"),
     ("onnxruntime", {"spinning": False, "opset": 23}, "encoder_dynamic"),
     ("torch_compile", {"mode": "default", "freezing": True}, "strided_input"),
+    ("torch_compile", {"mode": "default", "freezing": True}, "neighbours_dynamic"),
     ("aot_inductor", {"freezing": True, "max_autotune": False}, "strided_input"),
 ]
 """Compilers take seconds a module: one case each."""

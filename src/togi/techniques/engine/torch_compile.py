@@ -72,13 +72,14 @@ class TorchCompile(Engine):
         from togi.techniques.engine.programs.exported import ExportableProgram
         from togi.torch_internals.cuda_graphs import GraphReport
 
+        exportable = candidate.facts.exportable
         if options["mode"] not in _CUDA_GRAPH_MODES:
-            call = compile_call(candidate.module, candidate.signature, options)
+            call = compile_call(candidate.module, candidate.signature, options, exportable=exportable)
             return candidate.with_(program=ExportableProgram(candidate, call, options))
         if candidate.signature.opaque:
             raise Refused(f"outputs of CUDA graphs must be copied, and {candidate.signature.opaque}")
         graphs = GraphReport()
-        compiled = compile_call(candidate.module, candidate.signature, options, graphs)
+        compiled = compile_call(candidate.module, candidate.signature, options, graphs, exportable=exportable)
         fresh = FreshOutputs(compiled, candidate.signature)
         return candidate.with_(program=ExportableProgram(candidate, fresh, options, lambda: graph_notes(graphs)))
 
@@ -97,5 +98,5 @@ class TorchCompile(Engine):
         if signature.device == "cpu" and cpp_compiler_missing():
             raise RuntimeError("torch.compile needs a C++ compiler on a CPU, and none was found: apt-get install g++")
         options: Options = meta["options"]
-        call: Any = compile_call(load_module(folder), signature, options)
+        call: Any = compile_call(load_module(folder), signature, options, exportable=True)
         return FlatExportableProgram(FreshOutputs(call) if options["mode"] in _CUDA_GRAPH_MODES else call, signature)

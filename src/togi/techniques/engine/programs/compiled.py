@@ -35,10 +35,13 @@ class CompiledCall:
         signature: Signature,
         settings: dict[str, Any],
         graphs: GraphReport | None = None,
+        *,
+        exportable: bool,
     ) -> None:
         self.function = function
         self.signature = signature
         self.settings = settings
+        self.exportable = exportable
         self.graphs = graphs
         self._seen: set[Any] = set()
 
@@ -47,7 +50,7 @@ class CompiledCall:
         if key in self._seen:
             return self.function(*args, **kwargs)
         with ExitStack() as stack:
-            stack.enter_context(inductor_settings(self.settings))
+            stack.enter_context(inductor_settings(self.settings, exportable=self.exportable))
             if self.graphs is not None:
                 stack.enter_context(graphs_reported(self.graphs))
             output = self.function(*args, **kwargs)
@@ -86,10 +89,13 @@ def compile_call(
     signature: Signature,
     options: dict[str, Scalar],
     graphs: GraphReport | None = None,
+    *,
+    exportable: bool,
 ) -> CompiledCall:
     """``torch.compile(function)`` with a technique's options; nothing is compiled before the first call.
 
     Args:
+        exportable: ``torch.export`` captures it.
         graphs: where to tell of CUDA graphs, at the first call of each size.
     """
     compiled = torch.compile(
@@ -97,7 +103,8 @@ def compile_call(
         dynamic=signature.dynamic,
         options=inductor_options(str(options["mode"]), signature.dynamic),
     )
-    return CompiledCall(compiled, signature, compile_settings(signature, freezing=bool(options["freezing"])), graphs)
+    settings = compile_settings(signature, freezing=bool(options["freezing"]))
+    return CompiledCall(compiled, signature, settings, graphs, exportable=exportable)
 
 
 def compile_settings(signature: Signature, *, freezing: bool) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -91,7 +91,7 @@ class OnnxRuntimeProgram(StoredProgram):
     def interface(self) -> Interface:
         nodes = {node.name: node for node in self.session.get_inputs()}
         facts, outputs = self.signature, self.session.get_outputs()
-        settings: dict[str, Scalar] = {"session.intra_op.allow_spinning": str(int(bool(self.options["spinning"])))}
+        settings: dict[str, Scalar] = {**waiting(self.options)}
         if facts.device == "cuda":
             settings["use_tf32"] = str(int(bool(self.options.get("tf32"))))
         return Interface(
@@ -184,7 +184,8 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
     settings = onnxruntime.SessionOptions()
     settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     settings.intra_op_num_threads = threads or torch.get_num_threads()
-    settings.add_session_config_entry("session.intra_op.allow_spinning", "1" if options["spinning"] else "0")
+    for name, value in waiting(options).items():
+        settings.add_session_config_entry(name, value)
     settings.log_severity_level = 3
     provider: Any = "CPUExecutionProvider"
     if device == "cuda":
@@ -205,6 +206,14 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
 
 
 _ON_CUDA = "CUDAExecutionProvider"
+
+
+def waiting(options: Mapping[str, Scalar]) -> dict[str, str]:
+    """How idle threads of a session's pool wait, as its settings."""
+    return {
+        "session.intra_op.allow_spinning": str(int(bool(options["spinning"]))),
+        "session.force_spinning_stop": str(int(options["spinning"] == "in_calls")),
+    }
 
 
 def _port(node: Any, path: str) -> Port:
