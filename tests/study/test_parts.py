@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,29 +23,53 @@ def report(units: float, *forced: ForcedCalls) -> ErrorReport:
     return ErrorReport(faithful=units <= 8, units=units, rmse=0.0, max_abs=0.0, forced=forced)
 
 
-def part(path: str, units: float) -> Any:
-    study = _PartStudy(SimpleNamespace(path=path, form=0))  # type: ignore[arg-type]
+class Choices:
+    """In place of ``Finals``: what is best, and what comes after it once that is set aside."""
+
+    def __init__(self, trials: list[Trial]) -> None:
+        self.trials = trials
+
+    def save_only(self) -> Decision:
+        if not self.trials:
+            return Decision(Chosen(trial=None, reason=""), None, ())
+        return Decision(Chosen(trial=self.trials[0], reason=""), Path("saved"), ())
+
+    def set_aside(self, candidate: Recipe, why: str) -> None:
+        self.trials = [trial for trial in self.trials if trial.recipe != candidate]
+
+
+def part(path: str, units: float, *others: Recipe) -> Any:
+    """Fastest with OpenVINO, then with ``others``."""
+    study = _PartStudy(SimpleNamespace(path=path, form=0, copies=(path,)))  # type: ignore[arg-type]
     study.runner = SimpleNamespace(log=SimpleNamespace(trials=tuple))  # type: ignore[assignment]
-    study.best = Trial(recipe=recipe(openvino={}), outcome=Outcome.OK, error=report(units))
-    study.folders = {path: Path(path)}
+    trials = [Trial(recipe=each, outcome=Outcome.OK, error=report(units)) for each in (recipe(openvino={}), *others)]
+    study.finals = Choices(trials)  # type: ignore[assignment]
+    study.best, study.folders = trials[0], {path: Path(path)}
     return study
 
 
 class Whole:
-    """A program that is right as long as none of ``guilty`` is in place."""
+    """A program that is right as long as none of ``guilty`` is in place: a part, or what is done to it."""
+
+    left_s = math.inf
 
     def __init__(self, guilty: set[str], *forced: ForcedCalls) -> None:
-        self.guilty, self.forced, self.tried = guilty, forced, list[set[str]]()
+        self.guilty, self.forced, self.tried, self.done = guilty, forced, list[set[str]](), list[set[str]]()
         self.settings = self.progress = self.pool = None
 
     def make_truth(self) -> None:
         pass
 
+    def explore_s(self) -> float:
+        return self.left_s
+
     def try_composed(self, composed: Recipe, folder: Path) -> None:
-        self.tried.append(set(composed.find(PARTS).options))  # type: ignore[union-attr]
+        options = composed.find(PARTS).options  # type: ignore[union-attr]
+        self.tried.append(set(options))
+        self.done.append({str(work) for work in options.values()})
 
     def last(self, composed: Recipe) -> Trial:
-        wrong = self.guilty & self.tried[-1]
+        wrong = self.guilty & (self.tried[-1] | self.done[-1])
         outcome = Outcome.WRONG if wrong else Outcome.OK
         error = report(50.0 if wrong else 1.0, *self.forced)
         return Trial(recipe=composed, outcome=outcome, reason="50 units" * bool(wrong), error=error)
@@ -101,19 +126,33 @@ def test_what_was_seen_on_the_original_calls_says_more_than_the_part_alone(monke
     assert whole.tried == [{"a", "b"}, {"b"}]
 
 
+def test_where_the_best_makes_the_program_wrong_the_second_best_stands(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, study = Whole({"openvino"}), part("a", 1.0, recipe(torchscript={}))
+    tuner(whole, monkeypatch)._try_whole([study])
+    assert whole.done == [{"openvino"}, {"torchscript"}]
+    assert study.folders
+    assert study.reason == ""
+
+
+def test_when_the_time_is_over_no_more_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, study = Whole({"a"}), part("a", 1.0, recipe(torchscript={}))
+    whole.left_s = 0.0
+    tuner(whole, monkeypatch)._try_whole([study])
+    assert whole.done == [{"openvino"}]
+
+
 def test_nothing_is_left_where_every_part_is_guilty(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, parts = Whole({"a", "b"}), [part("a", 1.0), part("b", 5.0)]
+    others = recipe(torchscript={}), recipe(aot_inductor={})
+    whole, parts = Whole({"a", "b"}), [part("a", 1.0), part("b", 5.0, *others)]
     made = tuner(whole, monkeypatch)
     made._try_whole(parts)
-    assert whole.tried == [{"a", "b"}, {"a"}]
+    assert whole.tried == [{"a", "b"}, {"a", "b"}, {"a"}], "a second best has one chance, and no third"
     assert not any(study.folders for study in parts)
     for study in parts:
-        trial = Trial(recipe=recipe(openvino={}), outcome=Outcome.OK, error=report(1.0))
-        decision = Decision(Chosen(trial=trial, reason=""), Path("again"), ())
-        study.finals = SimpleNamespace(save_only=lambda decision=decision: decision)
         made._save(study)
+        assert "50 units" in study.reason
     made._try_whole(parts)
-    assert len(whole.tried) == 2, "what was wrong is not tried again"
+    assert len(whole.tried) == 3, "what was wrong is not tried again"
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ class Finals:
         while chosen.trial is not None and chosen.trial.recipe not in self._proven:
             candidate = chosen.trial.recipe
             if self._proven and self._time_is_up() and candidate != REFERENCE_RECIPE:
-                self._set_aside(candidate, "it could not be proven within the time limit")
+                self.set_aside(candidate, "it could not be proven within the time limit")
             else:
                 self._save_and_prove(candidate)
             chosen = self._choose()
@@ -95,13 +95,23 @@ class Finals:
             try:
                 running = self.runner.warm(candidate)
                 if running is None:
-                    self._set_aside(candidate, "it could not be built again")
+                    self.set_aside(candidate, "it could not be built again")
                 elif self._saved(running, folder, chosen.trial) is not None:
                     self._saved_only = Decision(chosen, folder, ())
                     return self._saved_only
             except TrialEnded as ended:
-                self._set_aside(candidate, f"it could not be saved: {ended}")
+                self.set_aside(candidate, f"it could not be saved: {ended}")
         return Decision(chosen, None, ())
+
+    def set_aside(self, candidate: Recipe, why: str) -> None:
+        """It is no choice any more, and its last trial says so."""
+        self._unusable.add(candidate)
+        what = "The original was not saved" if candidate == REFERENCE_RECIPE else f"{candidate.label} was set aside"
+        self.runner.notes.append(f"{what}: {why}.")
+        last = self.runner.last(candidate)
+        if last is not None:
+            reason = f"{last.reason}; {why}" if last.reason and why not in last.reason else why
+            self.runner.log.append(last.model_copy(update={"reason": reason}))
 
     def _folder(self, candidate: Recipe) -> Path:
         """An empty folder for its artifact, of this process: another may work on the same study. What earlier processes
@@ -252,7 +262,7 @@ class Finals:
             running = runner.reference() if candidate == REFERENCE_RECIPE else runner.warm(candidate)
             trial = runner.last(candidate)
             if running is None or trial is None:
-                self._set_aside(candidate, "it could not be built again")
+                self.set_aside(candidate, "it could not be built again")
             elif (links := self._saved(running, folder, trial)) is not None:
                 proof = self._prove(folder, candidate, trial)
                 runner.write_manifest(folder, proof, links)
@@ -261,18 +271,8 @@ class Finals:
                 self._compare(candidate, trial, proof)
                 return
         except TrialEnded as ended:
-            self._set_aside(candidate, f"it could not be saved: {ended}")
+            self.set_aside(candidate, f"it could not be saved: {ended}")
         shutil.rmtree(folder, ignore_errors=True)
-
-    def _set_aside(self, candidate: Recipe, why: str) -> None:
-        """It is no choice any more, and its last trial says so."""
-        self._unusable.add(candidate)
-        what = "The original was not saved" if candidate == REFERENCE_RECIPE else f"{candidate.label} was set aside"
-        self.runner.notes.append(f"{what}: {why}.")
-        last = self.runner.last(candidate)
-        if last is not None:
-            reason = f"{last.reason}; {why}" if last.reason and why not in last.reason else why
-            self.runner.log.append(last.model_copy(update={"reason": reason}))
 
     def _compare(self, candidate: Recipe, before: Trial, proof: Trial) -> None:
         """Say where what was saved is no longer what was measured before."""
@@ -289,7 +289,7 @@ class Finals:
         """Write the files of each engine, and the manifest. None where there are none: the recipe is set aside."""
         saved = running.save(folder)
         if saved.unsaveable:
-            self._set_aside(running.recipe, f"it has no file form here: {saved.unsaveable}")
+            self.set_aside(running.recipe, f"it has no file form here: {saved.unsaveable}")
             return None
         self.runner.notes += saved.notes
         self.runner.write_manifest(folder, trial, saved.links)

@@ -37,6 +37,8 @@ _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""
 _WORTH_A_TRIAL = 0.5
 """The program is tried at once where parts of so much of all parts' time became faster: it should soon have a gain."""
+_MOST_LEFT_OUT = 2
+"""So many recipes of a part may make the program wrong before the original stays."""
 
 
 CUT = ChildCall(function="togi.program.cuts:find_cuts", request=CutRequest, answer=Cuts, purpose="recorded")
@@ -95,9 +97,11 @@ class _PartStudy:
         return "+".join(choice.label for choice in chosen.choices if choice.stage is not Stage.RUNTIME)
 
     def leave_out(self, reason: str) -> None:
-        """Run the original again."""
+        """Run the original again; what is second best may be right."""
         assert self.best is not None
+        assert self.finals is not None
         self.left_out.add(self.best.recipe)
+        self.finals.set_aside(self.best.recipe, reason)
         self.best, self.folders, self.reason = None, {}, reason
 
     def result(self) -> PartResult:
@@ -192,12 +196,14 @@ class PartsTuner:
         return runner
 
     def _save(self, study: _PartStudy) -> None:
+        if len(study.left_out) >= _MOST_LEFT_OUT:
+            return
         assert study.finals is not None
         study.decision = decision = study.finals.save_only()
         trial = decision.chosen.trial
         if decision.folder is None or trial is None:
-            study.reason = NOTHING_FASTER
-        elif trial.recipe not in study.left_out and (study.best is None or study.best.recipe != trial.recipe):
+            study.reason = study.reason if study.left_out else NOTHING_FASTER
+        elif study.best is None or study.best.recipe != trial.recipe:
             study.best, study.reason = trial, ""
             study.folders = {study.part.path: decision.folder}
             for path in study.part.copies:
@@ -245,8 +251,8 @@ class PartsTuner:
         return sum(study.part.share for study in news) / sum(study.part.share for study in studies)
 
     def _try_whole(self, studies: Sequence[_PartStudy]) -> None:
-        """The program with all parts that became faster, unless it was tried so; where that is wrong, without the one
-        that errs most, until it is right."""
+        """The program with all parts that became faster, unless it was tried so; where that is wrong, with what is
+        second best for the one that errs most, and then without it, until it is right or the time is over."""
         while faster := [study for study in studies if study.folders]:
             recipes = {study.label: study.best.recipe for study in faster if study.best is not None}
             if recipes == self._tried:
@@ -260,6 +266,9 @@ class PartsTuner:
                 return
             worst = max(faster, key=lambda study: _units(study, trial))
             worst.leave_out(f"the program was not right with it: {trial.reason}")
+            self._save(worst)
+            if self.whole.explore_s() <= 0:
+                return
 
     def _composed(self, composed: Recipe, faster: Sequence[_PartStudy]) -> Path:
         """One artifact of all parts that became faster."""
