@@ -16,12 +16,14 @@ from small_artifacts import make
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+import togi
 from togi.artifact import load as loading
 from togi.artifact.export import export
 from togi.artifact.load import FallbackWarning, load
-from togi.artifact.manifest import MANIFEST, document_hash, read_manifest
-from togi.artifact.save import check_writable, publish
+from togi.artifact.manifest import MANIFEST, PARTS, Link, document_hash, read_manifest
+from togi.artifact.save import check_writable, publish, write_manifest
 from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError
+from togi.core.records import Outcome
 from togi.techniques import Engine, all_techniques, recipe
 from togi.techniques.engine.onnxruntime import OnnxRuntime
 from togi.techniques.engine.programs import openvino
@@ -145,6 +147,17 @@ def test_of_several_devices_it_runs_on_the_current_one(artifact: Path, monkeypat
         loading._check_device(tuned, given)
     with pytest.raises(ArtifactError, match=r"cuda:1, and not on cuda:0: call torch.cuda.set_device\(0\) first"):
         loading._check_device(tuned, "cuda:0")
+
+
+def test_parts_without_their_program_are_not_compared(artifact: Path, tmp_path: Path) -> None:
+    old = read_manifest(artifact)
+    about = {name: getattr(old, name) for name in ("subject", "recipe", "signature", "facts", "proof", "environment")}
+    (tmp_path / "parts.togi" / PARTS).mkdir(parents=True)
+    write_manifest(tmp_path / "parts.togi", **about, chain=(Link(engine=PARTS, folder=PARTS, meta={"parts": []}),))
+    whole, parts = togi.bench(str(artifact), str(tmp_path / "parts.togi"), time_limit_s=5).contestants
+    assert whole.outcome is Outcome.OK
+    assert parts.outcome is not Outcome.OK
+    assert "which calls them: name the program first" in parts.reason
 
 
 def test_a_device_that_it_was_not_tuned_for(artifact: Path) -> None:

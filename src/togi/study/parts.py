@@ -35,8 +35,8 @@ _LEAST_S = 6.0
 """Below it a study of a part does not get past its reference."""
 _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""
-_WORTH_A_TRIAL = 0.5
-"""The program is tried at once where parts of so much of all parts' time became faster: it should soon have a gain."""
+_WORTH_A_TRIAL = 0.1
+"""The program is tried at once where its parts should save so much of its time: it should soon have a gain."""
 _MOST_LEFT_OUT = 2
 """So many recipes of a part may make the program wrong before the original stays."""
 
@@ -95,6 +95,13 @@ class _PartStudy:
         if len(tried) <= 1:
             return "+".join(_techniques(chosen))
         return "+".join(choice.label for choice in chosen.choices if choice.stage is not Stage.RUNTIME)
+
+    @property
+    def saves(self) -> float:
+        """The share of the program's time that its best should save."""
+        if self.best is None or self.best.timing is None:
+            return 0.0
+        return self.part.share * (1 - 1 / self.best.timing.speedup_x.median)
 
     def leave_out(self, reason: str) -> None:
         """Run the original again; what is second best may be right."""
@@ -246,9 +253,9 @@ class PartsTuner:
         return folder
 
     def _untried(self, studies: Sequence[_PartStudy]) -> float:
-        """The share of all parts' time that goes to parts which became faster and were not yet tried in the program."""
+        """The share of the program's time that parts should save which were not yet tried in it."""
         news = (each for each in studies if each.best is not None and self._tried.get(each.label) != each.best.recipe)
-        return sum(study.part.share for study in news) / sum(study.part.share for study in studies)
+        return sum(study.saves for study in news)
 
     def _try_whole(self, studies: Sequence[_PartStudy]) -> None:
         """The program with all parts that became faster, unless it was tried so; where that is wrong, with what is
