@@ -446,7 +446,7 @@ def _trained(model: Any) -> Any:
     return vary_constants(model, SEED).eval()
 
 
-def _settle(model: Any, pictures: Any) -> None:
+def _settle(model: Any, pictures: Tensor | list[Tensor]) -> None:
     """Batch norms with the statistics of pictures, as after training: without, every place of a picture looks alike.
     In float64, so that no process gets other weights by rounding otherwise (where its memory is aligned otherwise)."""
     norms = [part for part in model.modules() if isinstance(part, nn.BatchNorm2d)]
@@ -455,7 +455,7 @@ def _settle(model: Any, pictures: Any) -> None:
         norm.momentum = None  # the mean of what passes
         norm.train()
     with torch.no_grad():
-        model.double()([picture.double() for picture in pictures])
+        model.double()(pictures.double() if isinstance(pictures, Tensor) else [each.double() for each in pictures])
     model.float().eval()
 
 
