@@ -57,6 +57,24 @@ def test_a_rewrite_without_anything_to_do_in_the_captured_graph_is_not_tried() -
     assert (refused.outcome, refused.reason) == (Outcome.REFUSED, "no channels for 8")
 
 
+def test_a_recipe_of_another_space_as_it_can_be_made_here() -> None:
+    space = Space.of(CONVOLUTIONAL, Settings(), family())
+    for recipe in itertools.islice(space.recipes(), 200):
+        assert space.like(recipe) == recipe
+    pad = next(recipe for recipe in space.recipes() if recipe.techniques == {"pad", "no_grad"})
+    choice = pad.find("pad")
+    assert choice is not None
+    other = Recipe(
+        choices=tuple(c if c != choice else choice.model_copy(update={"options": {"multiple": 7}}) for c in pad.choices)
+    )
+    assert space.like(other) == pad, "the first, of which most is expected"
+    transformer = Space.of(TRANSFORMER, Settings(), family())
+    assert transformer.like(next(r for r in space.recipes() if r.find("fold"))) is None
+    listed = Space.listing([space.reference, pad], CONVOLUTIONAL, family())
+    assert listed.like(other) == pad
+    assert listed.like(Recipe()) is None
+
+
 def test_what_is_not_tried_is_explained() -> None:
     space = Space.of(TRANSFORMER, Settings(without=("onnx",)), family())
     explained = {trial.stage: trial for trial in space.excluded}

@@ -125,6 +125,34 @@ def test_the_time_is_over_at_the_limit(now_s: float, over: bool) -> None:
     assert search.stopped == "the time for trials is over"
 
 
+def test_what_the_next_trial_promises() -> None:
+    """Much while nothing is faster; nothing where the time is over, or another process tries all that is left."""
+    trials = run(search_for(), Landscape(0), most=12)
+    promised = [search_for(trials=trials[:count]).promises() for count in (1, 12)]
+    assert promised[0] > 10 * promised[1] > 0
+    search = search_for(trials=trials[:1])
+    expected = search.next()
+    assert search.next() == expected, "asking changes nothing"
+    assert search.promises(busy={recipe.id for recipe in search.space.recipes()}) == 0.0
+    search.allow(0.0)
+    assert search.promises() == 0.0
+
+
+def test_what_comes_first_is_as_like_as_can_be_here() -> None:
+    elsewhere = with_option("stateful", "vino"), with_option("stateful", "stranger")
+    search = Search(CONVOLUTIONAL, Settings(), family(), firsts=(*elsewhere, elsewhere[0]))
+    first = search.next()
+    assert first is not None
+    assert first.techniques == {"vino", "no_grad"}
+    search.tell(measured_trial(first, 2.0))
+    assert search.next() != first
+
+
+def with_option(option: str, engine: str) -> Recipe:
+    choice = Choice(stage=Stage.ENGINE, technique=engine, options={option: True})
+    return Recipe(choices=(choice, Choice(stage=Stage.RUNTIME, technique="no_grad")))
+
+
 def with_choices(search: Search, *techniques: str) -> Recipe:
     found = (r for r in search.space.recipes() if r.techniques == {*techniques})
     return next(found)

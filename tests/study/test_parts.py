@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,11 +11,21 @@ from typing import Any
 import pytest
 
 from togi.core.errors import SubjectError
-from togi.core.records import ErrorReport, ForcedCalls, Interval, Outcome, Recipe, Timing, Trial
+from togi.core.records import (
+    ErrorReport,
+    ForcedCalls,
+    Interval,
+    Outcome,
+    ProgramCall,
+    ProgramTree,
+    Recipe,
+    Timing,
+    Trial,
+)
 from togi.decide.choose import Chosen
 from togi.search.settings import Settings
 from togi.study.finals import Decision
-from togi.study.parts import PARTS, PartsTuner, _for_parts, _PartStudy
+from togi.study.parts import PARTS, PartsTuner, _for_parts, _Made, _PartStudy
 from togi.study.progress import Progress
 from togi.techniques import is_exact, recipe
 
@@ -23,6 +34,10 @@ ONE = Interval(median=1.0, low=1.0, high=1.0)
 
 def report(units: float, *forced: ForcedCalls) -> ErrorReport:
     return ErrorReport(faithful=units <= 8, units=units, rmse=0.0, max_abs=0.0, forced=forced)
+
+
+def timed(speedup_x: float) -> Timing:
+    return Timing(latency_ms=ONE, speedup_x=Interval(median=speedup_x, low=0.95 * speedup_x, high=1.05 * speedup_x))
 
 
 class Choices:
@@ -40,17 +55,17 @@ class Choices:
         self.trials = [trial for trial in self.trials if trial.recipe != candidate]
 
 
-def part(path: str, units: float, *others: Recipe) -> Any:
+def part(path: str, units: float, *others: Recipe, share: float = 0.4) -> Any:
     """Twice as fast with OpenVINO, then with ``others``."""
-    study = _PartStudy(SimpleNamespace(path=path, form=0, copies=(path,)))  # type: ignore[arg-type]
+    given = SimpleNamespace(path=path, form=0, copies=(path,), share=share, calls=1, module="Linear")
+    study = _PartStudy(given)  # type: ignore[arg-type]
     study.runner = SimpleNamespace(log=SimpleNamespace(trials=tuple))  # type: ignore[assignment]
-    timing = Timing(latency_ms=ONE, speedup_x=Interval(median=2.0, low=1.9, high=2.1))
     trials = [
-        Trial(recipe=each, outcome=Outcome.OK, error=report(units), timing=timing)
+        Trial(recipe=each, outcome=Outcome.OK, error=report(units), timing=timed(2.0))
         for each in (recipe(openvino={}), *others)
     ]
     study.finals = Choices(trials)  # type: ignore[assignment]
-    study.best, study.folders = trials[0], {path: Path(path)}
+    study.best = _Made(trials[0], {path: Path(path)})
     return study
 
 
@@ -58,6 +73,8 @@ class Whole:
     """A program that is right as long as none of ``guilty`` is in place: a part, or what is done to it."""
 
     left_s = math.inf
+    speeds: dict[int, float] = {}
+    """Its speed-up by the number of the trial; else 1."""
 
     def __init__(self, guilty: set[str], *forced: ForcedCalls) -> None:
         self.guilty, self.forced, self.tried, self.done = guilty, forced, list[set[str]](), list[set[str]]()
@@ -78,11 +95,13 @@ class Whole:
         wrong = self.guilty & (self.tried[-1] | self.done[-1])
         outcome = Outcome.WRONG if wrong else Outcome.OK
         error = report(50.0 if wrong else 1.0, *self.forced)
-        return Trial(recipe=composed, outcome=outcome, reason="50 units" * bool(wrong), error=error)
+        reason, timing = "50 units" * bool(wrong), timed(self.speeds.get(len(self.tried), 1.0))
+        return Trial(recipe=composed, outcome=outcome, reason=reason, error=error, timing=None if wrong else timing)
 
 
-def tuner(whole: Whole, monkeypatch: pytest.MonkeyPatch) -> Any:
+def tuner(whole: Whole, monkeypatch: pytest.MonkeyPatch, *studies: Any) -> Any:
     made = PartsTuner(whole, None, resume=False)  # type: ignore[arg-type]
+    made._studies = list(studies)
     monkeypatch.setattr(made, "_composed", lambda *_: Path("composed"))
     return made
 
@@ -104,20 +123,20 @@ def test_a_part_that_cannot_be_opened_leaves_no_process(monkeypatch: pytest.Monk
     whole = Whole(set())
     whole.settings, whole.limits, whole.subject = Settings(), None, "program"  # type: ignore[assignment,attr-defined]
     whole.progress = Progress()  # type: ignore[assignment]
-    opened = tuner(whole, monkeypatch)
-    monkeypatch.setattr(opened, "_pool", lambda *_: SimpleNamespace(capture=fail, close=lambda: closed.append(True)))
     given = SimpleNamespace(path="a", form=0, calls=1, share=1.0, survey=None, weights={})
     study = _PartStudy(given)  # type: ignore[arg-type]
-    opened._go_on(study, 60.0, [study], first_gain=True)
-    assert closed == [True]
+    opened = tuner(whole, monkeypatch, study)
+    monkeypatch.setattr(opened, "_pool", lambda *_: SimpleNamespace(capture=fail, close=lambda: closed.append(True)))
+    opened._explore_most_promising(time.monotonic() + 60.0)
+    assert closed == [True], "and it is not opened again"
     assert study.reason == "its truth cannot be made"
 
 
 def test_a_part_that_makes_the_program_wrong_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, parts = Whole({"b"}), [part("a", 1.0), part("b", 5.0), part("c", 2.0)]
-    tuner(whole, monkeypatch)._try_whole(parts)
+    tuner(whole, monkeypatch, *parts)._try_whole()
     assert whole.tried == [{"a", "b", "c"}, {"a", "c"}]
-    assert [bool(study.folders) for study in parts] == [True, False, True]
+    assert [study.best is not None for study in parts] == [True, False, True]
     assert "50 units" in parts[1].reason
     assert parts[1].best is None
 
@@ -128,36 +147,36 @@ def test_what_was_seen_on_the_original_calls_says_more_than_the_part_alone(monke
         ForcedCalls(path="b", calls=3, units=2.0, faithful=True),
     ]
     whole, parts = Whole({"a"}, *forced), [part("a", 1.0), part("b", 5.0)]
-    tuner(whole, monkeypatch)._try_whole(parts)
+    tuner(whole, monkeypatch, *parts)._try_whole()
     assert whole.tried == [{"a", "b"}, {"b"}]
 
 
 def test_where_the_best_makes_the_program_wrong_the_second_best_stands(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, study = Whole({"openvino"}), part("a", 1.0, recipe(torchscript={}))
-    tuner(whole, monkeypatch)._try_whole([study])
+    tuner(whole, monkeypatch, study)._try_whole()
     assert whole.done == [{"openvino"}, {"torchscript"}]
-    assert study.folders
+    assert study.best is not None
     assert study.reason == ""
 
 
 def test_when_the_time_is_over_no_more_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, study = Whole({"a"}), part("a", 1.0, recipe(torchscript={}))
     whole.left_s = 0.0
-    tuner(whole, monkeypatch)._try_whole([study])
+    tuner(whole, monkeypatch, study)._try_whole()
     assert whole.done == [{"openvino"}]
 
 
 def test_nothing_is_left_where_every_part_is_guilty(monkeypatch: pytest.MonkeyPatch) -> None:
     others = recipe(torchscript={}), recipe(aot_inductor={})
     whole, parts = Whole({"a", "b"}), [part("a", 1.0), part("b", 5.0, *others)]
-    made = tuner(whole, monkeypatch)
-    made._try_whole(parts)
+    made = tuner(whole, monkeypatch, *parts)
+    made._try_whole()
     assert whole.tried == [{"a", "b"}, {"a", "b"}, {"a"}], "a second best has one chance, and no third"
-    assert not any(study.folders for study in parts)
+    assert not any(study.best for study in parts)
     for study in parts:
         made._save(study)
         assert "50 units" in study.reason
-    made._try_whole(parts)
+    made._try_whole()
     assert len(whole.tried) == 3, "what was wrong is not tried again"
 
 
@@ -177,20 +196,92 @@ def test_the_program_is_tried_as_soon_as_its_parts_should_save_a_tenth(
     whole = Whole(set())
     whole.subject, whole.progress = "program", Progress()  # type: ignore[attr-defined]
     cuts = SimpleNamespace(
-        parts=[SimpleNamespace(path=path, form=0, share=share) for path, share in shares.items()],
-        tree=SimpleNamespace(model_copy=lambda update: update),
-        obstacles=(),
+        parts=[SimpleNamespace(path=path, form=0, share=share, calls=1) for path, share in shares.items()]
     )
     made = tuner(whole, monkeypatch)
     monkeypatch.setattr("togi.study.parts.record_parts", lambda _pool: cuts)
 
-    def go_on(study: Any, *_: object, first_gain: bool) -> None:
-        if first_gain != (study.part.path == gains_later):
-            gained = part(study.part.path, 1.0)
-            study.runner, study.best, study.folders = gained.runner, gained.best, gained.folders
-            study.runner.close, study.runner.pool = lambda: None, SimpleNamespace(close=lambda: None)
+    def gain(study: Any) -> None:
+        gained = part(study.part.path, 1.0)
+        study.runner, study.best = gained.runner, gained.best
+        study.runner.close, study.runner.pool = lambda: None, SimpleNamespace(close=lambda: None)
 
-    monkeypatch.setattr(made, "_go_on", go_on)
-    monkeypatch.setattr(_PartStudy, "result", lambda study: study.part.path)
-    assert made.run(100.0)["parts"] == ("a", "b", "c")
+    def explore(study: Any, *_: object, **__: object) -> None:
+        if study.part.path != gains_later:
+            gain(study)
+
+    def explore_most_promising(_until: float) -> None:
+        for study in made._studies:
+            if study.best is None:
+                gain(study)
+
+    monkeypatch.setattr(made, "_explore", explore)
+    monkeypatch.setattr(made, "_explore_most_promising", explore_most_promising)
+    made.run(100.0)
     assert whole.tried == tried
+
+
+@pytest.mark.parametrize(("then", "goes_back"), [(1.3, True), (1.6, True), (2.2, False)])
+def test_what_is_faster_alone_and_slower_in_the_program_goes(
+    then: float, goes_back: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1.5 times as fast with the first part; the second should save a tenth: 0.57 of the time, 1.76 x."""
+    whole, first, second = Whole(set()), part("a", 1.0, share=0.6), part("b", 1.0, share=0.2)
+    whole.speeds = {1: 1.5, 2: then, 3: 1.7}
+    joined, second.best = second.best, None
+    made = tuner(whole, monkeypatch, first, second)
+    made._try_whole()
+    before = first.best
+    assert made._untried() == 0.0
+    first.best, second.best = (
+        _Made(Trial(recipe=recipe(torchscript={}), outcome=Outcome.OK, timing=timed(3.0)), {}),
+        joined,
+    )
+    assert made._untried() == pytest.approx(0.1)
+    made._try_whole()
+    assert whole.done == [{"openvino"}, {"torchscript", "openvino"}, *[{"openvino"}] * goes_back]
+    assert (first.best is before) == goes_back
+    assert second.best is joined
+    made._try_whole()
+    assert len(whole.done) == 2 + goes_back, "nothing is tried twice"
+
+
+def test_the_tree_tells_what_is_in_the_chosen_program(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, first, second = Whole(set()), part("a", 1.0, share=0.6), part("b", 1.0, share=0.2)
+    joined, second.best = second.best, None
+    made = tuner(whole, monkeypatch, first, second)
+    tree = ProgramTree(calls=(ProgramCall(path="", module="Program", parent=None, calls=1, ms=1.0),))
+    made._cuts = SimpleNamespace(tree=tree, obstacles=())
+    made._try_whole()
+    second.best = joined
+    made._try_whole()
+    alone, together = (each.trial for each in made._tried)
+    assert [result.recipe for result in made.tree(together).parts] == [recipe(openvino={})] * 2
+    left = made.tree(alone).parts
+    assert [result.recipe for result in left] == [recipe(openvino={}), None]
+    assert left[1].reason == "openvino is faster alone, and the program was not faster with it"
+
+
+def test_the_part_of_which_most_is_expected_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By its share of the program's time, which falls as it becomes faster."""
+    explored = list[str]()
+    whole = Whole(set())
+    whole.progress = Progress()  # type: ignore[assignment]
+
+    def with_promises(path: str, share: float, *promises: float) -> Any:
+        study, left = part(path, 1.0, share=share), [*promises]
+
+        def explore(*_: object, **__: object) -> None:
+            explored.append(path)
+            left.pop(0)
+
+        study.runner = SimpleNamespace(promises=lambda _s: left[0] if left else 0.0, explore=explore)
+        return study
+
+    studies = [with_promises("a", 0.8, 0.03, 0.01, 0.001), with_promises("b", 0.2, 0.05, 0.02)]
+    made = tuner(whole, monkeypatch, *studies)
+    made._explore_most_promising(time.monotonic() + 60.0)
+    assert explored == ["a", "b", "a", "b", "a"]
+    studies[0].ended = True
+    made._explore_most_promising(time.monotonic() - 1.0)
+    assert len(explored) == 5

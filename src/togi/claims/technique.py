@@ -122,14 +122,15 @@ def _prove_parts(
             resume=False,
         )
         try:
-            tree = PartsTuner(runner, journal, resume=False).run(left_s() * _PARTS_SHARE)
+            parts = PartsTuner(runner, journal, resume=False)
+            parts.run(left_s() * _PARTS_SHARE)
         finally:
             runner.close()
         trials = [trial for trial in runner.log.trials() if trial.recipe.find(PARTS)]
     if not trials:
-        reasons = "; ".join(f"{part.path}: {part.reason}" for part in tree.parts) or "no part can be captured"
-        return _untested(technique, experiment, reasons)
-    trial = trials[-1]
+        reasons = "; ".join(f"{part.path}: {part.reason}" for part in parts.tree(None).parts)
+        return _untested(technique, experiment, reasons or "no part can be captured")
+    trial = max(reversed(trials), key=lambda each: each.timing.speedup_x.median if each.timing else 0.0)
     if trial.error is None or trial.timing is None:
         ended = _untested(technique, experiment, f"{trial.recipe.label}: {trial.reason}", trial.fix)
         return ended.model_copy(update={"verdict": Verdict.REFUTED}) if trial.outcome is Outcome.WRONG else ended

@@ -154,6 +154,15 @@ class Space:
     def holds(self, recipe: Recipe) -> bool:
         return all(choice.label in self._by_label for choice in recipe.choices)
 
+    def like(self, recipe: Recipe) -> Recipe | None:
+        """The same; a choice that cannot be made here is the most promising one of its technique. None where there is
+        no such recipe."""
+        of_technique = {each.choice.technique: each for each in reversed(self.configurations)}
+        found = [self._by_label.get(choice.label, of_technique.get(choice.technique)) for choice in recipe.choices]
+        here = [each for each in found if each is not None]
+        same = self._recipe(here)
+        return same if here == found and (self._listed is None or same in self._listed) else None
+
     def recipes(self) -> Iterator[Recipe]:
         """Every recipe once, those with fewer choices first."""
         if self._listed is not None:

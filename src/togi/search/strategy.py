@@ -70,10 +70,10 @@ class Search:
         firsts: Sequence[Recipe] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``techniques``: all that are installed by default. ``firsts``: what is tried before all else, those of them
-        that the space has; by default the reference, and the original as it is called today once something is faster
-        than the reference, or nothing else is left. ``clock``: seconds. Time is the settings' limit (``allow`` sets
-        another).
+        """``techniques``: all that are installed by default. ``firsts``: what is tried before all else, or is like it
+        here (``Space.like``); by default the reference, and the original as it is called today once something is
+        faster than the reference, or nothing else is left. ``clock``: seconds. Time is the settings' limit (``allow``
+        sets another).
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
@@ -81,7 +81,8 @@ class Search:
         self._budget = settings.budget
         self.space = space or Space.of(facts, settings, all_techniques() if techniques is None else techniques)
         originals = self.space.originals if firsts is None else ()
-        self._firsts = originals[:1] if firsts is None else tuple(filter(self.space.holds, firsts))
+        here = (self.space.like(recipe) for recipe in firsts or ())
+        self._firsts = originals[:1] if firsts is None else tuple(dict.fromkeys(filter(None, here)))
         self._original = next((recipe for recipe in originals if not recipe.choices), None)
         self.stopped = ""
         """Why ``next`` answered None, in a sentence."""
@@ -149,12 +150,18 @@ class Search:
         original = self._original if self._original not in self._trials and Recipe().id not in busy else None
         if original is not None and self.gained() and not self._time_is_up():
             return original
-        found = self._most_worthwhile(busy, spared=0 if original is None else 1)
+        worthwhile = self._most_worthwhile(busy, spared=0 if original is None else 1)
+        found = None if worthwhile is None else worthwhile.recipe
         if found is None and original is not None and self._another_reference_fits():
             self.stopped, found = "", original
         return found
 
-    def _most_worthwhile(self, busy: Collection[str], spared: int) -> Recipe | None:
+    def promises(self, busy: Collection[str] = ()) -> float:
+        """The share of the best time, a second, by which the next trial should lower it; 0 where there is none."""
+        found = self._most_worthwhile(busy, spared=0)
+        return 0.0 if found is None else found.improvement / found.cost_s
+
+    def _most_worthwhile(self, busy: Collection[str], spared: int) -> Acquisition | None:
         """``spared``: so many of the trials that the effort allows are for something else."""
         limit = self.settings.effort.max_trials
         if limit is not None and len(self._trials) + spared >= limit:
@@ -175,8 +182,8 @@ class Search:
             self.stopped = f"{left:.0f} s are left, too few for any recipe that is left"
             return None
         if not gained:  # a first gain is worth more than a cheap trial
-            return max(affordable, key=lambda p: p.improvement).recipe
-        return affordable[0].recipe
+            return max(affordable, key=lambda p: p.improvement)
+        return affordable[0]
 
     def _another_reference_fits(self) -> bool:
         """The time that is left is enough for the original, which takes about as long as the reference."""

@@ -14,7 +14,8 @@ from togi.artifact.manifest import PARTS, Link, PartEntry
 from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
 from togi.core.quantities import plural
-from togi.core.records import REFERENCE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
+from togi.core.records import REFERENCE, Interval, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
+from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal import Journal
 from togi.program.parts import CutRequest, Cuts, Part
 from togi.search.settings import Settings
@@ -37,6 +38,8 @@ _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""
 _WORTH_A_TRIAL = 0.1
 """The program is tried at once where its parts should save so much of its time: it should soon have a gain."""
+_UNKNOWN = 0.3 / 20
+"""Of its time, a second: what is expected of a part that nothing is known of."""
 _MOST_LEFT_OUT = 2
 """So many recipes of a part may make the program wrong before the original stays."""
 
@@ -63,6 +66,50 @@ def record_parts(pool: WorkerPool) -> Cuts:
 
 
 @final
+@dataclass(frozen=True)
+class _Made:
+    """A recipe of a part, and the artifacts that were made with it."""
+
+    trial: Trial
+    """The last of this recipe, of the part alone."""
+    folders: dict[str, Path]
+    """By path of the copy."""
+
+    @property
+    def recipe(self) -> Recipe:
+        return self.trial.recipe
+
+    @property
+    def speedup_x(self) -> Interval | None:
+        return None if self.trial.timing is None else self.trial.timing.speedup_x
+
+    @property
+    def time(self) -> float:
+        """In that of the original."""
+        return 1.0 if self.speedup_x is None else 1.0 / self.speedup_x.median
+
+
+@final
+@dataclass
+class _Tried:
+    """The program with parts in place."""
+
+    made: dict[str, _Made]
+    """By label."""
+    trial: Trial | None = None
+
+    @property
+    def recipes(self) -> dict[str, Recipe]:
+        return {label: each.recipe for label, each in self.made.items()}
+
+    @property
+    def speedup_x(self) -> float:
+        """0 where it is not right, or was not timed."""
+        right = self.trial is not None and self.trial.eligible and self.trial.timing is not None
+        return self.trial.timing.speedup_x.median if right else 0.0  # type: ignore[union-attr]
+
+
+@final
 @dataclass
 class _PartStudy:
     """A part with what came of it so far."""
@@ -71,13 +118,13 @@ class _PartStudy:
     runner: StudyRunner | None = None
     finals: Finals | None = None
     decision: Decision | None = None
-    best: Trial | None = None
-    """The last trial of the recipe whose artifacts ``folders`` has."""
-    folders: dict[str, Path] = field(default_factory=dict)
-    """By path of the copy; empty where nothing was faster."""
+    best: _Made | None = None
+    """None where nothing was faster."""
     reason: str = ""
     left_out: set[Recipe] = field(default_factory=set)
     """With these the program was not right."""
+    ended: bool = False
+    """It could not be opened, or its reference ended."""
 
     @property
     def label(self) -> str:
@@ -97,11 +144,22 @@ class _PartStudy:
         return "+".join(choice.label for choice in chosen.choices if choice.stage is not Stage.RUNTIME)
 
     @property
+    def time(self) -> float:
+        """The share of the program's time that it should take with its best."""
+        return self.part.share * (1.0 if self.best is None else self.best.time)
+
+    @property
     def saves(self) -> float:
         """The share of the program's time that its best should save."""
-        if self.best is None or self.best.timing is None:
+        return self.part.share - self.time
+
+    def promises(self, left_s: float) -> float:
+        """The share of the program's time, a second, that one more trial is expected to save; 0 where none is left."""
+        if self.ended or len(self.left_out) >= _MOST_LEFT_OUT:
             return 0.0
-        return self.part.share * (1 - 1 / self.best.timing.speedup_x.median)
+        if self.runner is None:
+            return self.part.share * _UNKNOWN if left_s >= _LEAST_S else 0.0
+        return self.time * self.runner.promises(left_s)
 
     def leave_out(self, reason: str) -> None:
         """Run the original again; what is second best may be right."""
@@ -109,44 +167,55 @@ class _PartStudy:
         assert self.finals is not None
         self.left_out.add(self.best.recipe)
         self.finals.set_aside(self.best.recipe, reason)
-        self.best, self.folders, self.reason = None, {}, reason
+        self.best, self.reason = None, reason
 
-    def result(self) -> PartResult:
+    def result(self, made: _Made | None) -> PartResult:
+        """``made``: what is in its place."""
+        reason = self.reason
+        if made is None and self.best is not None:
+            reason = f"{self.best.recipe.label} is faster alone, and the program was not faster with it"
         return PartResult(
             **{name: getattr(self.part, name) for name in ("path", "module", "copies", "form", "calls", "share")},
-            recipe=None if self.best is None else self.best.recipe,
-            speedup_x=None if self.best is None or self.best.timing is None else self.best.timing.speedup_x,
-            reason=self.reason,
+            recipe=None if made is None else made.recipe,
+            speedup_x=None if made is None else made.speedup_x,
+            reason=reason,
         )
 
 
 @final
 class PartsTuner:
-    """Cuts a program and tunes each part within its share of the time, twice: all parts to their first gain, so that
-    the program is soon faster, then for whatever may be faster yet."""
+    """Cuts a program and tunes its parts: all to their first gain, so that the program is soon faster, then always the
+    one of which most is expected."""
 
     def __init__(self, whole: StudyRunner, journal: Journal, *, resume: bool) -> None:
         self.whole, self.journal, self.resume = whole, journal, resume
         self.pool, self.settings, self.progress = whole.pool, whole.settings, whole.progress
-        self._tried: dict[str, Recipe] = {}
-        """By part, the recipes with which the program was tried last."""
+        self._cuts: Cuts | None = None
+        self._studies: list[_PartStudy] = []
+        self._tried: list[_Tried] = []
 
-    def run(self, left_s: float) -> ProgramTree:
+    def run(self, left_s: float) -> None:
         """Raises TogiError when the program cannot be recorded, or does not run for its truth."""
         until = time.monotonic() + min(left_s, _LONGEST_S)
         self.progress.message(f"{self.whole.subject} cannot be captured whole: looking for its parts")
-        cuts = record_parts(self.pool)  # beside the truth, which was begun with capturing
+        self._cuts = cuts = record_parts(self.pool)  # beside the truth, which was begun with capturing
         self.whole.make_truth()
-        studies = [_PartStudy(part) for part in cuts.parts]
+        self._studies = studies = [_PartStudy(part) for part in cuts.parts]
         until -= (until - time.monotonic()) * _WHOLE_SHARE
         try:
-            for first_gain in (True, False):
-                for study, share_s in _shares(studies, until, keep=first_gain):
-                    self._go_on(study, share_s, studies, first_gain=first_gain)
-                    if first_gain and self._untried(studies) > _WORTH_A_TRIAL:
-                        self._try_whole(studies)
-                if not (first_gain and self._tried):
-                    self._try_whole(studies)
+            for study, share_s in _shares(studies, until):
+                if share_s < _LEAST_S:
+                    study.reason = f"only {max(0.0, share_s):.0f} s were left for it"
+                    continue
+                self._tell(study)
+                self._explore(study, share_s, first_gain=True)
+                self._save(study)
+                if self._untried() > _WORTH_A_TRIAL:
+                    self._try_whole()
+            self._explore_most_promising(until)
+            for study in studies:
+                self._save(study)
+            self._try_whole()
         finally:
             for study in studies:
                 if study.runner is not None:
@@ -155,29 +224,43 @@ class PartsTuner:
         for study in studies:
             if study.runner is not None and study.decision is not None:
                 conclude(study.runner, study.decision)
-        return cuts.tree.model_copy(
-            update={"parts": tuple(study.result() for study in studies), "obstacles": cuts.obstacles}
-        )
 
-    def _go_on(self, study: _PartStudy, seconds: float, studies: Sequence[_PartStudy], *, first_gain: bool) -> None:
-        """Explore it for some seconds, or to the first gain, and save what is then the best."""
-        if study.runner is None and seconds < _LEAST_S:
-            study.reason = f"only {max(0.0, seconds):.0f} s were left for it"
-            return
+    def tree(self, chosen: Trial | None) -> ProgramTree:
+        """The program's calls and parts, with what is in their places. ``chosen``: the trial of the program."""
+        assert self._cuts is not None  # it was run
+        composed = [each.made for each in self._tried if chosen and each.trial and each.trial.recipe == chosen.recipe]
+        made = composed[0] if composed else {each.label: each.best for each in self._studies}
+        parts = tuple(study.result(made.get(study.label)) for study in self._studies)
+        return self._cuts.tree.model_copy(update={"parts": parts, "obstacles": self._cuts.obstacles})
+
+    def _tell(self, study: _PartStudy) -> None:
         part = study.part
         self.progress.message(f"part {study.label}: {plural(part.calls, 'call')}, {part.share:.0%} of the time")
+
+    def _explore_most_promising(self, until: float) -> None:
+        """One trial after the other, of whichever part it is expected to save most."""
+        told = None
+        while self._studies and (left_s := until - time.monotonic()) > 0:
+            study = max(self._studies, key=lambda each: each.promises(left_s))
+            if study.promises(left_s) <= 0:
+                break
+            if study is not told:
+                self._tell(study)
+                told = study
+            self._explore(study, left_s, trials=1)
+
+    def _explore(
+        self, study: _PartStudy, seconds: float, *, first_gain: bool = False, trials: int | None = None
+    ) -> None:
         try:
             if study.runner is None:
-                study.runner = self._open(
-                    study, {other.best.recipe: None for other in studies if other.best is not None}
-                )
+                winners = {other.best.recipe: None for other in self._studies if other.best is not None}
+                study.runner, study.reason = self._open(study, winners), ""
                 study.finals = Finals(study.runner, self.pool.folder)
                 study.runner.explore(0.0)  # the reference
-            study.runner.explore(seconds, first_gain=first_gain)
+            study.runner.explore(seconds, first_gain=first_gain, trials=trials)
         except (SubjectError, TrialEnded) as error:
-            study.reason = str(error)
-            return
-        self._save(study)
+            study.reason, study.ended = str(error), True
 
     def _open(self, study: _PartStudy, winners: Iterable[Recipe]) -> StudyRunner:
         """``winners``: what was best for other parts is likely good for this one."""
@@ -203,19 +286,19 @@ class PartsTuner:
         return runner
 
     def _save(self, study: _PartStudy) -> None:
-        if len(study.left_out) >= _MOST_LEFT_OUT:
+        """What is now its best."""
+        if study.finals is None or study.ended or len(study.left_out) >= _MOST_LEFT_OUT:
             return
-        assert study.finals is not None
         study.decision = decision = study.finals.save_only()
         trial = decision.chosen.trial
         if decision.folder is None or trial is None:
             study.reason = study.reason if study.left_out else NOTHING_FASTER
         elif study.best is None or study.best.recipe != trial.recipe:
-            study.best, study.reason = trial, ""
-            study.folders = {study.part.path: decision.folder}
+            folders = {study.part.path: decision.folder}
             for path in study.part.copies:
                 if path != study.part.path and (folder := self._copy(study, path, trial.recipe)) is not None:
-                    study.folders[path] = folder
+                    folders[path] = folder
+            study.best, study.reason = _Made(trial, folders), ""
 
     def _pool(self, part: Part, path: str) -> WorkerPool:
         return self.pool.part(path, part.effects, self.pool.folder / part.inputs, part.survey)
@@ -252,30 +335,47 @@ class PartsTuner:
         )
         return folder
 
-    def _untried(self, studies: Sequence[_PartStudy]) -> float:
+    def _untried(self) -> float:
         """The share of the program's time that parts should save which were not yet tried in it."""
-        news = (each for each in studies if each.best is not None and self._tried.get(each.label) != each.best.recipe)
-        return sum(study.saves for study in news)
+        last = self._tried[-1].made if self._tried else {}
+        return sum(study.saves for study in self._studies if study.best is not None and study.label not in last)
 
-    def _try_whole(self, studies: Sequence[_PartStudy]) -> None:
-        """The program with all parts that became faster, unless it was tried so; where that is wrong, with what is
-        second best for the one that errs most, and then without it, until it is right or the time is over."""
-        while faster := [study for study in studies if study.folders]:
-            recipes = {study.label: study.best.recipe for study in faster if study.best is not None}
-            if recipes == self._tried:
+    def _try_whole(self) -> None:
+        """The program with all parts that became faster, unless it was tried so. Where that is wrong, with what is
+        second best for the one that errs most, and then without it; where it is slower than its parts by themselves
+        promise, with what they had before: until it is right and fast, or the time is over."""
+        while faster := [study for study in self._studies if study.best is not None]:
+            now = _Tried({study.label: study.best for study in faster if study.best is not None})
+            if any(each.recipes == now.recipes for each in self._tried):
                 return
-            self._tried = recipes
+            self._tried.append(now)
             options: Options = {study.label: study.work for study in faster}
             composed = recipe(**{PARTS: options, REFERENCE: {}})
             self.whole.try_composed(composed, self._composed(composed, faster))
-            trial = self.whole.last(composed)
-            if trial is None or trial.outcome not in (Outcome.WRONG, Outcome.FAILED):
+            now.trial = trial = self.whole.last(composed)
+            if trial is not None and trial.outcome in (Outcome.WRONG, Outcome.FAILED):
+                worst = max(faster, key=lambda study: _units(study, trial))
+                worst.leave_out(f"the program was not right with it: {trial.reason}")
+                self._save(worst)
+            elif not self._go_back():
                 return
-            worst = max(faster, key=lambda study: _units(study, trial))
-            worst.leave_out(f"the program was not right with it: {trial.reason}")
-            self._save(worst)
             if self.whole.explore_s() <= 0:
                 return
+
+    def _go_back(self) -> bool:
+        """To what parts had when the program was fastest, where those that joined since should have made it faster than
+        it is: a part's trial is not its work in the program. False where there is nothing to go back to."""
+        *earlier, now = self._tried
+        before = max(earlier, key=lambda each: each.speedup_x, default=now)
+        if not now.speedup_x or not before.speedup_x:
+            return False
+        joined = sum(study.saves for study in self._studies if study.label in now.made.keys() - before.made.keys())
+        changed = {k: each for k, each in before.made.items() if now.recipes.get(k, each.recipe) != each.recipe}
+        if not changed or not joined or BETWEEN_PROCESSES.band_x / now.speedup_x <= 1 / before.speedup_x - joined:
+            return False
+        for study in self._studies:
+            study.best = changed.get(study.label, study.best)
+        return True
 
     def _composed(self, composed: Recipe, faster: Sequence[_PartStudy]) -> Path:
         """One artifact of all parts that became faster."""
@@ -283,7 +383,7 @@ class PartsTuner:
         shutil.rmtree(folder, ignore_errors=True)
         entries: list[PartEntry] = []
         for study in faster:
-            for path, source in study.folders.items():
+            for path, source in study.best.folders.items() if study.best is not None else ():
                 inside = str(len(entries))
                 shutil.copytree(source, folder / PARTS / inside, copy_function=os.link)
                 entries.append(
@@ -310,23 +410,21 @@ class PartsTuner:
         return folder
 
 
-def _shares(studies: Sequence[_PartStudy], until: float, *, keep: bool) -> Iterator[tuple[_PartStudy, float]]:
-    """Each with its share of the seconds that are then left, by its share of the program's time; most worth first.
-
-    ``keep``: those before leave theirs to a second round, and every part gets enough for a trial while there is time.
-    """
-    for position, study in enumerate(studies):
+def _shares(studies: Sequence[_PartStudy], until: float) -> Iterator[tuple[_PartStudy, float]]:
+    """Each with its share of the seconds that are then left, by its share of the program's time, and enough for a trial
+    while there is time; most worth first. What one leaves is for all."""
+    every = sum(study.part.share for study in studies)
+    for study in studies:
         left_s = until - time.monotonic()
-        rest = sum(other.part.share for other in (studies if keep else studies[position:]))
-        share_s = left_s * study.part.share / rest
-        yield study, max(share_s, min(_LEAST_S, left_s / 4)) if keep else share_s
+        yield study, max(left_s * study.part.share / every, min(_LEAST_S, left_s / 4))
 
 
 def _units(study: _PartStudy, composed: Trial) -> tuple[float, float]:
     """A part's error on the calls that the original makes, where these were looked at, and in its own trial."""
+    assert study.best is not None
     forced = composed.error.forced if composed.error is not None else ()
-    own = study.best.error.units if study.best is not None and study.best.error is not None else 0.0
-    return max((each.units for each in forced if each.path in study.folders), default=0.0), own
+    own = study.best.trial.error.units if study.best.trial.error is not None else 0.0
+    return max((each.units for each in forced if each.path in study.best.folders), default=0.0), own
 
 
 def _techniques(of: Recipe) -> list[str]:

@@ -65,16 +65,16 @@ def run_study(
             )
         if from_host and runner.facts.device == "cpu":
             runner.notes.append("On the CPU nothing is copied, so end-to-end is the same as latency.")
-        tree = None
+        parts = None if runner.facts.exportable else PartsTuner(runner, journal, resume=resume)
         if (needed_s := runner.least_s()) > runner.left_s() and not runner.log.trials():
             return conclude(runner, Decision(Chosen(trial=None, reason=_too_short(needed_s, settings)), None, ())), None
         try:
-            if runner.facts.exportable:
+            if parts is None:
                 runner.make_truth()
             else:
-                tree = PartsTuner(runner, journal, resume=resume).run(runner.explore_s())
+                parts.run(runner.explore_s())
             runner.explore(0.0)  # the reference: how long it takes tells what race and proof will
-            if tree is not None and runner.search.gained():  # no setting of the whole comes on top of its parts
+            if parts is not None and runner.search.gained():  # no setting of the whole comes on top of its parts
                 runner.try_original()
             else:
                 runner.explore(runner.explore_s(race=False), first_gain=True)  # a single gain need not race
@@ -84,6 +84,7 @@ def run_study(
             raise SubjectError(
                 f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"
             ) from None
+        tree = None if parts is None else parts.tree(decision.chosen.trial)
         return conclude(runner, decision, tree), decision.folder
 
 

@@ -135,17 +135,17 @@ class StudyRunner:
         """Of a trial, and of every process that is made of what it saved."""
         return Limits(timeout_s=self.settings.trial_timeout_s, memory_bytes=self.settings.trial_memory_bytes)
 
-    def explore(self, seconds: float, *, first_gain: bool = False) -> None:
+    def explore(self, seconds: float, *, first_gain: bool = False, trials: int | None = None) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over, or (``first_gain``)
-        something is faster beyond doubt.
+        something is faster beyond doubt, or so many ``trials`` have ended.
 
         The reference is tried in any case: without it there is nothing to relate to.
         """
         if first_gain and self.search.gained():
             return
-        until = time.monotonic() + seconds
+        until, last = time.monotonic() + seconds, math.inf if trials is None else self.tried + trials
         self.search.allow(max(1.0, seconds))
-        while (next_recipe := self.search.next(self.log.claimed())) is not None:
+        while self.tried < last and (next_recipe := self.search.next(self.log.claimed())) is not None:
             left = until - time.monotonic() if next_recipe != REFERENCE_RECIPE else self.settings.trial_timeout_s
             if left <= 0:
                 return
@@ -155,8 +155,13 @@ class StudyRunner:
             self.progress.message(self.search.why(next_recipe))
             if not self._try(next_recipe, left) or (first_gain and self.search.gained()):
                 return
-        if seconds > 0 and not first_gain:
+        if seconds > 0 and not first_gain and self.search.stopped:
             self.progress.message(self.search.stopped)
+
+    def promises(self, seconds: float) -> float:
+        """``Search.promises`` with so much time left."""
+        self.search.allow(seconds)
+        return self.search.promises(self.log.claimed())
 
     def _try(self, candidate: Recipe, left_s: float) -> bool:
         """One trial, told to everybody. False where the study's limit cut it off."""
