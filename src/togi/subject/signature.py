@@ -175,6 +175,7 @@ class Signature(Record):
         """
         import torch
 
+        shapes = []
         for position, (tensor, (dtype, device, dims, fixed)) in enumerate(zip(tensors, self._accepted, strict=False)):
             if not (
                 isinstance(tensor, torch.Tensor)
@@ -184,15 +185,15 @@ class Signature(Record):
             ):
                 raise self._refusal(position, tensor)
             sizes = tensor.shape
+            shapes.append(sizes)
             for dim, size in fixed:
                 if sizes[dim] != size:
                     raise self._refusal(position, tensor)
-        for relation in self.relations:
-            (one, dim), (other, along) = relation.one, relation.other
-            if tensors[one].shape[dim] - tensors[other].shape[along] != relation.more:
+        for one, dim, other, along, more, relation in self._related:
+            if shapes[one][dim] - shapes[other][along] != more:
                 raise self._apart(relation, tensors)
         if self.conditions:
-            met = tuple(tensors[i].shape[dim] for i, dim in self._conditioned)
+            met = tuple([shapes[i][dim] for i, dim in self._conditioned])
             if met in self._met:
                 return
             for text, holds in self._holding:
@@ -218,6 +219,10 @@ class Signature(Record):
     def _in_words(self, conditions: Iterable[str]) -> list[str]:
         names = [facts.name for facts in self.inputs_facts]
         return sorted((in_words(text, names) for text in conditions), key=len)
+
+    @functools.cached_property
+    def _related(self) -> list[tuple[int, int, int, int, int, Relation]]:
+        return [(*relation.one, *relation.other, relation.more, relation) for relation in self.relations]
 
     @functools.cached_property
     def _conditioned(self) -> list[tuple[int, int]]:

@@ -13,9 +13,8 @@ import threading
 import weakref
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 import torch
@@ -63,9 +62,7 @@ class Kept(Record):
         return f"input_{self.input}", f"output_{self.place}"
 
 
-@final
-@dataclass(frozen=True)
-class _Place:
+class _Place(NamedTuple):
     """Of the values of a deferred tensor: a part of a cache, as it was when it was so long."""
 
     cache: _Cache
@@ -84,8 +81,10 @@ class _Place:
 class _Cache:
     """An inference request with the cache of one sequence of calls in it. Its lock is held while it works."""
 
-    def __init__(self, compiled: Any, kept: Sequence[Kept]) -> None:
+    def __init__(self, compiled: Any, kept: Sequence[Kept], rows: dict[Any, Any]) -> None:
+        """``rows``: the input that says which of them go on, where there is one: always all."""
         self.request = compiled.create_infer_request()
+        give(self.request, rows)
         self.kept = kept
         self.lock = threading.RLock()
         self.lengths: list[int] = []
@@ -94,6 +93,8 @@ class _Cache:
         names = {state.name: state for state in self.request.query_state()}
         self._states = [names["".join(each.names)] for each in kept]
         self._lent: list[weakref.ref[Deferred]] = []
+        self._places: list[_Place] = []
+        """Of what it has lent as it is now."""
 
     @property
     def needed(self) -> bool:
@@ -102,38 +103,38 @@ class _Cache:
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         """Whether it was these that it returned last."""
-        return bool(self.lengths) and all(
-            isinstance(tensor, Deferred) and tensor.place == _Place(self, position, length)
-            for position, (tensor, length) in enumerate(zip(tensors, self.lengths, strict=True))
-        )
+        return [tensor.place if isinstance(tensor, Deferred) else None for tensor in tensors] == self._places
 
     def take(self, tensors: Sequence[Tensor]) -> None:
         """Hold these from now on. Tensors that were returned fetch their values before."""
         for ref in self._lent:
             if (lent := ref()) is not None:
                 lent.plain()
-        self._lent, self.lengths = [], []
+        self._lent, self._places, self.lengths = [], [], []
         self.request.reset_state()
         for state, tensor in zip(self._states, tensors, strict=True):
-            state.state = openvino().Tensor(tensor.detach().contiguous().numpy(), shared_memory=True)
+            # by numpy, since threads of torch that were woken for a copy wait busily beside OpenVINO's
+            state.state = openvino().Tensor(np.ascontiguousarray(tensor.detach().numpy()), shared_memory=True)
         self.lengths = [tensor.shape[each.dim] for each, tensor in zip(self.kept, tensors, strict=True)]
 
     def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
         """One call; numpy arrays of the caller's own."""
-        lengths, self.lengths = self.lengths, []
+        lengths, self.lengths, self._places = self.lengths, [], []
         give(self.request, feeds)
         found: Sequence[Any] = self.request.infer(share_outputs=False).to_tuple()
         self.lengths = [length + each.count for each, length in zip(self.kept, lengths, strict=True)]
         self._lent = [ref for ref in self._lent if ref() is not None]
         return found
 
-    def lend(self, position: int, like: Tensor) -> Deferred:
-        """A tensor of what it holds now."""
-        sizes, length = list(like.shape), self.lengths[position]
-        sizes[self.kept[position].dim] = length
-        tensor: Deferred = Deferred(tuple(sizes), like.dtype, _Place(self, position, length))
-        self._lent.append(weakref.ref(tensor))
-        return tensor
+    def lend(self, likes: Sequence[Tensor]) -> list[Deferred]:
+        """Tensors of what it holds now, like these but for their lengths."""
+        self._places = [_Place(self, position, length) for position, length in enumerate(self.lengths)]
+        lent: list[Deferred] = []
+        for each, like, place in zip(self.kept, likes, self._places, strict=True):
+            sizes = like.shape
+            lent.append(Deferred((*sizes[: each.dim], place.length, *sizes[each.dim + 1 :]), like.dtype, place))
+        self._lent += map(weakref.ref, lent)
+        return lent
 
     def fetch(self, position: int, length: int) -> Tensor:
         held = torch.from_numpy(self._states[position].state.data)
@@ -179,9 +180,10 @@ class StatefulProgram(StoredProgram):
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         feeds = {port: inputs[i].detach().contiguous().numpy() for i, port in self.ports}
-        with self._cache_of([inputs[each.input] for each in self.kept]) as cache:
-            found = cache.infer(feeds | self._rows)
-            lent = {each.output: cache.lend(position, inputs[each.input]) for position, each in enumerate(self.kept)}
+        kept = [inputs[each.input] for each in self.kept]
+        with self._cache_of(kept) as cache:
+            found = cache.infer(feeds)
+            lent = {each.output: tensor for each, tensor in zip(self.kept, cache.lend(kept), strict=True)}
         outputs: list[Tensor] = []
         for number, (position, facts) in enumerate(zip(self.order, self.signature.outputs_facts, strict=True)):
             if number in lent:
@@ -193,14 +195,16 @@ class StatefulProgram(StoredProgram):
 
     def as_returned(self, inputs: list[Tensor]) -> list[Tensor]:
         before, found = self._last_call(inputs), list(inputs)
-        returned: dict[int, Tensor]
+        returned: Sequence[Tensor]
         if before is None:
-            with self._cache_of([inputs[each.input] for each in self.kept]) as cache:
-                returned = {each.output: cache.lend(i, inputs[each.input]) for i, each in enumerate(self.kept)}
+            kept = [inputs[each.input] for each in self.kept]
+            with self._cache_of(kept) as cache:
+                returned = cache.lend(kept)
         else:  # the first call after a cache was taken moves it to memory with room: no later one does
-            returned = dict(enumerate(self.run(before)))
-        for each in self.kept:
-            found[each.input] = returned[each.output]
+            outputs = self.run(before)
+            returned = [outputs[each.output] for each in self.kept]
+        for each, tensor in zip(self.kept, returned, strict=True):
+            found[each.input] = tensor
         return found
 
     def _last_call(self, inputs: list[Tensor]) -> list[Tensor] | None:
@@ -253,7 +257,7 @@ class StatefulProgram(StoredProgram):
             if chosen is None and len(self._caches) >= _KEPT_SEQUENCES and idle:
                 chosen = min(idle, key=lambda cache: cache.used)
             if chosen is None:
-                chosen = _Cache(self.compiled, self.kept)
+                chosen = _Cache(self.compiled, self.kept, self._rows)
                 chosen.lock.acquire()
                 self._caches.append(chosen)
             for cache in idle:
@@ -328,7 +332,7 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int 
         if not (kept and fits):
             raise ValueError("outputs of the model are missing")
         program = StatefulProgram(compiled, signature, order, kept, None)
-        _Cache(compiled, kept)  # its states are there
+        _Cache(compiled, kept, {})  # its states are there
     except (KeyError, IndexError, TypeError, ValueError) as error:
         raise ArtifactError(
             f"what its manifest says of the cache that OpenVINO keeps does not fit its model ({error}): it is damaged. "
