@@ -283,7 +283,7 @@ OPTIMUM = {
 """optimum-intel's class, by program."""
 OWN_PATHS = {*OPTIMUM, "voice_activity", "yolo"}
 _SETS = {"yolo"}
-"""Programs whose result is a set of rows: boxes sorted by their confidence, where two of nearly the same change places."""
+"""Programs whose result is a set of rows: boxes by confidence, of which two of nearly the same change places."""
 
 
 def write_model(program: str, folder: Path) -> None:
