@@ -252,7 +252,9 @@ def test_the_tree_tells_what_is_in_the_chosen_program(monkeypatch: pytest.Monkey
     made = tuner(whole, monkeypatch, first, second)
     tree = ProgramTree(calls=(ProgramCall(path="", module="Program", parent=None, calls=1, ms=1.0),))
     made._cuts = SimpleNamespace(tree=tree, obstacles=())
+    assert [result.recipe for result in made.tree(None).parts] == [recipe(openvino={}), None], "as it would be"
     made._try_whole()
+    assert [result.recipe for result in made.tree(None).parts] == [None, None], "the original was chosen"
     second.best = joined
     made._try_whole()
     alone, together = (each.trial for each in made._tried)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
@@ -226,10 +226,13 @@ class PartsTuner:
                 conclude(study.runner, study.decision)
 
     def tree(self, chosen: Trial | None) -> ProgramTree:
-        """The program's calls and parts, with what is in their places. ``chosen``: the trial of the program."""
+        """The program's calls and parts, with what is in their places, or would be where the program was never tried with
+        them. ``chosen``: the trial of the program."""
         assert self._cuts is not None  # it was run
-        composed = [each.made for each in self._tried if chosen and each.trial and each.trial.recipe == chosen.recipe]
-        made = composed[0] if composed else {each.label: each.best for each in self._studies}
+        made: Mapping[str, _Made | None] = {} if self._tried else {each.label: each.best for each in self._studies}
+        for each in self._tried:
+            if chosen is not None and each.trial is not None and each.trial.recipe == chosen.recipe:
+                made = each.made
         parts = tuple(study.result(made.get(study.label)) for study in self._studies)
         return self._cuts.tree.model_copy(update={"parts": parts, "obstacles": self._cuts.obstacles})
 
