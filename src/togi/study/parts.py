@@ -226,8 +226,8 @@ class PartsTuner:
                 conclude(study.runner, study.decision)
 
     def tree(self, chosen: Trial | None) -> ProgramTree:
-        """The program's calls and parts, with what is in their places, or would be where the program was never tried with
-        them. ``chosen``: the trial of the program."""
+        """The program's calls and parts, with what is in their places, or would be where it was never tried with them.
+        ``chosen``: the trial of the program."""
         assert self._cuts is not None  # it was run
         made: Mapping[str, _Made | None] = {} if self._tried else {each.label: each.best for each in self._studies}
         for each in self._tried:
