@@ -120,7 +120,7 @@ def test_parts_of_a_program_obstacles_and_the_python_between_them_are_shown() ->
     shown = " ".join(text(program_study(), 120, artifact="detector.togi").split())
     assert "backbone" in shown
     assert "openvino + no_grad: 3.00x alone" in shown
-    assert "50%" in shown
+    assert "50.0 ms, 50% 16.7 ms" in shown
     assert "not captured whole: torch.export cannot capture it: <sizes>" in shown
     assert "(outside of modules)" in shown
     assert "30%" in shown

@@ -419,10 +419,13 @@ class PartResult(Record):
     share: float
     """Of the program's time, all copies together."""
     recipe: Recipe | None = None
-    """What runs it; None where nothing was faster than the original."""
+    """What runs it; None where the original does."""
     speedup_x: Interval | None = None
+    """Of the fastest that was found, alone."""
     reason: str = ""
-    """Why nothing was chosen."""
+    """Why the original runs it, or some of the copies."""
+    tried: int = 0
+    """How many recipes."""
 
 
 class Obstacle(Record):

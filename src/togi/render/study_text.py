@@ -69,13 +69,15 @@ def study_text(study: Study, *, width: int, limit: int | None = None, artifact: 
 
 
 def parts(shown: Sequence[PartRow]) -> Table | None:
-    """The parts of a program with their share of its time before; a speed-up is that of the part alone."""
+    """The tree of a program down to its parts: times of one run before and after, and what runs them."""
     if not shown:
         return None
-    made = table("part", "time", "runs on", left=("runs on",))
+    made = table("part", "before", "after", "runs on", left=("runs on",))
     for row in shown:
-        name = Text(clean(row.path)).append(f"\n{clean(row.what)}", style="dim")
-        made.add_row(name, Text(row.share), Text(clean(row.outcome), style="green" if row.faster else "dim"))
+        indent = "  " * row.depth
+        name = Text(indent + clean(row.name)).append(f"\n{indent}{clean(row.what)}", style="dim")
+        style = "green" if row.faster else "dim"
+        made.add_row(name, Text(row.before), Text(row.after), Text(clean(row.outcome), style=style))
     return made
 
 
