@@ -87,6 +87,15 @@ def test_read_by_first_digits_and_unknown(tmp_path: Path) -> None:
             journal.read(id[:-1] + "_")
 
 
+def test_the_newest_is_that_of_a_program_and_not_of_its_last_part(tmp_path: Path) -> None:
+    with Journal.open(tmp_path / "j.db") as journal:
+        whole = journal.study(KEY, header(subject="program")).id
+        part = journal.study("part", header(subject="program[encoder]", facts=facts(part=True))).id
+        assert journal.read().id == whole
+        assert journal.read(part).subject == "program[encoder]"
+        assert [entry.id for entry in journal.studies()] == [part, whole]
+
+
 def test_read_only_changes_nothing_and_cannot_append(tmp_path: Path) -> None:
     path = tmp_path / "j.db"
     with Journal.open(path) as journal:

@@ -148,6 +148,29 @@ def test_what_comes_first_is_as_like_as_can_be_here() -> None:
     assert search.next() != first
 
 
+def test_what_comes_first_is_passed_over_where_it_is_known_to_fail() -> None:
+    plain, folded = with_choices(search_for(), "vino", "no_grad"), with_choices(search_for(), "fold", "vino", "no_grad")
+    search = Search(CONVOLUTIONAL, Settings(), family(), firsts=(plain, folded))
+    assert search.next() == plain
+    search.tell(failed(plain, "vino"))
+    found = search.next()
+    assert found is not None
+    assert found != folded
+    search = Search(CONVOLUTIONAL, Settings(), family(), firsts=(plain, folded))
+    search.tell(measured_trial(plain, 2.0))
+    assert search.next() == folded
+
+
+def test_what_comes_first_is_what_the_next_trial_promises() -> None:
+    """Not the most worthwhile of all, which would be another."""
+    plain = Search(CONVOLUTIONAL, Settings(), family(), trials=[measured_trial(search_for().space.reference, 1.0)])
+    poor = min(plain._ranked(), key=lambda each: each.improvement / each.cost_s)
+    search = Search(CONVOLUTIONAL, Settings(), family(), plain._trials.values(), firsts=(poor.recipe,))
+    assert search.next() == poor.recipe
+    assert search.promises() == pytest.approx(poor.improvement / poor.cost_s)
+    assert search.promises() < plain.promises()
+
+
 def with_option(option: str, engine: str) -> Recipe:
     choice = Choice(stage=Stage.ENGINE, technique=engine, options={option: True})
     return Recipe(choices=(choice, Choice(stage=Stage.RUNTIME, technique="no_grad")))

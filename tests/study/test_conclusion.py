@@ -18,16 +18,25 @@ LIMITED = Settings(time_limit_s=20.0)
 KEPT = Decision(Chosen(trial=REFERENCE, reason=""), None, ())
 
 
-def program(best: Recipe | None, reason: str = "") -> ProgramTree:
+def program(reason: str = "", *, tried: int = 0, speedup_x: Interval | None = None) -> ProgramTree:
+    """Of one part, which the original runs."""
     part = PartResult(
-        path="model", module="Model", copies=("model",), form=0, calls=1, share=0.9, recipe=best, reason=reason
+        path="model",
+        module="Model",
+        copies=("model",),
+        form=0,
+        calls=1,
+        share=0.9,
+        reason=reason,
+        tried=tried,
+        speedup_x=speedup_x,
     )
     return ProgramTree(calls=(), parts=(part,))
 
 
 @pytest.mark.parametrize("trials", [[], [REFERENCE], [REFERENCE, ORIGINAL]])
 def test_where_time_was_over_before_the_first_trial_nothing_is_said_of_speed(trials: list[Trial]) -> None:
-    said = _verdict(KEPT, _untried(trials, program(None), LIMITED), LIMITED)
+    said = _verdict(KEPT, _untried(trials, program(), LIMITED), LIMITED)
     assert said.startswith("Nothing was tried: the time limit of 20 s was over")
     assert "faster" not in said
     assert "Give a longer --time-limit" in said
@@ -42,8 +51,17 @@ def test_where_nothing_can_be_tried_no_time_would_help() -> None:
 def test_where_something_was_tried_nothing_was_faster(outcome: Outcome) -> None:
     trials = [REFERENCE, Trial(recipe=ENGINE, outcome=outcome)]
     assert _verdict(KEPT, _untried(trials, None, LIMITED), LIMITED).startswith("Nothing was faster")
-    assert _untried([REFERENCE], program(ENGINE), LIMITED) == ""
-    assert _untried([REFERENCE], program(None, NOTHING_FASTER), LIMITED) == ""
+    assert _untried([REFERENCE], program(NOTHING_FASTER, tried=2), LIMITED) == ""
+
+
+def test_it_is_said_where_parts_were_not_tried_or_their_program_was_not() -> None:
+    found = _untried([REFERENCE], program("its truth cannot be made"), LIMITED)
+    assert found == "Nothing could be tried on its parts: its truth cannot be made"
+    faster = program("openvino is faster alone", tried=1, speedup_x=Interval(median=2.0, low=1.9, high=2.1))
+    found = _untried([REFERENCE], faster, LIMITED)
+    assert found.startswith("1 part became faster, and no time was left to try the program with it. Give a longer")
+    composed = Trial(recipe=Recipe(choices=(Choice(stage=Stage.ENGINE, technique="parts"),)), outcome=Outcome.UNSTABLE)
+    assert _untried([REFERENCE, composed], faster, LIMITED) == ""
 
 
 @pytest.mark.parametrize(

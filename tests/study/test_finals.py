@@ -14,7 +14,8 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from togi.artifact.manifest import Saved
+from togi.artifact.manifest import PARTS, Saved
+from togi.core.errors import SubjectError
 from togi.core.records import (
     Choice,
     Ending,
@@ -76,6 +77,7 @@ class Processes:
     """Stands for a study runner; ``loaded`` says how each recipe's files measure, or why they do not."""
 
     limits = StudyRunner.limits
+    trials = StudyRunner.trials
 
     def __init__(self, trials: list[Trial], loaded: dict[Recipe, Trial | str], settings: Settings) -> None:
         self.log, self.loaded, self.settings = Log(trials), loaded, settings
@@ -431,3 +433,76 @@ def test_a_session_that_is_disturbed_from_its_start_is_told_by_the_journal(
         slowed = timing.model_copy(update={"rounds_ms": ((reference_ms, 1.0),) * 12})
         assert bool(found := session().doubt(slowed)) is doubted
         assert not doubted or found == "disturbed: the reference took 80.0 times as long as at its best in this study"
+
+
+def composed_of(**parts: str) -> Recipe:
+    return Recipe(choices=(Choice(stage=Stage.ENGINE, technique=PARTS, options=parts), *REFERENCE_RECIPE.choices))
+
+
+def bare_runner(*trials: Trial, **changes: Any) -> StudyRunner:
+    """One that has nothing but a journal."""
+    logged = list(trials)
+    arguments: dict[str, Any] = {
+        **dict.fromkeys(("pool", "facts", "signature", "search", "progress")),
+        "subject": "program",
+        "settings": Settings(),
+        "log": SimpleNamespace(trials=lambda: logged, append=logged.append),
+        "started": 0.0,
+    }
+    return StudyRunner(**{**arguments, **changes})
+
+
+def test_what_another_study_put_together_cannot_be_chosen() -> None:
+    """Its files are there."""
+    here, there = composed_of(a="openvino"), composed_of(a="torchscript")
+    runner = bare_runner(trial(REFERENCE_RECIPE, 1.0), trial(there, 3.0), trial(here, 2.0))
+    runner.composed[here] = Path("here")
+    assert [each.recipe for each in runner.trials()] == [REFERENCE_RECIPE, here]
+    chosen = Finals(runner, Path()).choice()
+    assert chosen.trial is not None
+    assert chosen.trial.recipe == here
+
+
+@pytest.mark.parametrize(("earlier", "then", "starts"), [("ok", "", 0), ("failed", "ok", 1), ("failed", "failed", 1)])
+def test_a_reference_that_failed_is_tried_once_more(
+    earlier: str, then: str, starts: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = {
+        "ok": trial(REFERENCE_RECIPE, 1.0),
+        "failed": Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OUT_OF_MEMORY, reason="it needed 9 GiB"),
+    }
+    runner, started = bare_runner(found[earlier]), []
+
+    def again(candidate: Recipe, _left_s: float) -> bool:
+        started.append(candidate)
+        runner.log.append(found[then])
+        return True
+
+    monkeypatch.setattr(runner, "explore", lambda _seconds: None)
+    monkeypatch.setattr(runner, "_try", again)
+    if then == "failed":
+        with pytest.raises(SubjectError, match=r"its reference .* did not: it needed 9 GiB"):
+            runner.try_reference()
+    else:
+        runner.try_reference()
+    assert started == [REFERENCE_RECIPE] * starts
+
+
+@pytest.mark.parametrize(("left_s", "tried"), [(10.0, True), (-1.0, False)])
+def test_a_program_is_put_together_only_where_there_is_time_for_it(
+    left_s: float, tried: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner, allowed, closed = bare_runner(progress=MagicMock()), list[float](), list[bool]()
+    composed = composed_of(a="openvino")
+
+    def attempt(candidate: Recipe, allowed_s: float) -> bool:
+        allowed.append(allowed_s)
+        runner.log.append(trial(candidate, 2.0))
+        return True
+
+    runner._warm[composed] = SimpleNamespace(close=lambda: closed.append(True))  # type: ignore[assignment]
+    monkeypatch.setattr(runner, "explore_s", lambda **_: left_s)
+    monkeypatch.setattr(runner, "_try", attempt)
+    assert (runner.try_composed(composed, Path()) is not None) == tried
+    assert allowed == [left_s] * tried
+    assert closed == [True], "what was put together before with the same parts is gone"

@@ -24,9 +24,11 @@ from togi.core.records import (
 )
 from togi.decide.choose import Chosen
 from togi.search.settings import Settings
+from togi.study.conclusion import NOTHING_FASTER
 from togi.study.finals import Decision
-from togi.study.parts import PARTS, PartsTuner, _for_parts, _Made, _PartStudy
+from togi.study.parts import PARTS, PartsTuner, _fastest_before, _for_parts, _Made, _PartStudy
 from togi.study.progress import Progress
+from togi.study.runner import REFERENCE_RECIPE
 from togi.techniques import is_exact, recipe
 
 ONE = Interval(median=1.0, low=1.0, high=1.0)
@@ -46,12 +48,22 @@ class Choices:
     def __init__(self, trials: list[Trial]) -> None:
         self.trials = trials
 
-    def save_only(self) -> Decision:
+        self.unusable: dict[Recipe, str] = {}
+        self.saved: Decision | None = None
+
+    def choice(self) -> Chosen:
+        return Chosen(trial=self.trials[0] if self.trials else None, reason="")
+
+    def save_only(self, first: Recipe | None = None) -> Decision:
         if not self.trials:
             return Decision(Chosen(trial=None, reason=""), None, ())
-        return Decision(Chosen(trial=self.trials[0], reason=""), Path("saved"), ())
+        trial = next((trial for trial in self.trials if trial.recipe == first), self.trials[0])
+        if self.saved is None or self.saved.chosen.trial != trial:
+            self.saved = Decision(Chosen(trial=trial, reason=""), Path("saved"), ())
+        return self.saved
 
     def set_aside(self, candidate: Recipe, why: str) -> None:
+        self.unusable[candidate] = why
         self.trials = [trial for trial in self.trials if trial.recipe != candidate]
 
 
@@ -59,26 +71,45 @@ def part(path: str, units: float, *others: Recipe, share: float = 0.4) -> Any:
     """Twice as fast with OpenVINO, then with ``others``."""
     given = SimpleNamespace(path=path, form=0, copies=(path,), share=share, calls=1, module="Linear")
     study = _PartStudy(given)  # type: ignore[arg-type]
-    study.runner = SimpleNamespace(log=SimpleNamespace(trials=tuple))  # type: ignore[assignment]
     trials = [
         Trial(recipe=each, outcome=Outcome.OK, error=report(units), timing=timed(2.0))
         for each in (recipe(openvino={}), *others)
     ]
+    study.runner = SimpleNamespace(  # type: ignore[assignment]
+        log=SimpleNamespace(trials=lambda: trials), search=SimpleNamespace(stopped="the time is over")
+    )
     study.finals = Choices(trials)  # type: ignore[assignment]
     study.best = _Made(trials[0], {path: Path(path)})
     return study
+
+
+def not_yet_faster(path: str, units: float, share: float = 0.4) -> Any:
+    study = part(path, units, share=share)
+    study.best, study.finals.trials = None, []
+    return study
+
+
+def gain(study: Any, speedup_x: float = 2.0, units: float = 1.0, **engine: Any) -> Recipe:
+    """It is so much faster now, with ``engine``."""
+    found = recipe(**engine) if engine else recipe(openvino={})
+    trial = Trial(recipe=found, outcome=Outcome.OK, error=report(units), timing=timed(speedup_x), cost_s=5.0)
+    study.finals.trials.insert(0, trial)
+    return found
 
 
 class Whole:
     """A program that is right as long as none of ``guilty`` is in place: a part, or what is done to it."""
 
     left_s = math.inf
+    fault = Outcome.WRONG
+    """How it ends with the guilty."""
     speeds: dict[int, float] = {}
     """Its speed-up by the number of the trial; else 1."""
 
     def __init__(self, guilty: set[str], *forced: ForcedCalls) -> None:
         self.guilty, self.forced, self.tried, self.done = guilty, forced, list[set[str]](), list[set[str]]()
         self.settings = self.progress = self.pool = None
+        self.log = SimpleNamespace(trials=tuple)
 
     def make_truth(self) -> None:
         pass
@@ -86,15 +117,16 @@ class Whole:
     def explore_s(self) -> float:
         return self.left_s
 
-    def try_composed(self, composed: Recipe, folder: Path) -> None:
+    def proof_s(self) -> float:
+        return 0.0
+
+    def try_composed(self, composed: Recipe, folder: Path) -> Trial:
         options = composed.find(PARTS).options  # type: ignore[union-attr]
         self.tried.append(set(options))
         self.done.append({str(work) for work in options.values()})
-
-    def last(self, composed: Recipe) -> Trial:
         wrong = self.guilty & (self.tried[-1] | self.done[-1])
-        outcome = Outcome.WRONG if wrong else Outcome.OK
-        error = report(50.0 if wrong else 1.0, *self.forced)
+        outcome = self.fault if wrong else Outcome.OK
+        error = report(50.0 if wrong else 1.0, *self.forced) if outcome in (Outcome.OK, Outcome.WRONG) else None
         reason, timing = "50 units" * bool(wrong), timed(self.speeds.get(len(self.tried), 1.0))
         return Trial(recipe=composed, outcome=outcome, reason=reason, error=error, timing=None if wrong else timing)
 
@@ -194,26 +226,29 @@ def test_the_program_is_tried_as_soon_as_its_parts_should_save_a_tenth(
     """With what is most worth first, and once more with everything: not with each part that joins. Where they save
     less, once every part had its turn."""
     whole = Whole(set())
-    whole.subject, whole.progress = "program", Progress()  # type: ignore[attr-defined]
+    whole.subject, whole.progress = "program", Progress()  # type: ignore[attr-defined,assignment]
     cuts = SimpleNamespace(
-        parts=[SimpleNamespace(path=path, form=0, share=share, calls=1) for path, share in shares.items()]
+        parts=[
+            SimpleNamespace(path=path, form=0, copies=(path,), share=share, calls=1) for path, share in shares.items()
+        ]
     )
     made = tuner(whole, monkeypatch)
     monkeypatch.setattr("togi.study.parts.record_parts", lambda _pool: cuts)
+    monkeypatch.setattr("togi.study.parts.conclude", lambda *_: None)
 
-    def gain(study: Any) -> None:
+    def become_faster(study: Any) -> None:
         gained = part(study.part.path, 1.0)
-        study.runner, study.best = gained.runner, gained.best
+        study.runner, study.finals = gained.runner, gained.finals
         study.runner.close, study.runner.pool = lambda: None, SimpleNamespace(close=lambda: None)
 
     def explore(study: Any, *_: object, **__: object) -> None:
         if study.part.path != gains_later:
-            gain(study)
+            become_faster(study)
 
     def explore_most_promising(_until: float) -> None:
         for study in made._studies:
             if study.best is None:
-                gain(study)
+                become_faster(study)
 
     monkeypatch.setattr(made, "_explore", explore)
     monkeypatch.setattr(made, "_explore_most_promising", explore_most_promising)
@@ -226,36 +261,35 @@ def test_what_is_faster_alone_and_slower_in_the_program_goes(
     then: float, goes_back: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """1.5 times as fast with the first part; the second should save a tenth: 0.57 of the time, 1.76 x."""
-    whole, first, second = Whole(set()), part("a", 1.0, share=0.6), part("b", 1.0, share=0.2)
+    whole, first, second = Whole(set()), part("a", 1.0, share=0.6), not_yet_faster("b", 1.0, share=0.2)
     whole.speeds = {1: 1.5, 2: then, 3: 1.7}
-    joined, second.best = second.best, None
     made = tuner(whole, monkeypatch, first, second)
     made._try_whole()
     before = first.best
     assert made._untried() == 0.0
-    first.best, second.best = (
-        _Made(Trial(recipe=recipe(torchscript={}), outcome=Outcome.OK, timing=timed(3.0)), {}),
-        joined,
-    )
+    gain(second)
     assert made._untried() == pytest.approx(0.1)
+    gain(first, 3.0, torchscript={})
+    assert made._untried() == pytest.approx(0.1 + 0.6 * (1 / 2 - 1 / 3))
     made._try_whole()
     assert whole.done == [{"openvino"}, {"torchscript", "openvino"}, *[{"openvino"}] * goes_back]
     assert (first.best is before) == goes_back
-    assert second.best is joined
+    assert second.best is not None
     made._try_whole()
     assert len(whole.done) == 2 + goes_back, "nothing is tried twice"
 
 
 def test_the_tree_tells_what_is_in_the_chosen_program(monkeypatch: pytest.MonkeyPatch) -> None:
-    whole, first, second = Whole(set()), part("a", 1.0, share=0.6), part("b", 1.0, share=0.2)
-    joined, second.best = second.best, None
+    whole, first, second = Whole(set()), part("a", 1.0, share=0.6), not_yet_faster("b", 1.0, share=0.2)
     made = tuner(whole, monkeypatch, first, second)
     tree = ProgramTree(calls=(ProgramCall(path="", module="Program", parent=None, calls=1, ms=1.0),))
     made._cuts = SimpleNamespace(tree=tree, obstacles=())
-    assert [result.recipe for result in made.tree(None).parts] == [recipe(openvino={}), None], "as it would be"
+    untried = made.tree(None).parts
+    assert [result.recipe for result in untried] == [None, None]
+    assert untried[0].reason == "openvino is faster alone, and it was not tried in the program"
     made._try_whole()
     assert [result.recipe for result in made.tree(None).parts] == [None, None], "the original was chosen"
-    second.best = joined
+    gain(second)
     made._try_whole()
     alone, together = (each.trial for each in made._tried)
     assert [result.recipe for result in made.tree(together).parts] == [recipe(openvino={})] * 2
@@ -287,3 +321,239 @@ def test_the_part_of_which_most_is_expected_is_next(monkeypatch: pytest.MonkeyPa
     studies[0].ended = True
     made._explore_most_promising(time.monotonic() - 1.0)
     assert len(explored) == 5
+
+
+def test_what_joined_is_to_blame_before_what_was_right(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By itself the first errs more, and the program was right with it."""
+    whole, first, second = Whole({"b"}), part("a", 5.0), not_yet_faster("b", 1.0)
+    made = tuner(whole, monkeypatch, first, second)
+    made._try_whole()
+    gain(second)
+    made._try_whole()
+    assert whole.tried == [{"a"}, {"a", "b"}]
+    assert first.best is not None
+    assert second.best is None
+
+
+@pytest.mark.parametrize("fault", [Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY])
+def test_a_program_that_ends_is_tried_without_the_part_it_ended_with(
+    fault: Outcome, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, parts = Whole({"b"}), [part("a", 1.0), part("b", 5.0)]
+    whole.fault = fault
+    freed = [True, False]
+    parts[0].runner.free_memory = lambda: freed.pop(0) if fault is Outcome.OUT_OF_MEMORY else False
+    parts[1].runner.free_memory = lambda: False
+    made = tuner(whole, monkeypatch, *parts)
+    made._try_whole()
+    again = [{"a", "b"}] * (fault is Outcome.OUT_OF_MEMORY)
+    assert whole.tried == [{"a", "b"}, *again, {"a"}], "once more where memory was freed"
+    assert parts[1].reason.startswith("the program ended with it")
+
+
+def test_a_program_that_could_not_be_judged_is_tried_once_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, study = Whole({"a"}), part("a", 1.0)
+    whole.fault = Outcome.UNSTABLE
+    made = tuner(whole, monkeypatch, study)
+    for _ in range(3):
+        made._try_whole()
+    assert whole.tried == [{"a"}] * 2
+    assert "the program ended with it: 50 units" in made_tree(made, None).parts[0].reason
+
+
+def made_tree(made: Any, chosen: Trial | None) -> ProgramTree:
+    call = ProgramCall(path="", module="Program", parent=None, calls=1, ms=1.0)
+    made._cuts = SimpleNamespace(tree=ProgramTree(calls=(call,)), obstacles=())
+    return made.tree(chosen)  # type: ignore[no-any-return]
+
+
+def test_what_the_program_went_back_to_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The fastest alone is saved again and again, and it is known: the program is slower with it."""
+    whole, first, second = Whole(set()), part("a", 1.0, share=0.6), not_yet_faster("b", 1.0, share=0.2)
+    whole.speeds = {1: 1.5, 2: 1.3, 3: 1.7}
+    made = tuner(whole, monkeypatch, first, second)
+    made._try_whole()
+    before = first.best
+    gain(first, 3.0, torchscript={})
+    gain(second)
+    made._try_whole()
+    assert first.best is before
+    made._try_whole()
+    assert first.best is before
+    trial = first.finals.trials[0]
+    first.left_out.add(before.recipe)
+    first.best = _Made(trial, {"a": Path("a")})
+    assert not made._go_back(), "and not to what was wrong"
+
+
+def test_options_tell_two_recipes_of_a_part_apart(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where the second was tried after the first was in the program."""
+    whole, study = Whole(set()), part("a", 1.0)
+    made = tuner(whole, monkeypatch, study)
+    study.finals.trials = []
+    for options in ({"stateful": True}, {}):
+        gain(study, openvino=options)
+        made._try_whole()
+    assert whole.done == [{"openvino(stateful=True)"}, {"openvino"}]
+
+
+def test_a_program_that_an_earlier_study_chose_is_put_together_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with what is fastest alone, with which it was slower."""
+
+    def program(work: str, speedup_x: float) -> Trial:
+        return Trial(recipe=recipe(parts={"a": work}, no_grad={}), outcome=Outcome.OK, timing=timed(speedup_x))
+
+    whole, study = Whole(set()), part("a", 1.0, recipe(torchscript={}))
+    wrong = program("aot_inductor", 3.0).model_copy(update={"outcome": Outcome.WRONG})
+    study.best = None
+    made = tuner(whole, monkeypatch, study)
+    made._before = _fastest_before([program("torchscript", 1.5), program("openvino", 1.2), wrong])
+    for _ in range(2):
+        made._try_whole()
+    assert whole.done == [{"torchscript"}, {"openvino"}]
+    assert _fastest_before([wrong]) == {}
+    assert _fastest_before([]) == {}
+
+
+def test_forms_of_one_module_keep_their_copies_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    whole, saved = Whole(set()), list[Path]()
+    whole.pool, whole.limits, whole.subject = SimpleNamespace(folder=tmp_path), None, "program"  # type: ignore[assignment,attr-defined]
+    made = tuner(whole, monkeypatch)
+
+    class Running:
+        error = None
+
+        def __enter__(self) -> Running:
+            return self
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def save(self, folder: Path) -> Any:
+            saved.append(folder)
+            return SimpleNamespace(unsaveable="", links=())
+
+    survey = SimpleNamespace(facts=None, signature=None)
+    pool = SimpleNamespace(
+        capture=lambda *_, **__: survey, make_truth=lambda *_: None, start=lambda *_: Running(), close=lambda: None
+    )
+    monkeypatch.setattr(made, "_pool", lambda *_: pool)
+    monkeypatch.setattr("togi.study.parts.write_manifest", lambda *_, **__: None)
+    for form in range(2):
+        study = part("l.0", 1.0)
+        study.part.form, study.part.copies, study.part.survey = form, ("l.0", "l.1"), None
+        study.runner.accepted = lambda _: (Outcome.OK, "")  # the bounds of a part, not the program's
+        assert made._copy(study, "l.1", recipe(openvino={})) == saved[-1]
+    assert len(set(saved)) == 2
+
+
+def test_copies_that_could_not_be_made_save_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And where no time is left, none is made: the program is to be tried yet."""
+    whole, study = Whole(set()), part("l.0", 1.0, share=0.8)
+    study.part.copies, study.best = ("l.0", "l.1", "l.2", "l.3"), None
+    made = tuner(whole, monkeypatch, study)
+    monkeypatch.setattr(made, "_copy", lambda _, path, __: None if path == "l.2" else Path(path))
+    made._save(study)
+    assert study.saves(study.best) == pytest.approx(0.4 * 3 / 4)
+    made._try_whole()
+    assert "in 3 of 4 alike" in made_tree(made, made._tried[-1].trial).parts[0].reason
+    whole.left_s, study.best, study.decision = -1.0, None, None
+    made._save(study)
+    assert study.saves(study.best) == pytest.approx(0.4 / 4)
+
+
+def test_opening_a_part_takes_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, allowed = Whole(set()), list[float]()
+    study, clock = _PartStudy(SimpleNamespace(path="a", form=0, share=1.0)), [0.0]  # type: ignore[arg-type]
+    whole.pool = SimpleNamespace(folder=Path())  # type: ignore[assignment]
+    made = tuner(whole, monkeypatch, study)
+    monkeypatch.setattr("togi.study.parts.time", SimpleNamespace(monotonic=lambda: clock[0]))
+
+    def opened(*_: object) -> Any:
+        clock[0] += 7.0
+        return SimpleNamespace(try_reference=lambda: None, explore=lambda seconds, **_: allowed.append(seconds))
+
+    monkeypatch.setattr(made, "_open", opened)
+    made._explore(study, 10.0)
+    made._explore(study, 5.0)
+    assert allowed == [3.0, 5.0]
+
+
+@pytest.mark.parametrize(("left_s", "at_least"), [(3600.0, 2500.0), (math.inf, 500.0)])
+def test_parts_have_the_time_that_there_is(left_s: float, at_least: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, until = Whole(set()), list[float]()
+    whole.subject, whole.progress = "program", Progress()  # type: ignore[attr-defined,assignment]
+    made = tuner(whole, monkeypatch)
+    monkeypatch.setattr("togi.study.parts.record_parts", lambda _pool: SimpleNamespace(parts=[]))
+    monkeypatch.setattr(made, "_explore_most_promising", until.append)
+    made.run(left_s)
+    assert at_least < until[0] - time.monotonic() < math.inf
+
+
+def test_a_part_whose_reference_fails_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, tried = Whole(set()), list[str]()
+    whole.pool, whole.progress = SimpleNamespace(folder=Path()), Progress()  # type: ignore[assignment]
+    study = _PartStudy(SimpleNamespace(path="a", form=0, share=1.0, calls=1))  # type: ignore[arg-type]
+    made = tuner(whole, monkeypatch, study)
+
+    def fail() -> None:
+        tried.append("reference")
+        raise SubjectError("its reference ran out of memory")
+
+    monkeypatch.setattr(made, "_open", lambda *_: SimpleNamespace(try_reference=fail, explore=tried.append))
+    made._explore_most_promising(time.monotonic() + 60.0)
+    assert tried == ["reference"]
+    assert (study.reason, study.ended) == ("its reference ran out of memory", True)
+
+
+def test_it_is_told_why_a_part_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, study = Whole(set()), part("a", 1.0)
+    made = tuner(whole, monkeypatch, study)
+    study.best, study.finals.trials = None, []
+    study.finals.unusable[recipe(openvino={})] = "it has no file form here"
+    made._save(study)
+    assert study.reason == "openvino was set aside: it has no file form here"
+    study.finals.unusable.clear()
+    made._save(study)
+    assert study.reason == NOTHING_FASTER
+    study.runner.log.trials = lambda: [Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)]
+    made._save(study)
+    assert study.reason == "nothing was tried on it: the time is over"
+
+
+def test_the_program_tells_which_of_two_engines_is_faster_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is faster alone by less than what a part's place in the program may do."""
+    whole, study = Whole(set()), part("a", 1.0)
+    fastest = study.finals.trials.pop()
+    gain(study, 1.5, aot_inductor={})
+    other = gain(study, 1.9, torchscript={})
+    gain(study, 1.95, openvino={"streams": 2})
+    study.finals.trials.insert(0, fastest)
+    study.runner.log.trials = lambda: study.finals.trials
+    whole.speeds = {1: 1.4, 2: 1.6}
+    made = tuner(whole, monkeypatch, study)
+    made._try_whole()
+    whole.left_s = 4.0
+    made._try_rivals()
+    assert whole.done == [{"openvino"}], "building it would take longer"
+    whole.left_s = 100.0
+    made._try_rivals()
+    assert whole.done == [{"openvino"}, {"torchscript"}]
+    assert made._fastest.recipes == {"a": other}
+    made._try_rivals()
+    assert len(whole.done) == 2
+
+
+def test_the_program_is_tried_again_as_soon_as_its_parts_should_save_a_tenth_more(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole, study = Whole(set()), part("a", 1.0, share=0.8)
+    made = tuner(whole, monkeypatch, study)
+    made._try_whole(0.1)
+    for speedup_x, tries in ((2.2, 1), (3.0, 2)):
+        gain(study, speedup_x, onnxruntime={"opset": round(10 * speedup_x)})
+        made._try_whole(0.1)
+        assert len(whole.tried) == tries
+    study.left_out |= {recipe(openvino={}), recipe(torchscript={})}
+    study.best = None
+    assert study.should_save == 0.0

@@ -127,8 +127,8 @@ def _prove_parts(
         finally:
             runner.close()
         trials = [trial for trial in runner.log.trials() if trial.recipe.find(PARTS)]
-    if not trials:
         reasons = "; ".join(f"{part.path}: {part.reason}" for part in parts.tree(None).parts)
+    if not trials:
         return _untested(technique, experiment, reasons or "no part can be captured")
     trial = max(reversed(trials), key=lambda each: each.timing.speedup_x.median if each.timing else 0.0)
     if trial.error is None or trial.timing is None:

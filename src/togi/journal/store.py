@@ -119,12 +119,13 @@ class Journal:
         return [self._entry(header) for header in self._headers()]
 
     def read(self, id: str | None = None) -> Study:
-        """A study with its trials: by id, by the first digits of its id, or the newest.
+        """A study with its trials: by id, by the first digits of its id, or the newest that is not of a program's part.
 
         Raises JournalError when there is none such, or several.
         """
         known = {header.id: header for header in self._headers()}
-        matches = list(known)[:1] if id is None else [each for each in known if each.startswith(id)]
+        whole = [each for each, header in known.items() if not header.facts.part]
+        matches = whole[:1] if id is None else [each for each in known if each.startswith(id)]
         if len(matches) != 1:
             what = "is empty" if not known else f"holds {len(matches) or 'no'} studies '{id}'"
             raise JournalError(

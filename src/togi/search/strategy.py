@@ -144,9 +144,8 @@ class Search:
         ``busy``: ids of recipes that another process is trying; they are passed over. Asking changes nothing.
         """
         self.stopped = ""
-        for first in self._firsts:
-            if first not in self._trials and first.id not in busy:
-                return None if self._time_is_up() else first
+        if (first := self._first(busy)) is not None:
+            return None if self._time_is_up() else first
         original = self._original if self._original not in self._trials and Recipe().id not in busy else None
         if original is not None and self.gained() and not self._time_is_up():
             return original
@@ -158,8 +157,18 @@ class Search:
 
     def promises(self, busy: Collection[str] = ()) -> float:
         """The share of the best time, a second, by which the next trial should lower it; 0 where there is none."""
-        found = self._most_worthwhile(busy, spared=0)
+        first = self._first(busy)
+        found = next((p for p in self._ranked() if p.recipe == first), None) or self._most_worthwhile(busy, spared=0)
         return 0.0 if found is None else found.improvement / found.cost_s
+
+    def _first(self, busy: Collection[str]) -> Recipe | None:
+        """What is tried before all else and is not known to fail."""
+        for first in self._firsts:
+            if first in self._trials or first.id in busy:
+                continue
+            if first == self.space.reference or not self._failure_model.ruled_out(self.space.features(first).atoms):
+                return first
+        return None
 
     def _most_worthwhile(self, busy: Collection[str], spared: int) -> Acquisition | None:
         """``spared``: so many of the trials that the effort allows are for something else."""

@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 
 from togi.core.choices import Objective
-from togi.core.quantities import milliseconds, significant
+from togi.core.quantities import milliseconds, plural, significant
 from togi.core.records import ProgramTree, Study, Timing, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.settings import Settings
@@ -46,11 +46,19 @@ def conclude(runner: StudyRunner, decision: Decision, program: ProgramTree | Non
 
 
 def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Settings) -> str:
-    """Why nothing but the original was tried; empty where something was."""
+    """Why nothing but the original was tried, or not to the end; empty where something was."""
     parts = program.parts if program is not None else ()
-    tried = any(not trial.recipe.is_reference and trial.recipe.choices for trial in trials)
-    if tried or any(part.recipe is not None or part.reason == NOTHING_FASTER for part in parts):
+    if any(not trial.recipe.is_reference and trial.recipe.choices for trial in trials):
         return ""
+    if faster := [part for part in parts if part.speedup_x is not None]:
+        return (
+            f"{plural(len(faster), 'part')} became faster, and no time was left to try the program with "
+            f"{'it' if len(faster) == 1 else 'them'}. Give a longer --time-limit"
+        )
+    if any(part.tried for part in parts):
+        return ""
+    if reasons := {part.reason: None for part in parts if part.reason}:
+        return f"Nothing could be tried on its parts: {'; '.join(reasons)}"
     if settings.limit_s is None:
         return "Nothing could be tried here: every technique is refused, left out or missing"
     return (

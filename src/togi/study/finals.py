@@ -17,7 +17,7 @@ from typing import final
 
 from togi.artifact.manifest import Link
 from togi.core.records import Interval, Outcome, Recipe, Timing, Trial
-from togi.decide.choose import Chosen, choose, rank
+from togi.decide.choose import Chosen, acceptable, choose, rank
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.study_log import is_running
 from togi.measure import RaceResult, race, together
@@ -50,7 +50,8 @@ class Finals:
         self.runner = runner
         self.keep = keep
         self._proven: dict[Recipe, Path] = {}
-        self._unusable: set[Recipe] = set()
+        self.unusable: dict[Recipe, str] = {}
+        """What was set aside, and why."""
         self._saved_only: Decision | None = None
 
     def decide(self) -> Decision:
@@ -63,8 +64,8 @@ class Finals:
                 self._save_and_prove(rival)
             self._start_again()
             chosen = self._settle()
-        if chosen.trial is None and self._unusable:  # nothing can be saved: the choice is then made without files
-            chosen = choose(self.runner.log.trials(), self.runner.settings.budget)
+        if chosen.trial is None and self.unusable:  # nothing can be saved: the choice is then made without files
+            chosen = choose(self.runner.trials(), self.runner.settings.budget)
         best = None if chosen.trial is None else chosen.trial.recipe
         for recipe, folder in self._proven.items():
             if recipe != best:
@@ -73,21 +74,22 @@ class Finals:
 
     def _settle(self) -> Chosen:
         """The choice, saved and proven; another where the proof does not bear it out."""
-        chosen = self._choose()
+        chosen = self.choice()
         while chosen.trial is not None and chosen.trial.recipe not in self._proven:
             candidate = chosen.trial.recipe
             if self._proven and self._time_is_up() and candidate != REFERENCE_RECIPE:
                 self.set_aside(candidate, "it could not be proven within the time limit")
             else:
                 self._save_and_prove(candidate)
-            chosen = self._choose()
+            chosen = self.choice()
         return chosen
 
-    def save_only(self) -> Decision:
+    def save_only(self, first: Recipe | None = None) -> Decision:
         """For a part of a program: what its trials choose is saved; the trial of the whole is its race and proof.
 
-        Called again after more trials, it saves only what is chosen anew."""
-        while (chosen := self._choose()).trial is not None and not chosen.trial.recipe.is_reference:
+        Called again after more trials, it saves only what is chosen anew. ``first``: this in place of what they choose,
+        if it can be."""
+        while (chosen := self.choice(first)).trial is not None and not chosen.trial.recipe.is_reference:
             candidate, before = chosen.trial.recipe, self._saved_only
             if before is not None and before.chosen.trial is not None and before.chosen.trial.recipe == candidate:
                 return before
@@ -105,7 +107,7 @@ class Finals:
 
     def set_aside(self, candidate: Recipe, why: str) -> None:
         """It is no choice any more, and its last trial says so."""
-        self._unusable.add(candidate)
+        self.unusable[candidate] = why
         what = "The original was not saved" if candidate == REFERENCE_RECIPE else f"{candidate.label} was set aside"
         self.runner.notes.append(f"{what}: {why}.")
         last = self.runner.last(candidate)
@@ -125,13 +127,13 @@ class Finals:
         folder.mkdir(parents=True)
         return folder
 
-    def _choose(self) -> Chosen:
-        return choose(
-            self.runner.log.trials(),
-            self.runner.settings.budget,
-            proven=self._proven,
-            unusable=self._unusable,
-        )
+    def choice(self, first: Recipe | None = None) -> Chosen:
+        """Going by what was measured by now. ``first``: this in any case, if it can be."""
+        settings = self.runner.settings
+        trial = None if first is None or first in self.unusable else self.runner.last(first)
+        if trial is not None and acceptable(trial, settings.budget):
+            return Chosen(trial=trial, reason="it was asked for")
+        return choose(self.runner.trials(), settings.budget, proven=self._proven, unusable=self.unusable)
 
     def _time_is_up(self) -> bool:
         return self.runner.left_s() < self.runner.proof_s()
@@ -193,8 +195,8 @@ class Finals:
         """
         if chosen.trial is None or chosen.trial.recipe.is_reference:
             return []
-        ranked = rank(self.runner.log.trials(), self.runner.settings.budget)
-        settled = {*self._proven, *self._unusable, REFERENCE_RECIPE}
+        ranked = rank(self.runner.trials(), self.runner.settings.budget)
+        settled = {*self._proven, *self.unusable, REFERENCE_RECIPE}
         near = self._near([recipe for recipe in ranked if recipe not in settled], chosen.trial.recipe)
         affordable = self.runner.left_s() / self.runner.proof_s() - 1
         return near[: max(0, int(min(affordable, _RIVALS)))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -15,6 +16,7 @@ from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
 from togi.core.quantities import plural
 from togi.core.records import REFERENCE, Interval, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
+from togi.decide.choose import Chosen, latest
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal import Journal
 from togi.program.parts import CutRequest, Cuts, Part
@@ -37,11 +39,15 @@ _LEAST_S = 6.0
 _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""
 _WORTH_A_TRIAL = 0.1
-"""The program is tried at once where its parts should save so much of its time: it should soon have a gain."""
+"""The program is tried at once where its parts should save so much more of its time: it should soon have a gain."""
+_RIVAL_X = 1.1
+"""So much slower alone, another engine may be the faster one in the program."""
 _UNKNOWN = 0.3 / 20
 """Of its time, a second: what is expected of a part that nothing is known of."""
 _MOST_LEFT_OUT = 2
 """So many recipes of a part may make the program wrong before the original stays."""
+_ENDED = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
+"""How a program may end with its parts in place, beside being wrong."""
 
 
 CUT = ChildCall(function="togi.program.cuts:find_cuts", request=CutRequest, answer=Cuts, purpose="recorded")
@@ -108,6 +114,14 @@ class _Tried:
         right = self.trial is not None and self.trial.eligible and self.trial.timing is not None
         return self.trial.timing.speedup_x.median if right else 0.0  # type: ignore[union-attr]
 
+    def fate(self) -> str:
+        """What became of the program."""
+        if self.trial is None:
+            return "no time was left for the program with it"
+        if self.speedup_x:
+            return "the program was not faster with it"
+        return f"the program ended with it: {self.trial.reason or self.trial.outcome.value}"
+
 
 @final
 @dataclass
@@ -131,35 +145,48 @@ class _PartStudy:
         """``encoder``; ``decoder#1`` for its second form of calls."""
         return self.part.path if self.part.form == 0 else f"{self.part.path}#{self.part.form}"
 
-    @property
-    def work(self) -> str:
-        """``fold_batch_norm+openvino``: what is done to it, without runtime settings, and without options where only
-        one choice of these was tried."""
-        assert self.runner is not None
-        assert self.best is not None
-        chosen = self.best.recipe
-        tried = {trial.recipe for trial in self.runner.log.trials() if _techniques(trial.recipe) == _techniques(chosen)}
-        if len(tried) <= 1:
-            return "+".join(_techniques(chosen))
-        return "+".join(choice.label for choice in chosen.choices if choice.stage is not Stage.RUNTIME)
+    def saves(self, made: _Made | None) -> float:
+        """The share of the program's time that it should save."""
+        if made is None:
+            return 0.0
+        return self.part.share * (1.0 - made.time) * len(made.folders) / len(self.part.copies)
 
     @property
-    def time(self) -> float:
-        """The share of the program's time that it should take with its best."""
-        return self.part.share * (1.0 if self.best is None else self.best.time)
+    def should_save(self) -> float:
+        """The same of the fastest of its trials, which may not be saved yet."""
+        chosen = None if self.finals is None or self.given_up else self.finals.choice().trial
+        if chosen is None or chosen.recipe.is_reference or (self.decision and self.decision.chosen.trial == chosen):
+            return self.saves(self.best)
+        return self.part.share * (1.0 - _Made(chosen, {}).time)
 
     @property
-    def saves(self) -> float:
-        """The share of the program's time that its best should save."""
-        return self.part.share - self.time
+    def tried(self) -> int:
+        """How many recipes."""
+        trials = () if self.runner is None else self.runner.log.trials()
+        return len({trial.recipe for trial in trials if not trial.recipe.is_reference})
+
+    @property
+    def given_up(self) -> bool:
+        return self.ended or len(self.left_out) >= _MOST_LEFT_OUT
 
     def promises(self, left_s: float) -> float:
         """The share of the program's time, a second, that one more trial is expected to save; 0 where none is left."""
-        if self.ended or len(self.left_out) >= _MOST_LEFT_OUT:
+        if self.given_up:
             return 0.0
         if self.runner is None:
             return self.part.share * _UNKNOWN if left_s >= _LEAST_S else 0.0
-        return self.time * self.runner.promises(left_s)
+        return (self.part.share - self.saves(self.best)) * self.runner.promises(left_s)
+
+    def rivals(self, made: _Made) -> list[_Made]:
+        """The fastest with each engine that ``made`` does not have, where it is nearly as fast alone."""
+        assert self.runner is not None
+        assert self.finals is not None
+        found = {_engines(made.recipe): made}
+        every = [_Made(trial, {}) for trial in latest(self.runner.log.trials()) if trial.eligible]
+        for each in sorted(every, key=lambda each: each.time):
+            if each.recipe not in self.finals.unusable and each.time < min(1.0, made.time * _RIVAL_X):
+                found.setdefault(_engines(each.recipe), each)
+        return list(found.values())[1:]
 
     def leave_out(self, reason: str) -> None:
         """Run the original again; what is second best may be right."""
@@ -168,17 +195,24 @@ class _PartStudy:
         self.left_out.add(self.best.recipe)
         self.finals.set_aside(self.best.recipe, reason)
         self.best, self.reason = None, reason
+        self.decision = Decision(Chosen(trial=None, reason=reason), None, ())
 
-    def result(self, made: _Made | None) -> PartResult:
-        """``made``: what is in its place."""
-        reason = self.reason
-        if made is None and self.best is not None:
-            reason = f"{self.best.recipe.label} is faster alone, and the program was not faster with it"
+    def result(self, made: _Made | None, tried: Sequence[_Tried]) -> PartResult:
+        """``made``: what is in its place. ``tried``: the programs that were."""
+        shown, reason = made or self.best, self.reason
+        if made is not None:
+            alike, done = len(self.part.copies), len(made.folders)
+            reason = f"in {done} of {alike} alike: it could not be built and proven for the others" * (done < alike)
+        elif self.best is not None:
+            fates = [each.fate() for each in tried if each.recipes.get(self.label) == self.best.recipe]
+            fate = fates[-1] if fates else "it was not tried in the program"
+            reason = f"{self.best.recipe.label} is faster alone, and {fate}"
         return PartResult(
             **{name: getattr(self.part, name) for name in ("path", "module", "copies", "form", "calls", "share")},
             recipe=None if made is None else made.recipe,
-            speedup_x=None if made is None else made.speedup_x,
+            speedup_x=None if shown is None else shown.speedup_x,
             reason=reason,
+            tried=self.tried,
         )
 
 
@@ -193,14 +227,17 @@ class PartsTuner:
         self._cuts: Cuts | None = None
         self._studies: list[_PartStudy] = []
         self._tried: list[_Tried] = []
+        self._before: dict[str, str] = {}
+        """By label, what was done to the parts of the fastest program that the journal knows."""
 
     def run(self, left_s: float) -> None:
         """Raises TogiError when the program cannot be recorded, or does not run for its truth."""
-        until = time.monotonic() + min(left_s, _LONGEST_S)
+        until = time.monotonic() + (left_s if math.isfinite(left_s) else _LONGEST_S)
         self.progress.message(f"{self.whole.subject} cannot be captured whole: looking for its parts")
         self._cuts = cuts = record_parts(self.pool)  # beside the truth, which was begun with capturing
         self.whole.make_truth()
         self._studies = studies = [_PartStudy(part) for part in cuts.parts]
+        self._before = _fastest_before(self.whole.log.trials())
         until -= (until - time.monotonic()) * _WHOLE_SHARE
         try:
             for study, share_s in _shares(studies, until):
@@ -209,13 +246,10 @@ class PartsTuner:
                     continue
                 self._tell(study)
                 self._explore(study, share_s, first_gain=True)
-                self._save(study)
-                if self._untried() > _WORTH_A_TRIAL:
-                    self._try_whole()
+                self._try_whole(_WORTH_A_TRIAL)
             self._explore_most_promising(until)
-            for study in studies:
-                self._save(study)
             self._try_whole()
+            self._try_rivals()
         finally:
             for study in studies:
                 if study.runner is not None:
@@ -223,17 +257,18 @@ class PartsTuner:
                     study.runner.pool.close()
         for study in studies:
             if study.runner is not None and study.decision is not None:
-                conclude(study.runner, study.decision)
+                made = self._fastest.made.get(study.label)
+                placed = made and Decision(Chosen(trial=made.trial, reason="it is in the program"), None, ())
+                conclude(study.runner, placed or study.decision)
 
     def tree(self, chosen: Trial | None) -> ProgramTree:
-        """The program's calls and parts, with what is in their places, or would be where it was never tried with them.
-        ``chosen``: the trial of the program."""
+        """The program's calls and parts, with what is in their places. ``chosen``: the trial of the program."""
         assert self._cuts is not None  # it was run
-        made: Mapping[str, _Made | None] = {} if self._tried else {each.label: each.best for each in self._studies}
+        made: Mapping[str, _Made] = {}
         for each in self._tried:
             if chosen is not None and each.trial is not None and each.trial.recipe == chosen.recipe:
                 made = each.made
-        parts = tuple(study.result(made.get(study.label)) for study in self._studies)
+        parts = tuple(study.result(made.get(study.label), self._tried) for study in self._studies)
         return self._cuts.tree.model_copy(update={"parts": parts, "obstacles": self._cuts.obstacles})
 
     def _tell(self, study: _PartStudy) -> None:
@@ -251,17 +286,19 @@ class PartsTuner:
                 self._tell(study)
                 told = study
             self._explore(study, left_s, trials=1)
+            self._try_whole(_WORTH_A_TRIAL)
 
     def _explore(
         self, study: _PartStudy, seconds: float, *, first_gain: bool = False, trials: int | None = None
     ) -> None:
+        until = time.monotonic() + seconds
         try:
             if study.runner is None:
                 winners = {other.best.recipe: None for other in self._studies if other.best is not None}
                 study.runner, study.reason = self._open(study, winners), ""
                 study.finals = Finals(study.runner, self.pool.folder)
-                study.runner.explore(0.0)  # the reference
-            study.runner.explore(seconds, first_gain=first_gain, trials=trials)
+                study.runner.try_reference()
+            study.runner.explore(max(0.0, until - time.monotonic()), first_gain=first_gain, trials=trials)
         except (SubjectError, TrialEnded) as error:
             study.reason, study.ended = str(error), True
 
@@ -278,7 +315,7 @@ class PartsTuner:
                 _for_parts(self.settings),
                 self.journal,
                 PartProgress(self.progress, study.label),
-                started=time.monotonic(),
+                started=self.whole.started,
                 resume=self.resume,
                 firsts=(REFERENCE_RECIPE, *winners),
             )
@@ -288,33 +325,44 @@ class PartsTuner:
             raise
         return runner
 
-    def _save(self, study: _PartStudy) -> None:
-        """What is now its best."""
-        if study.finals is None or study.ended or len(study.left_out) >= _MOST_LEFT_OUT:
+    def _save(self, study: _PartStudy, first: Recipe | None = None) -> None:
+        """What is now its best, or ``first``; where the journal knows programs with it, what it was in the fastest."""
+        if study.finals is None or study.runner is None or study.given_up:
             return
-        study.decision = decision = study.finals.save_only()
-        trial = decision.chosen.trial
-        if decision.folder is None or trial is None:
-            study.reason = study.reason if study.left_out else NOTHING_FASTER
-        elif study.best is None or study.best.recipe != trial.recipe:
-            folders = {study.part.path: decision.folder}
-            for path in study.part.copies:
-                if path != study.part.path and (folder := self._copy(study, path, trial.recipe)) is not None:
-                    folders[path] = folder
-            study.best, study.reason = _Made(trial, folders), ""
+        if (before := self._before.pop(study.label, None)) is not None:
+            first = next((trial.recipe for trial in study.runner.log.trials() if _work(trial.recipe) == before), None)
+        last, study.decision = study.decision, study.finals.save_only(first)
+        if study.decision is last:
+            return
+        trial, folder = study.decision.chosen.trial, study.decision.folder
+        if folder is None or trial is None:
+            if not study.tried:
+                study.reason = f"nothing was tried on it: {study.runner.search.stopped}"
+            elif not study.left_out:
+                aside = [f"{each.label} was set aside: {why}" for each, why in study.finals.unusable.items()]
+                study.reason = "; ".join(aside) or NOTHING_FASTER
+            return
+        folders = {study.part.path: folder}
+        for path in study.part.copies:
+            if path == study.part.path or self.whole.explore_s() < self.whole.proof_s():
+                continue
+            if (made := self._copy(study, path, trial.recipe)) is not None:
+                folders[path] = made
+        study.best, study.reason = _Made(trial, folders), ""
 
     def _pool(self, part: Part, path: str) -> WorkerPool:
         return self.pool.part(path, part.effects, self.pool.folder / part.inputs, part.survey)
 
     def _copy(self, study: _PartStudy, path: str, best: Recipe) -> Path | None:
         """The same recipe for a module that is alike, with its own weights: built and verified, not measured again."""
+        assert study.runner is not None
         pool, limits = self._pool(study.part, path), self.whole.limits
-        folder = self.pool.folder / f"{path}-{best.id}.togi"
+        folder = self.pool.folder / f"{path}#{study.part.form}-{best.id}.togi"
         try:
             survey = pool.capture(study.part.survey, limits, lambda _: None, rewrites=False)
             facts = pool.make_truth(survey.facts, limits, lambda _: None)
             with pool.start(best, facts, limits, lambda _: None) as running:
-                if self.whole.accepted(running)[0] is not Outcome.OK:
+                if study.runner.accepted(running)[0] is not Outcome.OK:
                     return None
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
@@ -339,53 +387,110 @@ class PartsTuner:
         return folder
 
     def _untried(self) -> float:
-        """The share of the program's time that parts should save which were not yet tried in it."""
+        """The share of the program's time that parts should save with what they have now, beside what they had when it
+        was last tried."""
         last = self._tried[-1].made if self._tried else {}
-        return sum(study.saves for study in self._studies if study.best is not None and study.label not in last)
+        return sum(max(0.0, study.should_save - study.saves(last.get(study.label))) for study in self._studies)
 
-    def _try_whole(self) -> None:
-        """The program with all parts that became faster, unless it was tried so. Where that is wrong, with what is
-        second best for the one that errs most, and then without it; where it is slower than its parts by themselves
-        promise, with what they had before: until it is right and fast, or the time is over."""
-        while faster := [study for study in self._studies if study.best is not None]:
-            now = _Tried({study.label: study.best for study in faster if study.best is not None})
-            if any(each.recipes == now.recipes for each in self._tried):
-                return
-            self._tried.append(now)
-            options: Options = {study.label: study.work for study in faster}
-            composed = recipe(**{PARTS: options, REFERENCE: {}})
-            self.whole.try_composed(composed, self._composed(composed, faster))
-            now.trial = trial = self.whole.last(composed)
-            if trial is not None and trial.outcome in (Outcome.WRONG, Outcome.FAILED):
-                worst = max(faster, key=lambda study: _units(study, trial))
-                worst.leave_out(f"the program was not right with it: {trial.reason}")
-                self._save(worst)
-            elif not self._go_back():
-                return
-            if self.whole.explore_s() <= 0:
-                return
+    def _try_whole(self, if_saves: float = 0.0) -> None:
+        """The program with all parts that became faster, until it is right and fast, or the time is over: unless less
+        of its time than ``if_saves`` is to be gained."""
+        if if_saves and self._untried() <= if_saves:
+            return
+        for study in self._studies:
+            self._save(study)
+        while self._try_together() and self.whole.explore_s() > 0:
+            pass
+
+    def _try_together(self) -> bool:
+        """The program with what its parts have now, unless it was tried so. True where they have something else then:
+        where it was wrong or ended, what is second best for the one that is to blame, or the original; where it was
+        slower than its parts by themselves promise, what they had before."""
+        now = _Tried({study.label: study.best for study in self._studies if study.best is not None})
+        alike = [each for each in self._tried if each.recipes == now.recipes]
+        judged = len(alike) > 1 or any(
+            each.trial is None or each.trial.outcome is not Outcome.UNSTABLE for each in alike
+        )
+        if not now.made or judged:
+            return False
+        options: Options = {label: _work(made.recipe) for label, made in now.made.items()}
+        composed = recipe(**{PARTS: options, REFERENCE: {}})
+        now.trial = self.whole.try_composed(composed, self._composed(composed))
+        if now.trial is not None and now.trial.outcome is Outcome.OUT_OF_MEMORY and self._free_memory():
+            return True
+        self._tried.append(now)
+        if now.trial is None or now.trial.outcome not in (Outcome.WRONG, *_ENDED):
+            return self._go_back()
+        what = "was not right" if now.trial.outcome is Outcome.WRONG else "ended"
+        guilty = self._to_blame(now)
+        guilty.leave_out(f"the program {what} with it: {now.trial.reason or now.trial.outcome.value}")
+        self._save(guilty)
+        return True
+
+    def _free_memory(self) -> bool:
+        """End what is kept of the parts' trials. False where that is nothing."""
+        return sum(study.runner.free_memory() for study in self._studies if study.runner is not None) > 0
+
+    def _to_blame(self, now: _Tried) -> _PartStudy:
+        """The part whose error is largest on the calls that the original makes, where these were looked at; else of
+        those with which the program was not right before, the one that errs most by itself."""
+        assert now.trial is not None
+        forced = {} if now.trial.error is None else {each.path: each for each in now.trial.error.forced}
+        right = {(label, made) for each in self._tried if each.speedup_x for label, made in each.recipes.items()}
+
+        def guilt(study: _PartStudy) -> tuple[float, bool, float]:
+            made = now.made[study.label]
+            seen = [forced[path].units for path in made.folders if path in forced and not forced[path].faithful]
+            own = made.trial.error.units if made.trial.error is not None else 0.0
+            return max(seen, default=0.0), (study.label, made.recipe) not in right, own
+
+        return max((study for study in self._studies if study.label in now.made), key=guilt)
+
+    @property
+    def _fastest(self) -> _Tried:
+        return _fastest_of(self._tried)
 
     def _go_back(self) -> bool:
         """To what parts had when the program was fastest, where those that joined since should have made it faster than
         it is: a part's trial is not its work in the program. False where there is nothing to go back to."""
         *earlier, now = self._tried
-        before = max(earlier, key=lambda each: each.speedup_x, default=now)
-        if not now.speedup_x or not before.speedup_x:
+        before = _fastest_of(earlier)
+        joined = [s for s in self._studies if s.label in now.made.keys() - before.made.keys()]
+        joined_save = sum(study.saves(now.made[study.label]) for study in joined)
+        changed = {
+            study.label: made
+            for study in self._studies
+            if (made := before.made.get(study.label)) is not None
+            and made.recipe != now.recipes.get(study.label, made.recipe)
+            and made.recipe not in study.left_out
+        }
+        if not changed or not joined or not now.speedup_x or not before.speedup_x:
             return False
-        joined = sum(study.saves for study in self._studies if study.label in now.made.keys() - before.made.keys())
-        changed = {k: each for k, each in before.made.items() if now.recipes.get(k, each.recipe) != each.recipe}
-        if not changed or not joined or BETWEEN_PROCESSES.band_x / now.speedup_x <= 1 / before.speedup_x - joined:
+        if BETWEEN_PROCESSES.band_x / now.speedup_x <= 1 / before.speedup_x - joined_save:
             return False
         for study in self._studies:
             study.best = changed.get(study.label, study.best)
         return True
 
-    def _composed(self, composed: Recipe, faster: Sequence[_PartStudy]) -> Path:
+    def _try_rivals(self) -> None:
+        """The fastest program with another engine for a part that is nearly as fast with it alone, most worth first:
+        which of them is faster in the program, the program tells."""
+        for study in self._studies:
+            made = self._fastest.made.get(study.label)
+            for rival in study.rivals(made) if made is not None else ():
+                if self.whole.explore_s() < rival.trial.cost_s + self.whole.proof_s():
+                    continue
+                for each in self._studies:
+                    each.best = self._fastest.made.get(each.label)
+                self._save(study, rival.recipe)
+                self._try_together()
+
+    def _composed(self, composed: Recipe) -> Path:
         """One artifact of all parts that became faster."""
         folder = self.pool.folder / f"{composed.id}.togi"
         shutil.rmtree(folder, ignore_errors=True)
         entries: list[PartEntry] = []
-        for study in faster:
+        for study in self._studies:
             for path, source in study.best.folders.items() if study.best is not None else ():
                 inside = str(len(entries))
                 shutil.copytree(source, folder / PARTS / inside, copy_function=os.link)
@@ -422,16 +527,25 @@ def _shares(studies: Sequence[_PartStudy], until: float) -> Iterator[tuple[_Part
         yield study, max(left_s * study.part.share / every, min(_LEAST_S, left_s / 4))
 
 
-def _units(study: _PartStudy, composed: Trial) -> tuple[float, float]:
-    """A part's error on the calls that the original makes, where these were looked at, and in its own trial."""
-    assert study.best is not None
-    forced = composed.error.forced if composed.error is not None else ()
-    own = study.best.trial.error.units if study.best.trial.error is not None else 0.0
-    return max((each.units for each in forced if each.path in study.best.folders), default=0.0), own
+def _engines(of: Recipe) -> tuple[str, ...]:
+    return tuple(choice.technique for choice in of.at(Stage.ENGINE))
 
 
-def _techniques(of: Recipe) -> list[str]:
-    return [choice.technique for choice in of.choices if choice.stage is not Stage.RUNTIME]
+def _work(chosen: Recipe) -> str:
+    """``fold_batch_norm+openvino``: what is done to a part, without the reference's ``no_grad``."""
+    return "+".join(choice.label for choice in chosen.choices if choice.stage is not Stage.RUNTIME)
+
+
+def _fastest_before(trials: Iterable[Trial]) -> dict[str, str]:
+    """What was done to its parts, by label, in the fastest program put together before. ``trials``: of the program."""
+    composed = [trial for trial in latest(trials) if trial.eligible and trial.recipe.find(PARTS) is not None]
+    fastest = _fastest_of([_Tried({}, trial) for trial in composed]).trial
+    choice = None if fastest is None else fastest.recipe.find(PARTS)
+    return {} if choice is None else {label: str(work) for label, work in choice.options.items()}
+
+
+def _fastest_of(tried: Iterable[_Tried]) -> _Tried:
+    return max(tried, key=lambda each: each.speedup_x, default=_Tried({}))
 
 
 def _for_parts(settings: Settings) -> Settings:

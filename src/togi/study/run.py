@@ -17,7 +17,7 @@ from togi.study.conclusion import conclude
 from togi.study.finals import Decision, Finals
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
-from togi.study.runner import SURVEY_TIMEOUT_S, StudyRunner, explained
+from togi.study.runner import SURVEY_TIMEOUT_S, StudyRunner, explained, reference_failed
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
@@ -73,17 +73,15 @@ def run_study(
                 runner.make_truth()
             else:
                 parts.run(runner.explore_s())
-            runner.explore(0.0)  # the reference: how long it takes tells what race and proof will
+            runner.try_reference()  # how long it takes tells what race and proof will
             if parts is not None and runner.search.gained():  # no setting of the whole comes on top of its parts
                 runner.try_original()
             else:
                 runner.explore(runner.explore_s(race=False), first_gain=True)  # a single gain need not race
                 runner.explore(runner.explore_s())
             decision = Finals(runner, keep).decide()
-        except TrialEnded as ended:  # the reference: everything else ends in a record
-            raise SubjectError(
-                f"{name} ran once, but its reference (eager under no_grad) did not: {ended}. Finished trials are kept"
-            ) from None
+        except TrialEnded as ended:
+            raise reference_failed(name, ended) from None
         tree = None if parts is None else parts.tree(decision.chosen.trial)
         return conclude(runner, decision, tree), decision.folder
 

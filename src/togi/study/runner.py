@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, final
 
-from togi.artifact.manifest import Link
+from togi.artifact.manifest import PARTS, Link
 from togi.artifact.save import write_manifest
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError
@@ -107,7 +107,8 @@ class StudyRunner:
         lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
         log = journal.study(study_key(subject, facts, lasting, fingerprint), header, fresh=not resume)
         trials = log.news()
-        search = Search(facts, settings, all_techniques(), trials, firsts=firsts)
+        alone = [trial for trial in trials if trial.recipe.find(PARTS) is None]
+        search = Search(facts, settings, all_techniques(), alone, firsts=firsts)
         beside = [t.timing.reference_ms for t in trials if t.timing is not None and t.recipe != REFERENCE_RECIPE]
         return cls(
             pool,
@@ -134,6 +135,16 @@ class StudyRunner:
     def limits(self) -> Limits:
         """Of a trial, and of every process that is made of what it saved."""
         return Limits(timeout_s=self.settings.trial_timeout_s, memory_bytes=self.settings.trial_memory_bytes)
+
+    def try_reference(self) -> None:
+        """What everything relates to. Raises SubjectError where it fails twice."""
+        self.explore(0.0)
+        last = self.last(REFERENCE_RECIPE)
+        if last is None or last.timing is None:  # now, or in an earlier study
+            self._try(REFERENCE_RECIPE, self.settings.trial_timeout_s)
+            last = self.last(REFERENCE_RECIPE)
+        if last is None or last.timing is None:
+            raise reference_failed(self.subject, "" if last is None else last.reason)
 
     def explore(self, seconds: float, *, first_gain: bool = False, trials: int | None = None) -> None:
         """Try what the search suggests until it has nothing better, or the time for it is over, or (``first_gain``)
@@ -191,11 +202,14 @@ class StudyRunner:
             self.progress.message(self.search.why(original))
             self._try(original, left_s)
 
-    def try_composed(self, composed: Recipe, folder: Path) -> None:
-        """Try a program with its tuned parts in place. ``folder``: their artifact."""
+    def try_composed(self, composed: Recipe, folder: Path) -> Trial | None:
+        """Try a program with its tuned parts in place. ``folder``: their artifact. None where no time is left."""
         self.composed[composed] = folder
         self.progress.message("the tuned parts in the program")
-        self._try(composed, self.settings.trial_timeout_s)
+        if (before := self._warm.pop(composed, None)) is not None:
+            before.close()
+        left_s = self.explore_s(race=False)
+        return self.last(composed) if left_s > 0 and self._try(composed, left_s) else None
 
     def left_s(self) -> float:
         """Of the study's time limit."""
@@ -236,7 +250,7 @@ class StudyRunner:
 
     def _catch_up(self) -> None:
         """Another process works on this study too: take over what it found; wait a moment if that is nothing."""
-        news = self.log.news()
+        news = [trial for trial in self.log.news() if trial.recipe.find(PARTS) is None]
         for trial in news:
             self.search.tell(trial)
         if not news:
@@ -249,11 +263,11 @@ class StudyRunner:
         trial = self._ended_or_measured(candidate, timeout_s)
         # The original ran before, so someone may have killed its process; without it nothing can be chosen.
         killed = candidate == REFERENCE_RECIPE and trial.outcome is Outcome.CRASHED
-        if killed or (trial.outcome is Outcome.OUT_OF_MEMORY and self._free_memory()):
+        if killed or (trial.outcome is Outcome.OUT_OF_MEMORY and self.free_memory()):
             trial = self._ended_or_measured(candidate, timeout_s)
         return trial.model_copy(update={"cost_s": time.monotonic() - began})
 
-    def _free_memory(self) -> bool:
+    def free_memory(self) -> bool:
         """End the finalists that are kept, whose memory stays taken while they are paused: what did not fit beside them
         may fit alone. They are built again for the race. False where there are none to end, or where it was the user's
         limit that did not suffice."""
@@ -346,6 +360,11 @@ class StudyRunner:
             max_drop=self.settings.max_drop,
             objective=self.settings.objective,
         )
+
+    def trials(self) -> list[Trial]:
+        """Those of the log from which can be chosen: what another process put together of a program's parts cannot be
+        built here."""
+        return [t for t in self.log.trials() if t.recipe in self.composed or t.recipe.find(PARTS) is None]
 
     def last(self, candidate: Recipe) -> Trial | None:
         """The last trial of a recipe in the journal."""
@@ -453,6 +472,13 @@ class StudyRunner:
 def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:
     """The budget, or what enough rounds for an interval take, if that is more: a slow model needs its time."""
     return max(budget_s, min(_LONGEST_S, _ROUNDS * sum(running.turn_s for running in runners)))
+
+
+def reference_failed(subject: str, why: object) -> SubjectError:
+    """Everything else ends in a record."""
+    return SubjectError(
+        f"{subject} ran once, but its reference (eager under no_grad) did not: {why}. Finished trials are kept"
+    )
 
 
 @contextmanager
