@@ -361,7 +361,7 @@ def part_rows(study: Study) -> list[PartRow]:
         for child in tree.children(index):
             found, saved = below(child, prefix, depth + 1)
             rows, saved_ms = rows + found, saved_ms + saved
-        name = call.path.removeprefix(caller) or call.module
+        name = call.path.removeprefix(caller) or "(the program)"
         own = [_part_row(part, name, depth, tree.total_ms) for part in parts[index]]
         saved_ms += sum(_saved(part) * tree.total_ms for part in parts[index])
         reason = "; ".join(f"not captured whole: {obstacle.reason}" for obstacle in obstacles[index])

@@ -57,8 +57,9 @@ def _untried(trials: Sequence[Trial], program: ProgramTree | None, settings: Set
         )
     if any(part.tried for part in parts):
         return ""
-    if reasons := {part.reason: None for part in parts if part.reason}:
-        return f"Nothing could be tried on its parts: {'; '.join(reasons)}"
+    if reasons := [f"{part.path}: {part.reason}" for part in parts if part.reason]:
+        longer = ". Give a longer --time-limit" if settings.limit_s is not None else ""
+        return f"Nothing could be tried on its parts ({'; '.join(reasons)}){longer}"
     if settings.limit_s is None:
         return "Nothing could be tried here: every technique is refused, left out or missing"
     return (

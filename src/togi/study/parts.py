@@ -337,7 +337,7 @@ class PartsTuner:
         trial, folder = study.decision.chosen.trial, study.decision.folder
         if folder is None or trial is None:
             if not study.tried:
-                study.reason = f"nothing was tried on it: {study.runner.search.stopped}"
+                study.reason = f"nothing was tried on it: {study.runner.search.stopped or 'its time was over'}"
             elif not study.left_out:
                 aside = [f"{each.label} was set aside: {why}" for each, why in study.finals.unusable.items()]
                 study.reason = "; ".join(aside) or NOTHING_FASTER
