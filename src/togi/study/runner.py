@@ -139,7 +139,8 @@ class StudyRunner:
     def try_reference(self) -> None:
         """What everything relates to. Raises SubjectError where it fails twice."""
         self.explore(0.0)
-        last = self.last(REFERENCE_RECIPE)
+        while (last := self.last(REFERENCE_RECIPE)) is None and not self.log.claim(REFERENCE_RECIPE):
+            self._catch_up()  # another process tries it now
         if last is None or last.timing is None:  # now, or in an earlier study
             self._try(REFERENCE_RECIPE, self.settings.trial_timeout_s)
             last = self.last(REFERENCE_RECIPE)
