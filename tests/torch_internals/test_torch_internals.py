@@ -20,7 +20,6 @@ from torch import Tensor, nn
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from togi.torch_internals import archive, autograd, compiler, cuda, modules, profiler, tensors
-from togi.torch_internals.deferred import Deferred
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver, without_modes, without_torch_function
 from togi.torch_internals.modules import BACKWARD, FORWARD, OPTIMIZER, ModuleTracker
 from togi.torch_internals.operators import (
@@ -364,45 +363,6 @@ def test_archives_are_written_and_read(tmp_path: Path) -> None:
     writer.write_record("text", b"words", 5)
     writer.write_end_of_file()
     assert archive.ArchiveReader(str(tmp_path / "one.zip")).get_record("text") == b"words"
-
-
-@pytest.mark.parametrize("inference", [False, True])
-def test_deferred_tensors_fetch_once_and_know_when_their_values_were_handed_out(inference: bool) -> None:
-    fetched = []
-
-    class There:
-        lock = threading.RLock()
-
-        def fetch(self) -> Tensor:
-            fetched.append(1)
-            return torch.arange(6.0).view(2, 3)
-
-    def made() -> Deferred:
-        fetched.clear()
-        tensor: Deferred = Deferred((2, 3), torch.float32, There())
-        return tensor
-
-    with torch.inference_mode(inference):
-        tensor = made()
-        assert isinstance(tensor, Tensor)
-        assert (tensor.shape, tensor.dtype, tensor.device.type, tensor.numel()) == ((2, 3), torch.float32, "cpu", 6)
-        assert tensor.is_contiguous()
-        assert not tensor.requires_grad
-        assert not fetched
-        for read in (torch.neg, Tensor.clone, lambda one: one.tolist(), lambda one: torch.cat([one, one])):
-            assert type(read(tensor)) in (Tensor, list)
-        assert fetched == [1]
-        assert tensor.place is not None
-        assert type(nn.functional.linear(tensor, torch.ones(4, 3))) is Tensor
-        for hand_out in (lambda one: one[0], Tensor.detach, Tensor.t, lambda one: one.numpy(), Tensor.zero_):
-            tensor = made()
-            hand_out(tensor)
-            assert tensor.place is None
-        tensor = made()
-        tensor[0, 0] = 5.0
-        tensor += 1
-        assert tensor.tolist() == [[6.0, 2.0, 3.0], [4.0, 5.0, 6.0]]
-        assert "6." in repr(made().add(1))
 
 
 def test_a_process_whose_parallel_operators_are_over_can_fork_one_that_computes() -> None:

@@ -1,20 +1,26 @@
 """A tensor whose values are elsewhere until somebody looks at them.
 
 Behind it: Tensor._make_wrapper_subclass, torch._C._disabled_torch_function_impl (torch 2.9 to 2.15; documented in
-"Extending PyTorch"). When they go: values must be copied out at once.
+"Extending PyTorch"), torch._C._set_storage_data_ptr_access_error_msg. When they go: values must be copied out at once.
 """
 
 from __future__ import annotations
 
 import copy
 import threading
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor
 
-from togi.torch_internals.operators import is_composite, schema_of
-from togi.torch_internals.tensors import tree_map_only
+from togi.torch_internals.operators import is_composite, result_arguments, schema_of
+from togi.torch_internals.tensors import storage_key, tree_leaves, tree_map_only
+
+_NO_MEMORY = (
+    "the values of this tensor are kept by an engine, and what asked for its memory went round every way in which they "
+    "are handed out: give it .clone() of the tensor"
+)
 
 
 class Place(Protocol):
@@ -43,6 +49,8 @@ class Deferred(Tensor):
     @staticmethod
     def __new__(cls, sizes: tuple[int, ...], dtype: torch.dtype, place: Place) -> Any:
         made = Tensor._make_wrapper_subclass(cls, sizes, dtype=dtype)
+        # what reads memory without asking (C extensions, to_dlpack) would read at address 0
+        torch._C._set_storage_data_ptr_access_error_msg(storage_key(Tensor.untyped_storage(made)), _NO_MEMORY)
         made.place, made._fetched, made._lock = place, None, place.lock
         return made
 
@@ -50,15 +58,19 @@ class Deferred(Tensor):
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:  # type: ignore[override]
+        kwargs = kwargs or {}
+        if func is torch.ops.aten.detach_.default:
+            return args[0]
         if torch.Tag.inplace_view in func.tags or func is torch.ops.aten.resize_.default:
-            raise RuntimeError(
-                f"{func} changes the form of a tensor in place, which one that an engine keeps cannot have: .clone() it"
-            )
+            raise _form_changed(func)
+        names = result_arguments(func)
+        if results := [each for name in names for each in tree_leaves(kwargs.get(name)) if isinstance(each, Deferred)]:
+            return _written(func, args, kwargs, results)
         schema = schema_of(func)
         # under inference_mode composite operators come whole, and do not say that they return a view
         shared = schema.is_mutable or is_composite(func) or any(result.alias_info for result in schema.returns)
         plain = cls.plain if shared else cls.values
-        args, kwargs = tree_map_only(Deferred, plain, (args, kwargs or {}))
+        args, kwargs = tree_map_only(Deferred, plain, (args, kwargs))
         return func(*args, **kwargs)
 
     def values(self) -> Tensor:
@@ -66,7 +78,8 @@ class Deferred(Tensor):
         with self._lock:
             if self._fetched is None:
                 assert self.place is not None
-                self._fetched = self.place.fetch()
+                with torch.inference_mode(self.is_inference()):  # where it was made, not where it is first looked at
+                    self._fetched = self.place.fetch()
             return self._fetched
 
     def plain(self) -> Tensor:
@@ -75,6 +88,18 @@ class Deferred(Tensor):
             values = self.values()
             self.place = None
             return values
+
+    @property
+    def data(self) -> Tensor:
+        return self.detach()
+
+    @data.setter
+    def data(self, other: Tensor) -> None:
+        forms = [(each.shape, each.stride(), each.dtype, each.device) for each in (self, other)]
+        if forms[0] != forms[1]:
+            raise _form_changed(".data = ...")
+        with self._lock:
+            self._fetched, self.place = other.detach(), None
 
     def __repr__(self, **_: Any) -> str:  # type: ignore[override]
         return repr(self.values())
@@ -97,8 +122,38 @@ class Deferred(Tensor):
     def tolist(self) -> Any:
         return self.values().tolist()
 
+    def apply_(self, callable: Callable[[Any], Any]) -> Tensor:
+        self.plain().apply_(callable)
+        return self
+
     def data_ptr(self) -> int:
         return self.plain().data_ptr()
 
+    def const_data_ptr(self) -> int:
+        return self.data_ptr()
+
     def untyped_storage(self) -> torch.UntypedStorage:
         return self.plain().untyped_storage()
+
+
+def _form_changed(what: object) -> RuntimeError:
+    return RuntimeError(
+        f"{what} changes the form of a tensor in place, which one that an engine keeps cannot have: .clone() it"
+    )
+
+
+def _written(func: Any, args: Any, kwargs: Any, results: Sequence[Deferred]) -> Any:
+    """A call with ``out=``: an operator resizes what it is given there, so it is given copies.
+
+    Raises RuntimeError where a result has another form; they keep their values.
+    """
+    copies = {id(each): each.values().clone() for each in results}
+    args, kwargs = tree_map_only(
+        Deferred, lambda one: copies[id(one)] if id(one) in copies else one.values(), (args, kwargs)
+    )
+    returned = func(*args, **kwargs)
+    if any(copies[id(each)].shape != each.shape for each in results):
+        raise _form_changed(f"out= of {func}")
+    for each in results:
+        each.plain().copy_(copies[id(each)])
+    return returned

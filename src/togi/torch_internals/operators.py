@@ -27,6 +27,7 @@ __all__ = [
     "is_composite",
     "is_python_operator",
     "python_kernel",
+    "result_arguments",
     "schema_of",
     "written_arguments",
 ]
@@ -59,6 +60,12 @@ def written_arguments(operator: Any) -> frozenset[str]:
     """Names of the arguments that an operator writes in place."""
     arguments = schema_of(operator).arguments
     return frozenset(a.name for a in arguments if a.alias_info is not None and a.alias_info.is_write)
+
+
+@cache
+def result_arguments(operator: Any) -> tuple[str, ...]:
+    """Names of the arguments that are given a result's memory and form (``out=``): all are keywords."""
+    return tuple(a.name for a in schema_of(operator).arguments if a.is_out)
 
 
 def bound_arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
