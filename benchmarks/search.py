@@ -7,13 +7,19 @@
 In a replay nothing runs: a strategy asks for a recipe and is told what the recorded trial showed, and its clock moves
 by what that trial cost. Three strategies meet the same recipes, all beginning with the reference: togi's search, random
 choice without repetition, and Optuna's TPE (multivariate) on the same space as conditional categorical parameters. A
-recipe that TPE suggests again costs it nothing. Regret is how much slower the best
-found so far is than the best recorded.
+recipe that TPE suggests again costs it nothing. Regret is how much slower the best found so far is than the best
+recorded.
+
+Each study is also replayed with what the others teach (``togi.search.experience``, leave one out): with the guesses of
+the techniques' authors, as in a new study of a user with this journal; and without any guess, as for techniques and
+machines that the authors know nothing of. Their guesses were made with these studies at hand, so that beside them
+there is little to learn.
 """
 
 from __future__ import annotations
 
 import argparse
+import copy
 import json
 import math
 import random
@@ -28,7 +34,7 @@ from typing import Any
 
 from togi.core.choices import Effort
 from togi.core.records import Facts, Recipe, Study, Trial
-from togi.search import Search, Settings, Space
+from togi.search import Experience, Search, Settings, Space
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_techniques
 
@@ -103,9 +109,15 @@ def curve(recorded: Recorded, tried: Sequence[Recipe]) -> Curve:
     return Curve(tuple(steps))
 
 
-def by_togi(recorded: Recorded, techniques: dict[str, Technique], seed: int, effort: Effort) -> list[Recipe]:
+def by_togi(
+    recorded: Recorded,
+    techniques: dict[str, Technique],
+    seed: int,
+    effort: Effort,
+    experience: Experience | None = None,
+) -> list[Recipe]:
     space = Space.listing(recorded.trials, recorded.facts, techniques)
-    search = Search(recorded.facts, Settings(effort=effort, seed=seed), space=space)
+    search = Search(recorded.facts, Settings(effort=effort, seed=seed), space=space, experience=experience)
     tried: list[Recipe] = []
     while (recipe := search.next()) is not None:
         search.tell(recorded.trials[recipe])
@@ -113,6 +125,27 @@ def by_togi(recorded: Recorded, techniques: dict[str, Technique], seed: int, eff
         if effort is Effort.THOROUGH and speedup(recorded.trials[recipe]) == recorded.best_x:
             break  # its regret stays zero from here on
     return tried
+
+
+def unguessed(techniques: dict[str, Technique]) -> dict[str, Technique]:
+    """The same techniques, of which nothing is expected."""
+    found = {id: copy.copy(each) for id, each in techniques.items()}
+    for each in found.values():
+        vars(each).update(expected_speedup=lambda *_: 1.0, cost_s=lambda *_: 0.0)
+    return found
+
+
+def with_earlier(
+    recorded: Recorded, others: Sequence[Study], techniques: dict[str, Technique]
+) -> dict[str, tuple[float, float]]:
+    """By what is known before the first trial: the share of the full cost, and the seconds, to be within 2 %."""
+    found = {}
+    for name, known in (("guesses", techniques), ("no guesses", unguessed(techniques))):
+        learned = Experience(others, recorded.facts, Settings(), known)
+        for label, experience in ((name, None), (f"{name}, earlier studies", learned)):
+            near = curve(recorded, by_togi(recorded, known, 0, Effort.THOROUGH, experience)).cost_to_near
+            found[label] = (near, near * recorded.cost_s)
+    return found
 
 
 def by_random(recorded: Recorded, seed: int) -> list[Recipe]:
@@ -170,8 +203,14 @@ def parameters(recipe: Recipe) -> dict[str, str]:
     return {"engine" if choice.stage == "engine" else choice.technique: choice.label for choice in recipe.choices}
 
 
-def replay(recorded: Recorded, techniques: dict[str, Technique], random_seeds: int, tpe_seeds: int) -> dict[str, Any]:
-    """Everything the tables show of one study."""
+def replay(
+    recorded: Recorded,
+    techniques: dict[str, Technique],
+    random_seeds: int,
+    tpe_seeds: int,
+    others: Sequence[Study] = (),
+) -> dict[str, Any]:
+    """Everything the tables show of one study. ``others``: of other subjects."""
     strategies: dict[str, list[Curve]] = {
         "togi": [curve(recorded, by_togi(recorded, techniques, 0, Effort.THOROUGH))],
         "random": [curve(recorded, by_random(recorded, seed)) for seed in range(random_seeds)],
@@ -185,6 +224,7 @@ def replay(recorded: Recorded, techniques: dict[str, Technique], random_seeds: i
         "failed": sum(not trial.eligible for trial in recorded.trials.values()),
         "cost_s": recorded.cost_s,
         "best_x": recorded.best_x,
+        "cost_to_near": with_earlier(recorded, others, techniques),
         "togi_stops": {"normal": normal.steps[-1], "quick": quick.steps[-1]},
         "strategies": {
             name: {
@@ -207,8 +247,17 @@ def table(result: dict[str, Any]) -> Iterator[str]:
         yield f"  {name:8} {reached:>11}" + " " * 18 + "".join(f"{regret:>8.1%}" for regret in row["regret"])
     for effort, (spent, regret) in result["togi_stops"].items():
         yield f"  effort {effort}: stops at {spent:.1%} of the cost, {regret:.1%} from the best"
+    for known, (share, spent_s) in result["cost_to_near"].items():
+        yield f"  to 2 % with {known}: {share:.1%}, {spent_s:.0f} s"
     yield f"  within 2 % at <= 20 % of the cost: {verdict(result['strategies']['togi']['cost_to_near'] <= 0.2)}"
     yield f"  ahead of random and of TPE at every budget: {verdict(ahead(result))}"
+
+
+def means(results: Sequence[dict[str, Any]]) -> Iterator[str]:
+    yield f"mean cost to 2 % of {len(results)} studies, by what is known before the first trial"
+    for known in results[0]["cost_to_near"]:
+        shares, spent_s = zip(*(result["cost_to_near"][known] for result in results), strict=True)
+        yield f"  {known}: {statistics.fmean(shares):.1%}, {statistics.fmean(spent_s):.0f} s"
 
 
 def ahead(result: dict[str, Any]) -> bool:
@@ -258,8 +307,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"there are no recorded studies in {options.data}: make one with --record SUBJECT", file=sys.stderr)
         return 2
     techniques = dict(all_techniques())
-    results = [replay(Recorded.of(s), techniques, options.random_seeds, options.tpe_seeds) for s in studies]
-    print(json.dumps(results, indent=1) if options.json else "\n\n".join("\n".join(table(r)) for r in results))
+    seeds = options.random_seeds, options.tpe_seeds
+    results = [replay(Recorded.of(s), techniques, *seeds, [o for o in studies if o is not s]) for s in studies]
+    texts = [*map(table, results), means(results)]
+    print(json.dumps(results, indent=1) if options.json else "\n\n".join("\n".join(text) for text in texts))
     return 0
 
 

@@ -9,6 +9,7 @@ from journal_records import KEY, header, trial
 
 from togi.core.errors import JournalError, OutputExistsError
 from togi.journal import Journal, rescue
+from togi.journal.database import checksum
 
 TRIALS = 60
 
@@ -153,3 +154,24 @@ def test_damage_that_appears_while_open_is_an_error_with_the_mend(journal_path: 
         raw.close()
         with pytest.raises(JournalError, match="rescue"):
             journal.read()
+
+
+def test_earlier_studies_teach_as_far_as_they_can_be_read(tmp_path: Path) -> None:
+    """One has a trial that changed since, one a header that another togi wrote: both are counted, neither raises."""
+    path = tmp_path / "j.db"
+    with Journal.open(path) as journal:
+        logs = [journal.study(f"key {name}", header(subject=name)) for name in ("a", "b", "c", "d", "own")]
+        for log in logs[:4]:
+            log.append(trial(1))
+        journal.study("nothing tried", header(subject="empty"))
+    with sqlite3.connect(path) as connection:
+        connection.execute("UPDATE trials SET record = replace(record, '1.5', '9.5') WHERE study = ?", (logs[1].id,))
+        foreign = '{"written": "by another togi"}'
+        mark = checksum(logs[2].id, "key c", foreign)
+        connection.execute("UPDATE studies SET record = ?, checksum = ? WHERE id = ?", (foreign, mark, logs[2].id))
+    with Journal.open(path) as journal:
+        found = journal.earlier(lambda study: study.subject != "a", but=logs[4].id)
+        assert [study.subject for study in found.studies] == ["d"]
+        assert [t.recipe for t in found.studies[0].trials] == [trial(1).recipe]
+        assert (found.left_out, found.unreadable) == (1, 2)
+        assert [s.subject for s in journal.earlier(lambda _: True, but=logs[3].id).studies] == ["a"]

@@ -94,6 +94,23 @@ def test_report_and_command_line(benchmark, recorded, tmp_path: Path, capsys, mo
     assert [line.split()[0] for line in printed.splitlines()[2:5]] == ["togi", "random", "tpe"]
 
 
+def test_what_other_studies_teach_shortens_the_way_without_guesses(benchmark, recorded) -> None:
+    def elsewhere(seed: int) -> Study:
+        trials = tuple(Landscape(seed).trial(recipe) for recipe in recorded.trials)
+        return Study(id=str(seed), subject=str(seed), facts=CONVOLUTIONAL, trials=trials)
+
+    found = benchmark.with_earlier(recorded, [elsewhere(seed) for seed in (6, 7, 8)], family())
+    assert found["no guesses, earlier studies"][1] < found["no guesses"][1]
+    assert (
+        found["guesses"][0]
+        == benchmark.curve(recorded, benchmark.by_togi(recorded, family(), 0, Effort.THOROUGH)).cost_to_near
+    )
+    lines = list(
+        benchmark.means([{"cost_to_near": {"guesses": (0.1, 2.0)}}, {"cost_to_near": {"guesses": (0.3, 4.0)}}])
+    )
+    assert lines[1] == "  guesses: 20.0%, 3 s"
+
+
 def test_nothing_recorded_is_said(benchmark, tmp_path: Path, capsys) -> None:
     assert benchmark.main(["--data", str(tmp_path)]) == 2
     assert "--record" in capsys.readouterr().err

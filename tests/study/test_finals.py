@@ -36,6 +36,7 @@ from togi.search.settings import Settings
 from togi.study.finals import Decision, Finals
 from togi.study.progress import Progress
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner
+from togi.techniques import recipe
 from togi.worker.supervise import Limits, TrialEnded
 
 
@@ -433,6 +434,24 @@ def test_a_session_that_is_disturbed_from_its_start_is_told_by_the_journal(
         slowed = timing.model_copy(update={"rounds_ms": ((reference_ms, 1.0),) * 12})
         assert bool(found := session().doubt(slowed)) is doubted
         assert not doubted or found == "disturbed: the reference took 80.0 times as long as at its best in this study"
+
+
+def test_a_study_learns_from_the_others_of_its_journal_unless_it_begins_anew(tmp_path: Path) -> None:
+    survey = SimpleNamespace(facts=Facts(machine=machine(), module_class="Net"), signature=None)
+    with Journal.open(tmp_path / "journal.sqlite") as journal:
+
+        def session(subject: str, *, resume: bool = True) -> StudyRunner:
+            opened = (None, subject, survey, "", Settings(), journal, Progress())
+            return StudyRunner.open(*opened, started=0.0, resume=resume)  # type: ignore[arg-type]
+
+        first = session("one.py:make")
+        for tried, speedup_x in ((REFERENCE_RECIPE, 1.0), (recipe(onnxruntime={}, no_grad={}), 5.0)):
+            first.log.append(trial(tried, speedup_x))
+        learned = session("other.py:make").experience
+        assert learned.used == 1
+        assert "onnxruntime 5.00x" in learned.sentence({"onnxruntime"})
+        assert session("other.py:make", resume=False).experience.used == 0
+        assert session("one.py:make").experience.used == 0  # its own trials are known
 
 
 def composed_of(**parts: str) -> Recipe:

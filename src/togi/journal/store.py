@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, final
 
 from togi.core.errors import JournalError, nearest
 from togi.core.records import Facts, Record, Study, now
@@ -33,6 +34,9 @@ FLEETING = frozenset(
 )
 """Facts that may come out differently for the same subject, or that are compared on their own (the machine)."""
 
+LOOKED_AT, REMEMBERED = 300, 40
+"""So many of the newest studies are looked at for what they teach, and so many of those are read whole."""
+
 
 def study_key(subject: str, facts: Facts, settings: Mapping[str, Any], fingerprint: str = "") -> str:
     """Names what a command studies, so that the same command finds its study again. The machine is added by ``study``.
@@ -50,6 +54,18 @@ def study_key(subject: str, facts: Facts, settings: Mapping[str, Any], fingerpri
     shown = {name: value for name, value in settings.items() if (name, value) != ("objective", "latency")}  # nor that
     text = json.dumps([subject, lasting, shown, fingerprint], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()
+
+
+@final
+@dataclass(frozen=True)
+class Earlier:
+    """Studies of before."""
+
+    studies: tuple[Study, ...]
+    """Those that count, with their trials, the newest first."""
+    left_out: int
+    """How many do not count."""
+    unreadable: int
 
 
 class StudyEntry(Record):
@@ -132,6 +148,29 @@ class Journal:
                 f"{self.path} {what}{nearest(id or '', known) or '.'} 'togi report --list' lists its studies."
             )
         return read_study(self._database, known[matches[0]])
+
+    def earlier(self, counts: Callable[[Study], bool], *, but: str) -> Earlier:
+        """What studies of before may teach a new one, whose id is ``but``. Nothing is raised for a damaged study.
+
+        ``counts`` is given each study as it was begun, without trials.
+        """
+        query = "SELECT id, key, record, checksum FROM studies WHERE id != ? ORDER BY number DESC LIMIT ?"
+        with self._database.reading() as connection:
+            rows = connection.execute(query, (but, LOOKED_AT)).fetchall()
+        found: list[Study] = []
+        left_out = unreadable = 0
+        for row in rows:
+            try:
+                header = self._header(row)
+                if not counts(header):
+                    left_out += 1
+                elif trials := StudyLog(self._database, header).trials():
+                    found.append(header.model_copy(update={"trials": tuple(trials)}))
+            except (JournalError, ValueError):  # of a row that changed, of a record that another togi wrote
+                unreadable += 1
+            if len(found) == REMEMBERED:
+                break
+        return Earlier(tuple(found), left_out, unreadable)
 
     def _entry(self, header: Study) -> StudyEntry:
         study = read_study(self._database, header)

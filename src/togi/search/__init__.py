@@ -4,8 +4,9 @@ Deliberately not here: running a trial (worker), the choice (decide), the finali
 learned (journal).
 """
 
+from togi.search.experience import Experience
 from togi.search.settings import Settings
 from togi.search.space import Space
 from togi.search.strategy import Search
 
-__all__ = ["Search", "Settings", "Space"]
+__all__ = ["Experience", "Search", "Settings", "Space"]

@@ -120,7 +120,7 @@ class Space:
         reference = next((each for each in self.configurations if each.technique.id == REFERENCE), None)
         if reference is None:
             raise TogiError(f"the technique '{REFERENCE}' is missing or refused: it is the reference of every speed-up")
-        self.reference = self._recipe((reference,))
+        self.reference = self.recipe((reference,))
         originals = (self.reference, Recipe())
         self.originals = originals if listed is None else tuple(recipe for recipe in originals if recipe in listed)
         """The reference, and the original as it is called today."""
@@ -132,11 +132,9 @@ class Space:
 
     @classmethod
     def listing(cls, recipes: Collection[Recipe], facts: Facts, techniques: Mapping[str, Technique]) -> Self:
-        """Only these recipes: to replay a recorded study."""
+        """Only these recipes: to replay a recorded study, or to learn from it."""
         choices = {choice.label: choice for recipe in recipes for choice in recipe.choices}
-        configurations = [
-            TechniqueConfiguration.of(techniques[c.technique], facts, dict(c.options)) for c in choices.values()
-        ]
+        configurations = [_as_listed(techniques[c.technique], facts, dict(c.options)) for c in choices.values()]
         return cls(configurations, listed=recipes, starting_s=_starting_s(facts))
 
     def configurations_of(self, recipe: Recipe) -> tuple[TechniqueConfiguration, ...]:
@@ -160,7 +158,7 @@ class Space:
         of_technique = {each.choice.technique: each for each in reversed(self.configurations)}
         found = [self._by_label.get(choice.label, of_technique.get(choice.technique)) for choice in recipe.choices]
         here = [each for each in found if each is not None]
-        same = self._recipe(here)
+        same = self.recipe(here)
         return same if here == found and (self._listed is None or same in self._listed) else None
 
     def recipes(self) -> Iterator[Recipe]:
@@ -188,7 +186,7 @@ class Space:
     def _if_valid(self, selection: Iterable[TechniqueConfiguration | None]) -> Iterator[Recipe]:
         chosen = [configuration for configuration in selection if configuration is not None]
         if any(each.is_grad_mode for each in chosen) and compatible(each.technique for each in chosen):
-            recipe = self._recipe(chosen)
+            recipe = self.recipe(chosen)
             if self._listed is None or recipe in self._listed:
                 yield recipe
 
@@ -209,7 +207,7 @@ class Space:
         chosen = set(self.configurations_of(recipe))
         return tuple(next((each for each in factor if each in chosen), None) for factor in self._factors)
 
-    def _recipe(self, configurations: Iterable[TechniqueConfiguration]) -> Recipe:
+    def recipe(self, configurations: Iterable[TechniqueConfiguration]) -> Recipe:
         return Recipe(choices=tuple(each.choice for each in sorted(configurations, key=lambda each: each.place)))
 
 
@@ -253,6 +251,12 @@ def configurations_for(
         excluded[technique.id] = reason
     configurations = _with_needs_met(configurations, techniques, excluded)
     return tuple(configurations), tuple(excluded.values())
+
+
+def _as_listed(technique: Technique, facts: Facts, options: Options) -> TechniqueConfiguration:
+    """With the place that the options have in the technique's own list; the first where they are not in it any more."""
+    listed = [dict(each) for each in technique.options(facts)]
+    return TechniqueConfiguration.of(technique, facts, options, listed.index(options) if options in listed else 0)
 
 
 def _excluded(technique: Technique, facts: Facts, settings: Settings) -> Trial | None:

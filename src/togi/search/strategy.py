@@ -13,6 +13,7 @@ from typing import final
 from togi.core.records import Facts, Recipe, Stage, Trial
 from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
+from togi.search.experience import Experience
 from togi.search.failures import FailureModel
 from togi.search.model import Regression, expected_improvement
 from togi.search.settings import Settings
@@ -68,12 +69,13 @@ class Search:
         *,
         space: Space | None = None,
         firsts: Sequence[Recipe] | None = None,
+        experience: Experience | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         """``techniques``: all that are installed by default. ``firsts``: what is tried before all else, or is like it
         here (``Space.like``); by default the reference, and the original as it is called today once something is
-        faster than the reference, or nothing else is left. ``clock``: seconds. Time is the settings' limit (``allow``
-        sets another).
+        faster than the reference, or nothing else is left. ``experience``: of earlier studies. ``clock``: seconds. Time
+        is the settings' limit (``allow`` sets another).
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
@@ -93,8 +95,11 @@ class Search:
         self._source = self.space.recipes()
         self._pool: dict[Recipe, RecipeFeatures] = {}
         """Recipes that were not tried and may work."""
-        self._latency = Regression(lambda features: features.expected_log_latency)
-        self._cost = Regression(lambda features: features.expected_log_cost, scale=COST_SPREAD, noise=0.2)
+        earlier = experience or Experience()
+        self._latency = Regression(lambda each: each.expected_log_latency + earlier.log_latency(each))
+        self._cost = Regression(
+            lambda each: each.expected_log_cost + earlier.log_cost(each), scale=COST_SPREAD, noise=0.2
+        )
         self._acquisitions: list[Acquisition] | None = None
         self._planned: int | None = None
         self._add(itertools.islice(self._source, POOL))

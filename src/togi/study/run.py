@@ -58,6 +58,9 @@ def run_study(
         )
         progress.surveyed(runner.facts, runner.search.remaining(), settings.limit_s)
         progress.resumed(runner.log.trials(), settings.budget)
+        possible = {each.technique.id for each in runner.search.space.configurations}
+        if learned := runner.experience.sentence(possible):
+            progress.learned(learned)
         if settings.objective is Objective.FIRST_CALL and not runner.facts.exportable:
             raise SubjectError(
                 f"the first call is that of an artifact loaded from its files, and {name} has no file form: "

@@ -21,8 +21,9 @@ from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE
 from togi.journal import Journal, StudyLog, study_key
 from togi.measure import call_ms_of, compare, median_interval, noise_of, rounds_needed, together, usable
-from togi.search import Search
+from togi.search import Experience, Search
 from togi.search.settings import Settings
+from togi.study.earlier import learned_before
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, is_exact, recipe
@@ -76,6 +77,8 @@ class StudyRunner:
     progress: Progress
     started: float
     notes: list[str] = field(default_factory=list)
+    experience: Experience = field(default_factory=Experience)
+    """What studies of other subjects in the journal taught."""
     tried: int = 0
     composed: dict[Recipe, Path] = field(default_factory=dict)
     """Artifacts that stand for a recipe: a program's tuned parts, put together."""
@@ -101,14 +104,18 @@ class StudyRunner:
         resume: bool,
         firsts: Sequence[Recipe] | None = None,
     ) -> Self:
-        """Go on with what the journal has of this study. ``firsts``: what is tried before all else."""
+        """Go on with what the journal has of this study, and learn from its others; without ``resume`` neither.
+
+        ``firsts``: what is tried before all else.
+        """
         facts = survey.facts
         header = Study(id="", subject=subject, facts=facts, settings=settings.model_dump(mode="json"), started=now())
         lasting = settings.model_dump(mode="json", exclude=FLEETING_SETTINGS)
         log = journal.study(study_key(subject, facts, lasting, fingerprint), header, fresh=not resume)
         trials = log.news()
         alone = [trial for trial in trials if trial.recipe.find(PARTS) is None]
-        search = Search(facts, settings, all_techniques(), alone, firsts=firsts)
+        experience = learned_before(journal, log, facts, settings) if resume else Experience()
+        search = Search(facts, settings, all_techniques(), alone, firsts=firsts, experience=experience)
         beside = [t.timing.reference_ms for t in trials if t.timing is not None and t.recipe != REFERENCE_RECIPE]
         return cls(
             pool,
@@ -121,6 +128,7 @@ class StudyRunner:
             progress,
             started,
             list(log.notes),
+            experience=experience,
             _earlier_ms=min(beside, default=math.inf),
         )
 

@@ -1,0 +1,249 @@
+"""What earlier studies teach of a new one: how much each technique gained there, and what trials with it took.
+
+Techniques come with the guesses of their authors (``expected_speedup``, ``cost_s``). Where a user's journal has studies
+made on this machine, the guesses are moved towards their medians, by the more the more studies there are. That decides
+in which order recipes are tried and nothing else: what is chosen was measured on the subject itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from togi.core.choices import Objective
+from togi.core.quantities import times
+from togi.core.records import Facts, Machine, Recipe, Study, Trial
+from togi.decide.choose import latest
+from togi.decide.faster import BETWEEN_PROCESSES
+from togi.search.settings import Settings
+from togi.search.space import EAGER, STAGE_SPREAD, RecipeFeatures, Space, TechniqueConfiguration
+from togi.techniques.base import Technique
+
+HARDWARE = ("cpu_model", "onednn_limit", "cpu_cores", "threads", "gpu")
+"""A study that was made on another machine in one of these teaches nothing here: engines rank otherwise there."""
+OTHER_VERSIONS = 0.5
+"""What a study counts that was made with other versions of torch, the engines or the driver."""
+OTHER_KIND = 0.5
+"""What a study of another kind of model counts."""
+GUESS = 1.0
+"""The author's guess counts as much as so many studies."""
+UNTOLD = math.log(BETWEEN_PROCESSES.band_x)
+"""Two processes of one recipe differ by as much: a guess that is off by less is left as it is."""
+FURTHEST = 2.0
+"""No guess is moved by more than so many of the deviations that its stage's have: whatever a journal says, an engine is
+tried where nothing else is faster."""
+FURTHEST_COST = math.log(10.0)
+SHOWN = 4
+
+KINDS = {
+    "detection": ("nms", "roi_align", "roi_pool", "deform_conv2d"),
+    "recurrent": ("lstm", "gru", "rnn_tanh", "rnn_relu"),
+    "transformer": ("scaled_dot_product_attention", "multi_head_attention_forward"),
+    "convolutional": ("conv1d", "conv2d", "conv3d"),
+}
+"""Kinds of models by the torch functions that a forward pass calls; the first that it calls any of."""
+
+Key = tuple[str, str]
+"""A technique's id, or a choice's label, and the engine it was applied under (``eager`` where none)."""
+
+
+def kind_of(facts: Facts) -> str:
+    """One of ``KINDS``, or ``dense``."""
+    return next((kind for kind, calls in KINDS.items() if any(name in facts.functions for name in calls)), "dense")
+
+
+def relevance(study: Study, facts: Facts, settings: Settings) -> float:
+    """How much a study counts for a subject with ``facts``: from 0, not at all, to 1."""
+    there = study.facts
+    if (there.device, there.callers) != (facts.device, facts.callers):
+        return 0.0
+    if study.settings.get("objective", Objective.LATENCY) != settings.objective:
+        return 0.0
+    if not _same_hardware(there.machine, facts.machine):
+        return 0.0
+    versions = OTHER_VERSIONS if there.machine.differences(facts.machine) else 1.0
+    return versions * (1.0 if kind_of(there) == kind_of(facts) else OTHER_KIND)
+
+
+def _same_hardware(one: Machine, other: Machine) -> bool:
+    return all(getattr(one, field) == getattr(other, field) for field in HARDWARE)
+
+
+@final
+@dataclass(frozen=True)
+class Seen:
+    """One number from one study, with what the study counts."""
+
+    value: float
+    weight: float
+
+
+@final
+class Experience:
+    """Corrections of what the authors of techniques expect. Without studies it corrects nothing."""
+
+    def __init__(
+        self,
+        studies: Iterable[Study] = (),
+        facts: Facts | None = None,
+        settings: Settings | None = None,
+        techniques: Mapping[str, Technique] | None = None,
+        *,
+        left_out: int = 0,
+        unreadable: int = 0,
+    ) -> None:
+        """``studies``: earlier ones, the newest first; of one subject the newest counts. ``facts``, ``settings``: of
+        the study that begins; both are needed where there are studies. ``left_out``, ``unreadable``: how many more
+        there were, for ``sentence``."""
+        self._latency: dict[Key, list[Seen]] = defaultdict(list)
+        """Log latency that a choice adds, less what its author expected of it there."""
+        self._cost: dict[str, list[Seen]] = defaultdict(list)
+        """Log of what a trial took over what was expected, by the technique that was expected to take longest."""
+        self._alone: dict[str, list[Seen]] = defaultdict(list)
+        """Log speed-up of each technique by itself."""
+        self._kind = "" if facts is None else kind_of(facts)
+        self.used = self.alike = self.other_versions = 0
+        self.left_out, self.unreadable = left_out, unreadable
+        subjects = set()
+        for study in studies:
+            assert facts is not None
+            assert settings is not None
+            weight = relevance(study, facts, settings)
+            subject = (study.subject, study.facts.parameters)
+            if weight == 0:
+                self.left_out += 1
+            elif subject not in subjects and self._learn(study, weight, techniques or {}):
+                subjects.add(subject)
+                self.used += 1
+                self.alike += kind_of(study.facts) == self._kind
+                self.other_versions += bool(study.facts.machine.differences(facts.machine))
+
+    def log_latency(self, features: RecipeFeatures) -> float:
+        """What to add to ``features.expected_log_latency``."""
+        family = _family(features)
+        return sum(self._shift(each, family) for each in features.configurations)
+
+    def log_cost(self, features: RecipeFeatures) -> float:
+        """What to add to ``features.expected_log_cost``."""
+        return _towards(0.0, self._cost.get(_costliest(features), ()), FURTHEST_COST)
+
+    def sentence(self, tried: Collection[str]) -> str:
+        """What was learned of the techniques ``tried`` (ids), for people; empty where nothing was."""
+        gains = {id: math.exp(_median(seen)) for id, seen in self._alone.items() if id in tried}
+        if not gains:
+            return ""
+        most = sorted(gains, key=lambda id: -abs(math.log(gains[id])))[:SHOWN]
+        medians = ", ".join(f"{id} {times(gains[id])}" for id in sorted(most, key=lambda id: -gains[id]))
+        asides = [
+            f"{self.alike or 'none'} of {self._kind} models",
+            *([f"{self.other_versions} with other versions, which count half"] if self.other_versions else ()),
+            *([f"{self.left_out} of other machines or objectives left out"] if self.left_out else ()),
+            *([f"{self.unreadable} could not be read"] if self.unreadable else ()),
+        ]
+        studies = "study" if self.used == 1 else "studies"
+        return f"what to try first, from {self.used} earlier {studies} here ({'; '.join(asides)}): {medians}"
+
+    def _shift(self, configuration: TechniqueConfiguration, family: str) -> float:
+        """First what the technique did with any options, then what it did with these."""
+        furthest = FURTHEST * STAGE_SPREAD[configuration.technique.stage]
+        technique = _towards(0.0, self._latency.get((configuration.technique.id, family), ()), furthest)
+        if not configuration.choice.options:
+            return technique
+        return _towards(technique, self._latency.get((configuration.label, family), ()), furthest)
+
+    def _learn(self, study: Study, weight: float, techniques: Mapping[str, Technique]) -> bool:
+        """Whether there was anything to learn. A study whose facts or techniques mean nothing here teaches nothing."""
+        known = [t for t in latest(study.trials) if t.eligible and t.recipe.techniques <= techniques.keys()]
+        measured = {t.recipe: t for t in known if t.recipe.choices}
+        if not any(recipe.is_reference for recipe in measured):
+            return False
+        try:
+            space = Space.listing(measured, study.facts, techniques)
+            shifts, alone, costs = _observed(measured, space)
+        except Exception:  # options of another togi, or a third party's technique
+            self.unreadable += 1
+            return False
+        for key, values in shifts.items():
+            self._latency[key].append(Seen(_middle(values), weight))
+        for id, values in alone.items():
+            self._alone[id].append(Seen(_middle(values), weight))
+        for id, values in costs.items():
+            self._cost[id].append(Seen(_middle(values), weight))
+        return bool(shifts)
+
+
+def _observed(
+    measured: Mapping[Recipe, Trial], space: Space
+) -> tuple[dict[Key, list[float]], dict[str, list[float]], dict[str, list[float]]]:
+    """Of one study: the shifts of each choice, wherever the same recipe was measured without it; the log speed-up of
+    each technique alone; and what trials took beside what was expected."""
+    shifts: dict[Key, list[float]] = defaultdict(list)
+    alone: dict[str, list[float]] = defaultdict(list)
+    costs: dict[str, list[float]] = defaultdict(list)
+    for recipe, trial in measured.items():
+        features = space.features(recipe)
+        if trial.cost_s > 0:
+            costs[_costliest(features)].append(math.log(trial.cost_s) - features.expected_log_cost)
+        for configuration in features.configurations:
+            without = _without(recipe, configuration, space)
+            if without == recipe or without not in measured:
+                continue
+            gained = _log_speedup(trial) - _log_speedup(measured[without])
+            expected = space.features(without).expected_log_latency - features.expected_log_latency
+            id, family = configuration.technique.id, _family(features)
+            for key in {(id, family), (configuration.label, family)}:
+                shifts[key].append(expected - gained)
+            if without.is_reference:
+                alone[id].append(gained)
+    return shifts, alone, costs
+
+
+def _without(recipe: Recipe, configuration: TechniqueConfiguration, space: Space) -> Recipe:
+    """The recipe less one choice; a grad mode becomes that of the reference."""
+    kept = [each for each in space.configurations_of(recipe) if each is not configuration]
+    if configuration.is_grad_mode:
+        kept += [each for each in space.configurations_of(space.reference) if each not in kept]
+    return space.recipe(kept)
+
+
+def _log_speedup(trial: Trial) -> float:
+    assert trial.timing is not None
+    return math.log(trial.timing.speedup_x.median)
+
+
+def _family(features: RecipeFeatures) -> str:
+    return features.engine.technique.id if features.engine else EAGER
+
+
+def _costliest(features: RecipeFeatures) -> str:
+    """The technique that is expected to take longest to build; ``eager`` where none takes any time."""
+    costliest = max(features.configurations, key=lambda each: (each.cost_s, each.is_engine))
+    return costliest.technique.id if costliest.cost_s > 0 or costliest.is_engine else EAGER
+
+
+def _towards(guess: float, seen: Sequence[Seen], furthest: float) -> float:
+    """The guess, moved towards the median of what was seen; no further than ``furthest`` from 0."""
+    if not seen or abs(off := _median(seen) - guess) <= UNTOLD:
+        return guess
+    weight = sum(each.weight for each in seen)
+    return max(-furthest, min(furthest, guess + off * weight / (weight + GUESS)))
+
+
+def _median(seen: Sequence[Seen]) -> float:
+    """Weighted: half of the weight lies on either side."""
+    ordered = sorted(seen, key=lambda each: each.value)
+    half, below = sum(each.weight for each in seen) / 2, 0.0
+    for number, each in enumerate(ordered):
+        below += each.weight
+        if math.isclose(below, half) and number + 1 < len(ordered):
+            return (each.value + ordered[number + 1].value) / 2
+        if below > half:
+            return each.value
+    return ordered[-1].value
+
+
+def _middle(values: Sequence[float]) -> float:
+    return _median([Seen(value, 1.0) for value in values])
