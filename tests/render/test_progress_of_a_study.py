@@ -9,7 +9,7 @@ from made_up_study import made_up_study
 from rich.console import Console
 
 from togi import api
-from togi.core.records import Outcome
+from togi.core.records import Choice, ErrorReport, Interval, Outcome, Recipe, Stage, Timing, Trial
 from togi.decide.choose import Budget
 from togi.render.progress import (
     LiveProgress,
@@ -74,6 +74,47 @@ def test_the_best_so_far_is_what_could_be_chosen() -> None:
     assert not progress.state.end(allowed), "it does not fit"
     progress.state.budget = Budget(max_memory_bytes=allowed.footprint.total_bytes)
     assert progress.state.end(allowed), "within the error that the user allowed"
+
+
+def test_the_display_shows_when_the_first_gain_and_the_best_came() -> None:
+    """Plain eager leads at first and is no gain; nor is what only seems faster, or is slower than the best."""
+
+    def measured(label: str, median: float, low: float) -> Trial:
+        speedup_x = Interval(median=median, low=low, high=median * 1.1)
+        choices = (Choice(stage=Stage.ENGINE, technique=label),)
+        return Trial(
+            recipe=Recipe(choices=choices),
+            outcome=Outcome.OK,
+            timing=Timing(latency_ms=speedup_x, speedup_x=speedup_x),
+            error=ErrorReport(faithful=True, units=1.0, rmse=1e-7, max_abs=1e-7),
+        )
+
+    clock = FakeClock()
+    console = Console(file=io.StringIO(), width=200)
+    progress = PlainProgress("a.py:f", console, clock)
+    shown: list[str] = []
+    for after_s, trial in (
+        (5.0, measured("no_grad", 1.0, 1.0)),
+        (8.0, measured("unclear", 1.2, 0.9)),
+        (12.0, measured("first", 2.4, 2.3)),
+        (15.0, measured("slower", 1.5, 1.4)),
+        (21.0, measured("best", 3.1, 3.0)),
+    ):
+        clock.now_s = 100.0 + after_s
+        progress.trial_ended(trial)
+        shown += [line.strip() for line in drawn(progress.state, 80).splitlines() if line.startswith("gains")] or [""]
+    assert [" ".join(line.split()) for line in shown] == [
+        "",
+        "",
+        "gains best 2.40x after 12 s, the first",
+        "gains best 2.40x after 12 s, the first",
+        "gains best 3.10x after 21 s, first gain 2.40x after 12 s",
+    ]
+    said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
+    assert said[1:3] == [
+        "[8.0 s] 2. unclear: 1.20x the speed (best so far)",
+        "[12 s] 3. first: 2.40x the speed (the first gain)",
+    ]
 
 
 def test_a_resumed_study_knows_the_best_of_before() -> None:
