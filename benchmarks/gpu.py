@@ -5,7 +5,7 @@
     python -m benchmarks.gpu --out DIR --parts timer,numerics --budget 120
     python -m benchmarks.gpu --out DIR --docs docs/gpu.md           also the table of that page
 
-Each part (``benchmarks/gpu_parts.py``) is a process of its own with a time limit, so that a hang or a sticky CUDA error
+Each part (``benchmarks/gpu_parts``) is a process of its own with a time limit, so that a hang or a sticky CUDA error
 ends that part alone. Every row is appended to ``DIR/rows.jsonl`` as soon as it is known; the table comes last, and
 ``DIR/table.md`` holds it. The exit code is 1 where a row failed or nothing passed. What runs on the CPU proves nothing
 of CUDA: it shows that the day a device is there, it is the device that is tested.
@@ -40,7 +40,7 @@ LIMITS_S = {
     "memory": 60,
     "numerics": 60,
     "tests": 120,
-    "tune": 240,
+    "tune": 520,
     "ops": 90,
     "graphs": 90,
 }

@@ -12,11 +12,13 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import gpu, gpu_parts, gpu_wheels  # noqa: E402
+from benchmarks import gpu, gpu_models, gpu_wheels  # noqa: E402
+from benchmarks.gpu_parts import engines  # noqa: E402
 
 ROW = {"row": "one", "result": "pass", "figure": "a | b", "bound": "", "seconds": 0.1}
 
@@ -108,9 +110,27 @@ def test_the_parts_pass_on_the_cpu(tmp_path: Path) -> None:
 
 
 @pytest.mark.thorough
-def test_the_engines_pass_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_of_every_engine_passes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """On one of the four modules: compilers take seconds for each."""
-    monkeypatch.setattr(gpu_parts, "MODULES", {"convolutions": gpu_parts.MODULES["convolutions"]})
-    found = {row["row"].partition(" ")[0]: row["result"] for row in gpu_parts.engines("cpu")}
-    assert "fail" not in found.values(), found
-    assert {"aot_inductor", "onnxruntime", "openvino", "torch_compile"} <= found.keys()
+    monkeypatch.setattr(engines, "MODULES", {engines.ALL_OPTIONS_ON: engines.MODULES[engines.ALL_OPTIONS_ON]})
+    rows = list(engines.rows("cpu"))
+    assert "fail" not in {row["result"] for row in rows}, rows
+    tried = {row["row"].partition(" ")[0] for row in rows}
+    assert {"aot_inductor", "onnxruntime", "openvino", "torch_compile"} <= tried
+    assert sum(row["row"].startswith("torch_compile") for row in rows) == 4
+
+
+def test_every_part_has_a_module_and_a_limit() -> None:
+    folder = ROOT / "benchmarks" / "gpu_parts"
+    found = {path.stem for path in folder.glob("*.py") if "\ndef rows(" in path.read_text(encoding="utf-8")}
+    assert found == set(gpu.LIMITS_S)
+
+
+@pytest.mark.parametrize(
+    ("name", "millions"),
+    [("resnet50", 25.6), ("mobilenetv3", 5.5), ("vit_b", 86.6), ("gpt2_step", 124.4), ("bert_base", 108.9)],
+)
+def test_models_have_as_many_parameters_as_the_published_ones(name: str, millions: float) -> None:
+    with torch.device("meta"):
+        module, _ = getattr(gpu_models, name)()
+    assert sum(parameter.numel() for parameter in module.parameters()) / 1e6 == pytest.approx(millions, abs=0.06)

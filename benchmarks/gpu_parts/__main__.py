@@ -1,0 +1,30 @@
+"""One part of the sweep, in this process: ``python -m benchmarks.gpu_parts engines --device cpu``, a row a line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+
+import torch
+from benchmarks.gpu import LIMITS_S
+from benchmarks.gpu_parts.row import row
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("part", choices=LIMITS_S)
+    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
+    parser.add_argument("--models", help="names of benchmarks/gpu_models.py for the part tune; none: all")
+    options = parser.parse_args()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print(json.dumps(row("the device", False, f"torch {torch.__version__} sees no CUDA device here")))
+        return
+    rows = importlib.import_module(f"benchmarks.gpu_parts.{options.part}").rows
+    chosen = [options.models.split(",")] if options.part == "tune" and options.models else []
+    for found in rows(options.device, *chosen):
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,45 @@
+"""What is known to be held and to be worked in is what is measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from benchmarks.gpu_parts.row import MIB, Row, attempt
+
+from togi.machine import nvml
+from togi.measure import mark_memory, measure_footprint
+from togi.subject.inputs import Inputs
+
+SAMPLES = [Inputs((0,))]
+
+
+def rows(device: str) -> Iterator[Row]:
+    """What is known to be held and to be worked in is what is measured."""
+    yield attempt(
+        "64 MiB held, 64 MiB in a call",
+        "idle 64 to 96 MiB; peak 60 to 100 MiB; torch's allocator 64 MiB to 0.1 %",
+        known_memory,
+        device,
+    )
+    if device == "cuda":
+        yield attempt("NVML knows this process", "at least what torch reserved", own_memory)
+
+
+def known_memory(device: str) -> tuple[bool, str]:
+    warming = torch.ones(8, 8, device=device) @ torch.ones(8, 8, device=device)  # cuBLAS takes its workspace
+    mark = mark_memory(device)
+    weights = torch.ones(64 * MIB // 4, device=device)
+    found = measure_footprint(lambda _: weights * 2, SAMPLES, mark, device=device)
+    del warming
+    idle, peak, exact = found.idle_bytes / MIB, found.peak_bytes / MIB, (found.allocator_peak_bytes or 0) / MIB
+    right = 64 <= idle <= 96 and 60 <= peak <= 100 and 64 <= exact <= 64.064
+    return right, f"idle {idle:.0f}, peak {peak:.0f}, allocator {exact:.4f} MiB"
+
+
+def own_memory() -> tuple[bool | None, str]:
+    gpu = nvml.read_gpu()
+    if gpu is None or gpu.own_bytes is None:
+        return None, nvml.why_not() or "process numbers are the host's here (a container): memory is the whole device's"
+    reserved = torch.cuda.memory_reserved()
+    return gpu.own_bytes >= reserved, f"{gpu.own_bytes / MIB:.0f} MiB, of which torch reserved {reserved / MIB:.0f}"

@@ -1,0 +1,129 @@
+"""Known delays come out as they are, short or long; equal things as equal, and a planted 5 % is found."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import torch
+from benchmarks.gpu_parts.row import Row, attempt
+
+from togi.decide.faster import Criterion
+from togi.measure import choose_passes, compare, take_turn, warm
+from togi.subject.inputs import Inputs
+
+DELAYS_MS = (0.05, 0.5, 0.9, 1.0, 5.0)
+PLANTED = 0.05
+
+
+MakeCall = Callable[[float], tuple[Callable[[Any], None], float]]
+
+
+def busy_call(device: str) -> MakeCall:
+    """``busy_call(device)(ms)`` is a call that keeps the device busy for about so long, and for how long: on the CPU by
+    the clock; on CUDA by products, timed by events while the queue is full, which is not how the timer takes time."""
+    if device == "cpu":
+
+        def spinning(ms: float) -> tuple[Callable[[Any], None], float]:
+            def call(_: Any) -> None:
+                ends = time.perf_counter_ns() + int(ms * 1e6)
+                while time.perf_counter_ns() < ends:
+                    pass
+
+            return call, ms
+
+        return spinning
+    a = torch.randn(512, 512, device=device)
+    out = torch.empty_like(a)
+
+    def products(count: int) -> None:
+        for _ in range(count):
+            torch.mm(a, a, out=out)
+
+    products(2000)  # until the clocks have risen
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+    start.record()
+    products(2000)
+    end.record()
+    torch.cuda.synchronize()
+    one_ms = start.elapsed_time(end) / 2000
+
+    def working(ms: float) -> tuple[Callable[[Any], None], float]:
+        count = max(1, round(ms / one_ms))
+        return lambda _: products(count), count * one_ms
+
+    return working
+
+
+class Here:
+    """A runner of this process."""
+
+    def __init__(self, name: str, call: Callable[..., Any], device: str) -> None:
+        self.name, self.call, self.device = name, call, device
+
+    def turn(self, passes: int) -> Any:
+        return take_turn(self.call, SAMPLES, passes, device=self.device)
+
+
+SAMPLES = [Inputs((0,))]
+
+
+def rows(device: str) -> Iterator[Row]:
+    """Known delays come out as they are, short or long; equal things as equal, and a planted 5 % is found."""
+    make = busy_call(device)
+    for wanted_ms in DELAYS_MS:
+        call, known_ms = make(wanted_ms)
+        bound_ms = 0.1 * known_ms + 0.03
+        yield attempt(
+            f"a call of {known_ms:.3g} ms",
+            "within 10 % and 0.03 ms, the cost of launching and waiting",
+            known_delay,
+            call,
+            known_ms,
+            bound_ms,
+            device,
+        )
+    yield attempt(
+        "a call of 1 ms, by do_bench", "togi's time within 10 % and 0.03 ms of it", beside_do_bench, make, device
+    )
+    yield attempt("the same against itself", "neither is called faster", raced, make, 0.0, device)
+    yield attempt("5 % planted", "found", raced, make, PLANTED, device)
+
+
+def known_delay(call: Callable[[Any], None], known_ms: float, bound_ms: float, device: str) -> tuple[bool, str]:
+    found_ms = measured_ms(call, device)
+    return abs(found_ms - known_ms) <= bound_ms, f"{found_ms:.4g} ms"
+
+
+def measured_ms(call: Callable[[Any], None], device: str) -> float:
+    warmed = warm(call, SAMPLES, device=device)
+    return take_turn(call, SAMPLES, choose_passes(warmed.pass_ms), device=device).pass_ms
+
+
+def beside_do_bench(make: MakeCall, device: str) -> tuple[bool | None, str]:
+    """Triton's timer takes the device's time, between events, with a cold cache; togi's is what the host waits."""
+    if device == "cpu" or not find_spec("triton"):
+        return None, "do_bench times a device by its events" if device == "cpu" else "triton is not installed"
+    from triton.testing import do_bench
+
+    call, known_ms = make(1.0)
+    theirs_ms = float(do_bench(lambda: call(None), return_mode="median"))
+    ours_ms = measured_ms(call, device)
+    figure = f"{ours_ms:.4g} ms, do_bench {theirs_ms:.4g} ms"
+    return abs(ours_ms - theirs_ms) <= 0.1 * known_ms + 0.03, figure
+
+
+def raced(
+    make: Callable[[float], tuple[Callable[[Any], None], float]], planted: float, device: str
+) -> tuple[bool, str]:
+    (plain, plain_ms), (slower, slower_ms) = make(2.0), make(2.0 * (1 + planted))
+    criterion = Criterion(process_bias=0.0)
+    result = compare(
+        Here("slower", slower, device), Here("plain", plain, device), budget_s=8.0, seed=0, criterion=criterion
+    )
+    found = result.entry("plain").speedup_x
+    assert found is not None
+    figure = f"{found.median:.3f} x ({found.low:.3f} to {found.high:.3f}), made {slower_ms / plain_ms:.3f} x"
+    return criterion.faster(found) is bool(planted), figure
