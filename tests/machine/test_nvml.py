@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import time
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -169,3 +171,40 @@ def test_memory_beside_torchs_is_that_of_this_process(recorded: Recorded, monkey
     assert [memory._cuda_other_bytes(), memory._cuda_other_bytes()] == [200 * MIB, 200 * MIB]
     recorded.silent = {"nvmlDeviceGetComputeRunningProcesses"}
     assert [memory._cuda_other_bytes(), memory._cuda_other_bytes()] == [200 * MIB, 400 * MIB]
+
+
+@pytest.mark.parametrize(
+    ("known", "free_mib", "said"),
+    [
+        (True, 300, ""),  # 700 MiB are this process's own
+        (True, 200, "Other processes hold 100 MiB of the device's "),
+        (False, 200, ""),  # 500 reserved, and a context that may have 700
+        (False, 0, ""),
+    ],
+)
+def test_what_other_processes_hold_is_said(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch, known: bool, free_mib: int, said: str
+) -> None:
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 500 * MIB)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_mib * MIB, 1000 * MIB))
+    recorded.silent = set() if known else {"nvmlDeviceGetComputeRunningProcesses"}
+    found = memory.held_by_others("cuda")
+    assert found.startswith(said) if said else found == ""
+    assert memory.held_by_others("cpu") == ""
+
+
+def test_without_nvml_only_what_no_context_explains_is_called_others(
+    recorded: Recorded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    recorded.silent = {"nvmlDeviceGetComputeRunningProcesses"}
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (5000 * MIB, 8000 * MIB))
+    assert memory.held_by_others("cuda").startswith("Other processes hold about 2.25 GiB of the device's 7.81 GiB")
+
+
+def test_every_question_is_one_that_the_package_can_be_asked() -> None:
+    """The recorded answers stand for functions of nvidia-ml-py, and ``nvml`` asks no others."""
+    pynvml = pytest.importorskip("pynvml", reason="nvidia-ml-py is not installed")
+    asked = set(re.findall(r"nvml\.(nvml\w+|NVML_\w+)", Path(nvml.__file__).read_text(encoding="utf-8")))
+    assert {name for name in vars(Recorded) if name.lower().startswith("nvml")} <= asked
+    assert [name for name in sorted(asked) if not hasattr(pynvml, name)] == []

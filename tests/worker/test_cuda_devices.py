@@ -249,3 +249,47 @@ def test_the_first_call_is_the_one_that_compiles(monkeypatch: pytest.MonkeyPatch
     assert first.ms is not None
     assert first.ms >= 20
     assert len(waited) == 1
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_the_cache_of_what_is_kept_paused_is_given_back(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    """The reference's too: other trials want the device's memory while both are stopped."""
+    done: list[str] = []
+
+    def running(name: str) -> Any:
+        def footprint() -> None:
+            done.append(f"{name} measured")
+
+        return SimpleNamespace(
+            name=name, recipe=Recipe(), footprint=footprint, rest=lambda: done.append(f"{name} rests")
+        )
+
+    runner = object.__new__(StudyRunner)
+    runner.facts = Facts(device=device, machine=machine(), module_class="M")
+    runner.progress = SimpleNamespace(trial_phase=lambda *_: None)
+    for method, answer in (
+        ("time", None),
+        ("accepted", (Outcome.OK, "")),
+        ("doubt", ""),
+        ("_record", Trial(recipe=Recipe(), outcome=Outcome.OK)),
+    ):
+        monkeypatch.setattr(runner, method, lambda *_, answer=answer: answer)
+    reference = running("reference")
+    runner._measured(running("finalist"), reference)
+    assert done == ["finalist measured", *(["finalist rests", "reference rests"] if device == "cuda" else [])]
+    done.clear()
+    runner._measured(reference, reference)
+    assert done == ["reference measured", *(["reference rests"] if device == "cuda" else [])]
+
+
+def test_a_child_that_rests_empties_its_allocators_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[object] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("waited"))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
+    worker = object.__new__(child._Worker)
+    worker.config, worker.channel = SimpleNamespace(device="cuda"), SimpleNamespace(send=done.append)
+    worker._obey({"rest": {}})
+    assert done == ["waited", "emptied", {"rested": {}}]
+    worker.config = SimpleNamespace(device="cpu")
+    worker._obey({"rest": {}})
+    assert done[3:] == [{"rested": {}}]

@@ -2,7 +2,7 @@
 
 from togi.measure.allocator import keep_freed_memory
 from togi.measure.interval import median_interval, ratio_interval, rounds_needed
-from togi.measure.memory import MemoryMark, mark_memory, measure_footprint
+from togi.measure.memory import MemoryMark, give_back_cache, held_by_others, mark_memory, measure_footprint
 from togi.measure.noise import noise_of, usable
 from togi.measure.race import RaceEntry, RaceResult, Runner, Verdict, compare, race, together
 from togi.measure.turn import TURN_MS, GivenAs, Turn, Warmup, call_ms_of, choose_passes, take_turn, warm
@@ -20,6 +20,8 @@ __all__ = [
     "call_ms_of",
     "choose_passes",
     "compare",
+    "give_back_cache",
+    "held_by_others",
     "keep_freed_memory",
     "mark_memory",
     "measure_footprint",

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from togi.core.proven import Proven
+from togi.core.quantities import size
 from togi.core.records import Footprint
 from togi.machine.limits import counted
 from togi.machine.nvml import read_gpu
@@ -36,6 +37,10 @@ PROVEN = Proven(part="peak memory of a trial", cpu="2026-11-21", cuda=None)
 
 _SELF = Path("/proc/self")
 _SAMPLE_EVERY_S = 0.001
+_CONTEXT_MOST_BYTES = 700 << 20
+"""Of a CUDA context with its kernels, where NVML does not tell what this process holds."""
+_MUCH = 0.02
+"""Of a device's memory, from which it is said that others hold it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +172,8 @@ def _highest(changes: Sequence[tuple[int, int]]) -> int | None:
     if not any(size > 0 for _, size in changes):
         return None
     total = highest = 0
-    for _, size in sorted(changes, key=lambda change: change[0]):
-        total += size
+    for _, changed in sorted(changes, key=lambda change: change[0]):
+        total += changed
         highest = max(highest, total)
     return highest
 
@@ -207,15 +212,40 @@ def _cuda_other_bytes() -> int:
     return int(total - free - torch.cuda.memory_reserved())
 
 
+def held_by_others(device: str) -> str:
+    """Says so where processes other than this one hold much of a CUDA device; empty elsewhere, and where none do."""
+    if device != "cuda":
+        return ""
+    import torch
+
+    free, total = torch.cuda.mem_get_info()
+    gpu = read_gpu()
+    own = gpu.own_bytes if gpu is not None else None
+    others = total - free - (torch.cuda.memory_reserved() + _CONTEXT_MOST_BYTES if own is None else own)
+    if others < _MUCH * total:
+        return ""
+    about = "" if own is not None else "about "
+    return (
+        f"Other processes hold {about}{size(others)} of the device's {size(total)}: what would fit on an empty device "
+        "may end as out of memory here. nvidia-smi lists them."
+    )
+
+
 def _release(device: str) -> None:
     gc.collect()
+    give_back_cache(device)
+    if device == "cpu":
+        trim()
+
+
+def give_back_cache(device: str) -> None:
+    """What torch's caching allocator keeps of a CUDA device for the next call goes back to the device: of a process
+    that is stopped, no other could use it. Elsewhere nothing."""
     if device == "cuda":
         import torch
 
         torch.cuda.synchronize()
         torch.cuda.empty_cache()
-    else:
-        trim()
 
 
 def _resident() -> tuple[int, int]:

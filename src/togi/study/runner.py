@@ -397,6 +397,9 @@ class StudyRunner:
         self.progress.trial_phase(running.recipe, "measure")
         timing = self.time(running, reference, _COMPARE_BUDGET_S)
         footprint = running.footprint()
+        if self.facts.device == "cuda":  # both stay, stopped, while other trials want the device's memory
+            for kept in {running.name: running, reference.name: reference}.values():
+                kept.rest()
         outcome, reason = (Outcome.OK, "") if running is reference else self.accepted(running)
         if doubt := self.doubt(timing):
             outcome, reason = Outcome.UNSTABLE, doubt

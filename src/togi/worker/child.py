@@ -29,7 +29,7 @@ from togi.core.records import ErrorReport, Footprint, ForcedCalls, Record
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate, FlatProgram
 from togi.graph.capture import keep, kept
-from togi.measure import GivenAs, keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
+from togi.measure import GivenAs, give_back_cache, keep_freed_memory, mark_memory, measure_footprint, take_turn, warm
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.program import find_module
@@ -326,6 +326,9 @@ class _Worker:
         elif "footprint" in message:
             self.enter("memory")
             self.channel.send({"footprint": self._footprint().model_dump(mode="json")})
+        elif "rest" in message:
+            give_back_cache(self.config.device)
+            self.channel.send({"rested": {}})
         elif "save" in message:
             self.enter("save")
             self.channel.send({"saved": self._save(Path(message["save"])).model_dump(mode="json")})

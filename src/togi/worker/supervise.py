@@ -160,6 +160,10 @@ class RunningTrial:
     def footprint(self) -> Footprint:
         return Footprint.model_validate(self._ask_warm({"footprint": {}}, "footprint"))
 
+    def rest(self) -> None:
+        """Before it is kept paused for long: what the allocator of its device keeps for its next call is given back."""
+        self._ask_warm({"rest": {}}, "rested")
+
     def save(self, folder: Path) -> Saved:
         return Saved.model_validate(self._ask_warm({"save": str(folder)}, "saved"))
 

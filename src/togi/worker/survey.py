@@ -19,6 +19,7 @@ from togi.core.user_code import user_place
 from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
+from togi.measure import held_by_others
 from togi.subject.behaviour import observe, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import (
@@ -85,6 +86,8 @@ def survey(
     notes = [*ready.notes, *behaviour.notes, *_notes(ready.module, signature)]
     if other and behaviour.repeatable and not behaviour.random:
         notes.append(other)
+    if others := held_by_others(torch.device(device).type):
+        notes.append(others)
     if behaviour.non_finite:
         notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
     if behaviour.all_zero:

@@ -8,6 +8,8 @@ import pytest
 import torch
 from engine_subjects import made
 
+from togi.core.errors import Refused
+from togi.core.records import Facts
 from togi.techniques.engine.programs.compiled import graph_notes
 from togi.techniques.registry import technique
 from togi.torch_internals.cuda_graphs import GraphReport, NotRecorded
@@ -45,3 +47,49 @@ def test_reasons_are_counted_and_have_the_users_line() -> None:
 @pytest.mark.parametrize("parts", [1, 3])
 def test_where_all_is_recorded_there_is_no_note(parts: int) -> None:
     assert graph_notes(GraphReport(parts=parts)) == []
+
+
+def on_cuda(callers: int, version: str) -> Facts:
+    facts = made("strided_input").facts
+    machine = facts.machine.model_copy(update={"versions": {"torch": version}})
+    return facts.model_copy(update={"device": "cuda", "callers": callers, "machine": machine})
+
+
+@pytest.mark.parametrize(
+    ("callers", "version", "graphs"),
+    [
+        (1, "2.11.0+cu130", True),
+        (4, "2.11.0+cu130", False),
+        (4, "2.14.1", False),
+        (4, "2.15.0+cu132", True),
+        (4, "2.15.0a0+git1", True),
+    ],
+)
+def test_graphs_that_fail_in_other_threads_are_not_offered_to_several_callers(
+    callers: int, version: str, graphs: bool
+) -> None:
+    facts = on_cuda(callers, version)
+    modes = {options["mode"] for options in technique("torch_compile").options(facts)}
+    assert modes == (
+        {"reduce-overhead", "max-autotune", "default"} if graphs else {"max-autotune-no-cudagraphs", "default"}
+    )
+    if not graphs:
+        with pytest.raises(Refused, match="several callers"):
+            technique("torch_compile").apply(
+                made("strided_input").with_(facts=facts), {"mode": "max-autotune", "freezing": False}
+            )
+
+
+@pytest.mark.parametrize("descent", [True, False])
+def test_coordinate_descent_is_one_more_setting_of_reduce_overhead(
+    monkeypatch: pytest.MonkeyPatch, descent: bool
+) -> None:
+    offered = technique("torch_compile").options(on_cuda(1, "2.15.0"))
+    assert {options["mode"] for options in offered if options.get("coordinate_descent")} == {"reduce-overhead"}
+    given: list[dict[str, object]] = []
+    monkeypatch.setattr(torch, "compile", lambda function, **settings: given.append(settings["options"]) or function)
+    options = {"mode": "reduce-overhead", "freezing": False, **({"coordinate_descent": True} if descent else {})}
+    technique("torch_compile").apply(made("strided_input"), options)
+    assert given[0].get("coordinate_descent_tuning", False) is descent
+    assert given[0]["triton.cudagraphs"]
+    assert ("coordinate_descent" in str(technique("torch_compile").repro(options, None))) is descent

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from togi.subject.signature import Signature
 
 _CUDA_GRAPH_MODES = frozenset({"reduce-overhead", "max-autotune"})
+_GRAPHS_IN_THREADS = "2.15"
+"""CUDA graph trees belong to the thread that made them, and fail in others, before this torch (pytorch #123177)."""
 
 
 @final
@@ -24,14 +26,16 @@ class TorchCompile(Engine):
 
     What it does: ``torch.compile``. ``mode``: ``default``; ``max-autotune-no-cudagraphs`` times kernel variants; on
     CUDA also ``reduce-overhead`` and ``max-autotune``, which replay CUDA graphs (outputs are copied, since a replay
-    overwrites them; a note of the trial says which graphs were skipped, and why). ``freezing`` treats weights as
-    constants: they are folded and packed for the machine. Shapes are static unless the samples, or the user, say that a
-    dimension varies.
+    overwrites them; a note of the trial says which graphs were skipped, and why), the first also with
+    ``coordinate_descent``: each kernel's settings are varied one by one as long as it gets faster. ``freezing`` treats
+    weights as constants: they are folded and packed for the machine. Shapes are static unless the samples, or the user,
+    say that a dimension varies.
 
     When it applies: to modules that run in eager; parts that cannot be captured run in eager between compiled parts.
 
     When it refuses: without a C++ compiler on a CPU, or Triton's C compiler on a GPU; ``freezing`` is not offered where
-    the forward pass updates a buffer.
+    the forward pass updates a buffer, and the modes with CUDA graphs not for several callers before torch 2.15, where
+    other threads than the first cannot replay them.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): default mode without freezing and
     with contiguous layout 862 ms against 134 ms of eager under ``inference_mode``; max-autotune with freezing and
@@ -52,11 +56,12 @@ class TorchCompile(Engine):
         return no_compiler(facts) or Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
-        modes = ["max-autotune-no-cudagraphs", "default"]
-        if facts.device == "cuda":
-            modes = ["reduce-overhead", "max-autotune", "default"]
+        modes: list[Options] = [{"mode": "max-autotune-no-cudagraphs"}, {"mode": "default"}]
+        if facts.device == "cuda" and not graphs_fail_in_threads(facts):
+            descent: Options = {"mode": "reduce-overhead", "coordinate_descent": True}
+            modes = [{"mode": "reduce-overhead"}, {"mode": "max-autotune"}, descent, {"mode": "default"}]
         freezing = [False] if facts.buffers_change else [True, False]
-        return [{"mode": mode, "freezing": frozen} for frozen in freezing for mode in modes]
+        return [{**mode, "freezing": frozen} for frozen in freezing for mode in modes]
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         if facts.device == "cuda":
@@ -64,7 +69,8 @@ class TorchCompile(Engine):
         return 1.7 if options.get("freezing") else 1.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:
-        per_operator_s = 0.3 if "max-autotune" in str(options.get("mode")) else 0.15
+        longer = "max-autotune" in str(options.get("mode")) or options.get("coordinate_descent")
+        per_operator_s = 0.3 if longer else 0.15
         return 5.0 + per_operator_s * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
@@ -76,6 +82,11 @@ class TorchCompile(Engine):
         if options["mode"] not in _CUDA_GRAPH_MODES:
             call = compile_call(candidate.module, candidate.signature, options, exportable=exportable)
             return candidate.with_(program=ExportableProgram(candidate, call, options))
+        if graphs_fail_in_threads(candidate.facts):
+            raise Refused(
+                f"CUDA graphs of torch.compile fail in other threads than the first before torch {_GRAPHS_IN_THREADS}, "
+                "and several callers are asked for"
+            )
         if candidate.signature.opaque:
             raise Refused(f"outputs of CUDA graphs must be copied, and {candidate.signature.opaque}")
         graphs = GraphReport()
@@ -84,9 +95,13 @@ class TorchCompile(Engine):
         return candidate.with_(program=ExportableProgram(candidate, fresh, options, lambda: graph_notes(graphs)))
 
     def repro(self, options: Options, threads: int | None) -> str | None:
+        descent = (
+            "torch._inductor.config.coordinate_descent_tuning = True\n" if options.get("coordinate_descent") else ""
+        )
         return (
             "import torch._inductor.config\n"
             f"torch._inductor.config.freezing = {bool(options['freezing'])}\n"
+            f"{descent}"
             f"run = torch.compile(program.module(), mode={options['mode']!r})"
         )
 
@@ -100,3 +115,10 @@ class TorchCompile(Engine):
         options: Options = meta["options"]
         call: Any = compile_call(load_module(folder), signature, options, exportable=True)
         return FlatExportableProgram(FreshOutputs(call) if options["mode"] in _CUDA_GRAPH_MODES else call, signature)
+
+
+def graphs_fail_in_threads(facts: Facts) -> bool:
+    from packaging.version import Version
+
+    torch = Version(Version(facts.machine.versions.get("torch", "0")).base_version)
+    return facts.device == "cuda" and facts.callers > 1 and torch < Version(_GRAPHS_IN_THREADS)
