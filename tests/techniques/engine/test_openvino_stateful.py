@@ -6,6 +6,7 @@ import copy
 import gc
 import pickle
 import threading
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -86,6 +87,11 @@ def step(call: Any, number: int, cache: Cache) -> tuple[Tensor, Cache]:
     return found, list(grown)
 
 
+def only(program: stateful.StatefulProgram) -> stateful._Cache:
+    (cache,) = program._caches
+    return cache
+
+
 def at_once(work: Callable[[int], object], count: int) -> None:
     """In so many threads, each given its number."""
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
@@ -107,7 +113,7 @@ def test_steps_go_on_from_what_the_last_returned_and_fetch_nothing(candidate, pr
         close(answer, right)
     assert all(isinstance(each, Deferred) and each._fetched is None for each in found)
     assert len(program._caches) == 1
-    assert program._caches[0].lengths == [10] * 4
+    assert only(program).lengths == [10] * 4
     close([each + 0 for each in found], expected)
 
 
@@ -187,13 +193,39 @@ def test_more_sequences_than_are_kept(candidate, program) -> None:
         close([each + 0 for each in found], right)
 
 
-def test_a_cache_that_nobody_holds_is_used_again(program) -> None:
-    for seed in range(5):
-        cache = step(program, 0, cache_of(4, seed))[1]
-        step(program, 1, cache)
-        del cache
-        gc.collect()
-    assert len(program._caches) == 1
+def test_what_nobody_holds_is_free_at_once(program) -> None:
+    gc.disable()  # no cycle keeps it: nobody has to wait for the collector
+    try:
+        caches = [step(program, 1, step(program, 0, cache_of(4, seed))[1])[1] for seed in range(3)]
+        assert len(program._caches) == 3
+        requests = [weakref.ref(cache) for cache in program._caches]
+        caches.pop()
+        assert len(program._caches) == 2
+        for tensor in caches[0]:
+            tensor.mul_(2.0)  # it has its values, and nothing will go on from what is inside
+        assert len(program._caches) == 1
+        caches.clear()
+        assert [each() for each in requests] == [None] * 3
+    finally:
+        gc.enable()
+
+
+def test_one_that_cannot_be_made_leaves_the_others_usable(candidate, program, monkeypatch) -> None:
+    right, found = (step(call, 0, cache_of(4))[1] for call in (candidate.module, program))
+
+    def no_memory(*_: Any) -> None:
+        raise MemoryError("no room for another")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(stateful, "_Cache", no_memory)
+        with pytest.raises(MemoryError):
+            step(program, 0, cache_of(4, 1))
+    answers: list[Tensor] = []
+    other = threading.Thread(target=lambda: answers.append(step(program, 1, found)[0]), daemon=True)
+    other.start()
+    other.join(20)
+    assert not other.is_alive()
+    close(answers, [step(candidate.module, 1, right)[0]])
 
 
 def test_several_threads(candidate, program) -> None:
@@ -277,10 +309,10 @@ def test_after_a_call_that_failed_nothing_is_gone_on_from(candidate, program, mo
             raise RuntimeError("out of memory")
 
     with monkeypatch.context() as patched:
-        patched.setattr(program._caches[0], "request", Fails())
+        patched.setattr(only(program), "request", Fails())
         with pytest.raises(RuntimeError, match="out of memory"):
             step(program, 1, found)
-    assert not program._caches[0].lengths
+    assert not only(program).lengths
     close([each + 0 for each in found], right)
     close(step(program, 1, found)[0], step(candidate.module, 1, right)[0])
 
@@ -357,3 +389,16 @@ def test_what_returns_nothing_grown_is_refused() -> None:
     samples = [(torch.randn(1, 2, length, 3),) for length in (4, 6)]
     with pytest.raises(Refused, match="there is no cache to keep"):
         stateful.build(candidate_of(Plain(), samples))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.float64])
+def test_a_cache_of_another_type_is_refused(dtype: torch.dtype) -> None:
+    samples = [(token(0).to(dtype), mask_for(size), *(each.to(dtype) for each in cache_of(size))) for size in (4, 7)]
+    with pytest.raises(Refused, match=f"kept in float32, and this one is of {str(dtype)[6:]}"):
+        stateful.build(candidate_of(Step().to(dtype), samples, steps=True))
+
+
+def test_a_cache_in_lower_precision_is_refused(candidate) -> None:
+    lowered = technique("bf16_openvino").apply(candidate, {})
+    with pytest.raises(Refused, match="kept in full precision only"):
+        stateful.build(lowered)

@@ -79,7 +79,10 @@ class _Place(NamedTuple):
 
 @final
 class _Cache:
-    """An inference request with the cache of one sequence of calls in it. Its lock is held while it works."""
+    """An inference request with the cache of one sequence of calls in it. Its lock is held while it works.
+
+    Only the tensors that it has lent hold it: once the last of them is gone, or has its values, its memory is free.
+    """
 
     def __init__(self, compiled: Any, kept: Sequence[Kept], rows: dict[Any, Any]) -> None:
         """``rows``: the input that says which of them go on, where there is one: always all."""
@@ -93,24 +96,23 @@ class _Cache:
         names = {state.name: state for state in self.request.query_state()}
         self._states = [names["".join(each.names)] for each in kept]
         self._lent: list[weakref.ref[Deferred]] = []
-        self._places: list[_Place] = []
-        """Of what it has lent as it is now."""
-
-    @property
-    def needed(self) -> bool:
-        """Somebody may go on with what is in it, or holds a tensor whose values are here alone."""
-        return any(tensor.place is not None for ref in self._lent if (tensor := ref()) is not None)
+        self._returned = False
+        """Its lengths are those of what it has lent last."""
 
     def holds(self, tensors: Sequence[Tensor]) -> bool:
         """Whether it was these that it returned last."""
-        return [tensor.place if isinstance(tensor, Deferred) else None for tensor in tensors] == self._places
+        places = [tensor.place if isinstance(tensor, Deferred) else None for tensor in tensors]
+        return self._returned and places == self._places()
+
+    def _places(self) -> list[_Place]:
+        return [_Place(self, position, length) for position, length in enumerate(self.lengths)]
 
     def take(self, tensors: Sequence[Tensor]) -> None:
         """Hold these from now on. Tensors that were returned fetch their values before."""
         for ref in self._lent:
             if (lent := ref()) is not None:
                 lent.plain()
-        self._lent, self._places, self.lengths = [], [], []
+        self._lent, self._returned, self.lengths = [], False, []
         self.request.reset_state()
         for state, tensor in zip(self._states, tensors, strict=True):
             # by numpy, since threads of torch that were woken for a copy wait busily beside OpenVINO's
@@ -119,7 +121,7 @@ class _Cache:
 
     def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
         """One call; numpy arrays of the caller's own."""
-        lengths, self.lengths, self._places = self.lengths, [], []
+        lengths, self.lengths, self._returned = self.lengths, [], False
         give(self.request, feeds)
         found: Sequence[Any] = self.request.infer(share_outputs=False).to_tuple()
         self.lengths = [length + each.count for each, length in zip(self.kept, lengths, strict=True)]
@@ -128,12 +130,12 @@ class _Cache:
 
     def lend(self, likes: Sequence[Tensor]) -> list[Deferred]:
         """Tensors of what it holds now, like these but for their lengths."""
-        self._places = [_Place(self, position, length) for position, length in enumerate(self.lengths)]
         lent: list[Deferred] = []
-        for each, like, place in zip(self.kept, likes, self._places, strict=True):
+        for each, like, place in zip(self.kept, likes, self._places(), strict=True):
             sizes = like.shape
             lent.append(Deferred((*sizes[: each.dim], place.length, *sizes[each.dim + 1 :]), like.dtype, place))
         self._lent += map(weakref.ref, lent)
+        self._returned = True
         return lent
 
     def fetch(self, position: int, length: int) -> Tensor:
@@ -175,7 +177,7 @@ class StatefulProgram(StoredProgram):
         rows = signature.inputs_facts[kept[0].input].shape[0]
         self._rows = {names[_ROWS]: torch.arange(rows or 0, dtype=torch.int32).numpy()} if _ROWS in names else {}
         self._outputs = {name: place for place, port in enumerate(compiled.outputs) for name in port.names}
-        self._caches: list[_Cache] = []
+        self._caches: weakref.WeakSet[_Cache] = weakref.WeakSet()
         self._choosing, self._calls = threading.Lock(), itertools.count()
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
@@ -233,7 +235,7 @@ class StatefulProgram(StoredProgram):
 
     @contextmanager
     def _cache_of(self, tensors: list[Tensor]) -> Iterator[_Cache]:
-        """The cache that these are, locked; where there is none, one that nobody needs is given them."""
+        """The cache that these are, locked; where there is none, another one is given them."""
         place = tensors[0].place if isinstance(tensors[0], Deferred) else None
         if isinstance(place, _Place) and place.cache.kept is self.kept:
             with place.cache.lock:
@@ -242,27 +244,23 @@ class StatefulProgram(StoredProgram):
                     yield place.cache
                     return
         values = [tensor.values() if isinstance(tensor, Deferred) else tensor for tensor in tensors]
-        cache = self._unused()
+        cache = self._another()
         try:
             cache.take(values)
             yield cache
         finally:
             cache.lock.release()
 
-    def _unused(self) -> _Cache:
-        """One that nobody needs, a new one, or the one that was used longest ago. Locked."""
+    def _another(self) -> _Cache:
+        """A new one, or where there are enough the one that was used longest ago and does not work. Locked."""
         with self._choosing:
-            idle = [cache for cache in self._caches if cache.lock.acquire(blocking=False)]
-            chosen = next((cache for cache in idle if not cache.needed), None)
-            if chosen is None and len(self._caches) >= _KEPT_SEQUENCES and idle:
-                chosen = min(idle, key=lambda cache: cache.used)
+            found = sorted(self._caches, key=lambda cache: cache.used)
+            idle = (cache for cache in found if cache.lock.acquire(blocking=False))
+            chosen = next(idle, None) if len(found) >= _KEPT_SEQUENCES else None
             if chosen is None:
                 chosen = _Cache(self.compiled, self.kept, self._rows)
                 chosen.lock.acquire()
-                self._caches.append(chosen)
-            for cache in idle:
-                if cache is not chosen:
-                    cache.lock.release()
+                self._caches.add(chosen)
             chosen.used = next(self._calls)
             return chosen
 
@@ -287,6 +285,11 @@ def build(candidate: Candidate) -> tuple[StatefulProgram, list[str]]:
         raise Refused("it returns no input with something behind it: there is no cache to keep")
     if model.has_rt_info(PRECISION_KEY):
         raise Refused("a cache is kept in full precision only")
+    if narrow := {candidate.signature.inputs_facts[each.input].dtype for each in kept} - {"float32"}:
+        raise Refused(
+            f"a cache is kept in float32, and this one is of {', '.join(sorted(narrow))}: a step that goes on from it "
+            "would compute with other values than whoever looks at it sees"
+        )
     _keep_inside(model, kept)
     compiled, stored = compile_model(model, candidate)
     program = StatefulProgram(compiled, candidate.signature, order, kept, stored)
