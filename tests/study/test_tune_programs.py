@@ -178,7 +178,7 @@ def test_weights_that_are_changed_later_are_used(
         before = installed.counts["model.step"]
         found = generated(model, x)
         assert installed.counts["model.step"] == (before[0], before[1] + 4)
-        assert "its weights were changed since" in installed.switches[0].last_reason
+        assert "its weights were changed ('inner.weight' was written to) since" in installed.switches[0].last_reason
     assert torch.equal(found, generated(model, x))
 
 

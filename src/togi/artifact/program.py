@@ -15,17 +15,17 @@ import torch
 from torch import nn
 
 from togi.artifact.manifest import PartEntry
+from togi.artifact.watch import Watch
 from togi.core.errors import ArtifactError, TogiError
 from togi.subject.program import ProgramModule
-from togi.torch_internals.autograd import version_of
 
 if TYPE_CHECKING:
     from togi.artifact.load import OptimizedModule
 
 
-_OTHER_WEIGHTS = (
-    "its weights were changed since the part was put in, which answers for those that were tuned: call .remove(), and "
-    "tune it again"
+_GRADIENTS = (
+    "the original of {} serves calls whose inputs want gradients, and its tuned part does not. Where none are needed, "
+    "call the program under torch.no_grad() or torch.inference_mode()"
 )
 
 
@@ -49,18 +49,17 @@ class Switch:
         self.original_calls = 0
         """Calls outside of what was proven, which the original served."""
         self._counting = threading.Lock()
-        self._warned = False
+        self.told: set[str] = set()
+        """What was warned of already, by a word for it. The parts of one program share it."""
         self.last_reason = ""
         """Why the last of these was not the engine's."""
-        self._weights = [weight for weight in module.parameters() if not weight.is_inference()]
-        self._versions = self._count_changes()
+        self.watch = Watch(module)
         functools.update_wrapper(self, original)  # callers read its signature and pass what it names
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if self.module.training:
-            return self._fall_back("the module is in training mode", args, kwargs)
-        if self._count_changes() != self._versions:
-            return self._fall_back(_OTHER_WEIGHTS, args, kwargs)
+        if changed := self.watch.changed():
+            self._warn_once("changed", f"the original of {self.path} serves its calls: {changed}")
+            return self._fall_back(changed, args, kwargs)
         reason = "no form of its calls was tuned"
         for position, form in enumerate(self.forms):
             signature = form.optimized.signature
@@ -70,7 +69,7 @@ class Switch:
                 reason = str(error)
                 continue
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-                self._warn_of_gradients()
+                self._warn_once("gradients", _GRADIENTS.format(self.path))
                 return self._fall_back("gradients are wanted", args, kwargs)
             if position:  # the calls that follow are likely of the same form; a new tuple, since threads may be reading
                 self.forms = (form, *(other for other in self.forms if other is not form))
@@ -83,18 +82,10 @@ class Switch:
             return form.entry.effects.finish(result, args, kwargs, of_argument)
         return self._fall_back(reason, args, kwargs)
 
-    def _warn_of_gradients(self) -> None:
-        if not self._warned:
-            self._warned = True
-            warnings.warn(
-                f"the original of {self.path} serves calls whose inputs want gradients, and its tuned part does not. "
-                "Where none are needed, call the program under torch.no_grad() or torch.inference_mode()",
-                stacklevel=3,
-            )
-
-    def _count_changes(self) -> int:
-        """How often a weight was written to in place. Inference tensors do not count."""
-        return sum(map(version_of, self._weights))
+    def _warn_once(self, of: str, text: str) -> None:
+        if of not in self.told:
+            self.told.add(of)
+            warnings.warn(text, stacklevel=3)
 
     def _fall_back(self, reason: str, args: Any, kwargs: Any) -> Any:
         with self._counting:
@@ -116,7 +107,9 @@ class Installed:
         self.program = program
         self.switches = tuple(switches)
         self._before = [vars(switch.module).get("forward") for switch in switches]
+        told: set[str] = set()
         for switch in switches:
+            switch.told = told
             vars(switch.module)["forward"] = switch
 
     @property
@@ -205,6 +198,8 @@ def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
         for tensor in (*switch.module.parameters(), *switch.module.buffers()):
             if tensor.untyped_storage().data_ptr() not in used:
                 tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
+    for switch in switches:
+        switch.watch = Watch(switch.module)
 
 
 def weights_hash(module: nn.Module) -> str:

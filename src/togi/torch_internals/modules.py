@@ -1,9 +1,10 @@
 """Parts of ``nn.Module`` that have no public name; a tracker of the running module, source line and phase of a step.
 
-Behind it: ``Module._forward_hooks``, ``_forward_pre_hooks``, ``_parameters``, ``_buffers``, ``_compiled_call_impl``,
-``_apply``, ``_orig_mod`` of torch.compile's wrapper, nn.modules.batchnorm._BatchNorm, nn.utils.parametrize's
-``_inject_new_class``, ``_inject_property`` (torch 2.9 to 2.15). When they go: ``named_parameters(recurse=False)`` and
-``setattr`` replace the dicts; hooks would have to be asked of a copy; parametrized modules could not be pickled.
+Behind it: ``Module._forward_hooks``, ``_forward_pre_hooks``, ``_parameters``, ``_buffers``, ``_modules``,
+``_compiled_call_impl``, ``_apply``, ``_orig_mod`` of torch.compile's wrapper, nn.modules.batchnorm._BatchNorm,
+nn.utils.parametrize's ``_inject_new_class``, ``_inject_property`` (torch 2.9 to 2.15) . When they go:
+``named_parameters(recurse=False)`` and ``setattr`` replace the dicts; hooks would have to be asked of a copy;
+parametrized modules could not be pickled.
 
 An operation of the backward pass belongs to the module and the line whose forward operation it differentiates: both
 have the sequence number of one autograd node, which is drawn just before the forward operation is dispatched.
@@ -35,7 +36,10 @@ __all__ = [
     "convert_tensors",
     "forget_compiled_call",
     "forward_hook_counts",
+    "forward_hooks",
+    "forward_pre_hooks",
     "own_buffers",
+    "own_modules",
     "own_parameters",
     "parametrized_as_pickled",
     "replace_tensors",
@@ -45,6 +49,21 @@ __all__ = [
 def forward_hook_counts(module: nn.Module) -> tuple[int, int]:
     """``(forward hooks, forward pre-hooks)`` registered on this module itself."""
     return len(module._forward_hooks), len(module._forward_pre_hooks)
+
+
+def forward_hooks(module: nn.Module) -> dict[int, Any]:
+    """The module's own dict of forward hooks."""
+    return module._forward_hooks
+
+
+def forward_pre_hooks(module: nn.Module) -> dict[int, Any]:
+    """The module's own dict of forward pre-hooks."""
+    return module._forward_pre_hooks
+
+
+def own_modules(module: nn.Module) -> dict[str, nn.Module | None]:
+    """The module's own dict of children. Assigning to it replaces one."""
+    return module._modules
 
 
 def own_parameters(module: nn.Module) -> dict[str, nn.Parameter | None]:

@@ -1,0 +1,182 @@
+"""The switch that stands for a module's ``forward``: it serves what was proven, and the original serves the rest."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from togi.artifact.manifest import PartEntry
+from togi.artifact.program import Installed, LoadedPart, weights_hash
+from togi.artifact.program import install as put_in
+from togi.subject.effects import Effects
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.pure import Pure
+from togi.worker.survey import survey
+
+
+class Body(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.ReLU())
+        self.register_buffer("scale", torch.tensor(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x) * self.scale  # type: ignore[no-any-return]
+
+
+class Program(nn.Module):
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self.part = part
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.part(*args, **kwargs)
+
+
+def program(part: Callable[[], nn.Module] = Body) -> Program:
+    torch.manual_seed(0)
+    return Program(part()).eval().requires_grad_(False)
+
+
+def part_of(tuned: Program, *calls: Inputs) -> LoadedPart:
+    """An engine for the part: a copy of it as it is now."""
+    with torch.no_grad():
+        effects = Effects.of(tuned.part, *(call.clone() for call in calls))
+        frozen = copy.deepcopy(tuned.part)
+        pure = Pure(frozen, effects) if effects.changes else frozen
+        signature = survey(Subject(pure, list(calls))).signature
+    engine = SimpleNamespace(signature=signature, call_with=lambda _, args, kwargs: pure(*args, **kwargs))
+    entry = PartEntry(
+        path="part", module=type(tuned.part).__name__, folder="0", effects=effects, weights=weights_hash(tuned.part)
+    )
+    return LoadedPart(entry, engine)  # type: ignore[arg-type]
+
+
+X = torch.rand(1, 3, 8, 8)
+
+
+@pytest.fixture
+def live() -> Iterator[tuple[Program, Installed]]:
+    model = program()
+    part = part_of(model, Inputs((X,)))
+    with put_in([part], model, keep_originals=True) as installed:
+        model(X)
+        assert installed.counts == {"part": (1, 0)}
+        yield model, installed
+
+
+def other_weight(model: Any) -> None:
+    model.part.layers[0].weight = nn.Parameter(torch.rand(4, 3, 3, 3), requires_grad=False)
+
+
+def other_values(model: Any) -> None:
+    model.part.layers[0].weight.data = torch.rand(4, 3, 3, 3)
+
+
+def weights_of_another_dtype_and_back(model: Any) -> None:
+    model.part.layers[0].bfloat16().float()
+
+
+def written_weight(model: Any) -> None:
+    model.part.layers[1].bias.add_(1)
+
+
+def written_buffer(model: Any) -> None:
+    model.part.layers[1].running_mean.add_(1)
+
+
+def other_buffer(model: Any) -> None:
+    model.part.layers[1].running_var = torch.full((4,), 2.0)
+
+
+def other_buffer_of_an_equal_number_written(model: Any) -> None:
+    model.part.scale = torch.tensor(2.0)
+    model.part.scale += 1
+
+
+def other_part(model: Any) -> None:
+    model.part.layers[3] = nn.GELU()
+
+
+def more_parts(model: Any) -> None:
+    model.part.layers.append(nn.Sigmoid())
+
+
+def fewer_parts(model: Any) -> None:
+    del model.part.layers[3]
+
+
+def training_part(model: Any) -> None:
+    model.part.layers[2].train()
+
+
+def hook_on_a_part(model: Any) -> None:
+    model.part.layers[3].register_forward_hook(lambda _, __, output: output + 1)
+
+
+def pre_hook_on_a_part(model: Any) -> None:
+    model.part.layers[3].register_forward_pre_hook(lambda _, args: (args[0] + 1,))
+
+
+def hook_on_the_module(model: Any) -> None:
+    model.part.register_forward_pre_hook(lambda module, _: setattr(module.layers[3], "inplace", True))
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (other_weight, "its weight 'layers.0.weight' was replaced by another"),
+        (other_values, "its 'layers.0.weight' was given other values"),
+        (weights_of_another_dtype_and_back, "its 'layers.0.weight' was given other values, of torch.float32"),
+        (written_weight, "its weights were changed ('layers.1.bias' was written to)"),
+        (written_buffer, "its weights were changed ('layers.1.running_mean' was written to)"),
+        (other_buffer, "its buffer 'layers.1.running_var' was replaced by another"),
+        (other_buffer_of_an_equal_number_written, "its buffer 'scale' was replaced by another"),
+        (other_part, "its part 'layers.3' was replaced by another"),
+        (more_parts, "the part 'layers.4' was added"),
+        (fewer_parts, "its part 'layers.3' is gone"),
+        (training_part, "its part 'layers.2' is in training mode"),
+        (hook_on_a_part, "a forward hook was put on 'layers.3'"),
+        (pre_hook_on_a_part, "a forward pre-hook was put on 'layers.3'"),
+        (hook_on_the_module, "a forward pre-hook was put on 'the module itself'"),
+    ],
+)
+def test_a_module_that_was_changed_answers_itself_and_says_so_once(
+    live: tuple[Program, Installed], change: Callable[[Any], None], reason: str
+) -> None:
+    model, installed = live
+    change(model)
+    torch.manual_seed(1)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        found = model(X)
+        model(X)
+    assert len(told) == 1
+    assert "the original of part serves its calls" in str(told[0].message)
+    assert installed.counts == {"part": (1, 2)}
+    assert reason in installed.switches[0].last_reason
+    assert reason in str(told[0].message)
+    torch.manual_seed(1)
+    with installed.suspended():
+        assert torch.equal(found, model(X))
+
+
+def test_what_is_put_back_is_served_again(live: tuple[Program, Installed]) -> None:
+    model, installed = live
+    hook = model.part.register_forward_hook(lambda *_: None)
+    model.train()  # no call: it would change what the batch norm keeps
+    model.eval()
+    with warnings.catch_warnings(action="ignore"):
+        model(X)
+    hook.remove()
+    model.requires_grad_()
+    model.to("cpu")
+    model.float()
+    model(X)
+    assert installed.counts == {"part": (2, 1)}
