@@ -10,6 +10,7 @@ largest difference from eager's scores over a turn.
 from __future__ import annotations
 
 import argparse
+import inspect
 import statistics
 import sys
 import time
@@ -112,16 +113,17 @@ def _step(model: Any, rows: int, length: int) -> Inputs:
 
     tokens, mask = torch.randint(3, 8192, (rows, length)), torch.ones(rows, length + 1, dtype=torch.long)
     mask[1:, :5] = 0
-    cache = DynamicCache()
+    names = inspect.signature(model.forward).parameters
+    cache = {next(name for name in ("cache", "past_key_values") if name in names): DynamicCache()}  # since 5.24, before
     with torch.no_grad():
-        model(input_ids=tokens, attention_mask=mask[:, :-1], past_key_values=cache, use_cache=True)
+        model(input_ids=tokens, attention_mask=mask[:, :-1], use_cache=True, **cache)
     return Inputs(
         (),
         {
             "input_ids": tokens[:, :1],
             "attention_mask": mask,
             "position_ids": torch.full((rows, 1), length),
-            "past_key_values": cache,
+            **cache,
             "use_cache": True,
             "return_dict": True,
         },

@@ -12,6 +12,7 @@ from torch import Tensor, fx, nn
 
 from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture, export, held_for
+from togi.subject.program import ProgramModule
 from togi.techniques import conformance
 
 
@@ -294,3 +295,23 @@ def test_the_result_can_be_copied_traced_exported_and_compiled():
     torch.testing.assert_close(torch.compile(result.module, backend="aot_eager", fullgraph=True)(sample), wanted)
     torch._dynamo.reset()
     assert not any(part.training for part in result.module.modules())
+
+
+def test_a_program_without_loops_is_captured_whole_and_one_with_loops_part_by_part():
+    tower, head = nn.Sequential(nn.Linear(4, 4), nn.GELU()), nn.Linear(4, 2)
+
+    def compare(x: Tensor, y: Tensor) -> Tensor:
+        return head((tower(x) - tower(y)).abs()).topk(1, dim=1).values
+
+    def repeat(x: Tensor, y: Tensor) -> Tensor:
+        for _ in range(5):
+            x = tower(x)
+        return head(x + y)
+
+    samples = [(torch.randn(rows, 4), torch.randn(rows, 4)) for rows in (3, 5)]
+    candidate = conformance.candidate_of(ProgramModule(compare), samples)
+    captured = GraphModule(capture(candidate), candidate.signature)
+    given = (torch.randn(7, 4), torch.randn(7, 4))
+    torch.testing.assert_close(captured(*given), compare(*given))
+    with pytest.raises(Refused, match="repeat calls tower 5 times"):
+        capture(conformance.candidate_of(ProgramModule(repeat), samples))

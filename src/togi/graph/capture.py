@@ -12,12 +12,14 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, final
 
 import torch
 from torch import Tensor, fx, nn
 from torch.fx.experimental.symbolic_shapes import is_concrete_int
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
@@ -26,6 +28,7 @@ from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers,
 from togi.graph.sizes import sizes_held
 from togi.subject.behaviour import SavedBuffers
 from togi.subject.conditions import size_of
+from togi.subject.inputs import Inputs
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.torch_internals.operators import OpOverload
@@ -36,6 +39,10 @@ if TYPE_CHECKING:
     from torch.export import ExportedProgram
 
     from togi.graph.candidate import Candidate
+
+
+_MOST_CALLS = 4
+"""Of one module by a program's own Python, where it is captured whole: both towers of a comparison, and no loop."""
 
 
 @final
@@ -65,7 +72,7 @@ def export(candidate: Candidate) -> ExportedProgram:
     """
     if _kept and _kept[0][0].module is candidate.module and _kept[0][0].samples is candidate.samples:
         return _copied(_kept[0][1])
-    if reason := candidate.signature.opaque or _not_whole(candidate.module, candidate.signature):
+    if reason := candidate.signature.opaque or _not_whole(candidate):
         raise Refused(reason)
     flat = _sealed(candidate).flat()
     inputs = _distinct_sizes(candidate)
@@ -199,15 +206,42 @@ def _sliced(tensor: Tensor, dim: int = 0, start: Any = None, end: Any = None, st
     return tensor[tuple(places)]
 
 
-def _not_whole(module: nn.Module, signature: Signature) -> str | None:
+def _not_whole(candidate: Candidate) -> str | None:
     """Why trying to capture it is useless, or would give what is right for these samples alone."""
-    if isinstance(module, ProgramModule):
-        return f"{module.name} is Python code round its modules: these are captured one by one"
+    module = candidate.module
     if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
         return "it is TorchScript, which torch.export does not capture"
-    if not signature.inputs_facts:
+    if not candidate.signature.inputs_facts:
         return "it is given no tensor, so that a captured graph would hold the answer to these samples"
+    if isinstance(module, ProgramModule):
+        path, calls = _most_called(module, candidate.samples[0])
+        if calls > _MOST_CALLS:
+            return (
+                f"{module.name} calls {path} {calls} times, and a captured graph would hold each of them: "
+                "its modules are captured one by one"
+            )
     return None
+
+
+def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:
+    """The module that the program's own Python calls most often in one run, and how often."""
+    counts, depth = Counter[str](), 0
+    names = {id(module): path for path, module in program.named_modules() if module is not program}
+
+    def enter(module: nn.Module, _: Any) -> None:
+        nonlocal depth
+        if id(module) in names:
+            counts[names[id(module)]] += depth == 0
+            depth += 1
+
+    def leave(module: nn.Module, *_: Any) -> None:
+        nonlocal depth
+        depth -= id(module) in names
+
+    given, watched = sample.clone(), register_module_forward_hook(leave, always_call=True)
+    with register_module_forward_pre_hook(enter), watched, torch.no_grad():
+        program(*given.args, **given.kwargs)
+    return counts.most_common(1)[0] if counts else ("", 0)
 
 
 def _in_plain_words(error: Exception) -> str:
@@ -219,12 +253,12 @@ def _in_plain_words(error: Exception) -> str:
 
 
 _FIXED_SIZE = "a size that differs between the samples is fixed by what it computes"
-DEPENDS_ON_VALUES = "a branch or a size depends on the values of a tensor"
+_DEPENDS_ON_VALUES = "a branch or a size depends on the values of a tensor"
 _KEEP_SIZES_OPEN = "Compute with tensors of that size instead of looping over it, or give samples of one size"
 _IN_PLAIN_WORDS = (
     (
         "DataDependent",
-        DEPENDS_ON_VALUES,
+        _DEPENDS_ON_VALUES,
         "Compute both ways and choose with torch.where, or leave that step to a function outside of the module",
     ),
     ("Constraints violated", _FIXED_SIZE, _KEEP_SIZES_OPEN),

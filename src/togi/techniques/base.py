@@ -224,6 +224,13 @@ def not_exportable(facts: Facts) -> Refuses | None:
     return Refuses(facts.export_error or "torch.export cannot capture it")
 
 
+def fixes_decisions(facts: Facts) -> Refuses | None:
+    """For engines that start from a trace where ``torch.export`` could not follow."""
+    if facts.exportable or not facts.program:
+        return None
+    return Refuses("a trace would fix what the program's Python decides by values: its modules are traced")
+
+
 def changes_buffers(facts: Facts, engine: str) -> Refuses | None:
     """For engines whose graph is a pure function: an updated buffer would stay at its first value, silently."""
     if not facts.buffers_change:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from engine_subjects import MACHINE, Counting, candidate_of, made
 from torch import Tensor, nn
 
 from togi.core.errors import Refused
-from togi.graph.capture import DEPENDS_ON_VALUES, GraphModule, capture
+from togi.graph.capture import GraphModule, capture
 from togi.techniques import conformance
 from togi.techniques.base import Applies, Refuses
 from togi.techniques.engine.programs.onnxruntime import write_model
@@ -134,7 +135,7 @@ def test_scripting_says_at_which_line_it_stopped() -> None:
 def test_tracer_warnings_become_notes() -> None:
     class Branching(torch.nn.Module):
         def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x + 1 if bool(x.sum() > 0) else x - 1
+            return x + 1 if x.shape[0] > 2 else x - 1
 
     candidate = candidate_of(Branching(), torch.ones(3))
     traced = technique("torchscript").apply(candidate, {"how": "trace", "freeze": True, "optimize": False})
@@ -285,6 +286,15 @@ class BranchesByValue(nn.Module):
         return x * 0 if x.abs().max() > 1e3 else x + 1
 
 
+class Reads(nn.Module):
+    def __init__(self, read: Callable[[Tensor], Any]) -> None:
+        super().__init__()
+        self.read = read
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.read(x)
+
+
 class BranchesBySize(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         return x * 0 if x.shape[0] > 100 else x + 1
@@ -294,21 +304,25 @@ class BranchesBySize(nn.Module):
 @pytest.mark.parametrize(
     ("module", "samples", "reason"),
     [
-        (BranchesByValue(), [torch.rand(4)], DEPENDS_ON_VALUES),
-        (BranchesBySize(), [torch.rand(4), torch.rand(6)], "torch.export cannot capture it"),
+        (BranchesByValue(), [torch.rand(4)], "the values that Python read"),
+        (Reads(lambda x: int(x.argmax())), [torch.rand(4)], "the values that Python read"),
+        (Reads(lambda x: x.max().item()), [torch.rand(4)], "the values that Python read"),
+        (Reads(lambda x: sum(x.tolist())), [torch.rand(4)], "the values that Python read"),
+        (Reads(lambda x: x.numpy().max().item()), [torch.rand(4)], "the values that Python read"),
+        (BranchesBySize(), [torch.rand(4), torch.rand(6)], "one side of a branch"),
     ],
-    ids=["value", "size"],
+    ids=["branch by value", "int", "item", "tolist", "numpy", "branch by size"],
 )
-def test_a_trace_of_one_side_of_a_branch_is_refused_where_nothing_says_when_it_is_the_other(
+def test_a_trace_of_what_may_be_otherwise_is_refused_where_nothing_says_when(
     id: str, module: nn.Module, samples: list[Tensor], reason: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def refuse(*_: Any, **__: Any) -> None:
-        raise Refused(reason)
+        raise Refused("torch.export cannot capture it")
 
     candidate = conformance.candidate_of(module, samples)
-    facts = candidate.facts.model_copy(update={"exportable": False, "export_error": reason})
+    facts = candidate.facts.model_copy(update={"exportable": False})
     monkeypatch.setattr(torch.export, "export", refuse)
-    with pytest.raises(Refused, match=r"a trace holds one side of a branch.*test_engine_conditions\.py:\d+"):
+    with pytest.raises(Refused, match=rf"a trace holds {reason}.*test_engine_conditions\.py:\d+"):
         technique(id).apply(candidate.with_(facts=facts), technique(id).options(facts)[0])
 
 
@@ -331,3 +345,15 @@ def test_a_trace_of_a_captured_graph_leaves_its_assertions_out() -> None:
     for sample in candidate.samples:
         with torch.no_grad():
             torch.testing.assert_close(program(*sample.args), candidate.module(*sample.args))
+
+
+@pytest.mark.parametrize("captured", [False, True])
+def test_a_value_that_export_kept_open_is_in_no_engine_a_constant(captured: bool) -> None:
+    candidate = candidate_of(Reads(lambda x: sum((x > 6).long().tolist())), torch.rand(4))
+    if captured:
+        candidate = candidate.with_(module=GraphModule(capture(candidate), candidate.signature))
+    with pytest.raises(Refused, match="the values that Python read"):
+        technique("torchscript").apply(candidate, {"how": "trace", "freeze": True, "optimize": True})
+    program = technique("openvino").apply(candidate, {}).program  # converts what was captured
+    assert program is not None
+    torch.testing.assert_close(program(torch.full((4,), 7.0)), torch.full((4,), 11.0))

@@ -17,6 +17,7 @@ from togi.techniques.base import (
     Refuses,
     changes_buffers,
     first_refusal,
+    fixes_decisions,
 )
 from togi.techniques.engine.torchscript import TRACED
 
@@ -107,8 +108,8 @@ class Ncnn(Engine):
 
 def _other_calls(facts: Facts) -> Refuses | None:
     """Calls that the conversion is not for."""
-    if facts.program:
-        return Refuses("a trace would fix what the program's Python decides by values: its modules are traced")
+    if refused := fixes_decisions(facts):
+        return refused
     if others := {tensor.dtype for tensor in (*facts.inputs, *facts.outputs)} - {"float32"}:
         return Refuses(f"ncnn is given and returns float32 alone, not {', '.join(sorted(others))}")
     if facts.dynamic:

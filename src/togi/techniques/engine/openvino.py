@@ -17,6 +17,7 @@ from togi.techniques.base import (
     Package,
     Refuses,
     changes_buffers,
+    fixes_decisions,
 )
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ class OpenVino(Engine):
     provides = frozenset({"engine:openvino", FOLDS_CONSTANTS, OWN_LAYOUT})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        return changes_buffers(facts, "OpenVINO") or Applies()
+        return changes_buffers(facts, "OpenVINO") or fixes_decisions(facts) or Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
         streams = min(facts.callers, facts.machine.cpu_cores)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import Applies, Engine, Options, Refuses
+from togi.techniques.base import Applies, Engine, Options, Refuses, fixes_decisions
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -57,9 +57,7 @@ class TorchScript(Engine):
     def applies(self, facts: Facts) -> Applies | Refuses:
         if sys.version_info >= (3, 14):
             return Refuses("TorchScript is not supported on Python 3.14 and later: use aot_inductor or torch_compile")
-        if facts.program:
-            return Refuses("a trace would fix what the program's Python decides by values: its modules are traced")
-        return Applies()
+        return fixes_decisions(facts) or Applies()
 
     def options(self, facts: Facts) -> Sequence[Options]:
         if facts.buffers_change:

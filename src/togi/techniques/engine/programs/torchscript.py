@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor
+from torch.overrides import TorchFunctionMode
 
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
-from togi.graph.capture import DEPENDS_ON_VALUES, traceable
+from togi.graph.capture import traceable
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.compiler import TracerWarning
@@ -86,17 +87,48 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
 
 
 def refuse_decisions(candidate: Candidate, caught: Sequence[warnings.WarningMessage]) -> None:
-    """A trace holds one side of each branch. What ``torch.export`` captured says for which sizes; where it could not
-    follow, sizes that vary, or values, may take the other side one day, and no proof on some of them would show it.
+    """A trace holds the values that Python read, and one side of each branch: others may come one day, and no proof on
+    some of them would show it. Of branches by sizes, what ``torch.export`` captured says when the other is taken.
 
-    Raises Refused naming the line.
+    Raises Refused, naming the line where the tracer tells it.
     """
-    facts = candidate.facts
-    if facts.exportable or not (candidate.signature.dynamic or DEPENDS_ON_VALUES in (facts.export_error or "")):
-        return
-    decided = [told for told in _tracer_warnings(caught) if "Python boolean" in told]
-    if decided:
+    read = [told for told in _tracer_warnings(caught) if "Converting a tensor to a" in told]  # values, or sizes
+    values = _values_read(candidate)
+    if values & _OPERATORS or (read and values):
+        line = f": {read[0]}" if read else ""
+        raise Refused(f"a trace holds the values that Python read, and others may come{line}")
+    decided = [told for told in read if "Python boolean" in told]
+    if decided and candidate.signature.dynamic and not candidate.facts.exportable:
         raise Refused(f"a trace holds one side of a branch, and nothing says when the other is taken: {decided[0]}")
+
+
+_OPERATORS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
+"""In captured graphs. The tracer does not warn of them."""
+_METHODS = "item tolist numpy __bool__ __int__ __float__ __complex__ __index__ __array__".split()
+_READS = {*_OPERATORS, *(getattr(Tensor, name) for name in _METHODS)}
+
+
+@final
+class _Reads(TorchFunctionMode):
+    """Collects the calls that tell Python what a tensor holds."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found = set[Callable[..., Any]]()
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        self.found.update({func} & _READS)
+        return func(*args, **(kwargs or {}))
+
+
+def _values_read(candidate: Candidate) -> set[Callable[..., Any]]:
+    """By which calls, in a pass over the first sample."""
+    given, reads = candidate.samples[0].clone(), _Reads()
+    with torch.no_grad(), reads:
+        candidate.module(*given.args, **given.kwargs)
+    return reads.found
 
 
 def trace(candidate: Candidate) -> Any:
