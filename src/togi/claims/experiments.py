@@ -44,6 +44,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "drop_no_ops": Experiment(model="copies", about="elementwise operations between copies"),
     "compute_once": Experiment(model="standardised", about="convolutions that standardise their weights"),
     "fuse_formulas": Experiment(model="handwritten", about="two transformer blocks written out by hand"),
+    "drop_unused_rows": Experiment(model="classified", about="two transformer blocks of which one token is used"),
     "fold_batch_norm": DEFAULT,
     "merge_branches": Experiment(model="branches", about="RepVGG blocks as they are trained"),
     "pad_channels": Experiment(model="odd_channels", about="a small residual network of 61 channels"),

@@ -49,6 +49,12 @@ def transformer() -> Made:
     return nn.Sequential(*(_Block(256, heads=4) for _ in range(2))), torch.randn(1, 128, 256)
 
 
+def classified() -> Made:
+    """As ``transformer``, and a class by the first token alone."""
+    blocks, sample = transformer()
+    return nn.Sequential(blocks, _ByFirstToken(256)), sample
+
+
 def handwritten() -> Made:
     """As ``transformer``, with attention, layer norms and GELU written out."""
     return nn.Sequential(*(_WrittenOut(256, heads=4) for _ in range(2))), torch.randn(1, 128, 256)
@@ -178,6 +184,15 @@ class _Block(nn.Module):
 
     def activation(self, x: Tensor) -> Tensor:
         return functional.gelu(x)
+
+
+class _ByFirstToken(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm, self.linear = nn.LayerNorm(width), nn.Linear(width, 10)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(self.norm(x)[:, 0])  # type: ignore[no-any-return]
 
 
 class _WrittenOut(_Block):

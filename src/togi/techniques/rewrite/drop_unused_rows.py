@@ -1,0 +1,67 @@
+"""The technique ``drop_unused_rows``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from togi.core.errors import Refused
+from togi.core.proven import Proven
+from togi.core.quantities import plural
+from togi.core.records import Facts
+from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
+
+if TYPE_CHECKING:
+    from togi.graph.edit import EditableGraph
+
+
+@final
+class DropUnusedRows(GraphRewrite):
+    """Compute only the rows that are used of what a slice picks from.
+
+    What it does: where the forward pass goes on with one token or a few (``x[:, 0]`` before a classifier,
+    ``x[:, -1:]`` before the logits), the slice moves up through norms, activations, residuals, linear layers, matrix
+    products and the queries of an attention, as far as nobody uses the other rows. The last block of a transformer
+    then computes keys and values for all tokens, and everything else for those that count. Written in whatever way.
+
+    When it applies: the forward pass slices, and multiplies matrices.
+
+    When it refuses: no slice with fixed bounds that keeps half of a dimension at most stands behind a matrix product
+    or an attention; the other rows are used or returned; a call between writes in place, or mixes rows. Causal
+    attention is followed for the last token only.
+
+    Claim: up to one block less of a transformer that classifies by one token: on one thread of an AMD EPYC (torch 2.15,
+    2026-11-24) 1.09 times as fast with 12 blocks of width 192 on 197 tokens in OpenVINO and ONNX Runtime, 1.07 in plain
+    eager; with 4 blocks of width 256 on 128 tokens 1.24, 1.27 and 1.24. No engine does it.
+    ``togi explain drop_unused_rows --prove`` measures it here.
+
+    Source: dead code elimination, for parts of values: https://en.wikipedia.org/wiki/Dead-code_elimination; queries of
+    the last block alone: Touvron et al., Going deeper with Image Transformers, https://arxiv.org/abs/2103.17239.
+
+    Cost and risk: exact up to rounding: a product of fewer rows may be computed by another kernel.
+    """
+
+    id = "drop_unused_rows"
+    proven = Proven(cpu="2026-11-24")
+    rank = 9
+
+    def applies(self, facts: Facts) -> Applies | Refuses:
+        if facts.functions and not _SLICES & facts.functions.keys():
+            return Refuses("it takes no slice, so there are no rows that nobody uses")
+        if facts.functions and not _PRODUCTS & facts.functions.keys():
+            return Refuses("it multiplies no matrices whose rows could be left out")
+        return Applies()
+
+    def expected_speedup(self, facts: Facts, options: Options) -> float:
+        return 1.05
+
+    def edit(self, graph: EditableGraph, options: Options) -> str:
+        from togi.graph.rows import drop_unused_rows
+
+        fewer = drop_unused_rows(graph)
+        if not fewer:
+            raise Refused("no slice in the graph leaves rows of a matrix product or an attention unused")
+        return f"{plural(fewer, 'call')} compute only the rows that are used"
+
+
+_SLICES = frozenset("select slice narrow index_select getitem __getitem__ unbind split chunk".split())
+_PRODUCTS = frozenset("linear matmul bmm mm addmm scaled_dot_product_attention".split())
