@@ -164,8 +164,8 @@ def tune(
             ``throughput`` (requests per second of ``callers``, which call at once in threads of one process; default:
             one for each core) or ``first-call`` (from loading the files to the first answer, in a fresh process).
         effort: ``quick``, ``normal`` or ``thorough``.
-        time_limit_s: for the whole study, in seconds or as ``"5m"``; None takes the effort's own (quick 90, normal 300,
-            thorough none).
+        time_limit_s: for the whole study, in seconds or as ``"5m"``; None takes the effort's own, which begins
+            when the model is loaded (quick 30, normal 300, thorough none).
         trial_timeout_s, trial_memory: seconds and bytes after which a single trial is ended (default: 300 s, 80 % of
             the memory that machine and container have left when it starts).
         max_memory: bytes that the result may need (idle + peak), or ``"2GiB"``.
@@ -178,7 +178,8 @@ def tune(
         max_drop: with ``metric``: the drop up to which approximate techniques are eligible.
         progress: None writes a line for each event to standard error in a terminal and shows them in place in a
             notebook, True writes lines anywhere, False nowhere.
-        resume: go on with the trials of an earlier, equal study instead of repeating them.
+        resume: go on with the trials of an earlier, equal study instead of repeating them, and learn from the
+            journal's other studies what to try first.
 
     Raises:
         TogiError: bad subject, unknown technique, unusable output; nothing was tried then.

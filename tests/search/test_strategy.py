@@ -48,6 +48,19 @@ def test_the_reference_then_what_may_be_faster_then_the_original_and_nothing_twi
     assert len({t.recipe for t in trials}) == len(trials)
 
 
+@pytest.mark.parametrize(
+    ("effort", "left_s", "then"), [("normal", 60.0, True), ("normal", 1.5, False), ("quick", 60.0, False)]
+)
+def test_the_original_waits_where_time_is_short(effort: str, left_s: float, then: bool) -> None:
+    """It takes about what the reference took, 2 s, and no choice depends on it."""
+    search = search_for(effort=effort, only=("vino", "onnx"))
+    search.tell(measured_trial(search.space.reference, 1.0))
+    fast = next(recipe for recipe in search.space.recipes() if recipe.at(Stage.ENGINE))
+    search.tell(measured_trial(fast, 3.0))
+    search.allow(left_s)
+    assert (search.next() == Recipe()) is then
+
+
 def test_where_nothing_is_faster_the_original_comes_last() -> None:
     search, tried = search_for(only=("vino", "fold"), effort=Effort.THOROUGH), []
     while (recipe := search.next()) is not None:

@@ -96,7 +96,7 @@ StudyLimit = Annotated[
         "--time-limit",
         metavar="TIME",
         parser=DURATION,
-        help="Stop after this long: 90s, 5m, 1h. Default: quick 90s, normal 5m, thorough none.",
+        help="Stop after this long: 90s, 5m, 1h. Default: quick 30s and normal 5m after loading, thorough none.",
     ),
 ]
 StudyEffort = Annotated[Effort, typer.Option("--effort", help="How much to try.")]

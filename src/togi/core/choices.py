@@ -32,8 +32,9 @@ class Effort(_Choice):
 
     @property
     def time_limit_s(self) -> float | None:
-        """How long a study takes where no limit is given; the race of the finalists and the proof are inside it."""
-        return {Effort.QUICK: 90.0, Effort.NORMAL: 300.0, Effort.THOROUGH: None}[self]
+        """How long a study takes after the subject is loaded, where no limit is given; the race of the finalists and
+        the proof are inside it."""
+        return {Effort.QUICK: 30.0, Effort.NORMAL: 300.0, Effort.THOROUGH: None}[self]
 
     @property
     def max_trials(self) -> int | None:

@@ -151,7 +151,7 @@ class Settings(Request):
 
     @property
     def limit_s(self) -> float | None:
-        """Of the whole study."""
+        """What was given, of the whole study; else the effort's own, which begins when the subject is loaded."""
         return self.time_limit_s if self.time_limit_s is not None else self.effort.time_limit_s
 
     def allows(self, technique: Technique) -> bool:

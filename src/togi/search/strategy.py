@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import final
 
+from togi.core.choices import Effort
 from togi.core.records import Facts, Recipe, Stage, Trial
 from togi.decide.choose import acceptable
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -74,8 +75,8 @@ class Search:
     ) -> None:
         """``techniques``: all that are installed by default. ``firsts``: what is tried before all else, or is like it
         here (``Space.like``); by default the reference, and the original as it is called today once something is
-        faster than the reference, or nothing else is left. ``experience``: of earlier studies. ``clock``: seconds. Time
-        is the settings' limit (``allow`` sets another).
+        faster than the reference, or nothing else is left (with effort ``quick`` only then). ``experience``: of earlier
+        studies. ``clock``: seconds. Time is the settings' limit (``allow`` sets another).
 
         Raises UnknownNameError when the settings name a technique that does not exist.
         """
@@ -152,7 +153,8 @@ class Search:
         if (first := self._first(busy)) is not None:
             return None if self._time_is_up() else first
         original = self._original if self._original not in self._trials and Recipe().id not in busy else None
-        if original is not None and self.gained() and not self._time_is_up():
+        soon = self.settings.effort is not Effort.QUICK  # where what is faster is looked for first
+        if original is not None and soon and self.gained() and self._another_reference_fits():
             return original
         worthwhile = self._most_worthwhile(busy, spared=0 if original is None else 1)
         found = None if worthwhile is None else worthwhile.recipe

@@ -316,6 +316,7 @@ class PartsTuner:
                 self.journal,
                 PartProgress(self.progress, study.label),
                 started=self.whole.started,
+                loaded=self.whole.loaded,
                 resume=self.resume,
                 firsts=(REFERENCE_RECIPE, *winners),
             )

@@ -14,10 +14,11 @@ from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.search.settings import Settings
 from togi.study.conclusion import conclude
+from togi.study.failures import explained, reference_failed
 from togi.study.finals import Decision, Finals
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
-from togi.study.runner import SURVEY_TIMEOUT_S, StudyRunner, explained, reference_failed
+from togi.study.runner import SURVEY_TIMEOUT_S, StudyRunner
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
@@ -52,11 +53,12 @@ def run_study(
         with explained(name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
             survey, fingerprint = pool.survey(limits, told)
+            loaded = time.monotonic()
             survey = pool.capture(survey, limits, told)
         runner = StudyRunner.open(
-            pool, name, survey, fingerprint, settings, journal, progress, started=started, resume=resume
+            pool, name, survey, fingerprint, settings, journal, progress, started=started, loaded=loaded, resume=resume
         )
-        progress.surveyed(runner.facts, runner.search.remaining(), settings.limit_s)
+        progress.surveyed(runner.facts, runner.search.remaining(), runner.limit_s)
         progress.resumed(runner.log.trials(), settings.budget)
         possible = {each.technique.id for each in runner.search.space.configurations}
         if learned := runner.experience.sentence(possible):

@@ -6,8 +6,7 @@ import functools
 import math
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, final
@@ -15,7 +14,7 @@ from typing import Self, final
 from togi.artifact.manifest import PARTS, Link
 from togi.artifact.save import write_manifest
 from togi.core.choices import Objective
-from togi.core.errors import SubjectError
+from togi.core.quantities import seconds
 from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial, now
 from togi.decide.faithful import accept
 from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE
@@ -24,6 +23,7 @@ from togi.measure import call_ms_of, compare, median_interval, noise_of, rounds_
 from togi.search import Experience, Search
 from togi.search.settings import Settings
 from togi.study.earlier import learned_before
+from togi.study.failures import explained, reference_failed
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, is_exact, recipe
@@ -57,7 +57,11 @@ _DISTURBED_X = 1.3
 _DISTURBED_TODAY_X = 2.0
 """Against an earlier session of the study: the same machine may be somewhat slower for a whole day."""
 _RACE_SHARE = 0.15
-_RACE_BUDGET_S = (8.0, 45.0)
+_RACE_BUDGET_S = (4.0, 45.0)
+_OWN_LIMIT_X = 3.0
+"""So many times as long as truth, reference and its proof should take is the limit of an effort, where that is more."""
+_OWN_LIMIT_TRIALS = 5.0
+"""And so many times as long as the reference took, which a busy machine makes longer: one engine and a proof."""
 PROOF_BUDGET_S = 5.0
 """For timing what was saved."""
 
@@ -80,10 +84,14 @@ class StudyRunner:
     experience: Experience = field(default_factory=Experience)
     """What studies of other subjects in the journal taught."""
     tried: int = 0
+    loaded: float | None = None
+    """When the subject was: an effort's own limit begins then. None: with the study."""
     composed: dict[Recipe, Path] = field(default_factory=dict)
     """Artifacts that stand for a recipe: a program's tuned parts, put together."""
     _warm: dict[Recipe, RunningTrial] = field(default_factory=dict)
     _reference: RunningTrial | None = None
+    _reference_s: float = 0.0
+    """What its trial took in this session."""
     _calm_ms: float = math.inf
     """The reference's latency, taking turns, when the machine was at its quietest in this session."""
     _earlier_ms: float = math.inf
@@ -101,6 +109,7 @@ class StudyRunner:
         progress: Progress,
         *,
         started: float,
+        loaded: float | None = None,
         resume: bool,
         firsts: Sequence[Recipe] | None = None,
     ) -> Self:
@@ -129,6 +138,7 @@ class StudyRunner:
             started,
             list(log.notes),
             experience=experience,
+            loaded=loaded,
             _earlier_ms=min(beside, default=math.inf),
         )
 
@@ -195,6 +205,8 @@ class StudyRunner:
             self.progress.message(f"{candidate.label} was not finished within the time limit")
             return False
         trial = trial.model_copy(update={"ended_s": time.monotonic() - self.started})
+        if candidate == REFERENCE_RECIPE:
+            self._allow_for(trial.cost_s)
         self.log.append(trial)
         self.tried += 1
         self.progress.trial_ended(trial)
@@ -220,9 +232,28 @@ class StudyRunner:
         left_s = self.explore_s(race=False)
         return self.last(composed) if left_s > 0 and self._try(composed, left_s) else None
 
+    @property
+    def limit_s(self) -> float | None:
+        """Of the study, from its start: the one that was given; else the effort's own from when the subject was loaded,
+        which a slow subject or machine makes longer."""
+        own_s = self.settings.effort.time_limit_s
+        if self.settings.time_limit_s is not None or own_s is None:
+            return self.settings.time_limit_s
+        loading_s = 0.0 if self.loaded is None else self.loaded - self.started
+        return loading_s + max(own_s, _OWN_LIMIT_X * self.least_s(), _OWN_LIMIT_TRIALS * self._reference_s)
+
+    def _allow_for(self, reference_s: float) -> None:
+        """Say where an effort's own limit becomes longer than was announced."""
+        before, self._reference_s = self.limit_s, reference_s
+        if self.limit_s is not None and before is not None and self.limit_s > before:
+            self.progress.message(
+                f"trying the original took {seconds(reference_s)}, so the study may take {seconds(self.limit_s)} in "
+                f"place of {seconds(before)}; --time-limit sets another limit"
+            )
+
     def left_s(self) -> float:
         """Of the study's time limit."""
-        limit_s = self.settings.limit_s
+        limit_s = self.limit_s
         return math.inf if limit_s is None else self.started + limit_s - time.monotonic()
 
     def least_s(self) -> float:
@@ -240,9 +271,9 @@ class StudyRunner:
 
     def explore_s(self, *, race: bool = True) -> float:
         """Seconds left for trials: the study's limit less what the proof, and the race, will take."""
-        if self.settings.limit_s is None:
+        if self.limit_s is None:
             return math.inf
-        race_s = max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], self.settings.limit_s * _RACE_SHARE)) if race else 0.0
+        race_s = max(_RACE_BUDGET_S[0], min(_RACE_BUDGET_S[1], self.limit_s * _RACE_SHARE)) if race else 0.0
         return self.left_s() - race_s - self.proof_s()
 
     def close(self) -> None:
@@ -484,22 +515,3 @@ class StudyRunner:
 def enough_s(budget_s: float, runners: Sequence[RunningTrial]) -> float:
     """The budget, or what enough rounds for an interval take, if that is more: a slow model needs its time."""
     return max(budget_s, min(_LONGEST_S, _ROUNDS * sum(running.turn_s for running in runners)))
-
-
-def reference_failed(subject: str, why: object) -> SubjectError:
-    """Everything else ends in a record."""
-    return SubjectError(
-        f"{subject} ran once, but its reference (eager under no_grad) did not: {why}. Finished trials are kept"
-    )
-
-
-@contextmanager
-def explained(subject: str) -> Iterator[None]:
-    """A subject that cannot be run is no trial that failed: there is nothing to tune."""
-    try:
-        yield
-    except TrialEnded as ended:
-        detail = f"\n{ended.ending.traceback}" if ended.ending.outcome is Outcome.CRASHED else ""
-        raise SubjectError(
-            f"{subject} cannot be run on its own inputs, so there is nothing to tune: {ended.ending.reason}.{detail}"
-        ) from None

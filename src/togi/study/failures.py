@@ -1,0 +1,29 @@
+"""Where there is nothing to tune: the subject, or its reference, cannot be run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from togi.core.errors import SubjectError
+from togi.core.records import Outcome
+from togi.worker.supervise import TrialEnded
+
+
+def reference_failed(subject: str, why: object) -> SubjectError:
+    """Everything else ends in a record."""
+    return SubjectError(
+        f"{subject} ran once, but its reference (eager under no_grad) did not: {why}. Finished trials are kept"
+    )
+
+
+@contextmanager
+def explained(subject: str) -> Iterator[None]:
+    """A subject that cannot be run is no trial that failed: there is nothing to tune."""
+    try:
+        yield
+    except TrialEnded as ended:
+        detail = f"\n{ended.ending.traceback}" if ended.ending.outcome is Outcome.CRASHED else ""
+        raise SubjectError(
+            f"{subject} cannot be run on its own inputs, so there is nothing to tune: {ended.ending.reason}.{detail}"
+        ) from None
