@@ -173,7 +173,11 @@ class Candidate:
 
     def copy(self) -> nn.Module:
         """A deep copy of the module to edit; its parameters do not require gradients."""
-        return copy.deepcopy(self.module).requires_grad_(False)
+        with torch.no_grad():  # a copy of TorchScript would otherwise be computed from the original's parameters
+            copied = copy.deepcopy(self.module)
+        for parameter in copied.parameters():  # TorchScript has no requires_grad_ of a whole module
+            parameter.requires_grad_(False)
+        return copied
 
     def flat(self) -> FlatModule:
         """Flat tensors in, a tuple of flat tensors out: what is exported, traced and converted."""

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from togi.core.errors import Refused
 from togi.graph.capture import GraphModule, capture
 from togi.subject.signature import Signature
+from togi.torch_internals.modules import convert_tensors
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -102,7 +103,9 @@ def _converted(
     candidate: Candidate, module: nn.Module, memory_format: torch.memory_format, wanted: list[Tensor]
 ) -> Candidate:
     before = {name: tensor.stride() for name, tensor in module.state_dict().items()}
-    module = module.to(memory_format=memory_format)
+    # of that rank only: module.to() asks it of four dimensions for channels_last_3d too, which is an error
+    rank = RANKS[memory_format]
+    convert_tensors(module, lambda t: t.to(memory_format=memory_format) if t.dim() == rank else t)
     if all(tensor.stride() == before[name] for name, tensor in module.state_dict().items()):
         raise Refused(
             "no weight has another layout in this memory format (there are none of its rank, or they have it)"

@@ -23,6 +23,7 @@ from togi.graph.attention import answer_hidden_queries
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export, traceable
 from togi.graph.recurrent import recurrent_layers
+from togi.measure.memory import is_out_of_memory
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.techniques.engine.programs.torchscript import quiet, refuse_decisions
@@ -229,9 +230,15 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
 
 
 def _convert_trace(candidate: Candidate) -> Any:
+    """Raises Refused where OpenVINO cannot read the trace either."""
     module = traceable(candidate.with_(module=candidate.copy()))
-    with torch.no_grad(), quiet() as caught:
-        model = openvino().convert_model(module, example_input=tuple(candidate.flat_samples()[0]))
+    try:
+        with torch.no_grad(), quiet() as caught:
+            model = openvino().convert_model(module, example_input=tuple(candidate.flat_samples()[0]))
+    except Exception as error:  # the converter raises many types
+        if is_out_of_memory(error):
+            raise
+        raise Refused(f"OpenVINO cannot convert a trace of it either: {last_line(error)}") from error
     refuse_decisions(candidate, caught)
     return model
 

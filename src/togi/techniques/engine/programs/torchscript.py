@@ -149,6 +149,8 @@ def _script(candidate: Candidate) -> Any:
     )
     if not plain_inputs or not plain_outputs or signature.names != _leading_parameters(candidate):
         raise Refused("scripting keeps the module's own signature: it must take tensors by position and return tensors")
+    if isinstance(candidate.module, torch.jit.ScriptModule):
+        return candidate.copy()  # scripting it gives it back itself, with the state that it keeps
     try:
         return torch.jit.script(candidate.module).eval()
     except Exception as error:  # the script compiler raises many types, from RuntimeError to OSError (no source)
@@ -156,7 +158,11 @@ def _script(candidate: Candidate) -> Any:
 
 
 def _leading_parameters(candidate: Candidate) -> tuple[str, ...]:
-    names = tuple(inspect.signature(candidate.module.forward).parameters)
+    forward: Any = candidate.module.forward
+    if isinstance(forward, torch.ScriptMethod):  # it has no Python signature
+        names = tuple(each.name for each in forward.schema.arguments[1:])
+    else:
+        names = tuple(inspect.signature(forward).parameters)
     return names[: len(candidate.signature.names)]
 
 
