@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.artifact.program import Switch
+from togi.artifact.program import Switch, weights_hash
 from togi.core.errors import SubjectError
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest, Cuts
@@ -124,6 +124,35 @@ def test_a_module_that_each_run_makes_anew_is_an_obstacle(programs: Programs, tm
     (obstacle,) = cuts.obstacles
     assert obstacle.module == "Body"
     assert "make it once and keep it" in obstacle.reason
+
+
+class Decides(nn.Module):
+    """Cannot be captured: it goes on by value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Body()
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.body(x)
+        return x if float(x.sum()) > 1e9 else self.body(x)
+
+
+def test_what_is_not_captured_can_be_compiled_where_it_stands(programs: Programs, tmp_path: Path) -> None:
+    """The program itself where it is a module, else the modules that it calls first; none that is captured."""
+    network = Decides().eval()
+    left = find_cuts(Subject(network, Inputs((torch.randn(4, 64),))), CutRequest(folder=str(tmp_path))).uncaptured
+    assert [(each.path, each.module, each.share, each.survey) for each in left] == [("", "Decides", 1.0, None)]
+    (named,) = cut(lambda x: programs.body(network(x)).tolist(), tmp_path).uncaptured
+    assert (named.path, named.module, named.calls) == ("network", "Decides", 1)
+    assert named.weights == weights_hash(network)
+    assert named.survey is not None
+    assert [each.shape for each in named.survey.facts.inputs] == [(4, 64)]
+    assert cut(programs.reads_a_file, tmp_path).uncaptured == ()
+    scripted = torch.jit.script(Body().eval())
+    assert (
+        find_cuts(Subject(scripted, Inputs((torch.randn(4, 64),))), CutRequest(folder=str(tmp_path))).uncaptured == ()
+    )
 
 
 def test_samples_that_reach_no_module(programs: Programs, tmp_path: Path) -> None:

@@ -9,10 +9,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
+from torch import nn
 
-from togi.core.errors import SubjectError
+from togi.artifact.load import load
+from togi.artifact.manifest import PARTS, read_manifest
+from togi.core.errors import SubjectError, TogiError
 from togi.core.records import (
     ErrorReport,
+    Facts,
     ForcedCalls,
     Interval,
     Outcome,
@@ -23,13 +28,20 @@ from togi.core.records import (
     Trial,
 )
 from togi.decide.choose import Chosen
+from togi.machine.describe import machine
+from togi.program.parts import Uncaptured
 from togi.search.settings import Settings
+from togi.search.space import configurations_for
+from togi.study.composed import Made, fastest_before
 from togi.study.conclusion import NOTHING_FASTER
 from togi.study.finals import Decision
-from togi.study.parts import PARTS, PartsTuner, _fastest_before, _for_parts, _Made, _PartStudy
+from togi.study.in_place import InPlace
+from togi.study.parts import PartsTuner, _for_parts, _PartStudy
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE
-from togi.techniques import is_exact, recipe
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
+from togi.techniques import all_techniques, is_exact, recipe
 
 ONE = Interval(median=1.0, low=1.0, high=1.0)
 
@@ -79,7 +91,7 @@ def part(path: str, units: float, *others: Recipe, share: float = 0.4) -> Any:
         log=SimpleNamespace(trials=lambda: trials), search=SimpleNamespace(stopped="the time is over")
     )
     study.finals = Choices(trials)  # type: ignore[assignment]
-    study.best = _Made(trials[0], {path: Path(path)})
+    study.best = Made(trials[0], {path: Path(path)})
     return study
 
 
@@ -114,7 +126,7 @@ class Whole:
     def make_truth(self) -> None:
         pass
 
-    def explore_s(self) -> float:
+    def explore_s(self, *, race: bool = True) -> float:
         return self.left_s
 
     def proof_s(self) -> float:
@@ -134,7 +146,7 @@ class Whole:
 def tuner(whole: Whole, monkeypatch: pytest.MonkeyPatch, *studies: Any) -> Any:
     made = PartsTuner(whole, None, resume=False)  # type: ignore[arg-type]
     made._studies = list(studies)
-    monkeypatch.setattr(made, "_composed", lambda *_: Path("composed"))
+    monkeypatch.setattr("togi.study.parts.compose", lambda *_: Path("composed"))
     return made
 
 
@@ -230,7 +242,8 @@ def test_the_program_is_tried_as_soon_as_its_parts_should_save_a_tenth(
     cuts = SimpleNamespace(
         parts=[
             SimpleNamespace(path=path, form=0, copies=(path,), share=share, calls=1) for path, share in shares.items()
-        ]
+        ],
+        uncaptured=(),
     )
     made = tuner(whole, monkeypatch)
     monkeypatch.setattr("togi.study.parts.record_parts", lambda _pool: cuts)
@@ -382,7 +395,7 @@ def test_what_the_program_went_back_to_stays(monkeypatch: pytest.MonkeyPatch) ->
     assert first.best is before
     trial = first.finals.trials[0]
     first.left_out.add(before.recipe)
-    first.best = _Made(trial, {"a": Path("a")})
+    first.best = Made(trial, {"a": Path("a")})
     assert not made._go_back(), "and not to what was wrong"
 
 
@@ -407,12 +420,12 @@ def test_a_program_that_an_earlier_study_chose_is_put_together_first(monkeypatch
     wrong = program("aot_inductor", 3.0).model_copy(update={"outcome": Outcome.WRONG})
     study.best = None
     made = tuner(whole, monkeypatch, study)
-    made._before = _fastest_before([program("torchscript", 1.5), program("openvino", 1.2), wrong])
+    made._before = fastest_before([program("torchscript", 1.5), program("openvino", 1.2), wrong])
     for _ in range(2):
         made._try_whole()
     assert whole.done == [{"torchscript"}, {"openvino"}]
-    assert _fastest_before([wrong]) == {}
-    assert _fastest_before([]) == {}
+    assert fastest_before([wrong]) == {}
+    assert fastest_before([]) == {}
 
 
 def test_forms_of_one_module_keep_their_copies_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -484,7 +497,7 @@ def test_parts_have_the_time_that_there_is(left_s: float, at_least: float, monke
     whole, until = Whole(set()), list[float]()
     whole.subject, whole.progress = "program", Progress()  # type: ignore[attr-defined,assignment]
     made = tuner(whole, monkeypatch)
-    monkeypatch.setattr("togi.study.parts.record_parts", lambda _pool: SimpleNamespace(parts=[]))
+    monkeypatch.setattr("togi.study.parts.record_parts", lambda _pool: SimpleNamespace(parts=[], uncaptured=()))
     monkeypatch.setattr(made, "_explore_most_promising", until.append)
     made.run(left_s)
     assert at_least < until[0] - time.monotonic() < math.inf
@@ -557,3 +570,80 @@ def test_the_program_is_tried_again_as_soon_as_its_parts_should_save_a_tenth_mor
     study.left_out |= {recipe(openvino={}), recipe(torchscript={})}
     study.best = None
     assert study.should_save == 0.0
+
+
+def in_place(path: str, *engines: Recipe) -> Any:
+    """A module that is not captured, with what is tried on it."""
+    found = InPlace(None, Uncaptured(path=path, module="Network", share=0.9, calls=1, weights=""))  # type: ignore[arg-type]
+    left = [Made(Trial(recipe=each, outcome=Outcome.OK), {path: Path("options")}) for each in engines]
+    found.next = lambda: left.pop(0) if left else None  # type: ignore[method-assign]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("engine", "at_once"),
+    [({"torchscript": {}}, True), ({"aot_inductor": {}}, True), ({"openvino": {}}, False), ({}, True)],
+    ids=["torchscript", "aot_inductor", "openvino", "none"],
+)
+def test_what_is_not_captured_is_compiled_at_once_where_torchs_own_engines_are_fastest(
+    engine: dict[str, Any], at_once: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Instead of the parts inside of it, and beside those outside of it."""
+    whole, inside, outside = Whole(set()), not_yet_faster("net.layers.0", 1.0), part("network", 1.0)
+    if engine:
+        gain(inside, **engine)
+    whole.speeds = {1: 1.5, 2: 1.8}
+    made = tuner(whole, monkeypatch, inside, outside)
+    made._in_place = [in_place("net", recipe(torch_compile={"freezing": True}))]
+    made._try_whole()
+    both = {"network", "net.layers.0"} if engine else {"network"}
+    made._try_in_place(first=True)
+    assert whole.tried == [both, *[{"network", "net"}] * at_once]
+    made._try_in_place()
+    assert whole.tried == [both, {"network", "net"}]
+    assert whole.done[1] == {"openvino", "torch_compile(freezing=True)"}
+    parts = {each.path: each for each in made_tree(made, made._tried[1].trial).parts}
+    assert {path for path, each in parts.items() if each.recipe is not None} == {"network", "net"}
+    if engine:
+        assert parts["net.layers.0"].reason.endswith("is faster alone, and the program is faster without it")
+    parts = {each.path: each for each in made_tree(made, made._tried[0].trial).parts}
+    assert parts["net"].recipe is None
+    assert parts["net"].reason == "compiled where it stands: the program is faster without it"
+
+
+def test_how_it_is_compiled_where_it_stands_is_its_whole_artifact(tmp_path: Path) -> None:
+    """Each way is tried once, where there is time for it and its proof."""
+    facts = Facts(device="cpu", machine=machine("cpu").model_copy(update={"compiler": "g++"}), module_class="Network")
+    configurations, _ = configurations_for(facts, Settings(), all_techniques())
+    layer, sample = nn.Linear(2, 2), Inputs((torch.ones(1, 2),))
+    whole: Any = Whole(set())
+    whole.search = SimpleNamespace(space=SimpleNamespace(configurations=configurations))
+    whole.pool, whole.subject, whole.facts = SimpleNamespace(folder=tmp_path), "program", facts
+    whole.signature = Signature.of(layer, [sample], [layer(*sample.args)])
+    found = InPlace(whole, Uncaptured(path="", module="Network", share=1.0, calls=1, weights="hash"))
+    assert found.holds("net.layers")
+    whole.left_s = 7.0
+    assert found.next() is None
+    whole.left_s = 8.0
+    made = [found.next(), found.next()]
+    assert found.next() is None
+    for freezing, each in zip((True, False), made, strict=True):
+        assert each is not None
+        ((entry, folder),) = found.placed(each)
+        (link,) = read_manifest(folder).chain
+        assert (entry.path, entry.module, entry.weights) == ("", "Network", "hash")
+        assert (link.engine, link.meta["options"]["freezing"]) == ("torch_compile", freezing)
+        assert [choice.technique for choice in link.runtime] == ["no_grad"], "as the original was measured"
+        loaded = load(folder)
+        assert loaded.in_place
+        with pytest.raises(TogiError, match=r"togi.load\(path\).into\(program\)"):
+            loaded(torch.ones(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("path", "held"),
+    [("net", [True, True, False]), ("", [True, True, True]), ("net.layers", [False, True, False])],
+)
+def test_which_parts_are_inside(path: str, held: list[bool]) -> None:
+    found = in_place(path)
+    assert [found.holds(part) for part in ("net", "net.layers", "network")] == held

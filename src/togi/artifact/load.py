@@ -5,6 +5,8 @@ What it gives is a module that is called like the original.
 
 from __future__ import annotations
 
+import copy
+import functools
 import warnings
 from collections.abc import Callable
 from os import PathLike
@@ -21,7 +23,7 @@ from togi.artifact.signing import Trusted
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.records import Recipe, Record, Trial
-from togi.graph.candidate import Candidate, FlatProgram, in_contexts
+from togi.graph.candidate import Candidate, FlatProgram, Program, in_contexts
 from togi.machine.describe import differences
 from togi.measure.allocator import keep_freed_memory
 from togi.subject.signature import Signature
@@ -101,7 +103,15 @@ def _finish(loaded: Candidate, manifest: Manifest, link: Link, notes: list[str])
     if isinstance(loaded.program, FlatProgram) and loaded.around is None:
         flat = in_contexts(loaded.program.call_with, loaded.contexts)
         keeps_state = loaded.program.keeps_state
-    return OptimizedModule(loaded.runnable(), manifest, link, tuple(notes), flat, keeps_state)
+    of = None
+    if loaded.program is not None and loaded.program.in_place:
+        of = functools.partial(_made_of, loaded, loaded.program)
+    return OptimizedModule(loaded.runnable(), manifest, link, tuple(notes), flat, keeps_state, of)
+
+
+def _made_of(loaded: Candidate, program: Program, original: Callable[..., Any]) -> Callable[..., Any]:
+    """The call of a program that is ``in_place``."""
+    return in_contexts(program.of(original), loaded.contexts)
 
 
 class _Parts(Record):
@@ -173,13 +183,16 @@ class OptimizedModule(nn.Module):
         warnings: tuple[str, ...],
         flat: Callable[[list[Tensor]], Any] | None = None,
         keeps_state: bool = False,
+        of: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     ) -> None:
         """``flat``: the same call with tensors that were flattened and checked already; ``keeps_state``: some of them
-        may be what it keeps inside."""
+        may be what it keeps inside; ``of``: makes the call of the ``forward`` of a live module, without which there is
+        none."""
         super().__init__()
         self._call = call
         self._flat = flat
         self._keeps_state = keeps_state
+        self._of = of
         self.manifest = manifest
         self.engine = link.engine
         """The engine that runs here: the chosen one, or a fallback."""
@@ -210,6 +223,19 @@ class OptimizedModule(nn.Module):
             tensors = [tensor.plain() if isinstance(tensor, Deferred) else tensor for tensor in tensors]
             args, kwargs = self.signature.build_inputs(tensors)
         return self._call(*args, **kwargs) if self._flat is None else self._flat(tensors)
+
+    @property
+    def in_place(self) -> bool:
+        """It compiles a live module where it stands: ``of``."""
+        return self._of is not None
+
+    def of(self, original: Callable[..., Any]) -> OptimizedModule:
+        """What stands for ``original``, the ``forward`` of a live module: itself, unless it is ``in_place``."""
+        if self._of is None:
+            return self
+        made = copy.copy(self)
+        made._call = self._of(original)
+        return made
 
     def into(self, program: Any, *, keep_originals: bool = True) -> Installed:
         """For the parts of a program (``OptimizedProgram.into``). Raises TogiError for a whole model."""

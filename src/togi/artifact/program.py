@@ -8,7 +8,7 @@ import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, final
 
 import torch
@@ -34,6 +34,10 @@ _GRADIENTS = (
 class LoadedPart:
     entry: PartEntry
     optimized: OptimizedModule
+
+    def of(self, original: Callable[..., Any]) -> LoadedPart:
+        """To stand for this ``forward``."""
+        return replace(self, optimized=self.optimized.of(original))
 
 
 @final
@@ -144,7 +148,7 @@ class Installed:
         self.remove()
 
     def __str__(self) -> str:
-        served = ", ".join(f"{path} {new} of {new + old}" for path, (new, old) in self.counts.items())
+        served = ", ".join(f"{path or 'the program'} {new} of {new + old}" for path, (new, old) in self.counts.items())
         return f"calls served by engines: {served}"
 
 
@@ -177,7 +181,11 @@ def install(parts: Sequence[LoadedPart], program: Any, *, keep_originals: bool) 
                     "Tune this program again"
                 )
             switches[path] = Switch(found, path, found.forward)
-        switches[path].forms += (part,)
+            if part.optimized.in_place and any(isinstance(vars(m).get("forward"), Switch) for m in found.modules()):
+                raise ArtifactError(f"'{path}' of this program has tuned parts inside: call .remove() on them first")
+        original = switches[path].original
+        assert original is not None  # it is freed later
+        switches[path].forms += (part.of(original),)
     installed = Installed(module, list(switches.values()))
     if not keep_originals:
         _free(module, installed.switches)
@@ -194,6 +202,8 @@ def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
         for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False))
     }
     for switch in switches:
+        if any(form.optimized.in_place for form in switch.forms):
+            continue  # it runs on them
         switch.original = None
         for tensor in (*switch.module.parameters(), *switch.module.buffers()):
             if tensor.untyped_storage().data_ptr() not in used:

@@ -53,11 +53,17 @@ class Program(abc.ABC):
 
     holds_module: bool = True
     """The program still uses the tensors of the torch module it was made from (memory accounting)."""
+    in_place: bool = False
+    """It is the engine's options alone, to be made of a live module with ``of``; nothing else of it can be called."""
     allocates_with_torch: bool = True
     """Its working memory comes from torch's allocator, so that the allocator's peak is the whole truth."""
 
     @abc.abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any: ...
+
+    def of(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """With ``in_place``: what stands for ``original``, a live module's own ``forward``."""
+        raise NotImplementedError
 
     def notes(self) -> Sequence[str]:
         """What people should know of it that only its calls have shown."""

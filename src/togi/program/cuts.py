@@ -20,7 +20,7 @@ from togi.artifact.program import weights_hash
 from togi.core.quantities import first_line
 from togi.core.records import Obstacle, ProgramTree
 from togi.program.calls import Recorded, record_inputs, record_tree
-from togi.program.parts import CutRequest, Cuts, Part
+from togi.program.parts import CutRequest, Cuts, Part, Uncaptured
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
@@ -65,6 +65,16 @@ class _Use:
     """Equal for modules of the same classes, options and shapes of weights, whatever their values."""
 
 
+@final
+@dataclass(frozen=True)
+class _Refused:
+    """Calls of one form that cannot be captured."""
+
+    reason: str
+    survey: tuple[Survey, ...] = ()
+    """What they are, where they run alone."""
+
+
 def find_cuts(subject: Subject, request: CutRequest) -> Cuts:
     """Record a run of the program and cut it. Called in a child."""
     ready = prepare(subject, device=request.device)
@@ -84,9 +94,12 @@ class _Cutting:
         self.modules = dict(program.named_modules())
         self.parts: list[Part] = []
         self.obstacles: list[Obstacle] = []
+        self.uncaptured: list[Uncaptured] = []
 
     def cuts(self) -> Cuts:
         places = places_called = self.tree.children(0)
+        if not isinstance(self.program, ProgramModule):
+            self._leave(self.program, "", 1.0, self.tree.calls[0].calls)
         while uses := self._uses(places):
             recorded = self._record(uses)
             places = [place for group in _alike(uses, recorded) for place in self._cut(group, recorded)]
@@ -94,7 +107,17 @@ class _Cutting:
         if not places_called:
             self.obstacles.append(Obstacle(path="", module=self.tree.calls[0].module, share=1.0, reason=_NO_MODULE))
         parts = sorted(self.parts, key=lambda part: -part.share)
-        return Cuts(tree=self.tree, parts=tuple(parts), obstacles=tuple(self.obstacles))
+        return Cuts(
+            tree=self.tree, parts=tuple(parts), obstacles=tuple(self.obstacles), uncaptured=tuple(self.uncaptured)
+        )
+
+    def _leave(self, module: nn.Module, path: str, share: float, calls: int, survey: Survey | None = None) -> None:
+        """It is not captured. An engine can stand for a module alone, and compile what is Python alone."""
+        if not isinstance(module, torch.jit.ScriptModule):
+            weights, name = weights_hash(module), type(module).__name__
+            self.uncaptured.append(
+                Uncaptured(path=path, module=name, share=share, calls=calls, weights=weights, survey=survey)
+            )
 
     def _made_anew(self) -> list[Obstacle]:
         """Modules without a name in the program that matter and call none that has one."""
@@ -150,6 +173,7 @@ class _Cutting:
         seen = recorded[first.path]
         weights: dict[str, str] = {}
         reasons: list[str] = []
+        refused: list[Survey] = []
         covered = 0.0
         for number, (form, by_sizes) in enumerate(seen.forms.items()):
             if share * seen.share(form) < LEAST_SHARE / 2:
@@ -161,8 +185,9 @@ class _Cutting:
                 continue
             given = _spread(given)
             found = self._capture(first.module, given, goes_on=seen.goes_on(form))
-            if isinstance(found, str):
-                reasons.append(found)
+            if isinstance(found, _Refused):
+                reasons.append(found.reason)
+                refused += found.survey
                 continue
             covered += seen.share(form)
             weights = weights or {use.path: weights_hash(use.module) for use in group}
@@ -193,13 +218,19 @@ class _Cutting:
             )
         if covered >= _COVERED:
             return []
+        for use in group if refused and isinstance(self.program, ProgramModule) else ():
+            if all(self.tree.calls[place].parent == 0 for place in use.places):
+                calls = sum(self.tree.calls[place].calls for place in use.places)
+                self._leave(use.module, use.path, use.share, calls, refused[0])
         return [child for use in group for place in use.places for child in self.tree.children(place)]
 
-    def _capture(self, module: nn.Module, given: Sequence[Inputs], *, goes_on: bool) -> tuple[Effects, Survey] | str:
+    def _capture(
+        self, module: nn.Module, given: Sequence[Inputs], *, goes_on: bool
+    ) -> tuple[Effects, Survey] | _Refused:
         """What its calls change, and what it is then, or why it cannot be captured. ``goes_on``: from what the last one
         left."""
         if not given:
-            return "no call of it could be kept"
+            return _Refused("no call of it could be kept")
         try:
             with torch.no_grad():
                 effects = Effects.of(module, *(one.clone() for one in given))
@@ -212,9 +243,9 @@ class _Cutting:
                 callers=self.request.callers,
             )
         except Exception as error:  # foreign code: the module's own, or what its arguments hold
-            return first_line(error)
+            return _Refused(first_line(error))
         if found.facts.export_error is not None:
-            return found.facts.export_error
+            return _Refused(found.facts.export_error, (found,))
         steps = goes_on and found.facts.dynamic and any(None in change.kept for change in effects.changes)
         facts = found.facts.model_copy(update={"part": True, "steps": steps})
         return effects, found.model_copy(update={"facts": facts})

@@ -30,6 +30,23 @@ class Part(Record):
     """Hash of what each copy is now, by path."""
 
 
+class Uncaptured(Record):
+    """An outermost module of the program that ``torch.export`` does not capture: an engine can only compile it where it
+    stands."""
+
+    path: str
+    """Empty for the program itself."""
+    module: str
+    """Its class."""
+    share: float
+    """Of the program's time."""
+    calls: int
+    weights: str
+    """Hash of what it is now."""
+    survey: Survey | None = None
+    """None: that of the program, which it is."""
+
+
 class CutRequest(Request):
     folder: str
     """Takes the recorded inputs of the parts."""
@@ -45,3 +62,4 @@ class Cuts(Record):
     tree: ProgramTree
     parts: tuple[Part, ...]
     obstacles: tuple[Obstacle, ...]
+    uncaptured: tuple[Uncaptured, ...] = ()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,22 +10,23 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from togi.artifact.manifest import PARTS, Link, PartEntry
+from togi.artifact.manifest import PartEntry
 from togi.artifact.save import write_manifest
 from togi.core.errors import SubjectError
 from togi.core.quantities import plural
-from togi.core.records import REFERENCE, Interval, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
+from togi.core.records import REFERENCE, Outcome, PartResult, ProgramTree, Recipe, Stage, Trial
 from togi.decide.choose import Chosen, latest
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal import Journal
 from togi.program.parts import CutRequest, Cuts, Part
 from togi.search.settings import Settings
+from togi.study.composed import Made, Tried, compose, fastest_before, fastest_of, work
 from togi.study.conclusion import NOTHING_FASTER, conclude
 from togi.study.finals import Decision, Finals
+from togi.study.in_place import InPlace, by_torch
 from togi.study.progress import PartProgress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
-from togi.techniques import all_techniques, recipe
-from togi.techniques.base import Options
+from togi.techniques import all_techniques
 from togi.worker.call import ChildCall
 from togi.worker.pool import WorkerPool
 from togi.worker.supervise import Limits, TrialEnded
@@ -72,58 +72,6 @@ def record_parts(pool: WorkerPool) -> Cuts:
 
 
 @final
-@dataclass(frozen=True)
-class _Made:
-    """A recipe of a part, and the artifacts that were made with it."""
-
-    trial: Trial
-    """The last of this recipe, of the part alone."""
-    folders: dict[str, Path]
-    """By path of the copy."""
-
-    @property
-    def recipe(self) -> Recipe:
-        return self.trial.recipe
-
-    @property
-    def speedup_x(self) -> Interval | None:
-        return None if self.trial.timing is None else self.trial.timing.speedup_x
-
-    @property
-    def time(self) -> float:
-        """In that of the original."""
-        return 1.0 if self.speedup_x is None else 1.0 / self.speedup_x.median
-
-
-@final
-@dataclass
-class _Tried:
-    """The program with parts in place."""
-
-    made: dict[str, _Made]
-    """By label."""
-    trial: Trial | None = None
-
-    @property
-    def recipes(self) -> dict[str, Recipe]:
-        return {label: each.recipe for label, each in self.made.items()}
-
-    @property
-    def speedup_x(self) -> float:
-        """0 where it is not right, or was not timed."""
-        right = self.trial is not None and self.trial.eligible and self.trial.timing is not None
-        return self.trial.timing.speedup_x.median if right else 0.0  # type: ignore[union-attr]
-
-    def fate(self) -> str:
-        """What became of the program."""
-        if self.trial is None:
-            return "no time was left for the program with it"
-        if self.speedup_x:
-            return "the program was not faster with it"
-        return f"the program ended with it: {self.trial.reason or self.trial.outcome.value}"
-
-
-@final
 @dataclass
 class _PartStudy:
     """A part with what came of it so far."""
@@ -132,7 +80,7 @@ class _PartStudy:
     runner: StudyRunner | None = None
     finals: Finals | None = None
     decision: Decision | None = None
-    best: _Made | None = None
+    best: Made | None = None
     """None where nothing was faster."""
     reason: str = ""
     left_out: set[Recipe] = field(default_factory=set)
@@ -145,7 +93,7 @@ class _PartStudy:
         """``encoder``; ``decoder#1`` for its second form of calls."""
         return self.part.path if self.part.form == 0 else f"{self.part.path}#{self.part.form}"
 
-    def saves(self, made: _Made | None) -> float:
+    def saves(self, made: Made | None) -> float:
         """The share of the program's time that it should save."""
         if made is None:
             return 0.0
@@ -157,13 +105,17 @@ class _PartStudy:
         chosen = None if self.finals is None or self.given_up else self.finals.choice().trial
         if chosen is None or chosen.recipe.is_reference or (self.decision and self.decision.chosen.trial == chosen):
             return self.saves(self.best)
-        return self.part.share * (1.0 - _Made(chosen, {}).time)
+        return self.part.share * (1.0 - Made(chosen, {}).time)
 
     @property
     def tried(self) -> int:
         """How many recipes."""
         trials = () if self.runner is None else self.runner.log.trials()
         return len({trial.recipe for trial in trials if not trial.recipe.is_reference})
+
+    @property
+    def had_turn(self) -> bool:
+        return self.ended or self.tried > 0
 
     @property
     def given_up(self) -> bool:
@@ -177,12 +129,12 @@ class _PartStudy:
             return self.part.share * _UNKNOWN if left_s >= _LEAST_S else 0.0
         return (self.part.share - self.saves(self.best)) * self.runner.promises(left_s)
 
-    def rivals(self, made: _Made) -> list[_Made]:
+    def rivals(self, made: Made) -> list[Made]:
         """The fastest with each engine that ``made`` does not have, where it is nearly as fast alone."""
         assert self.runner is not None
         assert self.finals is not None
         found = {_engines(made.recipe): made}
-        every = [_Made(trial, {}) for trial in latest(self.runner.log.trials()) if trial.eligible]
+        every = [Made(trial, {}) for trial in latest(self.runner.log.trials()) if trial.eligible]
         for each in sorted(every, key=lambda each: each.time):
             if each.recipe not in self.finals.unusable and each.time < min(1.0, made.time * _RIVAL_X):
                 found.setdefault(_engines(each.recipe), each)
@@ -197,7 +149,14 @@ class _PartStudy:
         self.best, self.reason = None, reason
         self.decision = Decision(Chosen(trial=None, reason=reason), None, ())
 
-    def result(self, made: _Made | None, tried: Sequence[_Tried]) -> PartResult:
+    def placed(self, made: Made) -> Iterator[tuple[PartEntry, Path]]:
+        """For the artifact of the program, each with the folder of its own."""
+        for path, folder in made.folders.items():
+            part = self.part
+            weights = part.weights[path]
+            yield PartEntry(path=path, module=part.module, folder="", effects=part.effects, weights=weights), folder
+
+    def result(self, made: Made | None, tried: Sequence[Tried]) -> PartResult:
         """``made``: what is in its place. ``tried``: the programs that were."""
         shown, reason = made or self.best, self.reason
         if made is not None:
@@ -226,7 +185,8 @@ class PartsTuner:
         self.pool, self.settings, self.progress = whole.pool, whole.settings, whole.progress
         self._cuts: Cuts | None = None
         self._studies: list[_PartStudy] = []
-        self._tried: list[_Tried] = []
+        self._in_place: list[InPlace] = []
+        self._tried: list[Tried] = []
         self._before: dict[str, str] = {}
         """By label, what was done to the parts of the fastest program that the journal knows."""
 
@@ -237,7 +197,8 @@ class PartsTuner:
         self._cuts = cuts = record_parts(self.pool)  # beside the truth, which was begun with capturing
         self.whole.make_truth()
         self._studies = studies = [_PartStudy(part) for part in cuts.parts]
-        self._before = _fastest_before(self.whole.log.trials())
+        self._in_place = [InPlace(self.whole, found) for found in cuts.uncaptured]
+        self._before = fastest_before(self.whole.log.trials())
         until -= (until - time.monotonic()) * _WHOLE_SHARE
         try:
             for study, share_s in _shares(studies, until):
@@ -247,9 +208,11 @@ class PartsTuner:
                 self._tell(study)
                 self._explore(study, share_s, first_gain=True)
                 self._try_whole(_WORTH_A_TRIAL)
+                self._try_in_place(first=True)
             self._explore_most_promising(until)
             self._try_whole()
             self._try_rivals()
+            self._try_in_place()
         finally:
             for study in studies:
                 if study.runner is not None:
@@ -264,12 +227,13 @@ class PartsTuner:
     def tree(self, chosen: Trial | None) -> ProgramTree:
         """The program's calls and parts, with what is in their places. ``chosen``: the trial of the program."""
         assert self._cuts is not None  # it was run
-        made: Mapping[str, _Made] = {}
+        made: Mapping[str, Made] = {}
         for each in self._tried:
             if chosen is not None and each.trial is not None and each.trial.recipe == chosen.recipe:
                 made = each.made
-        parts = tuple(study.result(made.get(study.label), self._tried) for study in self._studies)
-        return self._cuts.tree.model_copy(update={"parts": parts, "obstacles": self._cuts.obstacles})
+        parts = [each.result(made.get(each.label), self._tried) for each in self._every]
+        found = tuple(part for part in parts if part is not None)
+        return self._cuts.tree.model_copy(update={"parts": found, "obstacles": self._cuts.obstacles})
 
     def _tell(self, study: _PartStudy) -> None:
         part = study.part
@@ -331,7 +295,7 @@ class PartsTuner:
         if study.finals is None or study.runner is None or study.given_up:
             return
         if (before := self._before.pop(study.label, None)) is not None:
-            first = next((trial.recipe for trial in study.runner.log.trials() if _work(trial.recipe) == before), None)
+            first = next((trial.recipe for trial in study.runner.log.trials() if work(trial.recipe) == before), None)
         last, study.decision = study.decision, study.finals.save_only(first)
         if study.decision is last:
             return
@@ -349,7 +313,7 @@ class PartsTuner:
                 continue
             if (made := self._copy(study, path, trial.recipe)) is not None:
                 folders[path] = made
-        study.best, study.reason = _Made(trial, folders), ""
+        study.best, study.reason = Made(trial, folders), ""
 
     def _pool(self, part: Part, path: str) -> WorkerPool:
         return self.pool.part(path, part.effects, self.pool.folder / part.inputs, part.survey)
@@ -407,16 +371,14 @@ class PartsTuner:
         """The program with what its parts have now, unless it was tried so. True where they have something else then:
         where it was wrong or ended, what is second best for the one that is to blame, or the original; where it was
         slower than its parts by themselves promise, what they had before."""
-        now = _Tried({study.label: study.best for study in self._studies if study.best is not None})
+        now = Tried({study.label: study.best for study in self._studies if study.best is not None})
         alike = [each for each in self._tried if each.recipes == now.recipes]
         judged = len(alike) > 1 or any(
             each.trial is None or each.trial.outcome is not Outcome.UNSTABLE for each in alike
         )
         if not now.made or judged:
             return False
-        options: Options = {label: _work(made.recipe) for label, made in now.made.items()}
-        composed = recipe(**{PARTS: options, REFERENCE: {}})
-        now.trial = self.whole.try_composed(composed, self._composed(composed))
+        now.trial = self.whole.try_composed(now.recipe, compose(self.whole, now.recipe, self._placed(now)))
         if now.trial is not None and now.trial.outcome is Outcome.OUT_OF_MEMORY and self._free_memory():
             return True
         self._tried.append(now)
@@ -432,7 +394,7 @@ class PartsTuner:
         """End what is kept of the parts' trials. False where that is nothing."""
         return sum(study.runner.free_memory() for study in self._studies if study.runner is not None) > 0
 
-    def _to_blame(self, now: _Tried) -> _PartStudy:
+    def _to_blame(self, now: Tried) -> _PartStudy:
         """The part whose error is largest on the calls that the original makes, where these were looked at; else of
         those with which the program was not right before, the one that errs most by itself."""
         assert now.trial is not None
@@ -448,14 +410,14 @@ class PartsTuner:
         return max((study for study in self._studies if study.label in now.made), key=guilt)
 
     @property
-    def _fastest(self) -> _Tried:
-        return _fastest_of(self._tried)
+    def _fastest(self) -> Tried:
+        return fastest_of(self._tried)
 
     def _go_back(self) -> bool:
         """To what parts had when the program was fastest, where those that joined since should have made it faster than
         it is: a part's trial is not its work in the program. False where there is nothing to go back to."""
         *earlier, now = self._tried
-        before = _fastest_of(earlier)
+        before = fastest_of(earlier)
         joined = [s for s in self._studies if s.label in now.made.keys() - before.made.keys()]
         joined_save = sum(study.saves(now.made[study.label]) for study in joined)
         changed = {
@@ -473,6 +435,31 @@ class PartsTuner:
             study.best = changed.get(study.label, study.best)
         return True
 
+    def _try_in_place(self, *, first: bool = False) -> None:
+        """The fastest program with what is not captured compiled where it stands, instead of the parts inside of it.
+        ``first``: only where most of these had their turn, and other engines than torch's own save nothing there."""
+        for found in self._in_place:
+            inside = [study for study in self._studies if found.holds(study.part.path)]
+            if first and not _left_to_torch(inside):
+                continue
+            while (made := found.next()) is not None:
+                kept = {study.label for study in self._studies if study not in inside}
+                kept |= {other.label for other in self._in_place if other is not found}
+                beside = {label: made for label, made in self._fastest.made.items() if label in kept}
+                now = Tried({**beside, found.label: made})
+                now.trial = self.whole.try_composed(now.recipe, compose(self.whole, now.recipe, self._placed(now)))
+                self._tried.append(now)
+
+    @property
+    def _every(self) -> list[_PartStudy | InPlace]:
+        return [*self._studies, *self._in_place]
+
+    def _placed(self, now: Tried) -> Iterator[tuple[PartEntry, Path]]:
+        """All that is in place, with the folder of its own artifact."""
+        for each in self._every:
+            if (made := now.made.get(each.label)) is not None:
+                yield from each.placed(made)
+
     def _try_rivals(self) -> None:
         """The fastest program with another engine for a part that is nearly as fast with it alone, most worth first:
         which of them is faster in the program, the program tells."""
@@ -486,38 +473,6 @@ class PartsTuner:
                 self._save(study, rival.recipe)
                 self._try_together()
 
-    def _composed(self, composed: Recipe) -> Path:
-        """One artifact of all parts that became faster."""
-        folder = self.pool.folder / f"{composed.id}.togi"
-        shutil.rmtree(folder, ignore_errors=True)
-        entries: list[PartEntry] = []
-        for study in self._studies:
-            for path, source in study.best.folders.items() if study.best is not None else ():
-                inside = str(len(entries))
-                shutil.copytree(source, folder / PARTS / inside, copy_function=os.link)
-                entries.append(
-                    PartEntry(
-                        path=path,
-                        module=study.part.module,
-                        folder=inside,
-                        effects=study.part.effects,
-                        weights=study.part.weights[path],
-                    )
-                )
-        write_manifest(
-            folder,
-            subject=self.whole.subject,
-            recipe=composed,
-            signature=self.whole.signature,
-            facts=self.whole.facts,
-            proof=Trial(recipe=composed, outcome=Outcome.OK, reason="not yet proven as a whole"),
-            chain=(
-                Link(engine=PARTS, folder=PARTS, meta={"parts": [entry.model_dump(mode="json") for entry in entries]}),
-            ),
-            environment={},
-        )
-        return folder
-
 
 def _shares(studies: Sequence[_PartStudy], until: float) -> Iterator[tuple[_PartStudy, float]]:
     """Each with its share of the seconds that are then left, by its share of the program's time, and enough for a trial
@@ -528,25 +483,15 @@ def _shares(studies: Sequence[_PartStudy], until: float) -> Iterator[tuple[_Part
         yield study, max(left_s * study.part.share / every, min(_LEAST_S, left_s / 4))
 
 
+def _left_to_torch(inside: Sequence[_PartStudy]) -> bool:
+    """Whether most of these parts had their turn and no engine beside torch's own is fastest for one."""
+    every, had = (sum(study.part.share for study in s) for s in (inside, [s for s in inside if s.had_turn]))
+    best = [study.best.recipe for study in inside if study.best is not None]
+    return 2 * had >= every and all(map(by_torch, best))
+
+
 def _engines(of: Recipe) -> tuple[str, ...]:
     return tuple(choice.technique for choice in of.at(Stage.ENGINE))
-
-
-def _work(chosen: Recipe) -> str:
-    """``fold_batch_norm+openvino``: what is done to a part, without the reference's ``no_grad``."""
-    return "+".join(choice.label for choice in chosen.choices if choice.stage is not Stage.RUNTIME)
-
-
-def _fastest_before(trials: Iterable[Trial]) -> dict[str, str]:
-    """What was done to its parts, by label, in the fastest program put together before. ``trials``: of the program."""
-    composed = [trial for trial in latest(trials) if trial.eligible and trial.recipe.find(PARTS) is not None]
-    fastest = _fastest_of([_Tried({}, trial) for trial in composed]).trial
-    choice = None if fastest is None else fastest.recipe.find(PARTS)
-    return {} if choice is None else {label: str(work) for label, work in choice.options.items()}
-
-
-def _fastest_of(tried: Iterable[_Tried]) -> _Tried:
-    return max(tried, key=lambda each: each.speedup_x, default=_Tried({}))
 
 
 def _for_parts(settings: Settings) -> Settings:

@@ -31,6 +31,8 @@ HEADINGS = ("What it does", "When it applies", "When it refuses", "Claim", "Sour
 
 Options = dict[str, Scalar]
 
+IN_PLACE = "in_place"
+"""Of an engine's ``meta``: it has no files, and is made of the live module for which it stands."""
 OWN_LAYOUT = "own_layout"
 """Provided by engines that arrange memory as they see fit: the layout of what they are given cannot matter."""
 FOLDS_CONSTANTS = "folds_constants"

@@ -1,0 +1,174 @@
+"""A module that ``torch.export`` does not capture is compiled where it stands.
+
+It sleeps where it is not compiled: compiled it is faster on any machine, however busy. It also computes for a
+millisecond, without which its speed-up would be too large to be measured well.
+"""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import togi
+from togi import api
+from togi.artifact.program import Switch, weights_hash
+from togi.core.errors import ArtifactError, TogiError
+from togi.program.parts import Uncaptured
+from togi.study.composed import Tried, compose
+from togi.study.in_place import InPlace
+from togi.subject.inputs import Inputs, Subject
+from togi.techniques import recipe
+from togi.worker.survey import survey
+
+FACTORY = """
+import time
+import torch
+from torch import nn
+import togi
+
+class Network(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(torch.rand(256))
+        self.inner = nn.Linear(256, 256)
+
+    def forward(self, x):
+        if not torch.compiler.is_compiling():
+            time.sleep(0.02)
+        for _ in range(40):
+            x = torch.tanh(x * self.scale)
+        if float(x.sum()) > 1e9:
+            x = x - 1.0
+        return self.inner(x[:1])
+
+def make():
+    torch.manual_seed(0)
+    return Network().eval()
+
+def whole():
+    return make(), torch.rand(4, 256)
+"""
+
+pytestmark = pytest.mark.usefixtures("brief_studies")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("in_place")
+    (folder / "networks.py").write_text(FACTORY, encoding="utf-8")
+    return folder
+
+
+def tuned(place: Path, factory: str) -> api.StudyResult:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TOGI_HOME", str(place / "home"))
+        return togi.tune(f"{place}/networks.py:{factory}", only=["torch_compile"], effort="quick", time_limit_s=400)
+
+
+@pytest.fixture(scope="module")
+def study(place: Path) -> api.StudyResult:
+    return tuned(place, "whole")
+
+
+def made(place: Path, monkeypatch: pytest.MonkeyPatch, factory: str = "make") -> Any:
+    monkeypatch.syspath_prepend(str(place))
+    import networks  # type: ignore[import-not-found]
+
+    return getattr(networks, factory)()
+
+
+def composed(network: nn.Module, x: torch.Tensor, folder: Path) -> Path:
+    """The artifact of the network compiled where it stands, as a study puts it together before it proves it."""
+    sample = Inputs((x,))
+    found = survey(Subject(network, [sample]), captured=False)
+    choice = recipe(torch_compile={"freezing": False, "mode": "default"}).find("torch_compile")
+    assert choice is not None
+    way = SimpleNamespace(choice=choice, expected_speedup_x=1.0, cost_s=0.0)
+    whole: Any = SimpleNamespace(
+        pool=SimpleNamespace(folder=folder),
+        subject="network",
+        signature=found.signature,
+        facts=found.facts,
+        search=SimpleNamespace(space=SimpleNamespace(configurations=[way])),
+        explore_s=lambda **_: 1.0,
+    )
+    name, weights = type(network).__name__, weights_hash(network)
+    in_place = InPlace(whole, Uncaptured(path="", module=name, share=1.0, calls=1, weights=weights))
+    made = in_place.next()
+    assert made is not None
+    now = Tried({in_place.label: made})
+    return compose(whole, now.recipe, in_place.placed(made))
+
+
+def test_the_artifact_compiles_the_live_module(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x = made(place, monkeypatch), torch.rand(4, 256)
+    saved = composed(network, x, tmp_path)
+    assert {file.name for file in saved.rglob("*") if file.is_file()} == {"manifest.json"}
+    with torch.no_grad():
+        expected = network(x)
+    with togi.load(saved).into(network, keep_originals=False) as installed:
+        found = network(x)
+        assert not found.requires_grad, "parts serve no gradients"
+        torch.testing.assert_close(found, expected)
+        assert installed.counts == {"": (1, 0)}
+        assert str(installed) == "calls served by engines: the program 1 of 1"
+        began = time.perf_counter()
+        network(x)
+        assert time.perf_counter() - began < 0.02, "it sleeps where it is not compiled"
+        network(torch.rand(3, 256))
+        assert installed.counts == {"": (2, 1)}
+        with torch.no_grad():
+            network.inner.bias += 1.0
+            torch.testing.assert_close(network(x), expected + 1.0)
+        assert installed.counts == {"": (2, 2)}
+    assert "forward" not in vars(network)
+
+
+def test_another_network_is_refused(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, x = made(place, monkeypatch), torch.rand(4, 256)
+    loaded = togi.load(composed(network, x, tmp_path))
+    with pytest.raises(ArtifactError, match="it is another program"):
+        loaded.into(nn.Linear(2, 2))
+    with loaded.into(network), pytest.raises(ArtifactError, match="a tuned part already"):
+        loaded.into(network)
+    with monkeypatch.context() as patch:
+        patch.setitem(vars(network.inner), "forward", Switch(network.inner, "inner", network.inner.forward))
+        with pytest.raises(ArtifactError, match=r"has tuned parts inside: call \.remove\(\) on them first"):
+            loaded.into(network)
+    with torch.no_grad():
+        network.inner.bias += 1.0
+    with pytest.raises(ArtifactError, match="are not those that were tuned"):
+        loaded.into(network)
+    with pytest.raises(TogiError, match=r"\.into\(program\)"):
+        loaded(x)
+
+
+@pytest.mark.thorough
+def test_the_program_itself_is_compiled_and_proven_from_its_artifact(
+    study: api.StudyResult, place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    best = study.best
+    assert best.artifact is not None, study.record.verdict
+    choice = best.recipe.find("parts")
+    assert choice is not None, study.record.verdict
+    assert list(choice.options) == ["program"]
+    assert str(choice.options["program"]).startswith("torch_compile(")
+    assert best.trial.error is not None
+    assert best.trial.error.faithful
+    assert best.trial.timing is not None
+    assert best.trial.timing.speedup_x.median > 1.3
+    assert study.record.program is not None
+    (part,) = (part for part in study.record.program.parts if part.recipe is not None)
+    assert (part.path, part.module, part.share) == ("", "Network", 1.0)
+    network, x = made(place, monkeypatch), torch.rand(4, 256)
+    with torch.no_grad():
+        expected = network(x)
+    with togi.load(study.save(tmp_path / "network.togi")).into(network) as installed:
+        torch.testing.assert_close(network(x), expected)
+        assert installed.counts == {"": (1, 0)}
