@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.artifact.program import Switch, weights_hash
+from togi.artifact.manifest import PartEntry
+from togi.artifact.program import Installed, LoadedPart, Switch, install, weights_hash
 from togi.core.errors import SubjectError
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest, Cuts
+from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.program import ProgramModule
+from togi.subject.signature import Signature
 from togi.worker.survey import survey
 
 
@@ -180,20 +186,125 @@ def test_a_module_called_with_and_without_gradients(programs: Programs, tmp_path
     assert {part.path for part in cuts.parts} == {"body"}
 
 
-def test_two_threads_are_served_by_one_switch() -> None:
-    """No engine: every call is the original's, and counted."""
-    body = Body().eval()
-    switch = Switch(body, "body", body.forward)
-    expected, found = body(torch.ones(2, 64)), list[Tensor]()
+class Engine:
+    """Of one size: the module itself, with 1 added, by which its answers are known."""
 
-    def work() -> None:
-        for _ in range(50):
-            found.append(switch(torch.ones(2, 64)))
+    in_place = False
 
-    threads = [threading.Thread(target=work) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert switch.original_calls == 200
-    assert all(torch.equal(one, expected) for one in found)
+    def __init__(self, module: nn.Module, *tensors: Tensor) -> None:
+        samples = [Inputs((tensor,)) for tensor in tensors]
+        self.module = copy.deepcopy(module)
+        self.signature = Signature.of(module, samples, [module(tensor) for tensor in tensors])
+
+    def of(self, _original: object) -> Engine:
+        return self
+
+    def call_with(self, tensors: list[Tensor], _args: object, _kwargs: object) -> Tensor:
+        return self.module(*tensors) + 1.0  # type: ignore[no-any-return]
+
+
+@torch.no_grad()
+def put_in(program: Callable[..., object], path: str, module: nn.Module, *forms: Tensor) -> Installed:
+    entry = PartEntry(
+        path=path, module=type(module).__name__, folder="0", effects=Effects(), weights=weights_hash(module)
+    )
+    parts = [LoadedPart(entry, Engine(module, form)) for form in forms]  # type: ignore[arg-type]
+    return install(parts, program, keep_originals=True)
+
+
+@torch.no_grad()
+def sums(module: nn.Module, x: Tensor) -> list[float]:
+    found: list[float] = module(x).sum(1).tolist()
+    return found
+
+
+@torch.no_grad()
+def test_a_module_that_the_program_puts_in_place_of_a_part_answers_for_itself(programs: Programs) -> None:
+    x, before = torch.randn(4, 64), programs.body
+    installed = put_in(programs.changes_its_modules, "body", before, x)
+    assert programs.changes_its_modules(x) == pytest.approx([each + 64 for each in sums(copy_of(before), x)])
+    before.inner.bias[0] = 3.0
+    found = programs.changes_its_modules(x)
+    assert programs.body is not before
+    assert found == sums(programs.body, x), "by its own weights"
+    assert installed.counts == {"body": (1, 0)}, "no engine was asked, and the part that is gone was not either"
+    installed.remove()
+    assert "forward" not in vars(before) | vars(programs.body)
+
+
+def copy_of(module: nn.Module) -> nn.Module:
+    """Without what stands for its ``forward``."""
+    copied = Body().eval()
+    copied.load_state_dict(module.state_dict())
+    return copied
+
+
+@torch.no_grad()
+def test_what_a_program_reads_is_read_in_each_call(programs: Programs) -> None:
+    x = torch.randn(4, 64)
+    installed = put_in(programs.reads_a_file, "body", programs.body, x)
+    expected = {factor: [each + 64 for each in sums(copy_of(programs.body), x * factor)] for factor in (2.0, 0.5)}
+    for factor in (2.0, 0.5):
+        programs.file.write_text(str(factor), encoding="utf-8")
+        assert programs.reads_a_file(x) == pytest.approx(expected[factor])
+    assert installed.counts == {"body": (2, 0)}
+
+
+@torch.no_grad()
+def test_a_module_that_calls_itself_is_served_on_every_level(programs: Programs) -> None:
+    x = torch.randn(4, 64)
+    plain = copy_of(programs.tree.body)
+    installed = put_in(programs.recurses, "tree.body", programs.tree.body, x)
+    found = programs.recurses(x)
+    for _ in range(4):
+        x = plain(x) + 1.0
+    assert found == pytest.approx(x.sum(1).tolist())
+    assert installed.counts == {"tree.body": (4, 0)}
+
+
+def test_calls_that_want_gradients_run_the_original_and_the_others_its_engine(programs: Programs) -> None:
+    x = torch.randn(4, 64)
+    plain = copy_of(programs.body)
+    changed = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(plain(changed).sum(), changed)
+    installed = put_in(programs.wants_gradients_at_times, "body", programs.body, x)
+    with pytest.warns(UserWarning, match="inputs want gradients"):
+        found = programs.wants_gradients_at_times(x)
+    assert found == pytest.approx([each + 64 for each in sums(plain, x + gradient)])
+    assert installed.counts == {"body": (1, 1)}
+    assert installed.switches[0].last_reason == "gradients are wanted"
+
+
+@torch.no_grad()
+def test_two_threads_are_served_by_one_switch(programs: Programs, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two forms that trade places with every call, and calls that only the original serves: each is answered with its
+    own input's result, and counted."""
+    forms = [torch.randn(rows, 64) for rows in (1, 2)]
+    beyond = torch.randn(3, 64)
+    monkeypatch.setattr(programs.body, "forward", lambda x: torch.tanh(programs.body.inner(x)))
+    switch = Switch(programs.body, "body", programs.body.forward)
+    entry = PartEntry(path="body", module="Body", folder="0", effects=Effects(), weights="")
+    switch.forms = tuple(LoadedPart(entry, Engine(programs.body, form)) for form in forms)  # type: ignore[arg-type]
+    wrong: list[str] = []
+
+    def work(number: int) -> None:
+        with torch.no_grad():
+            for step in range(100):
+                x = (*forms, beyond)[(number + step) % 3] + number
+                expected = torch.tanh(programs.body.inner(x)) + (1.0 if len(x) < 3 else 0.0)
+                if not torch.equal(switch(x), expected):
+                    wrong.append(f"thread {number}, call {step}")
+
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(before)
+    assert wrong == []
+    assert (switch.engine_calls, switch.original_calls) == (200, 100)
+    assert len(switch.forms) == 2, "none was lost"
