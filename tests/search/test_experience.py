@@ -115,6 +115,15 @@ def test_a_choice_is_judged_beside_the_same_recipe_without_it_and_by_engine() ->
     assert expected_x(after, folded["eager"]) == expected_x(before, folded["eager"])
 
 
+def test_an_engine_that_was_tried_with_other_choices_only_is_what_they_gained_together() -> None:
+    folded = Recipe(choices=(Choice(stage=Stage.REWRITE, technique="fold"), *with_engine("vino").choices))
+    trials = (measured_trial(REFERENCE, 1.0), measured_trial(folded, 7.0))
+    experience = learned(Study(id="a", subject="a", facts=CONVOLUTIONAL, trials=trials))
+    assert expected_x(Experience(), folded) < expected_x(experience, folded) < 7.0
+    assert expected_x(experience, with_engine("vino")) > expected_x(Experience(), with_engine("vino"))
+    assert experience.sentence({"vino", "fold"}).endswith("vino 7.00x")
+
+
 def test_costs_are_learned_of_what_takes_longest() -> None:
     features = Search(CONVOLUTIONAL, SETTINGS, family()).space.features
     slow = measured_trial(

@@ -179,7 +179,10 @@ def _observed(
     measured: Mapping[Recipe, Trial], space: Space
 ) -> tuple[dict[Key, list[float]], dict[str, list[float]], dict[str, list[float]]]:
     """Of one study: the shifts of each choice, wherever the same recipe was measured without it; the log speed-up of
-    each technique alone; and what trials took beside what was expected."""
+    each technique alone; and what trials took beside what was expected.
+
+    An engine that was tried with other choices only, as a short study does, is held to be what they gained together.
+    """
     shifts: dict[Key, list[float]] = defaultdict(list)
     alone: dict[str, list[float]] = defaultdict(list)
     costs: dict[str, list[float]] = defaultdict(list)
@@ -192,13 +195,29 @@ def _observed(
             if without == recipe or without not in measured:
                 continue
             gained = _log_speedup(trial) - _log_speedup(measured[without])
-            expected = space.features(without).expected_log_latency - features.expected_log_latency
-            id, family = configuration.technique.id, _family(features)
-            for key in {(id, family), (configuration.label, family)}:
-                shifts[key].append(expected - gained)
+            _note(shifts, configuration, features, space.features(without), gained)
             if without.is_reference:
-                alone[id].append(gained)
+                alone[configuration.technique.id].append(gained)
+    told, reference = {id for id, _ in shifts}, space.features(space.reference)
+    for recipe, trial in measured.items():
+        features = space.features(recipe)
+        if features.engine is not None and features.engine.technique.id not in told:
+            _note(shifts, features.engine, features, reference, _log_speedup(trial))
+            alone[features.engine.technique.id].append(_log_speedup(trial))
     return shifts, alone, costs
+
+
+def _note(
+    shifts: dict[Key, list[float]],
+    configuration: TechniqueConfiguration,
+    features: RecipeFeatures,
+    without: RecipeFeatures,
+    gained: float,
+) -> None:
+    """By how much the recipe gained less than was expected over the one ``without`` the choice, in log latency."""
+    family = _family(features)
+    for key in {(configuration.technique.id, family), (configuration.label, family)}:
+        shifts[key].append(without.expected_log_latency - features.expected_log_latency - gained)
 
 
 def _without(recipe: Recipe, configuration: TechniqueConfiguration, space: Space) -> Recipe:
