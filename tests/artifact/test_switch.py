@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 import warnings
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
@@ -15,6 +17,7 @@ from torch import Tensor, nn
 from togi.artifact.manifest import PartEntry
 from togi.artifact.program import Installed, LoadedPart, weights_hash
 from togi.artifact.program import install as put_in
+from togi.core.errors import TogiError
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import Pure
@@ -180,3 +183,28 @@ def test_what_is_put_back_is_served_again(live: tuple[Program, Installed]) -> No
     model.float()
     model(X)
     assert installed.counts == {"part": (2, 1)}
+
+
+@pytest.mark.parametrize("copied", [copy.deepcopy, pickle.dumps, lambda model: torch.save(model, io.BytesIO())])
+def test_a_program_with_parts_is_not_copied(live: tuple[Program, Installed], copied: Callable[[Any], Any]) -> None:
+    model, installed = live
+    with pytest.raises(TogiError, match=r"tuned part at 'part'.* call \.remove\(\)"):
+        copied(model)
+    installed.remove()
+    copied(model)
+    copied(model.state_dict())
+
+
+def test_that_no_gradients_reach_the_weights_is_said_once(live: tuple[Program, Installed]) -> None:
+    model, installed = live
+    with warnings.catch_warnings(action="error"):
+        model(X)  # none of its weights requires any
+        model.requires_grad_()
+        with torch.no_grad():
+            model(X)
+    with warnings.catch_warnings(record=True, action="always") as told:
+        model(X)
+        assert not model(X).requires_grad
+    (warning,) = told
+    assert "none will reach its weights" in str(warning.message)
+    assert installed.counts == {"part": (5, 0)}

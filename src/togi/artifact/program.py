@@ -28,6 +28,12 @@ _GRADIENTS = (
     "call the program under torch.no_grad() or torch.inference_mode()"
 )
 
+_GRADIENTS_OF_WEIGHTS = (
+    "the tuned part of {} serves a call with gradients switched on, and none will reach its weights, which require "
+    "them. Where none are needed, call the program under torch.no_grad(), or .requires_grad_(False) on it; to train "
+    "it, call .remove() on what put the parts in"
+)
+
 
 @final
 @dataclass(frozen=True)
@@ -75,6 +81,8 @@ class Switch:
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
                 self._warn_once("gradients", _GRADIENTS.format(self.path))
                 return self._fall_back("gradients are wanted", args, kwargs)
+            if torch.is_grad_enabled() and "weights" not in self.told and self.watch.wants_gradients():
+                self._warn_once("weights", _GRADIENTS_OF_WEIGHTS.format(self.path))
             if position:  # the calls that follow are likely of the same form; a new tuple, since threads may be reading
                 self.forms = (form, *(other for other in self.forms if other is not form))
             with self._counting:
@@ -85,6 +93,13 @@ class Switch:
             of_argument = functools.partial(signature.of_argument, tensors)
             return form.entry.effects.finish(result, args, kwargs, of_argument)
         return self._fall_back(reason, args, kwargs)
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        """Copying, pickling and ``torch.save`` ask this. Raises TogiError."""
+        raise TogiError(
+            f"the program has a tuned part at '{self.path}', whose engine cannot be copied or pickled: call .remove() "
+            "on what put the parts in first, and put them into the copy afterwards. A state_dict can be saved as ever"
+        )
 
     def _warn_once(self, of: str, text: str) -> None:
         if of not in self.told:

@@ -2,7 +2,7 @@
 
 Behind it: ``Module._forward_hooks``, ``_forward_pre_hooks``, ``_parameters``, ``_buffers``, ``_modules``,
 ``_compiled_call_impl``, ``_apply``, ``_orig_mod`` of torch.compile's wrapper, nn.modules.batchnorm._BatchNorm,
-nn.utils.parametrize's ``_inject_new_class``, ``_inject_property`` (torch 2.9 to 2.15) . When they go:
+nn.utils.parametrize's ``_inject_new_class``, ``_inject_property`` (torch 2.9 to 2.15). When they go:
 ``named_parameters(recurse=False)`` and ``setattr`` replace the dicts; hooks would have to be asked of a copy;
 parametrized modules could not be pickled.
 
