@@ -41,8 +41,10 @@ LIMITS_S = {
     "numerics": 60,
     "tests": 120,
     "tune": 520,
+    "budgets": 240,
     "ops": 90,
     "graphs": 90,
+    "claims": 400,
 }
 """Parts in their order, and how long each may take."""
 HERE = Path(__file__).parents[1]

@@ -69,6 +69,9 @@ EXPERIMENTS: dict[str, Experiment] = {
     "attention_backend": _TRANSFORMER,
     "allocator": Experiment(model="large_activations", about="elementwise operations on 16 MiB"),
     "cudnn_benchmark": DEFAULT,
+    "expandable_segments": Experiment(
+        model="growing", about="results that grow from step to step", expects=Speed.SAME, memory=True
+    ),
     "flush_denormal": Experiment(model="decaying", about="a filter that decays to denormal numbers"),
     "inference_mode": _SMALL,
     "no_grad": Experiment(model="kept_activations", about="sixty small layers of 512 rows", memory=True),

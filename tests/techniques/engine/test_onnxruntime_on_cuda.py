@@ -12,10 +12,11 @@ import torch
 from engine_subjects import candidate_of, made
 from torch import Tensor, nn
 
+from togi.core.errors import Refused
 from togi.techniques import technique
 from togi.techniques.engine.programs.onnxruntime import OnnxRuntimeProgram, open_session
 
-CUDA = "CUDAExecutionProvider"
+CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 OPTIONS = {"spinning": False, "tf32": True}
 
 
@@ -50,7 +51,7 @@ def test_the_provider_rounds_as_plain_eager_does(preloaded: list[str], tf32: boo
 
 def test_a_session_that_fell_back_to_the_cpu_is_refused(preloaded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Session, "works", False)
-    with pytest.raises(RuntimeError, match="fell back to the CPU"):
+    with pytest.raises(RuntimeError, match="could not load its CUDAExecutionProvider and fell back"):
         open_session(Path("model.onnx"), "cuda", OPTIONS, 1)
     open_session(Path("model.onnx"), "cpu", OPTIONS, 1)
     assert preloaded == ["preloaded"], "once: nothing of CUDA is loaded for the CPU"
@@ -112,3 +113,37 @@ def test_sizes_that_vary_are_not_allocated_beforehand() -> None:
     assert made_for is not None
     assert made_for.shape == (2, 3)
     assert program._empty(facts.model_copy(update={"shape": (None, 3)})) is None
+
+
+def on_tensorrt() -> dict[str, Any]:
+    return {"spinning": False, "provider": "tensorrt"}
+
+
+def test_tensorrts_provider_stands_before_cudas(preloaded: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [TENSORRT, CUDA])
+    monkeypatch.setattr(Session, "get_providers", lambda _: [TENSORRT, CUDA, "CPUExecutionProvider"])
+    open_session(Path("model.onnx"), "cuda", {**on_tensorrt(), "tf32": True}, 1)
+    assert [name for name, _ in Session.opened] == [TENSORRT, CUDA]
+    assert preloaded == ["preloaded"]
+
+
+@pytest.mark.usefixtures("preloaded")
+@pytest.mark.parametrize("available", [[CUDA], [TENSORRT, CUDA]])
+def test_tensorrts_provider_is_refused_with_the_reason_where_it_cannot_work(
+    monkeypatch: pytest.MonkeyPatch, available: list[str]
+) -> None:
+    """The package has none, or has it without TensorRT's libraries: then the session is one of CUDA's."""
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: available)
+    candidate = made("convolutions", device="cuda", tf32=("convolution",))
+    candidate = candidate.with_(signature=candidate.signature.model_copy(update={"device": "cuda"}))
+    lacking = "could not load its Tensorrt" if TENSORRT in available else "has no TensorrtExecutionProvider"
+    with pytest.raises(Refused, match=lacking):
+        technique("onnxruntime").apply(candidate, on_tensorrt())
+
+
+def test_tensorrts_provider_is_offered_where_eager_rounds_as_it_does() -> None:
+    facts = made("convolutions").facts.model_copy(update={"device": "cuda", "tf32": ("convolution",)})
+    options = technique("onnxruntime").options(facts)
+    assert list(options) == [{"spinning": False}, on_tensorrt()]
+    exact = facts.model_copy(update={"tf32": ()})
+    assert list(technique("onnxruntime").options(exact)) == [{"spinning": False}]

@@ -85,6 +85,11 @@ def large_activations() -> Made:
     return _Elementwise(), torch.randn(64, 65_536)
 
 
+def growing() -> Made:
+    """Twelve results from 8 MiB on, each larger than the one before by a megabyte."""
+    return _Growing(12), torch.randn(8, 1 << 18)
+
+
 def copies() -> Made:
     """Elementwise operations with a copy, ``x + 0``, ``x * 1`` and a dropout after each."""
     return nn.Sequential(*(_Copies() for _ in range(4))), torch.randn(64, 16_384)
@@ -241,6 +246,17 @@ class _Elementwise(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for _ in range(3):
             x = torch.tanh(x * self.scale) + x
+        return x
+
+
+class _Growing(nn.Module):
+    def __init__(self, steps: int) -> None:
+        super().__init__()
+        self.steps = steps
+
+    def forward(self, x: Tensor) -> Tensor:
+        for _ in range(self.steps):
+            x = torch.cat([x, x[:1]]) * 0.5
         return x
 
 

@@ -35,11 +35,14 @@ class OnnxRuntime(Engine):
     pool wait busily: a little faster alone, and it takes the cores from whatever else runs for some milliseconds after
     each call; ``in_calls`` between the operators of a call alone, which is what parts of programs get. ``opset`` is the
     version of ONNX to export to (without it, the exporter's own choice): from 23 on, attention is one operator.
+    ``provider`` ``tensorrt``, on a GPU: TensorRT builds what it can at the first call, CUDA's provider runs the rest.
 
     When it applies: to modules that ``torch.export`` captures and whose operators ONNX has.
 
     When it refuses: where the module cannot be exported or updates a buffer; where inputs or outputs are bfloat16,
-    float8 or complex on a CPU.
+    float8 or complex on a CPU. TensorRT's provider where the package lacks it or cannot load its libraries; it is not
+    offered where sizes vary, or where plain eager multiplies in IEEE float32, since it has no switch for
+    TensorFloat-32.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 59 ms against 134 ms of eager
     under ``inference_mode``; mobilenetv3_large 16 ms against 32 ms. Opset 23 beside the exporter's own choice (20), on
@@ -53,8 +56,9 @@ class OnnxRuntime(Engine):
     Source: https://onnxruntime.ai/docs/performance/tune-performance/threading.html and
     https://onnx.ai/onnx/operators/onnx__Attention.html
 
-    Cost and risk: seconds to export. Weights are held in ONNX Runtime's own memory. Some operators round differently,
-    or fall back to slow reference kernels.
+    Cost and risk: seconds to export; TensorRT's provider builds for minutes, again in every process that loads it.
+    Weights are held in ONNX Runtime's own memory. Some operators round differently, or fall back to slow reference
+    kernels.
     """
 
     id = "onnxruntime"
@@ -72,7 +76,9 @@ class OnnxRuntime(Engine):
 
     def options(self, facts: Facts) -> Sequence[Options]:
         if facts.device != "cpu":
-            return [{"spinning": False}]
+            # TensorRT's provider rounds to TensorFloat-32 and has no switch for it
+            tensorrt: list[Options] = [{"spinning": False, "provider": "tensorrt"}]
+            return [{"spinning": False}, *(tensorrt if facts.tf32 and not facts.dynamic else [])]
         spinning: Scalar = "in_calls" if facts.part else True
         attends = "scaled_dot_product_attention" in facts.functions
         one_operator: list[Options] = [{"spinning": spinning, "opset": 23}] if attends else []
@@ -84,7 +90,8 @@ class OnnxRuntime(Engine):
         return 2.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:
-        return 4.0 + 0.011 * sum(facts.functions.values())
+        builds = 60.0 if options.get("provider") == "tensorrt" else 0.0
+        return 4.0 + builds + 0.011 * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         from togi.techniques.engine.programs import onnxruntime

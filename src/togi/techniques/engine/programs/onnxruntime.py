@@ -16,6 +16,7 @@ from togi.graph.attention import answer_hidden_queries
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.graph.recurrent import SEALED, recurrent_layers, sealed
+from togi.measure.memory import is_out_of_memory
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.archive import without_traces
@@ -94,6 +95,8 @@ class OnnxRuntimeProgram(StoredProgram):
         settings: dict[str, Scalar] = {**waiting(self.options)}
         if facts.device == "cuda":
             settings["use_tf32"] = str(int(bool(self.options.get("tf32"))))
+            if self.options.get("provider") == TENSORRT:
+                settings["provider"] = _ON_TENSORRT
         return Interface(
             inputs=tuple(_port(nodes[name], facts.inputs_facts[i].name) for i, name in self.used),
             outputs=tuple(_port(node, each.name) for node, each in zip(outputs, facts.outputs_facts, strict=True)),
@@ -112,13 +115,21 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
         and signature.device == "cpu"
     ):
         raise Refused("inputs and outputs are bound through numpy, which has no bfloat16, float8 or complex in ONNX")
+    tensorrt = options.get("provider") == TENSORRT
+    if tensorrt and (reason := provider_missing(options)):
+        raise Refused(reason)
     with hidden_folder() as (folder, stored):
         path = folder / FILE
         opset = options.get("opset")
         write_model(candidate, path, opset if isinstance(opset, int) else None)
         for transform in candidate.passes.get("onnxruntime", ()):
             transform(path, candidate)
-        session = open_session(path, signature.device, options, candidate.threads)
+        try:
+            session = open_session(path, signature.device, options, candidate.threads)
+        except RuntimeError as error:
+            if not tensorrt or is_out_of_memory(error):
+                raise
+            raise Refused(first_line(error)) from error  # TensorRT's libraries come with another package, or none
     return OnnxRuntimeProgram(session, signature, options, stored)
 
 
@@ -187,25 +198,41 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
     for name, value in waiting(options).items():
         settings.add_session_config_entry(name, value)
     settings.log_severity_level = 3
-    provider: Any = "CPUExecutionProvider"
+    providers: list[Any] = ["CPUExecutionProvider"]
     if device == "cuda":
         # torch has loaded the libraries of CUDA and cuDNN already; what it did not, the provider finds this way
         if hasattr(onnxruntime, "preload_dlls"):
             onnxruntime.preload_dlls()
-        provider = (_ON_CUDA, {"use_tf32": str(int(bool(options.get("tf32"))))})
-    if device == "cuda" and _ON_CUDA not in onnxruntime.get_available_providers():
-        raise RuntimeError(f"the installed onnxruntime has no {_ON_CUDA}: pip install onnxruntime-gpu")
-    session = onnxruntime.InferenceSession(str(path), settings, providers=[provider])
-    if device == "cuda" and _ON_CUDA not in session.get_providers():
-        # a session whose provider does not load runs on the CPU, and says so in its log alone
-        raise RuntimeError(
-            f"onnxruntime {onnxruntime.__version__} could not load its {_ON_CUDA} and fell back to the CPU: its CUDA "
-            "and cuDNN must be those of torch ('togi doctor --device cuda' compares them)"
-        )
+        providers = [(_ON_CUDA, {"use_tf32": str(int(bool(options.get("tf32"))))})]
+        if options.get("provider") == TENSORRT:
+            providers.insert(0, (_ON_TENSORRT, {"trt_fp16_enable": "0"}))  # what it cannot run, CUDA's provider does
+        if reason := provider_missing(options):
+            raise RuntimeError(reason)
+    session = onnxruntime.InferenceSession(str(path), settings, providers=providers)
+    for wanted, *_ in providers if device == "cuda" else ():
+        if wanted not in session.get_providers():
+            # a session whose provider does not load runs without it, and says so in its log alone
+            raise RuntimeError(
+                f"onnxruntime {onnxruntime.__version__} could not load its {wanted} and fell back to another: its "
+                "libraries (CUDA, cuDNN, TensorRT) must be those that it was built for ('togi doctor --device cuda' "
+                "compares them)"
+            )
     return session
 
 
+def provider_missing(options: Mapping[str, Scalar]) -> str:
+    """What the installed package lacks for these options on a GPU, as a sentence; empty where it lacks nothing."""
+    import onnxruntime
+
+    wanted = (_ON_CUDA, *([_ON_TENSORRT] if options.get("provider") == TENSORRT else []))
+    lacking = next((name for name in wanted if name not in onnxruntime.get_available_providers()), None)
+    return f"the installed onnxruntime has no {lacking}: pip install onnxruntime-gpu" if lacking else ""
+
+
+TENSORRT = "tensorrt"
+"""Of the option ``provider``; without it CUDA's."""
 _ON_CUDA = "CUDAExecutionProvider"
+_ON_TENSORRT = "TensorrtExecutionProvider"
 
 
 def waiting(options: Mapping[str, Scalar]) -> dict[str, str]:
