@@ -3,7 +3,7 @@
     python -m benchmarks.gpu --out DIR                              on the CUDA device, within 9 minutes
     python -m benchmarks.gpu --out DIR --device cpu                 the same programs where there is none
     python -m benchmarks.gpu --out DIR --parts timer,numerics --budget 120
-    python -m benchmarks.gpu --out DIR --docs docs/gpu.md           also the table of that page
+    python -m benchmarks.gpu --out DIR --docs docs/gpu.md           also the tables of that page, and what is proven
 
 Each part (``benchmarks/gpu_parts``) is a process of its own with a time limit, so that a hang or a sticky CUDA error
 ends that part alone. Every row is appended to ``DIR/rows.jsonl`` as soon as it is known; the table comes last, and
@@ -28,6 +28,8 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from togi.core.proven import FOUND, with_rows
 
 Row = dict[str, Any]
 """``part``, ``row``, ``result`` (pass, fail, skip), ``figure``, ``bound``, ``seconds``."""
@@ -57,7 +59,7 @@ def main() -> int:
     parser.add_argument("--parts", default=",".join(LIMITS_S), help="of " + ", ".join(LIMITS_S))
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for everything")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
-    parser.add_argument("--docs", type=Path, help="a page with the marks of this table, to be rewritten")
+    parser.add_argument("--docs", type=Path, help="a page with the marks of this table; what is proven is recorded too")
     options = parser.parse_args()
     parts = options.parts.split(",")
     if unknown := [part for part in parts if part not in LIMITS_S]:
@@ -70,14 +72,26 @@ def main() -> int:
             file.write(json.dumps(row) + "\n")
             file.flush()
             print(" | ".join(str(row[column]) for column in COLUMNS), file=sys.stderr, flush=True)
-    text = table(rows, device_name(rows, options.device))
+    name = device_name(rows, options.device)
+    text = table(rows, name)
     (options.out / "table.md").write_text(text, encoding="utf-8")
     print(text)
     if options.docs is not None:
+        record(rows, options.device, name)
         page = options.docs.read_text(encoding="utf-8")
+        # the table of what is proven: by a process that reads what was recorded
         options.docs.write_text(with_table(page, text, options.device), encoding="utf-8")
+        subprocess.run([sys.executable, "-m", "togi.render.proven_table", str(options.docs)], check=True)
     results = [row["result"] for row in rows]
     return 1 if "fail" in results or "pass" not in results else 0
+
+
+def record(rows: Sequence[Row], device: str, name: str, path: Path = FOUND) -> None:
+    """What the rows prove, for ``togi.core.proven``."""
+    today = datetime.datetime.now(datetime.UTC).date().isoformat()
+    known = json.loads(path.read_text(encoding="utf-8"))
+    found = with_rows(known, rows, device, name, today)
+    path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def sweep(parts: Sequence[str], device: str, budget_s: float, out: Path) -> Iterator[Row]:

@@ -13,6 +13,9 @@ from benchmarks.gpu_models import locator
 from benchmarks.gpu_parts.row import LIMITS, MIB, Row, attempt, ignore
 
 from togi import api
+from togi.footprint.account import watch
+from togi.footprint.fit import planner
+from togi.footprint.prediction import cpu, cuda
 from togi.machine.describe import machine
 from togi.techniques import recipe
 from togi.worker.pool import WorkerPool
@@ -32,10 +35,18 @@ ONLY = {"cpu": ("openvino", "inference_mode"), "cuda": ()}
 def rows(device: str) -> Iterator[Row]:
     """Predicted, fitted and tuned within what was said."""
     exact = "within 1 % of the measured peak" if device == "cpu" else "the measured peak is in the range"
+    parts = ((cuda if device == "cuda" else cpu).PROVEN.part, watch.PROVEN.part)
     for name, train in STEPS:
         what = "a step of" if train else "a pass of"
-        yield attempt(f"prediction for {what} {name}", exact, predicted, name, train, device)
-    yield attempt("togi fit", f"{SHARE:.0%} of the step's peak, the same gradients", fitted, "bert_base", device)
+        yield attempt(f"prediction for {what} {name}", exact, predicted, name, train, device, proves=parts)
+    yield attempt(
+        "togi fit",
+        f"{SHARE:.0%} of the step's peak, the same gradients",
+        fitted,
+        "bert_base",
+        device,
+        proves=(planner.PROVEN.part,),
+    )
     yield attempt("tune --max-memory", "what was chosen keeps to it, loaded anew", limited, "resnet50", device)
 
 

@@ -40,7 +40,16 @@ def rows(device: str) -> Iterator[Row]:
                 tried = list(engine.options(candidate.facts))
                 for options in tried if name == ALL_OPTIONS_ON else tried[-1:]:
                     told = f" ({', '.join(f'{key}={value}' for key, value in options.items())})" if options else ""
-                    yield attempt(f"{engine.id}{told} on {name}", bound, engine_on, engine, options, candidate, truth)
+                    yield attempt(
+                        f"{engine.id}{told} on {name}",
+                        bound,
+                        engine_on,
+                        engine,
+                        options,
+                        candidate,
+                        truth,
+                        proves=(engine.id,),
+                    )
 
 
 def engine_on(engine: Engine, options: Options, candidate: Candidate, truth: Truth) -> tuple[bool | None, str]:

@@ -9,6 +9,7 @@ from benchmarks.gpu_parts.row import MIB, Row, attempt
 
 from togi.machine import nvml
 from togi.measure import mark_memory, measure_footprint
+from togi.measure.memory import PROVEN
 from togi.subject.inputs import Inputs
 
 SAMPLES = [Inputs((0,))]
@@ -21,6 +22,7 @@ def rows(device: str) -> Iterator[Row]:
         "idle 64 to 96 MiB; peak 60 to 100 MiB; torch's allocator 64 MiB to 0.1 %",
         known_memory,
         device,
+        proves=(PROVEN.part,),
     )
     if device == "cuda":
         yield attempt("NVML knows this process", "at least what torch reserved", own_memory)

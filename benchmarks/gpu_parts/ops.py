@@ -12,6 +12,8 @@ from torch import Tensor
 
 from togi import ops
 from togi.ops.backend import VARIABLE
+from togi.ops.kernels import native, triton_boxes
+from togi.tiling.lean import PROVEN as LEAN
 
 
 def rows(device: str) -> Iterator[Row]:
@@ -25,9 +27,12 @@ def rows(device: str) -> Iterator[Row]:
         "box_giou": lambda on: ops.box_giou(anchors[:4000].to(on), boxes.to(on)),
         "nms": lambda on: ops.nms(anchors[:4000].to(on), scores.to(on), 0.5),
     }
+    kernels = (triton_boxes if device == "cuda" else native).PROVEN.part
     for name, call in calls.items():
-        yield attempt(f"ops.{name}", "equal to the plain kernels of the CPU", same_decision, call, device)
-    yield attempt("lean", "the budget of 16 MiB, the same values", leaned, device)
+        yield attempt(
+            f"ops.{name}", "equal to the plain kernels of the CPU", same_decision, call, device, proves=(kernels,)
+        )
+    yield attempt("lean", "the budget of 16 MiB, the same values", leaned, device, proves=(LEAN.part,))
 
 
 def same_decision(call: Callable[[str], Any], device: str) -> tuple[bool, str]:

@@ -12,6 +12,7 @@ from benchmarks.gpu_parts.row import Row, attempt
 
 from togi.decide.faster import Criterion
 from togi.measure import choose_passes, compare, take_turn, warm
+from togi.measure.turn import PROVEN
 from togi.subject.inputs import Inputs
 
 DELAYS_MS = (0.05, 0.5, 0.9, 1.0, 5.0)
@@ -84,12 +85,15 @@ def rows(device: str) -> Iterator[Row]:
             known_ms,
             bound_ms,
             device,
+            proves=(PROVEN.part,),
         )
     yield attempt(
         "a call of 1 ms, by do_bench", "togi's time within 10 % and 0.03 ms of it", beside_do_bench, make, device
     )
-    yield attempt("the same against itself", "neither is called faster", raced, make, 0.0, device)
-    yield attempt("5 % planted", "found", raced, make, PLANTED, device)
+    yield attempt(
+        "the same against itself", "neither is called faster", raced, make, 0.0, device, proves=(PROVEN.part,)
+    )
+    yield attempt("5 % planted", "found", raced, make, PLANTED, device, proves=(PROVEN.part,))
 
 
 def known_delay(call: Callable[[Any], None], known_ms: float, bound_ms: float, device: str) -> tuple[bool, str]:

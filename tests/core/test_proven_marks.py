@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from togi.core.proven import NOT_YET, Mark, Proven, marked_parts
+from togi.core import proven as proven_module
+from togi.core.proven import NOT_YET, Mark, Proven, day, marked_parts, with_rows
 from togi.core.records import Machine
 from togi.doctor import gpu
 from togi.doctor.check import Level
 from togi.render.pages import page_text, technique_page
-from togi.render.proven_table import with_table
+from togi.render.proven_table import sentence, with_table
 from togi.techniques import all_techniques, technique
 from togi.techniques.base import Technique
 from togi.techniques.registry import all_marks, technique_mark
@@ -84,3 +85,39 @@ def here() -> Machine:
     from togi.machine.describe import machine
 
     return machine("cpu")
+
+
+ROWS = [
+    {"row": "eager on one", "result": "pass", "figure": "0.4 units", "proves": ["eager"]},
+    {"row": "eager on two", "result": "skip", "figure": "", "proves": ["eager"]},
+    {"row": "graph on one", "result": "pass", "figure": "1 unit", "proves": ["cuda_graph"]},
+    {"row": "graph on two", "result": "fail", "figure": "wrong", "proves": ["cuda_graph"]},
+    {"row": "ncnn on one", "result": "skip", "figure": "", "proves": ["ncnn"]},
+    {"row": "the process", "result": "fail", "figure": ""},
+]
+
+
+def test_a_sweep_proves_what_passed_and_takes_out_what_failed() -> None:
+    before = {part: {"cpu": {"date": "2026-01-01"}, "cuda": {"date": "2026-01-01"}} for part in ("cuda_graph", "ncnn")}
+    found = with_rows(before, ROWS, "cuda", "NVIDIA H200", "2026-12-01")
+    assert found["eager"] == {
+        "cuda": {"date": "2026-12-01", "device": "NVIDIA H200", "figure": "eager on one: 0.4 units"}
+    }
+    assert found["cuda_graph"] == {"cpu": {"date": "2026-01-01"}}
+    assert found["ncnn"] == before["ncnn"]
+    assert "cuda" in before["cuda_graph"], "what is known is not changed in place"
+
+
+def test_marks_pages_and_notes_come_from_what_the_sweep_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert day("cuda_graph", "cuda", None) is None
+    assert sentence().startswith("**Nothing has been proven on a CUDA device yet**")
+    written = with_rows({}, ROWS[:1], "cuda", "NVIDIA H200", "2026-12-01")
+    monkeypatch.setattr(proven_module, "found_by_sweep", lambda: written)
+    monkeypatch.setattr("togi.render.proven_table.found_by_sweep", lambda: written)
+    assert technique_mark(technique("eager")).days["cuda"] == "2026-12-01"
+    assert sentence().startswith("**1 of ")
+    assert "(NVIDIA H200, 2026-12-01)" in sentence()
+
+
+def test_no_date_of_cuda_stands_in_the_code() -> None:
+    assert [one.id for one in all_techniques().values() if one.proven.cuda] == []

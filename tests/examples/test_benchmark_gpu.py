@@ -18,7 +18,9 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import gpu, gpu_models, gpu_wheels  # noqa: E402
-from benchmarks.gpu_parts import engines  # noqa: E402
+from benchmarks.gpu_parts import engines, graphs, memory, ops  # noqa: E402
+
+from togi.techniques.registry import all_marks  # noqa: E402
 
 ROW = {"row": "one", "result": "pass", "figure": "a | b", "bound": "", "seconds": 0.1}
 
@@ -79,6 +81,17 @@ def test_the_table_of_one_device_is_rewritten_and_no_other() -> None:
     assert written.index("old") < written.index("Some GPU")
     with pytest.raises(ValueError, match="are not both in the page"):
         gpu.with_table("", text, "cuda")
+
+
+def test_what_rows_prove_is_recorded_and_named_as_the_marks_are(tmp_path: Path) -> None:
+    path = tmp_path / "proven.json"
+    path.write_text("{}", encoding="utf-8")
+    gpu.record([{"part": "timer", **ROW, "proves": ["timing of a turn"]}], "cuda", "Some GPU", path)
+    (entry,) = json.loads(path.read_text(encoding="utf-8"))["timing of a turn"].values()
+    assert (entry["device"], entry["figure"]) == ("Some GPU", "one: a | b")
+    known = {mark.part for mark in all_marks()}
+    for part in (memory, ops, graphs):
+        assert {name for row in part.rows("cpu") for name in row["proves"]} <= known
 
 
 def test_an_unknown_part_is_named_and_a_missing_device_fails(tmp_path: Path) -> None:

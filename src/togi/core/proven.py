@@ -3,19 +3,26 @@
 A technique has the class attribute ``proven``; any other part that depends on the device has ``PROVEN = Proven(...)``
 in its module. ``togi explain`` shows those of techniques, ``togi doctor`` and docs/gpu.md show all. Proven means that
 the part's tests ran on such a device and passed, on that day; a kind of device without a date was never tried.
+
+What ``python -m benchmarks.gpu`` finds on a device it writes into ``proven.json``, with the day, the device's name and
+the figure, and takes out again what fails there; that stands before a date in the code. Nobody writes a date of CUDA.
 """
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import final
+from typing import Any, final
 
 NOT_YET = "not proven on a device yet"
 DEVICES = ("cpu", "cuda")
+FOUND = Path(__file__).with_name("proven.json")
+"""By part, then by kind of device."""
+Found = dict[str, dict[str, dict[str, str]]]
 
 
 @final
@@ -48,6 +55,34 @@ class Mark:
 
 
 @cache
+def found_by_sweep(path: Path = FOUND) -> Found:
+    """By part and kind of device: ``date``, ``device`` and ``figure``."""
+    found: Found = json.loads(path.read_text(encoding="utf-8"))
+    return found
+
+
+def day(part: str, device: str, in_code: str | None) -> str | None:
+    """On which the part was last found right on that kind of device; None: never."""
+    found = found_by_sweep().get(part, {}).get(device)
+    return found["date"] if found is not None else in_code
+
+
+def with_rows(known: Found, rows: Sequence[Mapping[str, Any]], device: str, name: str, date: str) -> Found:
+    """``known`` after a sweep of ``device``, which is called ``name``: a part is proven by the rows that name it under
+    ``proves``, where one passed and none failed; one that failed is not proven there any longer."""
+    found = {part: dict(devices) for part, devices in known.items()}
+    for part in dict.fromkeys(part for row in rows for part in row.get("proves", ())):
+        of_part = [row for row in rows if part in row.get("proves", ())]
+        passed = [row for row in of_part if row["result"] == "pass"]
+        if any(row["result"] == "fail" for row in of_part):
+            found.get(part, {}).pop(device, None)
+        elif passed:
+            figure = f"{passed[-1]['row']}: {passed[-1]['figure']}"
+            found.setdefault(part, {})[device] = {"date": date, "device": name, "figure": figure}
+    return {part: found[part] for part in sorted(found) if found[part]}
+
+
+@cache
 def marked_parts(folder: Path = Path(__file__).parents[1]) -> tuple[Mark, ...]:
     """The marks of all modules below ``folder``, sorted by part. They are read, not imported: most need torch."""
     files = (path for path in folder.rglob("*.py") if "\nPROVEN = " in path.read_text(encoding="utf-8"))
@@ -60,4 +95,5 @@ def _marks_in(path: Path) -> Iterator[Mark]:
             case ast.Assign(targets=[ast.Name(id="PROVEN")], value=ast.Call(keywords=keywords)):
                 given = {word.arg: ast.literal_eval(word.value) for word in keywords}
                 part = str(given.pop("part"))
-                yield Mark(part=part, days={device: given[device] for device in DEVICES if device in given})
+                days = {device: day(part, device, given[device]) for device in DEVICES if device in given}
+                yield Mark(part=part, days=days)

@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass
 from typing import final
 
-from togi.core.proven import Proven
+from togi.core.proven import Proven, day
 from togi.footprint.prediction.caching_allocator import CachingAllocator
 from togi.footprint.prediction.cuda_kernels import CudaKernels
 from togi.footprint.prediction.fake_run import (
@@ -131,9 +131,9 @@ def _take_workspace(allocator: CachingAllocator, call: OperationCall, level: Wor
 
 
 def _notes(kernels: CudaKernels) -> tuple[str, ...]:
-    notes = [
-        "Not yet proven on a device: the ranges are built from the sources of torch, not from measurements on a GPU."
-    ]
+    proven = day(PROVEN.part, "cuda", PROVEN.cuda)
+    sources = "the ranges are built from the sources of torch, not from measurements on a GPU."
+    notes = [f"Not yet proven on a device: {sources}"] if proven is None else []
     if kernels.attention:
         chosen = ", ".join(f"{name} ({count} calls)" for name, count in sorted(kernels.attention.items()))
         notes.append(f"Attention on compute capability 8.0 or above, over two runs: {chosen}.")
