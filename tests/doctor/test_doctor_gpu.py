@@ -113,6 +113,39 @@ def test_libraries_are_those_that_torch_was_built_for(monkeypatch: pytest.Monkey
     assert found["torch-tensorrt"].why == "it was built for torch <2.12,>=2.11, and this is 2.15.0+cu132"
 
 
+@pytest.mark.parametrize(
+    ("installed", "said"),
+    [
+        ({}, None),
+        ({"torch-tensorrt": "2.11.0", "tensorrt": "10.15.1.29"}, ""),
+        ({"torch-tensorrt": "2.11.0", "tensorrt": "10.9.0.34"}, "torch-tensorrt was built for TensorRT <10.16,>=10.15"),
+        ({"onnxruntime-gpu": "1.22.0", "tensorrt-cu12": "10.9.0.34"}, ""),
+        ({"onnxruntime-gpu": "1.22.0", "tensorrt": "11.0.0"}, "onnxruntime-gpu 1.22.0 was built for TensorRT ~=10.9"),
+        ({"onnxruntime-gpu": "1.31.0", "tensorrt": "11.0.0"}, ""),
+    ],
+)
+def test_tensorrt_is_what_its_users_were_built_for(
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], said: str | None
+) -> None:
+    def version(name: str) -> str:
+        if name not in installed:
+            raise gpu.importlib.metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    def requirements(name: str) -> tuple[Requirement, ...]:
+        version(name)
+        return (Requirement("torch<2.12,>=2.11"), Requirement("tensorrt<10.16,>=10.15; platform_system == 'Linux'"))
+
+    monkeypatch.setattr("importlib.metadata.version", version)
+    monkeypatch.setattr(gpu, "requirements", requirements)
+    found = list(gpu._tensorrt())
+    assert len(found) == (said is not None)
+    for check in found:
+        assert check.why == said
+        assert check.level is (Level.WARNING if said else Level.OK)
+        assert bool(check.fix) is (said != "" and "torch-tensorrt" in installed)
+
+
 def test_missing_headers_are_found_where_pip_puts_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr("sys.path", [str(tmp_path)])
     assert gpu._headers(machine()).found == "none"

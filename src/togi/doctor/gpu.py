@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Iterator
 
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.version import Version
 
 from togi.core.quantities import size
@@ -97,6 +98,7 @@ def _libraries() -> Iterator[Check]:
             why = f"this torch was built for {requirement.name}{requirement.specifier}" if check.why else ""
             yield check.model_copy(update={"topic": "GPU", "why": why})
     yield from _built_for_another_torch("torch-tensorrt")
+    yield from _tensorrt()
 
 
 def _applies(requirement: Requirement) -> bool:
@@ -120,6 +122,47 @@ def _built_for_another_torch(distribution: str) -> Iterator[Check]:
         why = f"it was built for torch {wanted.specifier}, and this is {torch}"
         fix = f"pip install --upgrade {distribution}"
         yield Check(topic="GPU", name=distribution, level=Level.WARNING, found=version, why=why, fix=fix)
+
+
+TENSORRT_OF_ONNXRUNTIME = {"1.20": "10.4", "1.21": "10.8", "1.22": "10.9"}
+"""What ``onnxruntime-gpu`` was built for: its own metadata does not say.
+
+Source: https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvider.html#requirements
+"""
+
+
+def _tensorrt() -> Iterator[Check]:
+    """TensorRT itself, where it is installed, against what torch-tensorrt and ONNX Runtime were built for."""
+    version = _installed("tensorrt") or _installed("tensorrt-cu13") or _installed("tensorrt-cu12")
+    if version is None:
+        return
+    wanted = [("torch-tensorrt", requirement.specifier) for requirement in _asked_of_tensorrt()]
+    runtime = _installed("onnxruntime-gpu")
+    if runtime is not None and (built := TENSORRT_OF_ONNXRUNTIME.get(".".join(runtime.split(".")[:2]))):
+        wanted.append((f"onnxruntime-gpu {runtime}", SpecifierSet(f"~={built}")))
+    unmet = [f"{name} was built for TensorRT {spec}" for name, spec in wanted if not spec.contains(version, True)]
+    if not unmet:
+        yield Check(topic="GPU", name="TensorRT", level=Level.OK, found=version)
+        return
+    fix = f"pip install '{_without_marker(_asked_of_tensorrt()[0])}'" if _asked_of_tensorrt() else ""
+    why = "; ".join(unmet)
+    yield Check(topic="GPU", name="TensorRT", level=Level.WARNING, found=version, why=why, fix=fix)
+
+
+def _asked_of_tensorrt() -> list[Requirement]:
+    try:
+        asked = requirements("torch-tensorrt")
+    except importlib.metadata.PackageNotFoundError:
+        return []
+    names = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13")
+    return [requirement for requirement in asked if requirement.name in names and _applies(requirement)]
+
+
+def _installed(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
 
 
 def _toolchain(machine: Machine) -> list[Check]:
