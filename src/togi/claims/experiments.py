@@ -46,6 +46,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "fuse_formulas": Experiment(model="handwritten", about="two transformer blocks written out by hand"),
     "drop_unused_rows": Experiment(model="classified", about="two transformer blocks of which one token is used"),
     "fold_batch_norm": DEFAULT,
+    "fold_upsampling": Experiment(model="upsampled", about="3 x 3 convolutions after an upsampling by two"),
     "merge_branches": Experiment(model="branches", about="RepVGG blocks as they are trained"),
     "pad_channels": Experiment(model="odd_channels", about="a small residual network of 61 channels"),
     "channels_last": DEFAULT,

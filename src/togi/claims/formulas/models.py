@@ -39,6 +39,13 @@ def branches() -> Made:
     )
 
 
+def upsampled() -> Made:
+    """3 x 3 convolutions of 64 channels, two of them after an upsampling by two, from 24 x 24 on."""
+    steps = [nn.Upsample(scale_factor=2), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()]
+    again = [nn.Upsample(scale_factor=2), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()]
+    return nn.Sequential(*steps, *again), torch.randn(1, 64, 24, 24)
+
+
 def early_exit() -> Made:
     """Eight passes through a residual network, ended early where the result is small: Python that no export follows."""
     return _EarlyExit(nn.Sequential(*(_Residual(32) for _ in range(3)))), torch.randn(1, 32, 48, 48)
