@@ -7,7 +7,6 @@ import io
 import pickle
 import warnings
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from togi.core.errors import TogiError
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import Pure
+from togi.subject.signature import Signature
 from togi.worker.survey import survey
 
 
@@ -48,6 +48,21 @@ def program(part: Callable[[], nn.Module] = Body) -> Program:
     return Program(part()).eval().requires_grad_(False)
 
 
+class Engine:
+    """Plain eager, of a module that nobody changes."""
+
+    in_place = False
+
+    def __init__(self, module: nn.Module, signature: Signature) -> None:
+        self.module, self.signature = module, signature
+
+    def of(self, _: Any) -> Engine:
+        return self
+
+    def call_with(self, _: list[Tensor], args: Any, kwargs: Any) -> Any:
+        return self.module(*args, **kwargs)
+
+
 def part_of(tuned: Program, *calls: Inputs) -> LoadedPart:
     """An engine for the part: a copy of it as it is now."""
     with torch.no_grad():
@@ -55,11 +70,29 @@ def part_of(tuned: Program, *calls: Inputs) -> LoadedPart:
         frozen = copy.deepcopy(tuned.part)
         pure = Pure(frozen, effects) if effects.changes else frozen
         signature = survey(Subject(pure, list(calls))).signature
-    engine = SimpleNamespace(signature=signature, call_with=lambda _, args, kwargs: pure(*args, **kwargs))
+    engine = Engine(pure, signature)
     entry = PartEntry(
         path="part", module=type(tuned.part).__name__, folder="0", effects=effects, weights=weights_hash(tuned.part)
     )
     return LoadedPart(entry, engine)  # type: ignore[arg-type]
+
+
+class State:
+    def __init__(self) -> None:
+        self.bias = torch.ones(3)
+
+    def of(self, x: Tensor) -> Tensor:
+        return x + self.bias
+
+
+class OtherState(State):
+    def of(self, x: Tensor) -> Tensor:
+        return x - self.bias
+
+
+class Reader(nn.Module):
+    def forward(self, x: Tensor, state: State) -> Tensor:
+        return state.of(x)
 
 
 X = torch.rand(1, 3, 8, 8)
@@ -208,3 +241,13 @@ def test_that_no_gradients_reach_the_weights_is_said_once(live: tuple[Program, I
     (warning,) = told
     assert "none will reach its weights" in str(warning.message)
     assert installed.counts == {"part": (5, 0)}
+
+
+def test_an_argument_of_a_derived_class_is_the_originals() -> None:
+    model, x = program(Reader), torch.zeros(3)
+    with put_in([part_of(model, Inputs((x, State())))], model, keep_originals=True) as installed:
+        assert torch.equal(model(x, State()), torch.ones(3))
+        assert installed.counts == {"part": (1, 0)}
+        assert torch.equal(model(x, OtherState()), -torch.ones(3))
+        assert installed.counts == {"part": (1, 1)}
+        assert "OtherState" in installed.switches[0].last_reason

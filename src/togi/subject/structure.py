@@ -113,11 +113,16 @@ class Structure(Record):
             yield path, self, value
             return
         items = _items(value)
-        if items is None or (items.kind, items.keys, items.context, len(items.children)) != (
-            self.kind,
-            self.keys,
-            self.value,
-            len(self.children),
+        if (
+            items is None
+            or (items.kind, items.keys, items.context, len(items.children))
+            != (
+                self.kind,
+                self.keys,
+                self.value,
+                len(self.children),
+            )
+            or not self._is_class_of(value)
         ):
             raise ValueError(f"{path or 'the value'} is {_describe(value)}, expected {self.describe()}")
         for count, counted, dim, more in self._counts:
@@ -193,17 +198,23 @@ class Structure(Record):
         """The children of a value, or None where it is no such container."""
         kind, keys, count, context = self.kind, self.keys, len(self.children), self.value
         known: set[type] = set()  # classes whose instances are their attributes
+        same_class = self._is_class_of
 
         def opened(value: Any) -> Collection[Any] | None:
             if type(value) in known:
                 attributes = vars(value)
                 return attributes.values() if tuple(attributes) == keys else None
             items = _items(value)
-            if items is None or (items.kind, items.keys, items.context, len(items.children)) != (
-                kind,
-                keys,
-                context,
-                count,
+            if (
+                items is None
+                or (items.kind, items.keys, items.context, len(items.children))
+                != (
+                    kind,
+                    keys,
+                    context,
+                    count,
+                )
+                or not same_class(value)
             ):
                 return None
             if kind == "object":
@@ -211,6 +222,16 @@ class Structure(Record):
             return items.children
 
         return opened
+
+    def _is_class_of(self, value: Any) -> bool:
+        """Whether a value is of the very class: one derived from it may behave otherwise. A class that togi imported
+        from a file under a name of its own is the program's own import of it."""
+        if self.kind not in _NAMED or self.type == _name(type(value)):
+            return True
+        try:
+            return type(value) is _class(self.type, self.kind)
+        except ArtifactError:
+            return False
 
     @functools.cached_property
     def _builder(self) -> Callable[[Iterator[Tensor]], Any]:
