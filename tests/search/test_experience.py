@@ -124,6 +124,17 @@ def test_an_engine_that_was_tried_with_other_choices_only_is_what_they_gained_to
     assert experience.sentence({"vino", "fold"}).endswith("vino 7.00x")
 
 
+def test_what_was_measured_beside_busy_neighbours_teaches_nothing() -> None:
+    quiet = study(vino=9.0)
+    tried = quiet.trials[1]
+    assert tried.timing is not None
+    noise = tried.timing.noise.model_copy(update={"waiting": 0.5})
+    crowded = tried.model_copy(update={"timing": tried.timing.model_copy(update={"noise": noise})})
+    experience = learned(quiet.model_copy(update={"trials": (quiet.trials[0], crowded)}))
+    assert experience.used == 0
+    assert expected_x(experience, with_engine("vino")) == expected_x(Experience(), with_engine("vino"))
+
+
 def test_costs_are_learned_of_what_takes_longest() -> None:
     features = Search(CONVOLUTIONAL, SETTINGS, family()).space.features
     slow = measured_trial(

@@ -32,6 +32,9 @@ GUESS = 1.0
 """The author's guess counts as much as so many studies."""
 UNTOLD = math.log(BETWEEN_PROCESSES.band_x)
 """Two processes of one recipe differ by as much: a guess that is off by less is left as it is."""
+CROWDED = 0.2
+"""A trial in which threads waited for a core for more than this share of the time says what engines gain beside busy
+neighbours: often ten times as much. It teaches nothing."""
 FURTHEST = 2.0
 """No guess is moved by more than so many of the deviations that its stage's have: whatever a journal says, an engine is
 tried where nothing else is faster."""
@@ -157,7 +160,7 @@ class Experience:
     def _learn(self, study: Study, weight: float, techniques: Mapping[str, Technique]) -> bool:
         """Whether there was anything to learn. A study whose facts or techniques mean nothing here teaches nothing."""
         known = [t for t in latest(study.trials) if t.eligible and t.recipe.techniques <= techniques.keys()]
-        measured = {t.recipe: t for t in known if t.recipe.choices}
+        measured = {t.recipe: t for t in known if t.recipe.is_reference or (t.recipe.choices and not _crowded(t))}
         if not any(recipe.is_reference for recipe in measured):
             return False
         try:
@@ -226,6 +229,10 @@ def _without(recipe: Recipe, configuration: TechniqueConfiguration, space: Space
     if configuration.is_grad_mode:
         kept += [each for each in space.configurations_of(space.reference) if each not in kept]
     return space.recipe(kept)
+
+
+def _crowded(trial: Trial) -> bool:
+    return trial.timing is not None and trial.timing.noise.waiting > CROWDED
 
 
 def _log_speedup(trial: Trial) -> float:
