@@ -36,14 +36,14 @@ Row = dict[str, Any]
 
 LIMITS_S = {
     "environment": 30,
-    "processes": 90,
-    "engines": 240,
+    "processes": 150,
+    "engines": 300,
     "timer": 90,
     "memory": 60,
     "numerics": 60,
     "tests": 120,
     "tune": 520,
-    "budgets": 240,
+    "budgets": 300,
     "ops": 90,
     "graphs": 90,
     "claims": 400,

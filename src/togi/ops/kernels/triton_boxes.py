@@ -11,7 +11,7 @@ index. Products and sums are not fused and divisions are rounded (``enable_fp_fu
 eager's.
 
 Written against the documentation of triton.language. Run through Triton's interpreter and compiled for sm_80 and sm_90
-(benchmarks/triton_boxes.py); not yet proven on a device.
+(benchmarks/triton_boxes.py); docs/gpu.md says whether they were proven on a device.
 """
 
 from __future__ import annotations
