@@ -18,6 +18,7 @@ from togi.core.quantities import first_line
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
 from togi.graph.capture import traceable
+from togi.subject.behaviour import SavedBuffers
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.compiler import TracerWarning
@@ -50,8 +51,10 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> tuple[TorchScript
     if candidate.signature.opaque:
         raise Refused(candidate.signature.opaque)
     with quiet() as caught:
-        graph = _script(candidate) if options["how"] == "script" else trace(candidate)
-        refuse_decisions(candidate, caught)
+        scripted = options["how"] == "script"
+        graph = _script(candidate) if scripted else trace(candidate)
+        if not scripted:  # a script decides in each call
+            refuse_decisions(candidate, caught)
         if options["freeze"]:
             graph = torch.jit.freeze(graph)
         with hidden_folder() as (folder, stored):
@@ -125,9 +128,10 @@ class _Reads(TorchFunctionMode):
 
 def _values_read(candidate: Candidate) -> set[Callable[..., Any]]:
     """By which calls, in a pass over the first sample."""
-    given, reads = candidate.samples[0].clone(), _Reads()
+    given, reads, buffers = candidate.samples[0].clone(), _Reads(), SavedBuffers(candidate.module)
     with torch.no_grad(), reads:
         candidate.module(*given.args, **given.kwargs)
+    buffers.restore()  # the module is the user's
     return reads.found
 
 
