@@ -247,3 +247,85 @@ class TestFunctions:
         assert part.calls == len(texts)
         kept = read_inputs(tmp_path / part.inputs)
         assert len({given.args[0]["input_ids"].shape for given in kept}) == len(texts)
+
+
+@pytest.mark.usefixtures("seed")
+class TestPipelines:
+    """Objects that are called with what people have (texts, pictures), and run a network somewhere inside."""
+
+    def test_of_a_text_classification_the_network_is_a_part_for_every_length(self, tmp_path: Path) -> None:
+        transformers, tokenizers = pytest.importorskip("transformers"), pytest.importorskip("tokenizers")
+        words = {word: place for place, word in enumerate("[PAD] [UNK] measure twice cut once rain".split())}
+        tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="[UNK]"))
+        tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+        config = transformers.BertConfig(
+            vocab_size=len(words),
+            hidden_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            intermediate_size=64,
+            pad_token_id=0,
+        )
+        classify = transformers.pipeline(
+            "text-classification",
+            model=transformers.BertForSequenceClassification(config).eval(),
+            tokenizer=transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token="[PAD]"),
+            device="cpu",
+        )
+        texts = ["measure twice", "rain", "measure twice cut once rain"]
+
+        cuts = cut(tmp_path, classify, texts)
+
+        (part,) = parts(cuts)["model"]
+        assert (part.module, part.calls) == ("BertForSequenceClassification", len(texts))
+        kept = read_inputs(tmp_path / part.inputs)
+        assert sorted(given.kwargs["input_ids"].shape[1] for given in kept) == [1, 2, 5]
+        assert part.survey.facts.dynamic
+        assert cuts.obstacles == ()
+
+    def test_of_a_diffusion_loop_the_network_is_one_part_whatever_the_step(self, tmp_path: Path) -> None:
+        diffusers = pytest.importorskip("diffusers")
+        unet = diffusers.UNet2DModel(
+            sample_size=8,
+            block_out_channels=(16, 32),
+            down_block_types=("DownBlock2D", "DownBlock2D"),
+            up_block_types=("UpBlock2D", "UpBlock2D"),
+            layers_per_block=1,
+            norm_num_groups=8,
+        ).eval()
+        scheduler = diffusers.DDIMScheduler()
+
+        def denoise(noise: Tensor) -> Tensor:
+            scheduler.set_timesteps(5)
+            for step in scheduler.timesteps:
+                noise = scheduler.step(unet(noise, step).sample, step, noise).prev_sample
+            return noise
+
+        cuts = cut(tmp_path, denoise, torch.randn(1, 3, 8, 8))
+
+        (part,) = parts(cuts)["unet"]
+        assert (part.module, part.calls) == ("UNet2DModel", 5)
+        steps = {int(given.args[1]) for given in read_inputs(tmp_path / part.inputs)}
+        assert steps, "the step is a tensor, and no constant of the signature"
+        assert steps <= {0, 200, 400, 600, 800}
+        assert cuts.obstacles == ()
+
+    @pytest.mark.thorough
+    def test_of_a_yolo_the_network_that_its_first_call_makes_is_found(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """It fuses a copy of its network in its first call and keeps that in an object that is no module."""
+        monkeypatch.setenv("YOLO_CONFIG_DIR", str(tmp_path))
+        ultralytics = pytest.importorskip("ultralytics")
+        model = ultralytics.YOLO("yolo11n.yaml", task="detect")
+
+        def boxes(image: Tensor) -> Tensor:
+            (result,) = model.predict(image, conf=0.1, verbose=False, device="cpu")
+            found: Tensor = result.boxes.data
+            return found
+
+        found = parts(cut(tmp_path, boxes, torch.rand(1, 3, 96, 96)))
+
+        ((path, (part,)),) = found.items()
+        assert (part.module, part.calls) == ("AutoBackend", 1)
+        assert path != "model", "which is the network that it was made of"
