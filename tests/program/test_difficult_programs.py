@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -62,6 +63,11 @@ class Programs:
     def reads_a_file(self, x: Tensor) -> list[float]:
         factor = float(self.file.read_text(encoding="utf-8"))
         found: list[float] = self.body(x * factor).sum(1).tolist()
+        return found
+
+    def spawns_a_process(self, x: Tensor) -> list[float]:
+        told = subprocess.run([sys.executable, "-c", "print(2.5)"], capture_output=True, text=True, check=True)
+        found: list[float] = self.body(x * float(told.stdout)).sum(1).tolist()
         return found
 
     def calls_no_module(self, x: Tensor) -> list[float]:
@@ -248,6 +254,17 @@ def test_what_a_program_reads_is_read_in_each_call(programs: Programs) -> None:
         programs.file.write_text(str(factor), encoding="utf-8")
         assert programs.reads_a_file(x) == pytest.approx(expected[factor])
     assert installed.counts == {"body": (2, 0)}
+
+
+@torch.no_grad()
+def test_a_program_that_spawns_a_process(programs: Programs, tmp_path: Path) -> None:
+    x = torch.randn(4, 64)
+    cuts = cut(programs.spawns_a_process, tmp_path)
+    assert [(call.path, call.calls) for call in cuts.tree.calls][:2] == [("", 1), ("body", 1)]
+    expected = [each + 64 for each in sums(copy_of(programs.body), x * 2.5)]
+    installed = put_in(programs.spawns_a_process, "body", programs.body, x)
+    assert programs.spawns_a_process(x) == pytest.approx(expected)
+    assert installed.counts == {"body": (1, 0)}
 
 
 @torch.no_grad()
