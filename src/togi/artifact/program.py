@@ -52,6 +52,7 @@ class Switch:
 
     def __init__(self, module: nn.Module, path: str, original: Callable[..., Any]) -> None:
         self.path = path
+        self.name = path or "the program"
         self.module = module
         self.original: Callable[..., Any] | None = original
         self.forms: tuple[LoadedPart, ...] = ()
@@ -68,7 +69,7 @@ class Switch:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if changed := self.watch.changed():
-            self._warn_once("changed", f"the original of {self.path} serves its calls: {changed}")
+            self._warn_once("changed", f"the original of {self.name} serves its calls: {changed}")
             return self._fall_back(changed, args, kwargs)
         reason = "no form of its calls was tuned"
         for position, form in enumerate(self.forms):
@@ -79,10 +80,10 @@ class Switch:
                 reason = str(error)
                 continue
             if torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors):
-                self._warn_once("gradients", _GRADIENTS.format(self.path))
+                self._warn_once("gradients", _GRADIENTS.format(self.name))
                 return self._fall_back("gradients are wanted", args, kwargs)
             if torch.is_grad_enabled() and "weights" not in self.told and self.watch.wants_gradients():
-                self._warn_once("weights", _GRADIENTS_OF_WEIGHTS.format(self.path))
+                self._warn_once("weights", _GRADIENTS_OF_WEIGHTS.format(self.name))
             if position:  # the calls that follow are likely of the same form; a new tuple, since threads may be reading
                 self.forms = (form, *(other for other in self.forms if other is not form))
             with self._counting:
@@ -97,7 +98,7 @@ class Switch:
     def __reduce_ex__(self, protocol: Any) -> Any:
         """Copying, pickling and ``torch.save`` ask this. Raises TogiError."""
         raise TogiError(
-            f"the program has a tuned part at '{self.path}', whose engine cannot be copied or pickled: call .remove() "
+            f"the program has a tuned part at '{self.name}', whose engine cannot be copied or pickled: call .remove() "
             "on what put the parts in first, and put them into the copy afterwards. A state_dict can be saved as ever"
         )
 
@@ -112,7 +113,7 @@ class Switch:
         self.last_reason = reason
         if self.original is None:
             raise TogiError(
-                f"{self.path} was called outside of what was proven ({reason}), and its original was freed "
+                f"{self.name} was called outside of what was proven ({reason}), and its original was freed "
                 "(keep_originals=False). Put the parts into a new program that keeps them, or tune it with such calls"
             )
         return self.original(*args, **kwargs)
@@ -163,7 +164,9 @@ class Installed:
         self.remove()
 
     def __str__(self) -> str:
-        served = ", ".join(f"{path or 'the program'} {new} of {new + old}" for path, (new, old) in self.counts.items())
+        served = ", ".join(
+            f"{each.name} {each.engine_calls} of {each.engine_calls + each.original_calls}" for each in self.switches
+        )
         return f"calls served by engines: {served}"
 
 
