@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import onnx
 import pytest
 import torch
+from onnx import numpy_helper
 from precision_subjects import mixed
 
 from togi.graph.candidate import Candidate
@@ -122,3 +124,22 @@ def test_nothing_to_lower_in_double_precision(id: str) -> None:
 @pytest.mark.parametrize("id", ["bf16", "fp16", "bf16_openvino", "int8_openvino", "int8_onnxruntime"])
 def test_lower_precision_is_declared_approximate(id: str) -> None:
     assert technique(id).exact is False
+
+
+@pytest.mark.parametrize("how", ["static", "dynamic"])
+def test_weights_have_seven_bits_where_products_of_eight_saturate(how: str, tmp_path: Path) -> None:
+    def largest(cpu_flags: tuple[str, ...]) -> int:
+        candidate = mixed(cpu_flags=cpu_flags)
+        engine = technique("onnxruntime")
+        lowered = technique("int8_onnxruntime").apply(candidate, {"how": how})
+        folder = tmp_path / "_".join(cpu_flags)
+        folder.mkdir()
+        program = engine.apply(lowered, engine.options(candidate.facts)[0]).program
+        assert program is not None
+        program.save(folder)
+        model = onnx.load(next(folder.glob("*.onnx")))
+        weights = [numpy_helper.to_array(w) for w in model.graph.initializer if w.data_type == onnx.TensorProto.INT8]
+        return max(abs(w.astype(int)).max() for w in weights if w.ndim > 1)
+
+    assert largest(("avx2", "avx512f")) <= 64
+    assert largest(("avx2", "avx512_vnni")) == 127

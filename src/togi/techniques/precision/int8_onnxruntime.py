@@ -20,7 +20,7 @@ class Int8OnnxRuntime(LowerPrecision):
 
     What it does: ``how=static`` inserts quantize and dequantize operators (QDQ) with scales from calibration inputs,
     weights per channel; ``how=dynamic`` quantizes weights of matrix products only, and activations while running,
-    without calibration.
+    without calibration. On processors without VNNI weights get 7 bits, since products of 8 saturate there.
 
     When it applies: together with the engine ``onnxruntime`` on a CPU, to modules with convolutions or matrix products;
     ``dynamic`` is offered where there are linear layers.
