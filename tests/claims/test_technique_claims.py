@@ -132,7 +132,8 @@ def test_the_parts_of_a_program_are_found_tuned_and_measured_together() -> None:
         return
     without, with_ = proof.rows
     assert without.name == "no_grad"
-    assert with_.name.startswith("parts(body=")
+    # where the machine is busy, the whole may be faster compiled where it stands
+    assert with_.name.startswith(("parts(body=", "parts(program="))
     assert "wrong" not in proof.sentence
 
 
