@@ -301,6 +301,26 @@ def test_finalists_that_are_near_each_other_are_started_again(monkeypatch: pytes
     assert hurried.chosen.trial.recipe == FAST
 
 
+@pytest.mark.parametrize(("raced", "rounds", "sure"), [((1.0, 1.3, 1.7), 15, True), ((0.7, 0.9, 1.5), 3, False)])
+def test_a_race_that_points_to_it_without_being_sure_counts_together_with_the_trial(
+    tmp_path: Path, raced: tuple[float, float, float], rounds: int, sure: bool
+) -> None:
+    """A program of a second a call has a few rounds in its race: they do not undo what its trial was sure of."""
+    low, median, high = raced
+    before = trial(FAST, 1.4)
+    update = {
+        "speedup_x": Interval(low=low, median=median, high=high),
+        "rounds_ms": tuple((10.0, 10.0 / x) for x in (low, median, high)),
+    }
+    runner = Processes([before], {}, Settings())
+    Finals(runner, tmp_path)._record(FAST, before.timing.model_copy(update=update), again=False)  # type: ignore
+    found = runner.last(FAST)
+    assert found is not None
+    assert found.timing is not None
+    assert len(found.timing.rounds_ms) == rounds
+    assert BETWEEN_PROCESSES.faster(found.timing.speedup_x) == sure
+
+
 def test_what_cannot_be_loaded_says_so_in_its_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     decision, runner = decided(
         monkeypatch, tmp_path, [trial(FAST, 3.0), trial(NEXT, 2.0)], {FAST: "a library is missing"}

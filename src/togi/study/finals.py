@@ -246,11 +246,12 @@ class Finals:
         return trial.timing.speedup_x
 
     def _record(self, recipe: Recipe, timing: Timing | None, *, again: bool) -> None:
-        """Append the finalist's race to the journal: its last trial, timed anew, or ``again``."""
+        """Append the finalist's race to the journal: its last trial, timed anew. ``again``, or where the race only points
+        to it being faster, together with what was measured before."""
         before = self.runner.last(recipe)
         if timing is None or not math.isfinite(timing.speedup_x.high) or before is None or before.timing is None:
             return
-        if again:
+        if again or (before.outcome is Outcome.OK and BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)):
             timing = together(before.timing, timing)
         kept = {name: getattr(before.timing, name) for name in ("first_call_ms", "build_s", "start_ms")}
         self.runner.log.append(before.model_copy(update={"timing": timing.model_copy(update=kept)}))
