@@ -8,7 +8,9 @@ import json
 
 import torch
 from benchmarks.gpu import LIMITS_S
+from benchmarks.gpu_parts.environment import name_of
 from benchmarks.gpu_parts.row import row
+from benchmarks.gpu_rows import NO_DEVICE
 
 
 def main() -> None:
@@ -18,12 +20,13 @@ def main() -> None:
     parser.add_argument("--models", help="names of benchmarks/gpu_models.py for the part tune; none: all")
     options = parser.parse_args()
     if options.device == "cuda" and not torch.cuda.is_available():
-        print(json.dumps(row("the device", False, f"torch {torch.__version__} sees no CUDA device here")))
+        print(json.dumps(row(NO_DEVICE, False, f"torch {torch.__version__} sees no CUDA device here")))
         return
     rows = importlib.import_module(f"benchmarks.gpu_parts.{options.part}").rows
     chosen = [options.models.split(",")] if options.part == "tune" and options.models else []
+    name = name_of(options.device)
     for found in rows(options.device, *chosen):
-        print(json.dumps(found), flush=True)
+        print(json.dumps({**found, "machine": name}), flush=True)
 
 
 if __name__ == "__main__":

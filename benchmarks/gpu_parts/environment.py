@@ -12,11 +12,16 @@ from togi.machine import nvml
 from togi.machine.describe import machine
 
 
-def rows(device: str) -> Iterator[Row]:
-    """What there is; nothing that a device needs may be missing."""
+def name_of(device: str) -> str:
+    """What is swept, and by what."""
     here = machine(device)
     name = f"{here.gpu}, driver {here.gpu_driver}" if device == "cuda" else here.cpu_model
-    yield row("device", True, f"{name}, torch {here.versions.get('torch')}, Python {here.python}")
+    return f"{name}, torch {here.versions.get('torch')}, Python {here.python}"
+
+
+def rows(device: str) -> Iterator[Row]:
+    """What there is; nothing that a device needs may be missing."""
+    yield row("device", True, name_of(device))
     began = time.monotonic()
     missing = [
         f"{check.topic} {check.name}: {check.found}" for check in examine(device) if check.level is Level.MISSING

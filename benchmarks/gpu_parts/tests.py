@@ -1,4 +1,4 @@
-"""The tests that need a device."""
+"""The tests that need a device; without one, those of what is made for CUDA alone, which need none."""
 
 from __future__ import annotations
 
@@ -6,19 +6,41 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from benchmarks.gpu_parts.row import Row, attempt, row
+from benchmarks.gpu_parts.row import Row, attempt
+
+from togi.footprint.prediction import cuda as prediction
+from togi.footprint.snapshot import account as snapshot
+from togi.lint.roofline import devices
+from togi.lint.trace import cuda_graphs, cuda_semantics
+from togi.ops.kernels import triton_boxes
+
+WITHOUT_A_DEVICE = {
+    "tf32": ("techniques/runtime/test_cuda_settings.py",),
+    "cuda_graph": ("techniques/engine/test_cuda_graph.py",),
+    "cudnn_benchmark": ("techniques/runtime/test_cuda_settings.py",),
+    "expandable_segments": ("techniques/runtime/test_expandable_segments.py",),
+    triton_boxes.PROVEN.part: ("ops/test_triton_boxes.py",),
+    devices.PROVEN.part: ("lint/roofline",),
+    cuda_graphs.PROVEN.part: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
+    cuda_semantics.PROVEN.part: ("lint/trace/test_trace_simulation.py",),
+    prediction.PROVEN.part: ("footprint/prediction/test_predict_cuda.py",),
+    snapshot.PROVEN.part: ("footprint/snapshot",),
+}
+"""Files of tests, by the part that they prove. Torch-TensorRT has none: nothing stands in for it."""
 
 
 def rows(device: str) -> Iterator[Row]:
-    """The tests that need a device."""
-    if device == "cpu":
-        yield row("pytest -m gpu", None, "they need a CUDA device")
+    """The tests that need a device; without one, those of what is made for CUDA alone, which need none."""
+    if device == "cuda":
+        yield attempt("pytest -m gpu", "all pass", tested, "-m", "gpu", "tests")
         return
-    yield attempt("pytest -m gpu", "all pass", marked_tests)
+    for part, files in WITHOUT_A_DEVICE.items():
+        given = ("-m", "not gpu and not thorough", *(f"tests/{file}" for file in files))
+        yield attempt(f"tests of {part}", "all pass", tested, *given, proves=(part,))
 
 
-def marked_tests() -> tuple[bool | None, str]:
-    command = [sys.executable, "-m", "pytest", "-m", "gpu", "-q", "-p", "no:cacheprovider", "tests"]
+def tested(*given: str) -> tuple[bool | None, str]:
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *given]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     print(done.stdout, done.stderr, file=sys.stderr)
     last = (done.stdout.strip().splitlines() or ["no output"])[-1]

@@ -5,15 +5,17 @@ from __future__ import annotations
 import io
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from togi.core import proven as proven_module
-from togi.core.proven import NOT_YET, Mark, Proven, day, marked_parts, with_rows
+from togi.core.proven import NOT_YET, WITHOUT, Mark, Proven, day, marked_parts, with_rows
 from togi.core.records import Machine
 from togi.doctor import gpu
 from togi.doctor.check import Level
+from togi.render import proven_table
 from togi.render.pages import page_text, technique_page
 from togi.render.proven_table import sentence, with_table
 from togi.techniques import all_techniques, technique
@@ -34,11 +36,22 @@ def test_every_built_in_technique_for_the_cpu_says_when_it_was_proven_there() ->
     assert [one.id for one in built_in if "cpu" in one.devices and not one.proven.cpu] == []
 
 
+@pytest.fixture
+def nothing_found(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(proven_module, "found_by_sweep", dict)
+    monkeypatch.setattr("togi.render.proven_table.found_by_sweep", dict)
+    marked_parts.cache_clear()
+    yield
+    marked_parts.cache_clear()
+
+
+@pytest.mark.usefixtures("nothing_found")
 def test_a_technique_that_says_nothing_is_not_proven() -> None:
     assert Technique.proven == Proven()
     assert technique_mark(technique("cuda_graph")) == Mark(part="cuda_graph", days={"cuda": None})
 
 
+@pytest.mark.usefixtures("nothing_found")
 def test_parts_are_marked_in_their_own_modules() -> None:
     parts = {mark.part: mark for mark in marked_parts()}
     triton = next(mark for part, mark in parts.items() if part.startswith("Triton kernels"))
@@ -96,10 +109,12 @@ ROWS = [
     {"row": "the process", "result": "fail", "figure": ""},
 ]
 
+ROWS = [{**row, "date": "2026-12-01", "machine": "NVIDIA H200"} for row in ROWS]
+
 
 def test_a_sweep_proves_what_passed_and_takes_out_what_failed() -> None:
     before = {part: {"cpu": {"date": "2026-01-01"}, "cuda": {"date": "2026-01-01"}} for part in ("cuda_graph", "ncnn")}
-    found = with_rows(before, ROWS, "cuda", "NVIDIA H200", "2026-12-01")
+    found = with_rows(before, ROWS, "cuda")
     assert found["eager"] == {
         "cuda": {"date": "2026-12-01", "device": "NVIDIA H200", "figure": "eager on one: 0.4 units"}
     }
@@ -108,10 +123,28 @@ def test_a_sweep_proves_what_passed_and_takes_out_what_failed() -> None:
     assert "cuda" in before["cuda_graph"], "what is known is not changed in place"
 
 
+@pytest.mark.usefixtures("nothing_found")
+def test_what_a_sweep_of_a_cpu_finds_of_a_part_for_cuda_alone_proves_it_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert "| `cuda_graph` | not proven | not proven on a device yet |" in proven_table.table()
+    of_cpu = with_rows({}, [{**ROWS[2], "machine": "Some CPU"}], "cpu")
+    written = with_rows(of_cpu, ROWS[:1], "cuda")
+    for module in (proven_module, proven_table):
+        monkeypatch.setattr(module, "found_by_sweep", lambda: written)
+    mark = technique_mark(technique("cuda_graph"))
+    assert mark.sentence == f"{WITHOUT}: 2026-12-01; cuda: {NOT_YET}"
+    assert "| `cuda_graph` | 2026-12-01 | not proven on a device yet |" in proven_table.table()
+    eager = technique("eager").proven.cpu
+    assert f"| `eager` | {eager} | 2026-12-01, NVIDIA H200: eager on one: 0.4 units |" in proven_table.table()
+    assert sum("cuda" in each.days for each in all_marks()) > 20, "those without a device count as made for CUDA"
+
+
+@pytest.mark.usefixtures("nothing_found")
 def test_marks_pages_and_notes_come_from_what_the_sweep_wrote(monkeypatch: pytest.MonkeyPatch) -> None:
     assert day("cuda_graph", "cuda", None) is None
     assert sentence().startswith("**Nothing has been proven on a CUDA device yet**")
-    written = with_rows({}, ROWS[:1], "cuda", "NVIDIA H200", "2026-12-01")
+    written = with_rows({}, ROWS[:1], "cuda")
     monkeypatch.setattr(proven_module, "found_by_sweep", lambda: written)
     monkeypatch.setattr("togi.render.proven_table.found_by_sweep", lambda: written)
     assert technique_mark(technique("eager")).days["cuda"] == "2026-12-01"

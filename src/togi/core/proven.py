@@ -6,6 +6,7 @@ the part's tests ran on such a device and passed, on that day; a kind of device 
 
 What ``python -m benchmarks.gpu`` finds on a device it writes into ``proven.json``, with the day, the device's name and
 the figure, and takes out again what fails there; that stands before a date in the code. Nobody writes a date of CUDA.
+What it finds on a CPU of a part that is made for CUDA alone proves it without a device.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from typing import Any, final
 
 NOT_YET = "not proven on a device yet"
 DEVICES = ("cpu", "cuda")
+WITHOUT = "without a device"
+"""In place of the CPU, for parts that are made for CUDA alone: their tests passed with stand-ins for the device."""
 FOUND = Path(__file__).with_name("proven.json")
 """By part, then by kind of device."""
 Found = dict[str, dict[str, dict[str, str]]]
@@ -50,7 +53,7 @@ class Mark:
 
     @property
     def sentence(self) -> str:
-        """``cpu: 2026-11-21; cuda: not proven on a device yet``."""
+        """``cpu: 2026-11-21; cuda: not proven on a device yet``, or ``without a device: 2026-11-21; ...``."""
         return "; ".join(f"{device}: {day or NOT_YET}" for device, day in self.days.items())
 
 
@@ -67,9 +70,16 @@ def day(part: str, device: str, in_code: str | None) -> str | None:
     return found["date"] if found is not None else in_code
 
 
-def with_rows(known: Found, rows: Sequence[Mapping[str, Any]], device: str, name: str, date: str) -> Found:
-    """``known`` after a sweep of ``device``, which is called ``name``: a part is proven by the rows that name it under
-    ``proves``, where one passed and none failed; one that failed is not proven there any longer."""
+def days_of(part: str, in_code: Mapping[str, str | None]) -> dict[str, str | None]:
+    """By each kind of device that the part is made for, and ``WITHOUT`` one where that is known."""
+    without = None if "cpu" in in_code else day(part, "cpu", None)
+    days = {device: day(part, device, in_code[device]) for device in DEVICES if device in in_code}
+    return days if without is None else {WITHOUT: without, **days}
+
+
+def with_rows(known: Found, rows: Sequence[Mapping[str, Any]], device: str) -> Found:
+    """``known`` after a sweep of ``device``: a part is proven by the rows that name it under ``proves``, where one
+    passed and none failed, on the day and the machine of the latest; one that failed is not proven there any longer."""
     found = {part: dict(devices) for part, devices in known.items()}
     for part in dict.fromkeys(part for row in rows for part in row.get("proves", ())):
         of_part = [row for row in rows if part in row.get("proves", ())]
@@ -77,8 +87,9 @@ def with_rows(known: Found, rows: Sequence[Mapping[str, Any]], device: str, name
         if any(row["result"] == "fail" for row in of_part):
             found.get(part, {}).pop(device, None)
         elif passed:
-            figure = f"{passed[-1]['row']}: {passed[-1]['figure']}"
-            found.setdefault(part, {})[device] = {"date": date, "device": name, "figure": figure}
+            last = sorted(passed, key=lambda row: row["date"])[-1]
+            figure = f"{last['row']}: {last['figure']}"
+            found.setdefault(part, {})[device] = {"date": last["date"], "device": last["machine"], "figure": figure}
     return {part: found[part] for part in sorted(found) if found[part]}
 
 
@@ -95,5 +106,4 @@ def _marks_in(path: Path) -> Iterator[Mark]:
             case ast.Assign(targets=[ast.Name(id="PROVEN")], value=ast.Call(keywords=keywords)):
                 given = {word.arg: ast.literal_eval(word.value) for word in keywords}
                 part = str(given.pop("part"))
-                days = {device: day(part, device, given[device]) for device in DEVICES if device in given}
-                yield Mark(part=part, days=days)
+                yield Mark(part=part, days=days_of(part, given))

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from togi.core.errors import UnknownNameError, nearest
 from togi.core.plugins import by_id, instances_in
-from togi.core.proven import DEVICES, Mark, day, marked_parts
+from togi.core.proven import DEVICES, Mark, days_of, marked_parts
 from togi.core.records import STAGES, Choice, Recipe
 from togi.techniques.base import Options, Technique
 
@@ -68,7 +68,7 @@ def _third_party() -> list[Technique]:
 
 def technique_mark(technique: Technique) -> Mark:
     in_code = technique.proven
-    days = {one: day(technique.id, one, in_code.on(one)) for one in DEVICES if one in technique.devices}
+    days = days_of(technique.id, {one: in_code.on(one) for one in DEVICES if one in technique.devices})
     return Mark(part=technique.id, days=days)
 
 
