@@ -9,7 +9,7 @@ from torch import nn
 from togi.core.errors import Refused
 from togi.core.records import Facts
 from togi.techniques import Applies, Refuses, conformance, recipe
-from togi.techniques.runtime.expandable_segments import SETTING, VARIABLE, ExpandableSegments
+from togi.techniques.runtime.expandable_segments import NEWER, SETTING, VARIABLE, ExpandableSegments
 from togi.worker.pool import environment_of
 
 TECHNIQUE = ExpandableSegments()
@@ -18,6 +18,7 @@ TECHNIQUE = ExpandableSegments()
 @pytest.fixture(autouse=True)
 def unset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(NEWER, raising=False)
 
 
 def candidate():
@@ -35,6 +36,26 @@ def test_the_processes_of_its_recipes_are_started_with_it(monkeypatch: pytest.Mo
     monkeypatch.setenv(VARIABLE, "max_split_size_mb:128")
     assert environment_of(chosen, under("Linux 6.1")) == {VARIABLE: "max_split_size_mb:128,expandable_segments:True"}
     assert environment_of(recipe(no_grad={}), under("Linux 6.1")) == {}
+
+
+def test_what_the_user_set_under_either_name_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NEWER, "max_split_size_mb:128")
+    assert TECHNIQUE.environment(under("Linux 6.1"), {}) == {NEWER: f"max_split_size_mb:128,{SETTING}"}, (
+        "torch reads the newer name where the older one is not set, and would not where it is"
+    )
+    monkeypatch.setenv(VARIABLE, "backend:native,")
+    both = {VARIABLE: f"backend:native,{SETTING}", NEWER: f"max_split_size_mb:128,{SETTING}"}
+    assert TECHNIQUE.environment(under("Linux 6.1"), {}) == both
+    monkeypatch.setenv(VARIABLE, both[VARIABLE])
+    with pytest.raises(Refused, match="not started with"):
+        TECHNIQUE.apply(candidate(), {})
+    monkeypatch.setenv(NEWER, both[NEWER])
+    assert TECHNIQUE.apply(candidate(), {}).notes
+    monkeypatch.setenv(NEWER, "expandable_segments:False")
+    monkeypatch.delenv(VARIABLE)
+    decision = TECHNIQUE.applies(under("Linux 6.1"))
+    assert isinstance(decision, Refuses)
+    assert f"{NEWER}=expandable_segments:False" in decision.reason
 
 
 def test_where_it_would_change_nothing_it_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
 
 VARIABLE = "PYTORCH_CUDA_ALLOC_CONF"
-"""Newer releases call it ``PYTORCH_ALLOC_CONF`` and read this one too."""
+NEWER = "PYTORCH_ALLOC_CONF"
+"""Torch reads some options of one, some of the other, and where one is not set all of the other
+(c10/core/AllocatorConfig.h, c10/cuda/CUDAAllocatorConfig.h)."""
 SETTING = "expandable_segments:True"
 
 
@@ -22,8 +24,9 @@ class ExpandableSegments(Technique):
     """Let torch's allocator on a GPU grow its segments instead of taking new ones.
 
     What it does: starts the process with ``PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True``, beside what that
-    variable holds already. The caching allocator otherwise asks the device for a segment for each size that none of its
-    free ones can hold, and what remains of these is often too small for the next: reserved, and of no use.
+    variable, or ``PYTORCH_ALLOC_CONF``, its newer name, holds already. The caching allocator otherwise asks the device
+    for a segment for each size that none of its free ones can hold, and what remains of these is often too small for
+    the next: reserved, and of no use.
 
     When it applies: on a GPU under Linux.
 
@@ -47,21 +50,27 @@ class ExpandableSegments(Technique):
     def applies(self, facts: Facts) -> Applies | Refuses:
         if not facts.machine.os.startswith("Linux"):
             return Refuses("torch has expandable segments under Linux alone")
-        if "expandable_segments" in os.environ.get(VARIABLE, ""):
-            return Refuses(f"{VARIABLE}={os.environ[VARIABLE]} is set here, and holds for every recipe")
+        for name, value in settings().items():
+            if "expandable_segments" in value:
+                return Refuses(f"{name}={value} is set here, and holds for every recipe")
         return Applies()
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 5.0  # a fresh process imports torch
 
     def environment(self, facts: Facts, options: Options) -> dict[str, str]:
-        others = [each for each in os.environ.get(VARIABLE, "").split(",") if each]
-        return {VARIABLE: ",".join([*others, SETTING])}
+        return {name: f"{value},{SETTING}" for name, value in settings().items()} or {VARIABLE: SETTING}
 
     def repro_setting(self, options: Options) -> str:
         return f"# run it with {VARIABLE}={SETTING}"
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        if SETTING not in os.environ.get(VARIABLE, "").split(","):
+        if not settings() or any(SETTING not in value.split(",") for value in settings().values()):
             raise Refused(f"this process was not started with {VARIABLE}={SETTING}")
         return candidate.noting(f"needs {VARIABLE}={SETTING}")
+
+
+def settings() -> dict[str, str]:
+    """What the user set, by variable."""
+    found = {name: os.environ.get(name, "").strip(", ") for name in (VARIABLE, NEWER)}
+    return {name: value for name, value in found.items() if value}
