@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import togi
 from togi.graphs import CapturedFunction, GraphError, GraphWarning, Pool, Recorder, capture
 from togi.graphs.buckets import choose_buckets, padding
+from togi.graphs.pool import Cuda
 
 WIDTH = 4
 GRAPH = 10_000
@@ -210,11 +211,67 @@ def test_a_function_that_is_gone_leaves_its_memory() -> None:
 
 
 def test_a_function_in_a_captured_one_is_part_of_it() -> None:
-    pool = Pool("1MiB", Recorder(graph_bytes=GRAPH))
-    inner = made(memory=pool)
+    calls = []
+
+    def counted(x: Tensor) -> Tensor:
+        calls.append(len(x))
+        return double(x)
+
+    inner = made(counted, memory=Pool("1MiB", Recorder(graph_bytes=GRAPH)))
     with pytest.warns(GraphWarning, match="dtype"):  # the truth in float64
-        outer = made(lambda x: inner(x) - 1, memory=pool)
+        outer = made(lambda x: inner(x) - 1)
+    replayed = inner.calls["replayed"]
+    calls.clear()
     torch.testing.assert_close(outer(tokens(4)), tokens(4) * 2)
+    assert outer.calls == {"replayed": 1}
+    assert inner.calls["replayed"] == replayed, "its own graph is not replayed in another's"
+    assert calls == [5], "the function itself is, at the outer one's size"
+    torch.testing.assert_close(inner(tokens(4)), double(tokens(4)))
+    assert inner.calls["replayed"] == replayed + 1
+
+
+def test_what_warms_up_for_a_capture_is_what_is_captured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph that was replayed, or captured, in the middle of another's warm-up would be counted twice."""
+    seen, device = [], Cuda.__new__(Cuda)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    device._capture = lambda run, inputs: run(*inputs)
+    assert not device.capturing()
+    device.capture(lambda: seen.append(device.capturing()), ())
+    assert seen == [True]
+    assert not device.capturing()
+
+
+def test_other_threads_replay_while_one_captures() -> None:
+    fast, seen = made(), []
+
+    def slow(x: Tensor) -> Tensor:
+        thread = threading.Thread(target=lambda: seen.append(Recorder().capturing()))
+        thread.start()
+        thread.join()
+        return x
+
+    made(slow)
+    assert not any(seen)
+    assert fast.plan().buckets
+
+
+@pytest.mark.parametrize(
+    "compiled",
+    [
+        lambda: torch.compile(double, mode="reduce-overhead"),
+        lambda: torch.compile(double, options={"triton.cudagraphs": True}),
+        lambda: nn.Sequential(nn.ReLU(), torch.compile(nn.Tanh(), mode="max-autotune")),
+        lambda: compiled_in_place(nn.Sequential(nn.ReLU())),
+    ],
+)
+def test_code_with_cuda_graphs_of_its_own_is_refused_by_name(compiled: Callable[[], Any]) -> None:
+    with pytest.raises(GraphError, match=r"compiled with mode='reduce-overhead'.*'max-autotune-no-cudagraphs'"):
+        made(compiled())
+
+
+def compiled_in_place(module: nn.Module) -> nn.Module:
+    module[0].compile(mode="reduce-overhead")
+    return module
 
 
 def test_compiled_functions_are_captured_and_captured_ones_compiled() -> None:

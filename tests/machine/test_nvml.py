@@ -167,7 +167,7 @@ def test_memory_beside_torchs_is_that_of_this_process(recorded: Recorded, monkey
     """A neighbour that allocates between the mark and the measurement is not the candidate's memory."""
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 500 * MIB)
     free = iter((300 * MIB, 100 * MIB))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (next(free), 1000 * MIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (next(free), 1000 * MIB))
     assert [memory._cuda_other_bytes(), memory._cuda_other_bytes()] == [200 * MIB, 200 * MIB]
     recorded.silent = {"nvmlDeviceGetComputeRunningProcesses"}
     assert [memory._cuda_other_bytes(), memory._cuda_other_bytes()] == [200 * MIB, 400 * MIB]
@@ -186,7 +186,7 @@ def test_what_other_processes_hold_is_said(
     recorded: Recorded, monkeypatch: pytest.MonkeyPatch, known: bool, free_mib: int, said: str
 ) -> None:
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 500 * MIB)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (free_mib * MIB, 1000 * MIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (free_mib * MIB, 1000 * MIB))
     recorded.silent = set() if known else {"nvmlDeviceGetComputeRunningProcesses"}
     found = memory.held_by_others("cuda")
     assert found.startswith(said) if said else found == ""
@@ -198,7 +198,7 @@ def test_without_nvml_only_what_no_context_explains_is_called_others(
 ) -> None:
     recorded.silent = {"nvmlDeviceGetComputeRunningProcesses"}
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 0)
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (5000 * MIB, 8000 * MIB))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (5000 * MIB, 8000 * MIB))
     assert memory.held_by_others("cuda").startswith("Other processes hold about 2.25 GiB of the device's 7.81 GiB")
 
 

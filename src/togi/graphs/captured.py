@@ -29,6 +29,7 @@ from togi.graphs.proof import in_float64, prove
 from togi.graphs.recording import why_not_captured
 from togi.subject.inputs import Inputs, samples_of
 from togi.torch_internals.autograd import version_of
+from togi.torch_internals.cuda_graphs import replays_by_itself
 from togi.torch_internals.tensors import tree_flatten
 
 _MOST_CAPTURES = 3
@@ -110,12 +111,17 @@ def capture(
         A callable like ``fn``. Outputs and gradients are the caller's own, contiguous.
 
     Raises:
-        GraphError: no CUDA device; a capture fails (with the line that waits for the device); padding changes results;
-            not even the smallest size fits into the memory; gradients of what draws random numbers or changes what it
-            holds, since the forward pass is repeated.
+        GraphError: no CUDA device; a capture fails (with the line that waits for the device); it was compiled with CUDA
+            graphs of its own; padding changes results; not even the smallest size fits into the memory; gradients of
+            what draws random numbers or changes what it holds, since the forward pass is repeated.
         BudgetError: ``memory`` is no size.
         SubjectError: a sample is none.
     """
+    if replays_by_itself(fn):
+        raise GraphError(
+            "it was compiled with mode='reduce-overhead' (or another that replays CUDA graphs of its own), and a graph "
+            "cannot be captured in another: compile it with mode='default' or 'max-autotune-no-cudagraphs'"
+        )
     if limit < 1:
         raise GraphError(f"limit={limit} allows no graph: give at least 1, or call the function as it is")
     pool = memory if isinstance(memory, Pool) else Pool(memory)
@@ -163,6 +169,7 @@ class CapturedFunction:
         """Bytes that the latest capture took, with the buffers."""
         self._learn_the_form(samples, pad)
         self._device = pool.device(self._sample_tensors[0])
+        self._notes += [self._device.note] if self._device.note else []
         self._modes = self._modes_now()
         with pool.lock, self._device.current(), torch.inference_mode(False), torch.no_grad():
             try:

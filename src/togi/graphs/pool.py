@@ -22,6 +22,7 @@ from togi.core.quantities import parse_size
 from togi.decide.faster import WITHIN_PROCESS
 from togi.graphs.recording import OnDevice, Recording, StreamOrder
 from togi.measure import Turn, race, take_turn
+from togi.measure.memory import cuda_bytes_of_all, own_cuda_bytes
 from togi.subject.inputs import Inputs
 
 PROVEN = Proven(part="togi.graphs (policy and bookkeeping by a recorder)", cpu="2026-11-22", cuda=None)
@@ -32,6 +33,10 @@ Key = tuple[Hashable, int]
 Run = Callable[..., Sequence[Tensor]]
 _RACE_S = 1.0
 _RACE_TURN_MS = 5.0
+_OF_ALL = (
+    "memory is counted of the whole device, since NVML does not tell this process's own: other processes that take or "
+    "free memory during a capture change what fits (pip install 'togi[gpu]'; in a container NVML cannot tell)"
+)
 
 
 class GraphError(TogiError):
@@ -43,6 +48,8 @@ class Device(Protocol):
 
     place: torch.device
     """Where tensors must be."""
+    note: str
+    """What disturbs its account of memory; empty where nothing does."""
 
     def capture(self, run: Run, inputs: tuple[Tensor, ...]) -> Recording: ...
 
@@ -50,10 +57,10 @@ class Device(Protocol):
         """Of the generator that operations draw from where nobody gives them one."""
 
     def used_bytes(self) -> int:
-        """All memory of the device that is in use, by whomever; differences count."""
+        """Memory of the device that this process uses; differences count."""
 
     def capturing(self) -> bool:
-        """The current stream is being captured by somebody else."""
+        """What runs now is being captured by somebody else, or warms up for it."""
 
     def current(self) -> AbstractContextManager[Any]:
         """Makes it the current device."""
@@ -64,16 +71,41 @@ class Device(Protocol):
     def faster(self, graph: Call, eager: Call, sample: Inputs) -> bool: ...
 
 
+_capturing_here = threading.local()
+
+
+@contextmanager
+def _capturing() -> Iterator[None]:
+    """On this thread. What warms up for a capture runs as the capture does: a captured function within it is a part of
+    both."""
+    before = _is_capturing()
+    _capturing_here.now = True
+    try:
+        yield
+    finally:
+        _capturing_here.now = before
+
+
+def _is_capturing() -> bool:
+    return bool(getattr(_capturing_here, "now", False))
+
+
 @final
 class Cuda:
-    """A CUDA device. Its memory is the driver's word, so that what graphs take beside torch's allocator counts too;
-    other processes on the card disturb that while a graph is captured."""
+    """A CUDA device. Its memory is the driver's word, so that what graphs take beside torch's allocator counts too: of
+    this process by NVML, else of all, which other processes disturb while a graph is captured."""
 
     def __init__(self, place: torch.device) -> None:
         self.place = place
         with self.current():
-            self.capture = OnDevice()
+            self._capture = OnDevice()
         self._order = StreamOrder()
+        self._own_bytes = own_cuda_bytes(str(place))
+        self.note = _OF_ALL if self._own_bytes is None else ""
+
+    def capture(self, run: Run, inputs: tuple[Tensor, ...]) -> Recording:
+        with _capturing():
+            return self._capture(run, inputs)
 
     def random_state(self) -> Tensor:
         return torch.cuda.get_rng_state(self.place)
@@ -81,11 +113,14 @@ class Cuda:
     def used_bytes(self) -> int:
         torch.cuda.synchronize(self.place)
         torch.cuda.empty_cache()  # what warming up left is no graph's
-        free, total = torch.cuda.mem_get_info(self.place)
-        return total - free
+        if self._own_bytes is None:
+            return cuda_bytes_of_all(str(self.place))
+        own = own_cuda_bytes(str(self.place))
+        self._own_bytes = self._own_bytes if own is None else own  # no answer this once: nothing changed
+        return self._own_bytes
 
     def capturing(self) -> bool:
-        return torch.cuda.is_current_stream_capturing()
+        return _is_capturing() or torch.cuda.is_current_stream_capturing()
 
     def current(self) -> AbstractContextManager[Any]:
         return torch.cuda.device(self.place)
@@ -121,6 +156,7 @@ class Recorder:
     """
 
     place = torch.device("cpu")
+    note = ""
 
     def __init__(
         self,
@@ -134,8 +170,13 @@ class Recorder:
         self._pool_bytes = 0
 
     def capture(self, run: Run, inputs: tuple[Tensor, ...]) -> Recording:
-        outputs = tuple(run(*inputs))
-        recording = Recording(replay=lambda: _drop(run(*inputs)), inputs=inputs, outputs=outputs)
+        def replay() -> None:
+            with _capturing():  # a graph's replay calls nobody
+                run(*inputs)
+
+        with _capturing():
+            outputs = tuple(run(*inputs))
+        recording = Recording(replay=replay, inputs=inputs, outputs=outputs)
         self._pool_bytes = max(self._pool_bytes if self._live else 0, self._working_bytes(inputs))
         self._live.add(recording)
         return recording
@@ -147,7 +188,7 @@ class Recorder:
         return self._pool_bytes + self._graph_bytes * len(self._live) if self._live else 0
 
     def capturing(self) -> bool:
-        return False
+        return _is_capturing()
 
     def current(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -156,9 +197,6 @@ class Recorder:
 
     def faster(self, graph: Call, eager: Call, sample: Inputs) -> bool:
         return self._faster is None or self._faster(sample)
-
-
-def _drop(_: Any) -> None: ...
 
 
 @final

@@ -205,11 +205,22 @@ def _cuda_other_bytes() -> int:
     """Of this process by NVML's word; without it of the device, where a neighbour that comes or goes is counted too."""
     import torch
 
-    gpu = read_gpu()
-    if gpu is not None and gpu.own_bytes is not None:
-        return gpu.own_bytes - torch.cuda.memory_reserved()
-    free, total = torch.cuda.mem_get_info()
-    return int(total - free - torch.cuda.memory_reserved())
+    own = own_cuda_bytes()
+    return (cuda_bytes_of_all() if own is None else own) - torch.cuda.memory_reserved()
+
+
+def own_cuda_bytes(device: str = "cuda") -> int | None:
+    """What this process holds of a CUDA device, by NVML's word; None where it does not tell."""
+    gpu = read_gpu(device)
+    return None if gpu is None else gpu.own_bytes
+
+
+def cuda_bytes_of_all(device: str = "cuda") -> int:
+    """What is in use of a CUDA device, by whomever."""
+    import torch
+
+    free, total = torch.cuda.mem_get_info(device)
+    return int(total - free)
 
 
 def held_by_others(device: str) -> str:
@@ -219,8 +230,7 @@ def held_by_others(device: str) -> str:
     import torch
 
     free, total = torch.cuda.mem_get_info()
-    gpu = read_gpu()
-    own = gpu.own_bytes if gpu is not None else None
+    own = own_cuda_bytes()
     others = total - free - (torch.cuda.memory_reserved() + _CONTEXT_MOST_BYTES if own is None else own)
     if others < _MUCH * total:
         return ""

@@ -6,6 +6,8 @@ torch._inductor.{cudagraph_utils, cudagraph_trees, scheduler, utils} (torch 2.9 
 debugging only. When they go: no reason is known, and no note made. For ``examining_backend``: AOTAutograd as a backend,
 its list of inputs at fixed addresses, Inductor's pass that moves constants to the GPU, its test for operations that
 cannot be recorded, and what its CUDA graph trees take for one call. When they go: ``no-cuda-graph`` reports nothing.
+For ``replays_by_itself``: ``get_compiler_config`` of what torch.compile returns, and ``Module._compiled_call_impl``.
+When they go: a capture of such a function fails with what CUDA says.
 """
 
 from __future__ import annotations
@@ -28,7 +30,15 @@ from togi.torch_internals.tensors import FakeTensor, storage_key, tensors_of
 if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
-__all__ = ["ExaminedGraph", "GraphReport", "NotRecorded", "Obstacle", "examining_backend", "graphs_reported"]
+__all__ = [
+    "ExaminedGraph",
+    "GraphReport",
+    "NotRecorded",
+    "Obstacle",
+    "examining_backend",
+    "graphs_reported",
+    "replays_by_itself",
+]
 
 _PARTITIONS = "torch._inductor.scheduler.__cudagraphs"
 _LOGGERS = (
@@ -42,6 +52,15 @@ _DUE_TO = re.compile(r"(?:(?:skipping|disabling) cudagraphs? |cudagraph partitio
 _SIZES = re.compile(r"We have observed (\d+ distinct sizes)")
 _OPERATION = re.compile(r"    \S+: reason=(?P<reason>[^,]+)")
 _OPERATION_STACK = " " * 9
+
+
+def replays_by_itself(function: Any) -> bool:
+    """Whether it, or a module within it, was compiled with Inductor's own CUDA graphs (``mode="reduce-overhead"``)."""
+    parts = function.modules() if isinstance(function, torch.nn.Module) else (function,)
+    compiled = [each for part in parts for each in (part, getattr(part, "_compiled_call_impl", None))]
+    asked = (getattr(each, "get_compiler_config", None) for each in compiled)
+    configs = (ask() for ask in asked if callable(ask))
+    return any(config.get("triton.cudagraphs", False) for config in configs if config is not None)
 
 
 @dataclass
