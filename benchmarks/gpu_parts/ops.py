@@ -1,8 +1,9 @@
-"""``togi.ops`` decides as on the CPU; ``togi.lean`` keeps its budget and its answer."""
+"""``togi.ops`` decides as on the CPU, near what its arithmetic takes; ``togi.lean`` keeps its budget and its answer."""
 
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -11,13 +12,20 @@ from benchmarks.gpu_parts.row import MIB, Row, attempt
 from torch import Tensor
 
 from togi import ops
+from togi.measure import take_turn
 from togi.ops.backend import VARIABLE
 from togi.ops.kernels import native, triton_boxes
+from togi.subject.inputs import Inputs
 from togi.tiling.lean import PROVEN as LEAN
+
+SLOWER_X = 2.0
+PAIRS = (1_000_000, 500)
+"""Anchors and boxes, so many that launches do not count."""
+TURNS = 9
 
 
 def rows(device: str) -> Iterator[Row]:
-    """``togi.ops`` decides as on the CPU; ``togi.lean`` keeps its budget and its answer."""
+    """``togi.ops`` decides as on the CPU, near what its arithmetic takes; ``togi.lean`` keeps its budget."""
     generator = torch.Generator().manual_seed(0)
     corners = torch.rand(20_000, 2, generator=generator) * 900
     anchors = torch.cat([corners, corners + 20 + torch.rand(20_000, 2, generator=generator) * 100], 1)
@@ -32,6 +40,8 @@ def rows(device: str) -> Iterator[Row]:
         yield attempt(
             f"ops.{name}", "equal to the plain kernels of the CPU", same_decision, call, device, proves=(kernels,)
         )
+    bound = f"at most {SLOWER_X:g} x reading the boxes and doing the arithmetic"
+    yield attempt("match_boxes, time", bound, beside_its_arithmetic, device, proves=(kernels,))
     yield attempt("lean", "the budget of 16 MiB, the same values", leaned, device, proves=(LEAN.part,))
 
 
@@ -47,6 +57,33 @@ def same_decision(call: Callable[[str], Any], device: str) -> tuple[bool, str]:
         os.environ.update({} if before is None else {VARIABLE: before})
     equal = all(torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True))
     return equal, f"{backend} against plain torch: {'equal' if equal else 'different'}"
+
+
+def beside_its_arithmetic(device: str) -> tuple[bool | None, str]:
+    """Turns of both; the arithmetic alone, compiled, is one kernel that keeps a number an anchor."""
+    if device == "cpu":
+        return None, "benchmarks/boxes.py measures it on a CPU"
+    anchors, boxes = (made_boxes(count, device) for count in PAIRS)
+    given, alone = [Inputs((anchors, boxes))], torch.compile(best_iou, fullgraph=True)
+    calls = (lambda *each: ops.match_boxes(*each, thresholds=(0.3, 0.7)), alone)
+    turns = [[take_turn(call, given, 5, device=device).pass_ms for call in calls] for _ in range(TURNS)]
+    ratio, ms = (statistics.median(values) for values in ([a / b for a, b in turns], [a for a, _ in turns]))
+    return ratio <= SLOWER_X, f"{ratio:.2f} x, {ms:.2f} ms for {PAIRS[0]:,} anchors and {PAIRS[1]} boxes"
+
+
+def made_boxes(count: int, device: str) -> Tensor:
+    generator = torch.Generator().manual_seed(count)
+    corners, sides = (torch.rand(count, 2, generator=generator) for _ in range(2))
+    return torch.cat([corners * 900, corners * 900 + 20 + sides * 80], 1).to(device)
+
+
+def best_iou(anchors: Tensor, boxes: Tensor) -> Tensor:
+    """Of each anchor, and nothing else."""
+    a, b = anchors[:, None], boxes[None]
+    sides = (torch.minimum(a[..., 2:], b[..., 2:]) - torch.maximum(a[..., :2], b[..., :2])).clamp(min=0)
+    areas = [(each[..., 2] - each[..., 0]) * (each[..., 3] - each[..., 1]) for each in (a, b)]
+    shared = sides[..., 0] * sides[..., 1]
+    return (shared / (areas[0] + areas[1] - shared)).amax(1)
 
 
 def flat(result: Any) -> list[Tensor]:

@@ -10,6 +10,8 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -20,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 from benchmarks import gpu, gpu_models, gpu_rows, gpu_wheels  # noqa: E402
 from benchmarks.gpu_parts import engines, graphs, memory, ops, tests  # noqa: E402
 
+import togi  # noqa: E402
 from togi.render.proven_table import BEGIN, BEGIN_SENTENCE, END, END_SENTENCE  # noqa: E402
 from togi.techniques.registry import all_marks  # noqa: E402
 
@@ -154,6 +157,26 @@ def test_what_rows_prove_is_named_as_the_marks_are() -> None:
     known = {mark.part for mark in all_marks()}
     for part in (memory, ops, graphs):
         assert {name for row in part.rows("cpu") for name in row["proves"]} <= known
+
+
+@pytest.mark.parametrize(("slow", "result"), [(1, True), (3, False)])
+def test_match_boxes_is_timed_beside_its_own_arithmetic(
+    monkeypatch: pytest.MonkeyPatch, slow: int, result: bool
+) -> None:
+    anchors, boxes = ops.made_boxes(50, "cpu"), ops.made_boxes(7, "cpu")
+    torch.testing.assert_close(ops.best_iou(anchors, boxes), togi.ops.match_boxes(anchors, boxes).iou)
+    monkeypatch.setattr(ops, "PAIRS", (50, 7))
+    monkeypatch.setattr(ops.torch, "compile", lambda call, **_: call)
+    monkeypatch.setattr(ops, "made_boxes", lambda count, _: anchors if count == 50 else boxes)
+
+    def turn(call: Any, given: Any, *_: Any, device: str) -> SimpleNamespace:
+        assert device == "cuda"
+        call(*given[0].args)
+        return SimpleNamespace(pass_ms=1.0 if call is ops.best_iou else float(slow))
+
+    monkeypatch.setattr(ops, "take_turn", turn)
+    held, figure = ops.beside_its_arithmetic("cuda")
+    assert (held, figure) == (result, f"{slow}.00 x, {slow}.00 ms for 50 anchors and 7 boxes")
 
 
 def test_what_is_made_for_cuda_alone_has_tests_without_a_device(monkeypatch: pytest.MonkeyPatch) -> None:
