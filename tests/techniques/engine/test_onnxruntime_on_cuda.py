@@ -128,6 +128,25 @@ def test_tensorrts_provider_stands_before_cudas(preloaded: list[str], monkeypatc
 
 
 @pytest.mark.usefixtures("preloaded")
+@pytest.mark.parametrize("how", [None, "cast"])
+def test_tensorrt_computes_in_float16_where_the_recipe_does(monkeypatch: pytest.MonkeyPatch, how: str | None) -> None:
+    """Of a model that names float16 it refuses to build anything without the flag (NVIDIA/TensorRT issue 3277)."""
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [TENSORRT, CUDA])
+    monkeypatch.setattr(Session, "get_providers", lambda _: [TENSORRT, CUDA, "CPUExecutionProvider"])
+    monkeypatch.setattr(Session, "get_inputs", lambda _: [], raising=False)
+    monkeypatch.setattr(Session, "get_outputs", lambda _: [], raising=False)
+    candidate = made("convolutions", tf32=("convolution",))
+    candidate = candidate.with_(signature=candidate.signature.model_copy(update={"device": "cuda"}))
+    if how is not None:
+        candidate = technique("fp16").apply(candidate, {"how": how})
+    program = technique("onnxruntime").apply(candidate, on_tensorrt()).program
+    half = how is not None
+    assert Session.opened[0] == (TENSORRT, {"trt_fp16_enable": str(int(half))})
+    assert isinstance(program, OnnxRuntimeProgram)
+    assert program.meta()["options"]["fp16"] is half, "a loaded artifact is built as it was"
+
+
+@pytest.mark.usefixtures("preloaded")
 @pytest.mark.parametrize("available", [[CUDA], [TENSORRT, CUDA]])
 def test_tensorrts_provider_is_refused_with_the_reason_where_it_cannot_work(
     monkeypatch: pytest.MonkeyPatch, available: list[str]

@@ -36,6 +36,7 @@ class OnnxRuntime(Engine):
     each call; ``in_calls`` between the operators of a call alone, which is what parts of programs get. ``opset`` is the
     version of ONNX to export to (without it, the exporter's own choice): from 23 on, attention is one operator.
     ``provider`` ``tensorrt``, on a GPU: TensorRT builds what it can at the first call, CUDA's provider runs the rest.
+    It may compute in float16 (``trt_fp16_enable``) where the recipe made the model one of float16, and not otherwise.
 
     When it applies: to modules that ``torch.export`` captures and whose operators ONNX has.
 

@@ -124,6 +124,8 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
         write_model(candidate, path, opset if isinstance(opset, int) else None)
         for transform in candidate.passes.get("onnxruntime", ()):
             transform(path, candidate)
+        if tensorrt:
+            options = options | {"fp16": holds_float16(path)}
         try:
             session = open_session(path, signature.device, options, candidate.threads)
         except RuntimeError as error:
@@ -205,7 +207,8 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
             onnxruntime.preload_dlls()
         providers = [(_ON_CUDA, {"use_tf32": str(int(bool(options.get("tf32"))))})]
         if options.get("provider") == TENSORRT:
-            providers.insert(0, (_ON_TENSORRT, {"trt_fp16_enable": "0"}))  # what it cannot run, CUDA's provider does
+            # a model that names float16 is not built without the flag; what it cannot run, CUDA's provider does
+            providers.insert(0, (_ON_TENSORRT, {"trt_fp16_enable": str(int(bool(options.get("fp16"))))}))
         if reason := provider_missing(options):
             raise RuntimeError(reason)
     session = onnxruntime.InferenceSession(str(path), settings, providers=providers)
@@ -218,6 +221,17 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
                 "compares them)"
             )
     return session
+
+
+def holds_float16(path: Path) -> bool:
+    """Whether the model in the file has inputs, weights, constants or casts in float16."""
+    import onnx
+
+    half, graph = onnx.TensorProto.FLOAT16, onnx.load(str(path), load_external_data=False).graph
+    values = {value.type.tensor_type.elem_type for value in (*graph.input, *graph.output, *graph.value_info)}
+    weights = {weight.data_type for weight in graph.initializer}
+    named = {attribute.i for node in graph.node for attribute in node.attribute if attribute.name in ("to", "dtype")}
+    return half in values | weights | named
 
 
 def provider_missing(options: Mapping[str, Scalar]) -> str:
