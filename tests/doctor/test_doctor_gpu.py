@@ -55,7 +55,12 @@ def test_all_is_well(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "state", "level", "said"),
     [
-        ("CUDA", {"cuda": "12.8"}, Level.MISSING, "update the driver"),
+        (
+            "CUDA",
+            {"cuda": "12.8"},
+            Level.MISSING,
+            "update the driver to 580 or newer, or install a torch for CUDA 12.8",
+        ),
         ("compute mode", {"compute_mode": "exclusive process"}, Level.MISSING, "--compute-mode=DEFAULT"),
         ("clocks", {"slowed_by": ("heat", "the power limit")}, Level.WARNING, "heat, the power limit"),
         ("memory", {"free_bytes": 10 * GIB}, Level.WARNING, "out of memory"),
@@ -111,6 +116,17 @@ def test_libraries_are_those_that_torch_was_built_for(monkeypatch: pytest.Monkey
     assert found["triton"].why == "this torch was built for triton==9999.0"
     assert found["triton"].fix == "pip install 'triton==9999.0'"
     assert found["torch-tensorrt"].why == "it was built for torch <2.12,>=2.11, and this is 2.15.0+cu132"
+
+
+@pytest.mark.parametrize(
+    ("installed", "brings"), [("2.9.1", ["2.11", "2.15"]), ("2.14.0+cu130", ["2.15"]), ("2.15.0+cu132", []), (None, [])]
+)
+def test_what_a_newer_torch_brings(monkeypatch: pytest.MonkeyPatch, installed: str | None, brings: list[str]) -> None:
+    monkeypatch.setattr(gpu, "_installed", lambda _: installed)
+    found = list(gpu._updates())
+    assert [check.level for check in found] == ([Level.OPTIONAL] if brings else [])
+    assert [part.partition(":")[0] for check in found for part in check.why.split("; ")] == brings
+    assert not brings or "2.15 or newer" in found[0].fix
 
 
 @pytest.mark.parametrize(

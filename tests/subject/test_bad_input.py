@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from togi.core.errors import SubjectError, TogiError, UnknownNameError
+from togi.machine.nvml import Gpu
 from togi.subject.inputs import Subject
 from togi.worker.locate import locate
 from togi.worker.survey import survey
@@ -182,3 +183,15 @@ def test_devices_that_are_not_here(device, error):
 def test_all_of_these_are_togis_own_errors():
     assert issubclass(SubjectError, TogiError)
     assert issubclass(UnknownNameError, TogiError)
+
+
+def test_a_driver_that_is_too_old_is_named_with_what_it_must_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML alone, which trial servers ask, would call the device available."""
+    old = Gpu(driver="535.183.01", cuda="12.2")
+    monkeypatch.setattr("togi.machine.nvml.read_gpu", lambda _: old)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.2")
+    with pytest.raises(
+        SubjectError, match=r"driver 535\.183\.01 serves CUDA 12\.2, .* update the driver to 580 or newer"
+    ):
+        survey(Subject(nn.Linear(2, 1), torch.rand(3, 2)), device="cuda")

@@ -32,7 +32,7 @@ def check_gpu(machine: Machine, device: str) -> list[Check]:
     if machine.gpu is None and not wanted:
         return [_no_gpu(wanted), proven]
     found = _no_gpu(wanted) if machine.gpu is None else _device(machine)
-    return [found, *_torch_build(wanted), *_libraries(), *_toolchain(machine), *_state(device), proven]
+    return [found, *_torch_build(wanted), *_libraries(), *_updates(), *_toolchain(machine), *_state(device), proven]
 
 
 def _device(machine: Machine) -> Check:
@@ -52,7 +52,7 @@ def _proven_parts(wanted: bool) -> Check:
         level=Level.WARNING if wanted and left else Level.OK,
         found=f"{len(proven)} of {len(marks)} parts of togi for CUDA were proven on a device",
         why=f"{left} have never been run on one: docs/gpu.md lists them" if wanted and left else "",
-        fix="python -m pytest -m gpu in a clone of togi runs their tests here" if wanted and left else "",
+        fix="in a clone of togi: python -m benchmarks.gpu --out sweep --docs docs/gpu.md" if wanted and left else "",
     )
 
 
@@ -99,6 +99,24 @@ def _libraries() -> Iterator[Check]:
             yield check.model_copy(update={"topic": "GPU", "why": why})
     yield from _built_for_another_torch("torch-tensorrt")
     yield from _tensorrt()
+
+
+BROUGHT_BY_TORCH = {
+    "2.11": "togi check says without a GPU what keeps code from CUDA graphs",
+    "2.15": "torch.compile's CUDA graphs may be called from several threads (pytorch #123177)",
+}
+"""What togi makes use of, by the release that brought it; 2026-11-24."""
+
+
+def _updates() -> Iterator[Check]:
+    version = _installed("torch")
+    if version is None:
+        return
+    brought = {new: what for new, what in BROUGHT_BY_TORCH.items() if Version(version) < Version(new)}
+    if brought:
+        told = "; ".join(f"{new}: {what}" for new, what in brought.items())
+        fix = f"a torch of {list(brought)[-1]} or newer (https://pytorch.org/get-started/locally/)"
+        yield Check(topic="GPU", name="newer torch", level=Level.OPTIONAL, found=version, why=told, fix=fix)
 
 
 def _applies(requirement: Requirement) -> bool:
@@ -209,9 +227,9 @@ def _driver(gpu: Gpu) -> Check:
     found = (
         f"driver {gpu.driver or 'unknown'} serves CUDA {gpu.cuda or 'unknown'}; torch was built for {built or 'none'}"
     )
-    if gpu.cuda and built and Version(built).major > Version(gpu.cuda).major:
+    if nvml.too_old(gpu, built):
         why = "a driver serves its own CUDA's major version and older ones: this torch will find no device"
-        fix = f"update the driver, or install a torch for CUDA {gpu.cuda} (https://pytorch.org/get-started/locally/)"
+        fix = nvml.update_driver(gpu, built)
         return Check(topic="GPU", name="CUDA", level=Level.MISSING, found=found, why=why, fix=fix)
     return Check(topic="GPU", name="CUDA", level=Level.OK, found=found)
 

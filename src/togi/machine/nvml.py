@@ -28,6 +28,11 @@ _SLOWED = {
 }
 """Bits of nvmlClocksEventReasons that mean slower than asked. Idle, a user's own clocks and display settings do not."""
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+DRIVER_OF_CUDA = {12: 525, 13: 580}
+"""The oldest branch of the driver for Linux that serves any release of a major version of CUDA (2026-11-24).
+
+Source: https://docs.nvidia.com/deploy/cuda-compatibility/minor-version-compatibility.html
+"""
 _BUSY_PERCENT = 2
 """Of the multiprocessors' time, from which a process counts as a neighbour."""
 
@@ -97,6 +102,20 @@ def why_not(device: str = "cuda") -> str:
     if nvml is not None and _handle(nvml, device) is None:
         return f"NVML finds no GPU for {device} (CUDA_VISIBLE_DEVICES={os.environ.get('CUDA_VISIBLE_DEVICES', '')})"
     return problem
+
+
+def too_old(gpu: Gpu, built: str | None) -> bool:
+    """Whether the driver serves no CUDA of the major version that a torch was ``built`` for. A driver serves its own
+    and older ones, so that such a torch finds no device."""
+    return bool(gpu.cuda and built and int(built.partition(".")[0]) > int(gpu.cuda.partition(".")[0]))
+
+
+def update_driver(gpu: Gpu, built: str | None) -> str:
+    """What to do where it is ``too_old``."""
+    wanted = DRIVER_OF_CUDA.get(int((built or "0").partition(".")[0]))
+    newer = f" to {wanted} or newer" if wanted else ""
+    older = f"install a torch for CUDA {gpu.cuda} (https://pytorch.org/get-started/locally/)"
+    return f"update the driver{newer}, or {older}"
 
 
 @cache

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
+from togi.machine import nvml
 from togi.subject.inputs import Inputs, Subject
 from togi.torch_internals.modules import compiled_original
 
@@ -71,6 +72,13 @@ def copy_to_ask(module: nn.Module) -> nn.Module:
 
 def _check_device(device: str) -> None:
     kind = torch.device(parse_device(device))
+    gpu = nvml.read_gpu(device) if kind.type == "cuda" else None
+    if gpu is not None and nvml.too_old(gpu, torch.version.cuda):  # NVML alone would call the device available
+        raise SubjectError(
+            f"device {device} was asked for, but driver {gpu.driver} serves CUDA {gpu.cuda}, and torch "
+            f"{torch.__version__} was built for CUDA {torch.version.cuda}, so that it finds no device: "
+            f"{nvml.update_driver(gpu, torch.version.cuda)}; --device cpu works."
+        )
     if kind.type == "cuda" and not torch.cuda.is_available():
         raise SubjectError(
             f"device {device} was asked for, but torch {torch.__version__} sees no CUDA device here. "
