@@ -44,7 +44,7 @@ LIMITS_S = {
     "timer": 90,
     "memory": 60,
     "numerics": 60,
-    "tests": 120,
+    "tests": 240,
     "tune": 1800,
     "budgets": 300,
     "ops": 90,
@@ -84,7 +84,7 @@ def main() -> int:
 
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--out", type=Path, help="where the rows and the logs go")
+    parser.add_argument("--out", type=Path, default=Path("sweep"), help="where the rows and the logs go")
     parser.add_argument("--parts", default=",".join(LIMITS_S), help="of " + ", ".join(LIMITS_S))
     parser.add_argument("--models", help="names of benchmarks/gpu_models.py for the part tune; none: all")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for everything; what is left is skipped")
@@ -95,8 +95,6 @@ def parsed() -> argparse.Namespace:
     options.parts = options.parts.split(",")
     if unknown := [part for part in options.parts if part not in LIMITS_S]:
         parser.error(f"there is no part {unknown[0]!r}: of {', '.join(LIMITS_S)}")
-    if options.rows is None and options.out is None:
-        parser.error("say with --out DIR where the rows go")
     if options.rows is not None and (options.docs is None or not options.rows.is_file()):
         parser.error("--rows needs a file that is there, and --docs PAGE")
     return options

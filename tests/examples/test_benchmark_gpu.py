@@ -187,7 +187,11 @@ def test_what_is_made_for_cuda_alone_has_tests_without_a_device(monkeypatch: pyt
     monkeypatch.setattr(tests, "WITHOUT_A_DEVICE", one)
     (row,) = tests.rows("cpu")
     assert (row["result"], row["proves"]) == ("pass", ["tf32"]), row
-    assert "passed" in row["figure"]
+    count, _, ran = row["figure"].removesuffix(" passed").partition(" of ")
+    assert int(count) == int(ran) > 0
+    case = tests.ElementTree.fromstring("<testcase name='a'><failure/></testcase>")
+    assert tests.passed([case]) == (False, "0 of 1 passed; a failed")
+    assert tests.passed([]) == (None, "0 of 0 passed"), "what was not collected proves nothing"
 
 
 def test_an_unknown_part_is_named_and_a_missing_device_fails(tmp_path: Path) -> None:

@@ -104,6 +104,6 @@ def _marks_in(path: Path) -> Iterator[Mark]:
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         match node:
             case ast.Assign(targets=[ast.Name(id="PROVEN")], value=ast.Call(keywords=keywords)):
-                given = {word.arg: ast.literal_eval(word.value) for word in keywords}
+                given = {str(word.arg): ast.literal_eval(word.value) for word in keywords}
                 part = str(given.pop("part"))
                 yield Mark(part=part, days=days_of(part, given))
