@@ -244,6 +244,7 @@ def test_the_program_is_tried_as_soon_as_its_parts_should_save_a_tenth(
             SimpleNamespace(path=path, form=0, copies=(path,), share=share, calls=1) for path, share in shares.items()
         ],
         uncaptured=(),
+        repeated=(),
     )
     made = tuner(whole, monkeypatch)
     monkeypatch.setattr("togi.study.parts.record_parts", lambda _pool: cuts)
@@ -497,7 +498,9 @@ def test_parts_have_the_time_that_there_is(left_s: float, at_least: float, monke
     whole, until = Whole(set()), list[float]()
     whole.subject, whole.progress = "program", Progress()  # type: ignore[attr-defined,assignment]
     made = tuner(whole, monkeypatch)
-    monkeypatch.setattr("togi.study.parts.record_parts", lambda _pool: SimpleNamespace(parts=[], uncaptured=()))
+    monkeypatch.setattr(
+        "togi.study.parts.record_parts", lambda _pool: SimpleNamespace(parts=[], uncaptured=(), repeated=())
+    )
     monkeypatch.setattr(made, "_explore_most_promising", until.append)
     made.run(left_s)
     assert at_least < until[0] - time.monotonic() < math.inf
@@ -572,9 +575,10 @@ def test_the_program_is_tried_again_as_soon_as_its_parts_should_save_a_tenth_mor
     assert study.should_save == 0.0
 
 
-def in_place(path: str, *engines: Recipe) -> Any:
-    """A module that is not captured, with what is tried on it."""
-    found = InPlace(None, Uncaptured(path=path, module="Network", share=0.9, calls=1, weights=""))  # type: ignore[arg-type]
+def in_place(path: str, *engines: Recipe, alike: tuple[str, ...] = ()) -> Any:
+    """A module that is not captured, or blocks that are alike, with what is tried on it."""
+    places = [Uncaptured(path=each, module="Network", share=0.4, calls=1, weights="") for each in (path, *alike)]
+    found = InPlace(None, *places)  # type: ignore[arg-type]
     left = [Made(Trial(recipe=each, outcome=Outcome.OK), {path: Path("options")}) for each in engines]
     found.next = lambda: left.pop(0) if left else None  # type: ignore[method-assign]
     return found
@@ -638,6 +642,42 @@ def test_how_it_is_compiled_where_it_stands_is_its_whole_artifact(tmp_path: Path
         assert loaded.in_place
         with pytest.raises(TogiError, match=r"togi.load\(path\).into\(program\)"):
             loaded(torch.ones(1, 2))
+
+
+def test_blocks_that_repeat_come_before_what_they_are_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And instead of it; at once until one is faster."""
+    whole, blocks = Whole(set()), [part("net.layers.0", 1.0), part("head", 1.0)]
+    whole.speeds = {1: 1.5, 2: 1.8}
+    made = tuner(whole, monkeypatch, *blocks)
+    gain(blocks[0], torchscript={})
+    compiled = [recipe(torch_compile={"freezing": freezing}) for freezing in (False, True)]
+    made._in_place = [in_place("net.layers.0", compiled[0], alike=("net.layers.1",)), in_place("", compiled[1])]
+    made._try_whole()
+    made._try_in_place(first=True)
+    made._try_in_place()
+    both, repeated = {"net.layers.0", "head"}, {"net.layers.0 and 1 alike", "head"}
+    assert whole.tried == [both, repeated, {"program"}]
+    part_of = {each.path: each for each in made_tree(made, made._tried[1].trial).parts if each.recipe is not None}
+    assert part_of["net.layers.0"].copies == ("net.layers.0", "net.layers.1")
+    assert "head" in part_of
+
+
+def test_what_is_compiled_for_a_block_holds_no_weights(tmp_path: Path) -> None:
+    """Or each would be compiled by itself. It takes less than the whole."""
+    facts = Facts(device="cpu", machine=machine("cpu").model_copy(update={"compiler": "g++"}), module_class="Network")
+    configurations, _ = configurations_for(facts, Settings(), all_techniques())
+    whole: Any = Whole(set())
+    whole.search = SimpleNamespace(space=SimpleNamespace(configurations=configurations))
+    blocks = [Uncaptured(path=path, module="Block", share=0.4, calls=1, weights="hash") for path in ("a", "b", "a")]
+    found = InPlace(whole, *blocks)
+    made: list[Any] = []
+    found._made = lambda way: made.append(way.choice.options) or True  # type: ignore[assignment,func-returns-value,return-value]
+    whole.left_s = 3.0
+    assert found.next() is None
+    whole.left_s = 4.0
+    assert found.next() is not None
+    assert found.next() is None
+    assert made == [{"mode": "default", "freezing": False}]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from togi.study.composed import Tried, compose
 from togi.study.in_place import InPlace
 from togi.subject.inputs import Inputs, Subject
 from togi.techniques import recipe
+from togi.torch_internals.compiler import compilations
 from togi.worker.survey import survey
 
 FACTORY = """
@@ -47,9 +48,26 @@ class Network(nn.Module):
             x = x - 1.0
         return self.inner(x[:1])
 
+class Stack(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.blocks = nn.ModuleList(Network() for _ in range(3))
+
+    def forward(self, x):
+        for block in self.blocks:
+            x = x + block(x)
+        return x
+
 def make():
     torch.manual_seed(0)
     return Network().eval()
+
+def make_stack():
+    torch.manual_seed(0)
+    return Stack().eval()
+
+def stack():
+    return make_stack(), torch.rand(4, 256)
 
 def whole():
     return make(), torch.rand(4, 256)
@@ -85,25 +103,63 @@ def made(place: Path, monkeypatch: pytest.MonkeyPatch, factory: str = "make") ->
 
 def composed(network: nn.Module, x: torch.Tensor, folder: Path) -> Path:
     """The artifact of the network compiled where it stands, as a study puts it together before it proves it."""
-    sample = Inputs((x,))
-    found = survey(Subject(network, [sample]), captured=False)
+    return put_together(network, x, folder, "")
+
+
+def put_together(network: nn.Module, x: torch.Tensor, folder: Path, *paths: str) -> Path:
+    """The same of what stands at these places, each of which is called with ``x``."""
+    found = [(path, survey(Subject(network.get_submodule(path), [Inputs((x,))]), captured=False)) for path in paths]
     choice = recipe(torch_compile={"freezing": False, "mode": "default"}).find("torch_compile")
     assert choice is not None
     way = SimpleNamespace(choice=choice, expected_speedup_x=1.0, cost_s=0.0)
     whole: Any = SimpleNamespace(
         pool=SimpleNamespace(folder=folder),
         subject="network",
-        signature=found.signature,
-        facts=found.facts,
+        signature=found[0][1].signature,
+        facts=found[0][1].facts,
         search=SimpleNamespace(space=SimpleNamespace(configurations=[way])),
         explore_s=lambda **_: 1.0,
     )
-    name, weights = type(network).__name__, weights_hash(network)
-    in_place = InPlace(whole, Uncaptured(path="", module=name, share=1.0, calls=1, weights=weights))
+    places = [
+        Uncaptured(
+            path=path,
+            module="Network",
+            share=1.0,
+            calls=1,
+            weights=weights_hash(network.get_submodule(path)),
+            survey=of,
+        )
+        for path, of in found
+    ]
+    in_place = InPlace(whole, *places)
     made = in_place.next()
     assert made is not None
     now = Tried({in_place.label: made})
     return compose(whole, now.recipe, in_place.placed(made))
+
+
+def test_blocks_that_repeat_are_compiled_once_for_all(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, x = made(place, monkeypatch, "make_stack"), torch.rand(4, 256)
+    paths = [f"blocks.{number}" for number in range(3)]
+    saved = put_together(network, x, tmp_path, *paths)
+    assert togi.load(saved).recipe.label.startswith("parts(blocks.0 and 2 alike=torch_")
+    with torch.no_grad():
+        expected = network(x)
+        slept: list[float] = []
+        monkeypatch.setattr(time, "sleep", slept.append)
+        with togi.load(saved).into(network) as installed:
+            network.blocks[0](x)
+            graphs = compilations().graphs
+            torch.testing.assert_close(network(x), expected)
+            assert compilations().graphs == graphs, "the others run what was compiled for the first"
+            assert installed.counts == {"blocks.0": (2, 0), "blocks.1": (1, 0), "blocks.2": (1, 0)}
+            assert slept == []
+            network.blocks[1].inner.bias += 1.0
+            changed = network(x)
+        monkeypatch.setattr(time, "sleep", lambda _: None)
+        torch.testing.assert_close(changed, network(x))
 
 
 def test_the_artifact_compiles_the_live_module(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

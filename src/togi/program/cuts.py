@@ -21,6 +21,7 @@ from togi.core.quantities import first_line
 from togi.core.records import Obstacle, ProgramTree
 from togi.program.calls import Recorded, record_inputs, record_tree
 from togi.program.parts import CutRequest, Cuts, Part, Uncaptured
+from togi.program.repeated import Called, repeated
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
@@ -95,11 +96,13 @@ class _Cutting:
         self.parts: list[Part] = []
         self.obstacles: list[Obstacle] = []
         self.uncaptured: list[Uncaptured] = []
+        self.called: list[Called] = []
+        """What was looked at, from the top down."""
 
     def cuts(self) -> Cuts:
         places = places_called = self.tree.children(0)
         if not isinstance(self.program, ProgramModule):
-            self._leave(self.program, "", 1.0, self.tree.calls[0].calls)
+            self._leave(Called(self.program, "", 1.0, self.tree.calls[0].calls))
         while uses := self._uses(places):
             recorded = self._record(uses)
             places = [place for group in _alike(uses, recorded) for place in self._cut(group, recorded)]
@@ -108,16 +111,17 @@ class _Cutting:
             self.obstacles.append(Obstacle(path="", module=self.tree.calls[0].module, share=1.0, reason=_NO_MODULE))
         parts = sorted(self.parts, key=lambda part: -part.share)
         return Cuts(
-            tree=self.tree, parts=tuple(parts), obstacles=tuple(self.obstacles), uncaptured=tuple(self.uncaptured)
+            tree=self.tree,
+            parts=tuple(parts),
+            obstacles=tuple(self.obstacles),
+            uncaptured=tuple(self.uncaptured),
+            repeated=tuple(repeated(self.called)),
         )
 
-    def _leave(self, module: nn.Module, path: str, share: float, calls: int, survey: Survey | None = None) -> None:
-        """It is not captured. An engine can stand for a module alone, and compile what is Python alone."""
-        if not isinstance(module, torch.jit.ScriptModule):
-            weights, name = weights_hash(module), type(module).__name__
-            self.uncaptured.append(
-                Uncaptured(path=path, module=name, share=share, calls=calls, weights=weights, survey=survey)
-            )
+    def _leave(self, called: Called) -> None:
+        """It is not captured."""
+        if called.compiles:
+            self.uncaptured.append(called.as_record)
 
     def _made_anew(self) -> list[Obstacle]:
         """Modules without a name in the program that matter and call none that has one."""
@@ -185,6 +189,11 @@ class _Cutting:
                 continue
             given = _spread(given)
             found = self._capture(first.module, given, goes_on=seen.goes_on(form))
+            self.called += [
+                Called(use.module, use.path, use.share * seen.share(form), seen.calls[form], of_form)
+                for of_form in (found.survey if isinstance(found, _Refused) else found[1:])
+                for use in group
+            ]
             if isinstance(found, _Refused):
                 reasons.append(found.reason)
                 refused += found.survey
@@ -221,7 +230,7 @@ class _Cutting:
         for use in group if refused and isinstance(self.program, ProgramModule) else ():
             if all(self.tree.calls[place].parent == 0 for place in use.places):
                 calls = sum(self.tree.calls[place].calls for place in use.places)
-                self._leave(use.module, use.path, use.share, calls, refused[0])
+                self._leave(Called(use.module, use.path, use.share, calls, refused[0]))
         return [child for use in group for place in use.places for child in self.tree.children(place)]
 
     def _capture(

@@ -31,8 +31,8 @@ class Part(Record):
 
 
 class Uncaptured(Record):
-    """An outermost module of the program that ``torch.export`` does not capture: an engine can only compile it where it
-    stands."""
+    """A module that can be compiled where it stands: an outermost one of the program that ``torch.export`` does not
+    capture, or one form of calls of a block that repeats inside of it."""
 
     path: str
     """Empty for the program itself."""
@@ -44,7 +44,7 @@ class Uncaptured(Record):
     weights: str
     """Hash of what it is now."""
     survey: Survey | None = None
-    """None: that of the program, which it is."""
+    """Of its calls, of one form; None: that of the program, which it is."""
 
 
 class CutRequest(Request):
@@ -63,3 +63,5 @@ class Cuts(Record):
     parts: tuple[Part, ...]
     obstacles: tuple[Obstacle, ...]
     uncaptured: tuple[Uncaptured, ...] = ()
+    repeated: tuple[tuple[Uncaptured, ...], ...] = ()
+    """Blocks of one class each, outermost ones alone: compiled where they stand, they share what is compiled."""

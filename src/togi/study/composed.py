@@ -27,7 +27,7 @@ class Made:
     trial: Trial
     """The last of this recipe, of the part alone."""
     folders: dict[str, Path]
-    """By path of the copy."""
+    """By path of the copy; of what is compiled where it stands, by number."""
 
     @property
     def recipe(self) -> Recipe:

@@ -1,6 +1,7 @@
 """What ``torch.export`` does not capture, compiled where it stands: an alternative to the parts inside of it.
 
-Its artifact is the compiler's options and nothing else: where it is put into a program, the live module is compiled.
+Blocks that repeat inside of it can be compiled in its place: what is compiled for one of them serves all. The artifact is
+the compiler's options and nothing else: where it is put into a program, the live modules are compiled.
 """
 
 from __future__ import annotations
@@ -28,56 +29,77 @@ _WITH_PROOF = 1.5
 
 @final
 class InPlace:
-    """A module that is not captured, and what was tried on it."""
+    """A module that is not captured, or the blocks that repeat in the program, and what was tried on it."""
 
-    def __init__(self, whole: StudyRunner, found: Uncaptured) -> None:
+    def __init__(self, whole: StudyRunner, *found: Uncaptured) -> None:
+        """``found``: the forms of calls of modules of one class."""
         self.whole, self.found = whole, found
-        self.label = found.path or "program"
+        self.paths = tuple(dict.fromkeys(each.path for each in found))
+        self.label = self.paths[0] or "program"
+        if self.repeats:
+            self.label += f" and {len(self.paths) - 1} alike"
         self._tried = 0
+
+    @property
+    def repeats(self) -> bool:
+        return len(self.paths) > 1
 
     def holds(self, path: str) -> bool:
         """Whether the part is inside of it, or it itself in some of its calls."""
-        return not self.found.path or f"{path}.".startswith(f"{self.found.path}.")
+        return any(not mine or f"{path}.".startswith(f"{mine}.") for mine in self.paths)
+
+    def meets(self, other: InPlace) -> bool:
+        """Whether one of them is inside of the other."""
+        return any(map(self.holds, other.paths)) or any(map(other.holds, self.paths))
 
     def next(self) -> Made | None:
         """What is tried on it next, the most promising first; None where nothing is left, or too little time."""
-        every = self.whole.search.space.configurations
-        ways = [each for each in every if each.choice.technique == _ENGINE and each.choice.options["mode"] == _MODE]
-        ways.sort(key=lambda each: -each.expected_speedup_x)
-        if len(ways) == self._tried or self.whole.explore_s(race=False) < _WITH_PROOF * ways[self._tried].cost_s:
+        ways = sorted(filter(self._suits, self.whole.search.space.configurations), key=lambda w: -w.expected_speedup_x)
+        if len(ways) == self._tried or self.whole.explore_s(race=False) < _WITH_PROOF * self._cost_s(ways[self._tried]):
             return None
         self._tried += 1
         return self._made(ways[self._tried - 1])
 
-    def _made(self, way: TechniqueConfiguration) -> Made:
+    def _suits(self, way: TechniqueConfiguration) -> bool:
+        """Blocks share what is compiled for one of them, unless it holds that one's weights."""
         options = way.choice.options
-        chosen = recipe(**{_ENGINE: options, REFERENCE: {}})
-        folder = self.whole.pool.folder / f"{self.label}-{chosen.id}.togi"
-        folder.mkdir()
-        runtime = tuple(choice for choice in chosen.choices if technique(choice.technique).surrounds_calls)
-        proof = Trial(recipe=chosen, outcome=Outcome.OK, reason="proven in its program alone")
-        survey = self.found.survey
-        write_manifest(
-            folder,
-            subject=f"{self.whole.subject}[{self.found.path}]",
-            recipe=chosen,
-            signature=self.whole.signature if survey is None else survey.signature,
-            facts=self.whole.facts if survey is None else survey.facts,
-            proof=proof,
-            chain=(Link(engine=_ENGINE, folder=_ENGINE, meta={"options": options, IN_PLACE: True}, runtime=runtime),),
-            environment={},
+        fits = way.choice.technique == _ENGINE and options["mode"] == _MODE
+        return fits and not (self.repeats and options["freezing"])
+
+    def _cost_s(self, way: TechniqueConfiguration) -> float:
+        """That of the whole program's operators, of which one block is compiled."""
+        return way.cost_s / len(self.paths)
+
+    def _made(self, way: TechniqueConfiguration) -> Made:
+        chosen = recipe(**{_ENGINE: way.choice.options, REFERENCE: {}})
+        made = Made(Trial(recipe=chosen, outcome=Outcome.OK, reason="proven in its program alone"), {})
+        link = Link(
+            engine=_ENGINE,
+            folder=_ENGINE,
+            meta={"options": way.choice.options, IN_PLACE: True},
+            runtime=tuple(choice for choice in chosen.choices if technique(choice.technique).surrounds_calls),
         )
-        return Made(proof, {self.found.path: folder})
+        for number, found in enumerate(self.found):
+            folder = self.whole.pool.folder / f"{self.label}-{chosen.id}-{number}.togi"
+            folder.mkdir()
+            write_manifest(
+                folder,
+                subject=f"{self.whole.subject}[{found.path}]",
+                recipe=chosen,
+                signature=self.whole.signature if found.survey is None else found.survey.signature,
+                facts=self.whole.facts if found.survey is None else found.survey.facts,
+                proof=made.trial,
+                chain=(link,),
+                environment={},
+            )
+            made.folders[str(number)] = folder
+        return made
 
     def placed(self, made: Made) -> Iterator[tuple[PartEntry, Path]]:
         """For the artifact of the program, with the folder of its own."""
-        for path, folder in made.folders.items():
-            yield (
-                PartEntry(
-                    path=path, module=self.found.module, folder="", effects=Effects(), weights=self.found.weights
-                ),
-                folder,
-            )
+        for found, folder in zip(self.found, made.folders.values(), strict=True):
+            entry = PartEntry(path=found.path, module=found.module, folder="", effects=Effects(), weights=found.weights)
+            yield entry, folder
 
     def result(self, made: Made | None, tried: Collection[Tried]) -> PartResult | None:
         """``made``: what is in its place. ``tried``: the programs that were. None where it was not tried."""
@@ -87,12 +109,12 @@ class InPlace:
         fastest = max(mine, key=lambda each: each.speedup_x)
         reason = "" if made is not None else f"compiled where it stands: {fastest.fate()}"
         return PartResult(
-            path=self.found.path,
-            module=self.found.module,
-            copies=(self.found.path,),
+            path=self.paths[0],
+            module=self.found[0].module,
+            copies=self.paths,
             form=0,
-            calls=self.found.calls,
-            share=self.found.share,
+            calls=sum(each.calls for each in self.found),
+            share=sum(each.share for each in self.found),
             recipe=None if made is None else made.recipe,
             reason=reason,
             tried=len(mine),

@@ -44,6 +44,8 @@ _RIVAL_X = 1.1
 """So much slower alone, another engine may be the faster one in the program."""
 _UNKNOWN = 0.3 / 20
 """Of its time, a second: what is expected of a part that nothing is known of."""
+_BESIDE_COMPILED = 2
+"""So many trials without a gain are made of a part in blocks that repeat before these are compiled where they stand."""
 _MOST_LEFT_OUT = 2
 """So many recipes of a part may make the program wrong before the original stays."""
 _ENDED = (Outcome.FAILED, Outcome.CRASHED, Outcome.TIMED_OUT, Outcome.OUT_OF_MEMORY)
@@ -197,7 +199,8 @@ class PartsTuner:
         self._cuts = cuts = record_parts(self.pool)  # beside the truth, which was begun with capturing
         self.whole.make_truth()
         self._studies = studies = [_PartStudy(part) for part in cuts.parts]
-        self._in_place = [InPlace(self.whole, found) for found in cuts.uncaptured]
+        self._in_place = [InPlace(self.whole, *blocks) for blocks in cuts.repeated]  # first: soon compiled
+        self._in_place += [InPlace(self.whole, found) for found in cuts.uncaptured]
         self._before = fastest_before(self.whole.log.trials())
         until -= (until - time.monotonic()) * _WHOLE_SHARE
         try:
@@ -206,7 +209,8 @@ class PartsTuner:
                     study.reason = f"only {max(0.0, share_s):.0f} s were left for it"
                     continue
                 self._tell(study)
-                self._explore(study, share_s, first_gain=True)
+                repeats = any(found.repeats and found.holds(study.part.path) for found in self._in_place)
+                self._explore(study, share_s, first_gain=True, trials=_BESIDE_COMPILED if repeats else None)
                 self._try_whole(_WORTH_A_TRIAL)
                 self._try_in_place(first=True)
             self._explore_most_promising(until)
@@ -437,18 +441,21 @@ class PartsTuner:
 
     def _try_in_place(self, *, first: bool = False) -> None:
         """The fastest program with what is not captured compiled where it stands, instead of the parts inside of it.
-        ``first``: only where most of these had their turn, and other engines than torch's own save nothing there."""
+        ``first``: only where most of these had their turn, and other engines than torch's own save nothing there, and
+        until one is faster."""
         for found in self._in_place:
             inside = [study for study in self._studies if found.holds(study.part.path)]
             if first and not _left_to_torch(inside):
                 continue
             while (made := found.next()) is not None:
                 kept = {study.label for study in self._studies if study not in inside}
-                kept |= {other.label for other in self._in_place if other is not found}
+                kept |= {other.label for other in self._in_place if not found.meets(other)}
                 beside = {label: made for label, made in self._fastest.made.items() if label in kept}
                 now = Tried({**beside, found.label: made})
                 now.trial = self.whole.try_composed(now.recipe, compose(self.whole, now.recipe, self._placed(now)))
                 self._tried.append(now)
+                if first and now is self._fastest and now.speedup_x > 1.0:
+                    return
 
     @property
     def _every(self) -> list[_PartStudy | InPlace]:
