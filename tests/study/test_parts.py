@@ -644,6 +644,26 @@ def test_how_it_is_compiled_where_it_stands_is_its_whole_artifact(tmp_path: Path
             loaded(torch.ones(1, 2))
 
 
+def test_what_settings_alone_make_faster_is_tried_round_the_calls_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, quick = Whole(set()), recipe(inference_mode={})
+    made = tuner(whole, monkeypatch)
+    made._in_place = [in_place("a", alike=("b",)), in_place("net"), in_place("other")]
+    for found in made._in_place:
+        found.made = lambda chosen: Made(Trial(recipe=chosen, outcome=Outcome.OK), {"0": Path("settings")})
+    whole.facts = Facts(device="cpu", machine=machine("cpu"), module_class="Network")  # type: ignore[attr-defined]
+    whole.composed = {}  # type: ignore[attr-defined]
+    made.try_settings()
+    assert whole.tried == []
+    faster = Trial(recipe=quick, outcome=Outcome.OK, timing=timed(1.3), error=report(1.0))
+    whole.log.trials = lambda: (faster,)
+    made.try_settings()
+    assert whole.tried == [{"net", "other"}]
+    assert whole.done == [{"inference_mode"}]
+    whole.composed[made._tried[0].recipe] = Path("settings")  # type: ignore[attr-defined]
+    made.try_settings()
+    assert len(whole.tried) == 1
+
+
 def test_blocks_that_repeat_come_before_what_they_are_in(monkeypatch: pytest.MonkeyPatch) -> None:
     """And instead of it; at once until one is faster."""
     whole, blocks = Whole(set()), [part("net.layers.0", 1.0), part("head", 1.0)]
@@ -662,7 +682,7 @@ def test_blocks_that_repeat_come_before_what_they_are_in(monkeypatch: pytest.Mon
     assert "head" in part_of
 
 
-def test_what_is_compiled_for_a_block_holds_no_weights(tmp_path: Path) -> None:
+def test_what_is_compiled_for_a_block_holds_no_weights() -> None:
     """Or each would be compiled by itself. It takes less than the whole."""
     facts = Facts(device="cpu", machine=machine("cpu").model_copy(update={"compiler": "g++"}), module_class="Network")
     configurations, _ = configurations_for(facts, Settings(), all_techniques())
@@ -670,14 +690,14 @@ def test_what_is_compiled_for_a_block_holds_no_weights(tmp_path: Path) -> None:
     whole.search = SimpleNamespace(space=SimpleNamespace(configurations=configurations))
     blocks = [Uncaptured(path=path, module="Block", share=0.4, calls=1, weights="hash") for path in ("a", "b", "a")]
     found = InPlace(whole, *blocks)
-    made: list[Any] = []
-    found._made = lambda way: made.append(way.choice.options) or True  # type: ignore[assignment,func-returns-value,return-value]
+    made: list[Recipe] = []
+    found.made = lambda chosen: made.append(chosen) or True  # type: ignore[method-assign,assignment,func-returns-value,return-value]
     whole.left_s = 3.0
     assert found.next() is None
     whole.left_s = 4.0
     assert found.next() is not None
     assert found.next() is None
-    assert made == [{"mode": "default", "freezing": False}]
+    assert made == [recipe(torch_compile={"mode": "default", "freezing": False}, no_grad={})]
 
 
 @pytest.mark.parametrize(

@@ -19,10 +19,14 @@ import togi
 from togi import api
 from togi.artifact.program import Switch, weights_hash
 from togi.core.errors import ArtifactError, TogiError
-from togi.program.parts import Uncaptured
+from togi.core.records import ErrorReport, Facts, Interval, Outcome, Recipe, Timing, Trial
+from togi.machine.describe import machine
+from togi.program.cuts import find_cuts
+from togi.program.parts import CutRequest, Uncaptured
 from togi.study.composed import Tried, compose
-from togi.study.in_place import InPlace
+from togi.study.in_place import InPlace, fastest_settings
 from togi.subject.inputs import Inputs, Subject
+from togi.subject.program import ProgramModule
 from togi.techniques import recipe
 from togi.torch_internals.compiler import compilations
 from togi.worker.survey import survey
@@ -44,7 +48,7 @@ class Network(nn.Module):
             time.sleep(0.02)
         for _ in range(40):
             x = torch.tanh(x * self.scale)
-        if float(x.sum()) > 1e9:
+        if x.sum() > 1e9:
             x = x - 1.0
         return self.inner(x[:1])
 
@@ -185,6 +189,88 @@ def test_the_artifact_compiles_the_live_module(place: Path, tmp_path: Path, monk
             torch.testing.assert_close(network(x), expected + 1.0)
         assert installed.counts == {"": (1, 2)}
     assert "forward" not in vars(network)
+
+
+class Counts(nn.Module):
+    """Its answer depends on the calls before it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+        self.state = torch.zeros(1, 8)
+
+    @torch.jit.export
+    def reset(self) -> None:
+        self.state = torch.zeros(1, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for _ in range(200):  # nearly all of the program's time
+            x = torch.tanh(self.inner(x))
+        self.state = x + self.state
+        return self.state
+
+
+def test_settings_alone_are_put_round_the_calls_of_live_modules(tmp_path: Path) -> None:
+    """TorchScript that keeps state is neither captured nor compiled."""
+    torch.manual_seed(0)
+    scripted = torch.jit.script(Counts().eval())
+
+    def follow(x: torch.Tensor) -> torch.Tensor:
+        scripted.reset()
+        return torch.cat([scripted(row) for row in torch.split(x, 1)])
+
+    x = torch.rand(5, 8)
+    (found,) = find_cuts(Subject(ProgramModule(follow), Inputs((x,))), CutRequest(folder=str(tmp_path))).uncaptured
+    assert (found.path, found.calls, found.compiles) == ("scripted", 5, False)
+    whole: Any = SimpleNamespace(
+        pool=SimpleNamespace(folder=tmp_path),
+        subject="network",
+        signature=found.survey.signature,  # type: ignore[union-attr]
+        facts=found.survey.facts,  # type: ignore[union-attr]
+        search=SimpleNamespace(space=SimpleNamespace(configurations=[])),
+    )
+    in_place = InPlace(whole, found)
+    assert in_place.next() is None
+    now = Tried({in_place.label: in_place.made(recipe(flush_denormal={}, inference_mode={}))})
+    saved = compose(whole, now.recipe, in_place.placed(now.made["scripted"]))
+    assert {file.name for file in saved.rglob("*") if file.is_file()} == {"manifest.json"}
+    with torch.no_grad():
+        expected = follow(x)
+        loaded = togi.load(saved)
+        assert loaded.recipe.label == "parts(scripted=flush_denormal+inference_mode) + no_grad"
+        with loaded.into(follow) as installed:
+            assert scripted(x[:1]).is_inference()
+            torch.testing.assert_close(follow(x), expected)
+            assert installed.counts == {"scripted": (6, 0)}
+            scripted.inner.bias.add_(1.0)
+            assert not scripted(x[:1]).is_inference()
+            assert installed.counts == {"scripted": (6, 1)}, "written to, and so not what was proven"
+        assert not isinstance(scripted.forward, Switch)
+        scripted.inner.bias.sub_(1.0)
+        torch.testing.assert_close(follow(x), expected)
+
+
+def test_the_fastest_settings() -> None:
+    """Beyond doubt, with nothing else in the recipe, and none that a process must be started with."""
+    here = machine("cpu").model_copy(update={"allocators": {"tcmalloc": "libtcmalloc.so"}})
+    facts = Facts(device="cpu", machine=here, module_class="Network")
+    quick = recipe(inference_mode={})
+
+    def trial(of: Recipe, speedup_x: float, low: float, outcome: Outcome = Outcome.OK) -> Trial:
+        one = Interval(median=1.0, low=1.0, high=1.0)
+        timing = Timing(latency_ms=one, speedup_x=Interval(median=speedup_x, low=low, high=speedup_x + 0.1))
+        error = ErrorReport(faithful=True, units=1.0, rmse=0.0, max_abs=0.0)
+        return Trial(recipe=of, outcome=outcome, timing=timing, error=error)
+
+    others = [
+        trial(recipe(flush_denormal={}, no_grad={}), 1.1, 1.06),
+        trial(recipe(torchscript={}, inference_mode={}), 2.0, 1.9),
+        trial(recipe(threads={"count": 1}), 1.5, 0.9),
+        trial(recipe(threads={"count": 2}), 1.5, 1.4, Outcome.UNSTABLE),
+        trial(recipe(allocator={"name": "tcmalloc"}, no_grad={}), 1.5, 1.4),
+    ]
+    assert fastest_settings([*others, trial(quick, 1.2, 1.15)], facts) == quick
+    assert fastest_settings(others[1:4], facts) is None
 
 
 def test_another_network_is_refused(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

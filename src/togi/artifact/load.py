@@ -111,7 +111,8 @@ def _finish(loaded: Candidate, manifest: Manifest, link: Link, notes: list[str])
 
 def _made_of(loaded: Candidate, program: Program, original: Callable[..., Any]) -> Callable[..., Any]:
     """The call of a program that is ``in_place``."""
-    return in_contexts(program.of(original), loaded.contexts)
+    called = in_contexts(program.of(original), loaded.contexts)
+    return called if loaded.around is None else loaded.around(called)
 
 
 class _Parts(Record):
@@ -226,7 +227,7 @@ class OptimizedModule(nn.Module):
 
     @property
     def in_place(self) -> bool:
-        """It compiles a live module where it stands: ``of``."""
+        """It is made of a live module where it stands: ``of``."""
         return self._of is not None
 
     def of(self, original: Callable[..., Any]) -> OptimizedModule:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from operator import attrgetter, getitem, is_, itemgetter
 from typing import Any, NamedTuple, final
 
+import torch
 from torch import Tensor, nn
 
 from togi.torch_internals.autograd import version_of
@@ -33,7 +34,10 @@ class Watch:
     """A module's weights, buffers, parts, modes and hooks, as they are when this is made."""
 
     def __init__(self, module: nn.Module) -> None:
-        parts = dict(module.named_modules())
+        every = (
+            module.named_modules()
+        )  # what TorchScript holds is in no dict of Python's; its weights are looked at below
+        parts = {name: part for name, part in every if not isinstance(part, torch.jit.ScriptModule)}
         self._modes = {name: vars(part) for name, part in parts.items() if "training" in vars(part)}
         self._places = [
             _Place(kind, f"{name}." if name else "", held, dict(held))

@@ -102,7 +102,7 @@ class _Cutting:
     def cuts(self) -> Cuts:
         places = places_called = self.tree.children(0)
         if not isinstance(self.program, ProgramModule):
-            self._leave(Called(self.program, "", 1.0, self.tree.calls[0].calls))
+            self.uncaptured.append(Called(self.program, "", 1.0, self.tree.calls[0].calls).as_record)
         while uses := self._uses(places):
             recorded = self._record(uses)
             places = [place for group in _alike(uses, recorded) for place in self._cut(group, recorded)]
@@ -117,11 +117,6 @@ class _Cutting:
             uncaptured=tuple(self.uncaptured),
             repeated=tuple(repeated(self.called)),
         )
-
-    def _leave(self, called: Called) -> None:
-        """It is not captured."""
-        if called.compiles:
-            self.uncaptured.append(called.as_record)
 
     def _made_anew(self) -> list[Obstacle]:
         """Modules without a name in the program that matter and call none that has one."""
@@ -230,7 +225,7 @@ class _Cutting:
         for use in group if refused and isinstance(self.program, ProgramModule) else ():
             if all(self.tree.calls[place].parent == 0 for place in use.places):
                 calls = sum(self.tree.calls[place].calls for place in use.places)
-                self._leave(Called(use.module, use.path, use.share, calls, refused[0]))
+                self.uncaptured.append(Called(use.module, use.path, use.share, calls, refused[0]).as_record)
         return [child for use in group for place in use.places for child in self.tree.children(place)]
 
     def _capture(

@@ -31,8 +31,8 @@ class Part(Record):
 
 
 class Uncaptured(Record):
-    """A module that can be compiled where it stands: an outermost one of the program that ``torch.export`` does not
-    capture, or one form of calls of a block that repeats inside of it."""
+    """A module for which an engine can stand where it is: an outermost one of the program that ``torch.export`` does
+    not capture, or one form of calls of a block that repeats inside of it."""
 
     path: str
     """Empty for the program itself."""
@@ -45,6 +45,8 @@ class Uncaptured(Record):
     """Hash of what it is now."""
     survey: Survey | None = None
     """Of its calls, of one form; None: that of the program, which it is."""
+    compiles: bool = True
+    """Not so TorchScript."""
 
 
 class CutRequest(Request):

@@ -41,6 +41,7 @@ class Called:
             calls=self.calls,
             weights=weights_hash(self.module),
             survey=self.survey,
+            compiles=self.compiles,
         )
 
 

@@ -11,7 +11,7 @@ from typing import final
 
 from togi.artifact.manifest import PARTS, Link, PartEntry
 from togi.artifact.save import write_manifest
-from togi.core.records import REFERENCE, Interval, Outcome, Recipe, Stage, Trial
+from togi.core.records import REFERENCE, Interval, Outcome, Recipe, Trial
 from togi.decide.choose import latest
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.study.runner import StudyRunner
@@ -102,7 +102,7 @@ def compose(whole: StudyRunner, composed: Recipe, parts: Iterable[tuple[PartEntr
 
 def work(chosen: Recipe) -> str:
     """``fold_batch_norm+openvino``: what is done to a part, without the reference's ``no_grad``."""
-    return "+".join(choice.label for choice in chosen.choices if choice.stage is not Stage.RUNTIME)
+    return "+".join(choice.label for choice in chosen.choices if choice.technique != REFERENCE)
 
 
 def fastest_before(trials: Iterable[Trial]) -> dict[str, str]:

@@ -1,18 +1,22 @@
 """What ``torch.export`` does not capture, compiled where it stands: an alternative to the parts inside of it.
 
-Blocks that repeat inside of it can be compiled in its place: what is compiled for one of them serves all. The artifact is
-the compiler's options and nothing else: where it is put into a program, the live modules are compiled.
+Blocks that repeat inside of it can be compiled in its place: what is compiled for one of them serves all. The artifact
+is the compiler's options and nothing else: where it is put into a program, the live modules are compiled. Settings are
+put round the calls of modules in the same way, also of those that cannot be compiled.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import final
 
 from togi.artifact.manifest import Link, PartEntry
 from togi.artifact.save import write_manifest
-from togi.core.records import REFERENCE, Outcome, PartResult, Recipe, Trial
+from togi.core.records import REFERENCE, Facts, Outcome, PartResult, Recipe, Trial
+from togi.decide.choose import latest
+from togi.decide.faster import BETWEEN_PROCESSES
 from togi.program.parts import Uncaptured
 from togi.search.space import TechniqueConfiguration
 from togi.study.composed import Made, Tried
@@ -20,8 +24,9 @@ from togi.study.runner import StudyRunner
 from togi.subject.effects import Effects
 from togi.techniques import recipe, technique
 from togi.techniques.base import IN_PLACE
+from togi.worker.pool import environment_of
 
-_ENGINE, _MODE = "torch_compile", "default"
+_ENGINE, _PLAIN, _MODE = "torch_compile", "eager", "default"
 """CUDA graphs write every call's outputs to the same memory, and Python in between may keep them."""
 _WITH_PROOF = 1.5
 """It is compiled once more for the proof, with kernels that are there already."""
@@ -58,30 +63,32 @@ class InPlace:
         if len(ways) == self._tried or self.whole.explore_s(race=False) < _WITH_PROOF * self._cost_s(ways[self._tried]):
             return None
         self._tried += 1
-        return self._made(ways[self._tried - 1])
+        return self.made(recipe(**{_ENGINE: ways[self._tried - 1].choice.options, REFERENCE: {}}))
 
     def _suits(self, way: TechniqueConfiguration) -> bool:
         """Blocks share what is compiled for one of them, unless it holds that one's weights."""
         options = way.choice.options
         fits = way.choice.technique == _ENGINE and options["mode"] == _MODE
-        return fits and not (self.repeats and options["freezing"])
+        return self.found[0].compiles and fits and not (self.repeats and options["freezing"])
 
     def _cost_s(self, way: TechniqueConfiguration) -> float:
         """That of the whole program's operators, of which one block is compiled."""
         return way.cost_s / len(self.paths)
 
-    def _made(self, way: TechniqueConfiguration) -> Made:
-        chosen = recipe(**{_ENGINE: way.choice.options, REFERENCE: {}})
+    def made(self, chosen: Recipe) -> Made:
+        """Artifacts of a recipe of this engine, or of settings alone."""
+        engine = chosen.find(_ENGINE)
+        name, options = (_PLAIN, {}) if engine is None else (_ENGINE, engine.options)
         made = Made(Trial(recipe=chosen, outcome=Outcome.OK, reason="proven in its program alone"), {})
         link = Link(
-            engine=_ENGINE,
-            folder=_ENGINE,
-            meta={"options": way.choice.options, IN_PLACE: True},
+            engine=name,
+            folder=name,
+            meta={"options": options, IN_PLACE: True},
             runtime=tuple(choice for choice in chosen.choices if technique(choice.technique).surrounds_calls),
         )
         for number, found in enumerate(self.found):
             folder = self.whole.pool.folder / f"{self.label}-{chosen.id}-{number}.togi"
-            folder.mkdir()
+            folder.mkdir(exist_ok=True)
             write_manifest(
                 folder,
                 subject=f"{self.whole.subject}[{found.path}]",
@@ -107,7 +114,8 @@ class InPlace:
         if not mine:
             return None
         fastest = max(mine, key=lambda each: each.speedup_x)
-        reason = "" if made is not None else f"compiled where it stands: {fastest.fate()}"
+        compiled = fastest.recipes[self.label].find(_ENGINE) is not None
+        how = "compiled where it stands" if compiled else "with settings round its calls"
         return PartResult(
             path=self.paths[0],
             module=self.found[0].module,
@@ -116,7 +124,7 @@ class InPlace:
             calls=sum(each.calls for each in self.found),
             share=sum(each.share for each in self.found),
             recipe=None if made is None else made.recipe,
-            reason=reason,
+            reason=how if made is not None else f"{how}: {fastest.fate()}",
             tried=len(mine),
         )
 
@@ -125,3 +133,15 @@ def by_torch(chosen: Recipe) -> bool:
     """Its engine is one of torch's own: where these are fastest for the parts, they gain more from compiling what is
     round them too."""
     return not any(technique(choice.technique).packages for choice in chosen.choices)
+
+
+def fastest_settings(trials: Iterable[Trial], facts: Facts) -> Recipe | None:
+    """The fastest recipe that is faster beyond doubt by what surrounds each call and nothing else, if there is one."""
+    found = [
+        (trial.timing.speedup_x.median, trial.recipe)
+        for trial in latest(trials)
+        if trial.eligible and trial.timing is not None and BETWEEN_PROCESSES.faster(trial.timing.speedup_x)
+        if all(technique(choice.technique).surrounds_calls for choice in trial.recipe.choices)
+        if not environment_of(trial.recipe, facts)
+    ]
+    return max(found, key=itemgetter(0))[1] if found else None

@@ -23,7 +23,7 @@ from togi.search.settings import Settings
 from togi.study.composed import Made, Tried, compose, fastest_before, fastest_of, work
 from togi.study.conclusion import NOTHING_FASTER, conclude
 from togi.study.finals import Decision, Finals
-from togi.study.in_place import InPlace, by_torch
+from togi.study.in_place import InPlace, by_torch, fastest_settings
 from togi.study.progress import PartProgress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.techniques import all_techniques
@@ -452,10 +452,24 @@ class PartsTuner:
                 kept |= {other.label for other in self._in_place if not found.meets(other)}
                 beside = {label: made for label, made in self._fastest.made.items() if label in kept}
                 now = Tried({**beside, found.label: made})
-                now.trial = self.whole.try_composed(now.recipe, compose(self.whole, now.recipe, self._placed(now)))
-                self._tried.append(now)
+                self._try(now)
                 if first and now is self._fastest and now.speedup_x > 1.0:
                     return
+
+    def try_settings(self) -> None:
+        """What settings alone make faster beyond doubt has no file form: they are put round the calls of the modules
+        that are not captured."""
+        chosen = fastest_settings(self.whole.log.trials(), self.whole.facts)
+        places = [found for found in self._in_place if not found.repeats]
+        if chosen is None or not places:
+            return
+        now = Tried({found.label: found.made(chosen) for found in places})
+        if now.recipe not in self.whole.composed:
+            self._try(now)
+
+    def _try(self, now: Tried) -> None:
+        now.trial = self.whole.try_composed(now.recipe, compose(self.whole, now.recipe, self._placed(now)))
+        self._tried.append(now)
 
     @property
     def _every(self) -> list[_PartStudy | InPlace]:

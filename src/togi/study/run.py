@@ -82,8 +82,10 @@ def run_study(
             if parts is not None and runner.search.gained():  # no setting of the whole comes on top of its parts
                 runner.try_original()
             else:
-                runner.explore(runner.explore_s(race=False), first_gain=True)  # a single gain need not race
-                runner.explore(runner.explore_s())
+                for first_gain in (True, False):  # a single gain need not race
+                    runner.explore(runner.explore_s(race=not first_gain), first_gain=first_gain)
+                    if parts is not None:
+                        parts.try_settings()
             decision = Finals(runner, keep).decide()
         except TrialEnded as ended:
             raise reference_failed(name, ended) from None

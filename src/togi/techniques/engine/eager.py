@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import Applies, Engine, Options, Refuses
+from togi.techniques.base import IN_PLACE, Applies, Engine, Options, Refuses
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate, Program
@@ -24,7 +24,8 @@ class Eager(Engine):
 
     When it applies: always.
 
-    When it refuses: never; saving is refused where ``torch.export`` cannot capture the module.
+    When it refuses: never; saving is refused where ``torch.export`` cannot capture the module, but for settings alone:
+    those of a program are saved without it, and put round the calls of its live modules.
 
     Claim: no speed-up of its own; ``togi explain eager --prove`` shows a ratio of one within noise.
 
@@ -50,5 +51,8 @@ class Eager(Engine):
 
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         from togi.techniques.engine.programs.exported import FlatExportableProgram, load_module
+        from togi.techniques.engine.programs.in_place import InPlaceProgram
 
+        if meta.get(IN_PLACE):
+            return InPlaceProgram(lambda forward: forward)
         return FlatExportableProgram(load_module(folder), signature)

@@ -110,15 +110,16 @@ class TorchCompile(Engine):
         )
 
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
-        from togi.techniques.engine.programs.compiled import CompiledInPlace, FreshOutputs, compile_call
+        from togi.techniques.engine.programs.compiled import FreshOutputs, compile_call
         from togi.techniques.engine.programs.exported import FlatExportableProgram, load_module
+        from togi.techniques.engine.programs.in_place import InPlaceProgram
         from togi.torch_internals.compiler import cpp_compiler_missing
 
         if signature.device == "cpu" and cpp_compiler_missing():
             raise RuntimeError("torch.compile needs a C++ compiler on a CPU, and none was found: apt-get install g++")
         options: Options = meta["options"]
         if meta.get(IN_PLACE):
-            return CompiledInPlace(signature, options)
+            return InPlaceProgram(lambda forward: compile_call(forward, signature, options, exportable=False))
         call: Any = compile_call(load_module(folder), signature, options, exportable=True)
         return FlatExportableProgram(FreshOutputs(call) if options["mode"] in _CUDA_GRAPH_MODES else call, signature)
 

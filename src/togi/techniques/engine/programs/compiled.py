@@ -5,19 +5,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any, final
 
 import torch
 from torch import Tensor
 
-from togi.core.errors import NotSaveable, TogiError
 from togi.core.quantities import plural
 from togi.core.records import Scalar
 from togi.core.user_code import printed_frames
-from togi.graph.candidate import Program
 from togi.subject.signature import Signature
-from togi.techniques.engine.programs.stored import LOADED
 from togi.torch_internals.compiler import inductor_options, inductor_settings
 from togi.torch_internals.cuda_graphs import GraphReport, NotRecorded, graphs_reported
 
@@ -86,28 +82,6 @@ class FreshOutputs:
         if self.signature is None:
             return tuple(tensor.clone() for tensor in outputs)
         return self.signature.build_outputs([tensor.clone() for tensor in self.signature.flatten_outputs(outputs)])
-
-
-@final
-class CompiledInPlace(Program):
-    """The options of ``torch.compile``, without what is compiled: a live module, where it stands."""
-
-    in_place = True
-
-    def __init__(self, signature: Signature, options: dict[str, Scalar]) -> None:
-        self.signature, self.options = signature, options
-
-    def of(self, original: Callable[..., Any]) -> CompiledCall:
-        return compile_call(original, self.signature, self.options, exportable=False)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        raise TogiError(
-            "this artifact compiles a live module where it stands and holds nothing that could be called: put it into "
-            "the program with togi.load(path).into(program)"
-        )
-
-    def save(self, folder: Path) -> dict[str, Any]:
-        raise NotSaveable(LOADED)
 
 
 def compile_call(
