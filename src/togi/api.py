@@ -75,7 +75,8 @@ class Best:
         return load_artifact(self._folder())
 
     def apply(self, program: Any, *, keep_originals: bool = True) -> Installed:
-        """Put the tuned parts into the live program; ``.remove()`` of what is returned takes them out again.
+        """Put the tuned parts into the live program; ``.remove()`` of what is returned takes them out again. Where the
+        original was chosen, since nothing was faster, there are none, and the program stays as it is.
 
         Args:
             program: what was tuned: a module, ``model.generate``, a pipeline or a function, with the same weights.
@@ -85,6 +86,10 @@ class Best:
         Raises TogiError when the program was tuned as a whole (``load`` gives the module to call), ArtifactError when
         it is another program.
         """
+        if self.recipe.is_reference:
+            from togi.artifact.program import install
+
+            return install((), program, keep_originals=keep_originals)
         return self.load().into(program, keep_originals=keep_originals)
 
     def _folder(self) -> Path:

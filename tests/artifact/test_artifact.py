@@ -7,12 +7,13 @@ import os
 import pickle
 import shutil
 import warnings
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 import torch
-from small_artifacts import make
+from small_artifacts import RECIPES, make
 from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -52,6 +53,17 @@ def test_it_is_called_like_the_original_and_answers_like_it(artifact: Path) -> N
     assert optimized.engine == "onnxruntime"
     torch.testing.assert_close(by_name["y"], by_position["y"])
     torch.testing.assert_close(by_name["norm"], (by_name["y"] / scale).square().sum(-1), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("engine", RECIPES)
+def test_under_autocast_it_computes_as_it_was_proven(engine: str, artifact_of: Callable[[str], Path]) -> None:
+    optimized, x, scale = load(artifact_of(engine)), torch.randn(3, 8), torch.rand(3, 4)
+    expected = optimized(x, scale)
+    with torch.autocast("cpu", torch.bfloat16):
+        found = optimized(x, scale)
+    assert [(name, value.dtype) for name, value in found.items()] == [(name, torch.float32) for name in expected]
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value)
 
 
 def test_the_precision_of_products_holds_from_files_too(tmp_path: Path) -> None:

@@ -203,6 +203,24 @@ def test_a_module_that_was_changed_answers_itself_and_says_so_once(
         assert torch.equal(found, model(X))
 
 
+def test_a_call_under_autocast_is_the_originals_and_is_said_once(live: tuple[Program, Installed]) -> None:
+    model, installed = live
+    with torch.autocast("cpu", torch.bfloat16):
+        with pytest.warns(UserWarning, match=r"the original of part serves its calls: .*torch\.autocast"):
+            found = model(X)
+        with warnings.catch_warnings(action="error"):
+            model(X)
+        with installed.suspended():
+            expected = model(X)
+        with torch.autocast("cpu", enabled=False):
+            model(X)
+    assert expected.dtype is torch.bfloat16, "which the engine never gives"
+    assert found.dtype is expected.dtype
+    assert torch.equal(found, expected)
+    assert installed.counts == {"part": (2, 2)}, "the engine serves where autocast is off again"
+    assert "bfloat16 on cpu" in installed.switches[0].last_reason
+
+
 def test_what_is_put_back_is_served_again(live: tuple[Program, Installed]) -> None:
     model, installed = live
     hook = model.part.register_forward_hook(lambda *_: None)

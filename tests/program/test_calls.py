@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -68,3 +70,24 @@ def test_whether_calls_go_on_from_what_the_last_one_left(between: Between, expec
     cuts = find_cuts(Subject(program, [Inputs((x,))]), CutRequest(folder=str(tmp_path)))
     (part,) = (part for part in cuts.parts if part.path == "step")
     assert part.survey.facts.steps is expected
+
+
+def test_threads_that_call_in_turn_go_on_from_what_they_left_themselves() -> None:
+    torch.manual_seed(0)
+    at_once = threading.Barrier(2)
+    program = Program(lambda _: at_once.wait(timeout=60)).eval()
+
+    class InThreads(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.program = program
+
+        def forward(self, x: Tensor) -> list[Tensor]:
+            with ThreadPoolExecutor(2, initializer=torch.set_grad_enabled, initargs=(False,)) as threads:
+                return list(threads.map(self.program, (x, -x)))
+
+    given = [Inputs((torch.randn(2, 1, 64),))]
+    found = record_inputs(InThreads(), given, {"program.step": program.step}, {"program.step": 12}, 1 << 20)
+    (form,) = found["program.step"].forms
+    assert found["program.step"].calls[form] == 12
+    assert found["program.step"].goes_on(form)

@@ -8,6 +8,7 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -92,6 +93,21 @@ class Programs:
             (gradient,) = torch.autograd.grad(self.body(changed).sum(), changed)
         with torch.no_grad():
             found: list[float] = self.body(x + gradient).sum(1).tolist()
+        return found
+
+    def casts(self, x: Tensor) -> list[float]:
+        with torch.autocast("cpu", torch.bfloat16):
+            found: list[float] = self.body(x).sum(1).tolist()
+        return found
+
+    def casts_at_times(self, x: Tensor) -> list[float]:
+        found: list[float] = self.body(x).sum(1).tolist()
+        return found + self.casts(x)
+
+    def calls_in_threads(self, x: Tensor) -> list[float]:
+        with ThreadPoolExecutor(2, initializer=torch.set_grad_enabled, initargs=(False,)) as threads:
+            first, second = threads.map(self.body, (x, -x))
+        found: list[float] = (first + self.body(second)).sum(1).tolist()
         return found
 
 
@@ -232,6 +248,30 @@ def test_a_module_called_with_and_without_gradients(programs: Programs, tmp_path
     assert {part.path for part in cuts.parts} == {"body"}
 
 
+def test_a_module_called_under_autocast_is_an_obstacle(programs: Programs, tmp_path: Path) -> None:
+    cuts = cut(programs.casts, tmp_path)
+    assert cuts.parts == ()
+    (obstacle,) = cuts.obstacles
+    assert obstacle.path == "body"
+    assert "calls it under torch.autocast (bfloat16 on cpu)" in obstacle.reason
+
+
+def test_calls_under_autocast_are_no_calls_of_the_part(programs: Programs, tmp_path: Path) -> None:
+    cuts = cut(programs.casts_at_times, tmp_path)
+    assert [(part.path, part.calls) for part in cuts.parts] == [("body", 1)]
+    (obstacle,) = cuts.obstacles
+    assert "under torch.autocast" in obstacle.reason
+
+
+def test_calls_in_other_threads_are_the_programs_own(programs: Programs, tmp_path: Path) -> None:
+    cuts = cut(programs.calls_in_threads, tmp_path)
+    assert [(part.path, part.calls) for part in cuts.parts] == [("body", 3)]
+    assert cuts.obstacles == ()
+    tree = cuts.tree
+    assert [(tree.calls[place].path, tree.calls[place].calls) for place in tree.children(0)] == [("body", 3)]
+    assert 0 < sum(map(tree.share, tree.children(0))) <= 1, "two calls at once take no more than the time that passes"
+
+
 class Engine:
     """Of one size: the module itself, with 1 added, by which its answers are known."""
 
@@ -330,6 +370,16 @@ def test_calls_that_want_gradients_run_the_original_and_the_others_its_engine(pr
     assert found == pytest.approx([each + 64 for each in sums(plain, x + gradient)])
     assert installed.counts == {"body": (1, 1)}
     assert installed.switches[0].last_reason == "gradients are wanted"
+
+
+@torch.no_grad()
+def test_calls_in_other_threads_are_served(programs: Programs) -> None:
+    x = torch.randn(4, 64)
+    plain = copy_of(programs.body)
+    expected = plain(x) + 1.0 + plain(plain(-x) + 1.0) + 1.0
+    installed = put_in(programs.calls_in_threads, "body", programs.body, x)
+    assert programs.calls_in_threads(x) == pytest.approx(expected.sum(1).tolist())
+    assert installed.counts == {"body": (3, 0)}
 
 
 @torch.no_grad()

@@ -69,6 +69,40 @@ def subject():
     return make().generate, torch.ones(1, 8)
 """
 
+THREADS = """
+import time
+from concurrent.futures import ThreadPoolExecutor
+import torch
+from torch import nn
+
+class Sleeper(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(8, 8)
+
+    def forward(self, x):
+        time.sleep(0.02)
+        for _ in range(100):
+            x = torch.tanh(self.inner(x))
+        return x
+
+class Both:
+    def __init__(self):
+        self.first, self.second = Sleeper().eval(), Sleeper().eval()
+
+    def __call__(self, x):
+        with ThreadPoolExecutor(2) as threads:
+            found = threads.map(lambda module: module(x), (self.first, self.second))
+            return [each.item() for one in found for each in one[0]]
+
+def make():
+    torch.manual_seed(0)
+    return Both()
+
+def subject():
+    return make(), torch.ones(1, 8)
+"""
+
 
 pytestmark = pytest.mark.usefixtures("brief_studies")
 
@@ -246,6 +280,42 @@ def test_a_server_has_no_form_for_parts(study: api.StudyResult, tmp_path: Path) 
             ArtifactError, match=r"parts of a program, whose rest is Python .*\.into\(program\); or tune"
         ):
             api.export(out, to=form, out=tmp_path / "out")
+
+
+def test_where_nothing_is_faster_the_program_stays_as_it_is(
+    place: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+    found = togi.tune(f"{place}/generator.py:subject", only=["channels_last"], effort="quick", time_limit_s=400)
+    assert found.best.recipe.is_reference
+    model, x = made(place, monkeypatch), torch.randn(1, 8)
+    expected = generated(model, x)
+    with found.best.apply(model.generate) as installed:
+        assert str(installed) == "the program runs as it is: nothing was faster beyond doubt, so no part is in it"
+        assert installed.counts == {}
+        assert torch.equal(generated(model, x), expected)
+    assert torch.equal(generated(model, x), expected)
+    with pytest.raises(TogiError, match="has no file form"):
+        found.best.load()
+
+
+@pytest.mark.thorough
+def test_modules_that_are_called_in_threads_are_tuned_and_served_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
+    (tmp_path / "threaded.py").write_text(THREADS, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = togi.tune(f"{tmp_path}/threaded.py:subject", only=["torchscript"], effort="quick", time_limit_s=300)
+    assert "parts" in found.best.recipe.techniques, (found.record.verdict, found.record.program)
+    import threaded  # type: ignore[import-not-found]
+
+    both, x = threaded.make(), torch.randn(1, 8)
+    expected = both(x)
+    with found.best.apply(both) as installed:
+        assert both(x) == pytest.approx(expected, rel=1e-4)
+        assert sum(served for served, _ in installed.counts.values()) == 2
+        assert all(original == 0 for _, original in installed.counts.values())
 
 
 @pytest.mark.thorough

@@ -173,7 +173,8 @@ def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> Can
 class OptimizedModule(nn.Module):
     """A tuned model: the original's call signature and output structure, on the engine that was proven fastest.
 
-    It runs inference only. Sizes and dtypes beyond those that were proven are refused with a clear error.
+    It runs inference only. Sizes and dtypes beyond those that were proven are refused with a clear error. Under
+    ``torch.autocast`` it computes as it was proven, too.
     """
 
     def __init__(
@@ -215,7 +216,13 @@ class OptimizedModule(nn.Module):
         return self.manifest.proof
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        return self._call(*args, **kwargs)
+        device = self.manifest.facts.device
+        if not torch.is_autocast_enabled(device):
+            return self._call(*args, **kwargs)
+        with torch.autocast(
+            device, enabled=False
+        ):  # what torch's own engines run would be cast, and that of others not
+            return self._call(*args, **kwargs)
 
     def call_with(self, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
         """A call whose ``tensors`` are what ``signature.checked`` made of its arguments."""

@@ -28,6 +28,11 @@ _GRADIENTS = (
     "call the program under torch.no_grad() or torch.inference_mode()"
 )
 
+_AUTOCAST = (
+    "it is called under torch.autocast ({}), where the original computes in another precision, and its tuned part was "
+    "proven without"
+)
+
 _GRADIENTS_OF_WEIGHTS = (
     "the tuned part of {} serves a call with gradients switched on, and none will reach its weights, which require "
     "them. Where none are needed, call the program under torch.no_grad(), or .requires_grad_(False) on it; to train "
@@ -71,6 +76,10 @@ class Switch:
         if changed := self.watch.changed():
             self._warn_once("changed", f"the original of {self.name} serves its calls: {changed}")
             return self._fall_back(changed, args, kwargs)
+        if cast := autocast():
+            reason = _AUTOCAST.format(cast)
+            self._warn_once("autocast", f"the original of {self.name} serves its calls: {reason}")
+            return self._fall_back(reason, args, kwargs)
         reason = "no form of its calls was tuned"
         for position, form in enumerate(self.forms):
             signature = form.optimized.signature
@@ -164,6 +173,8 @@ class Installed:
         self.remove()
 
     def __str__(self) -> str:
+        if not self.switches:
+            return "the program runs as it is: nothing was faster beyond doubt, so no part is in it"
         served = ", ".join(
             f"{each.name} {each.engine_calls} of {each.engine_calls + each.original_calls}" for each in self.switches
         )
@@ -228,6 +239,12 @@ def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
                 tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     for switch in switches:
         switch.watch = Watch(switch.module)
+
+
+def autocast() -> str:
+    """``bfloat16 on cpu`` in a block of ``torch.autocast``, in this thread; empty outside of one."""
+    on = (kind for kind in ("cpu", "cuda") if torch.is_autocast_enabled(kind))
+    return ", ".join(f"{str(torch.get_autocast_dtype(kind)).removeprefix('torch.')} on {kind}" for kind in on)
 
 
 def weights_hash(module: nn.Module) -> str:

@@ -402,7 +402,8 @@ class ProgramCall(Record):
     """Index of the caller among the calls of the tree."""
     calls: int
     ms: float
-    """All calls together, in one run."""
+    """All calls together, in one run. Those in other threads than the program's overlap: they share the time in which
+    any of them runs."""
 
 
 class PartResult(Record):

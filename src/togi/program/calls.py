@@ -18,6 +18,7 @@ from typing import Any, final
 
 from torch import Tensor, nn
 
+from togi.artifact.program import autocast
 from togi.core.records import ProgramCall, ProgramTree
 from togi.subject.common_structure import without_counts
 from togi.subject.inputs import Inputs
@@ -39,47 +40,95 @@ class _Counted:
     parent: int | None
     calls: int = 0
     seconds: float = 0.0
+    seconds_elsewhere: float = 0.0
+    """Of its calls in other threads than the program's."""
     places: dict[int, int] = field(default_factory=dict)
 
 
-def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> ProgramTree:
-    """Run the program once on every sample (as it is: under the caller's ``no_grad``) with a clock round each call."""
-    names = {id(module): path for path, module in program.named_modules()}
-    counted = [_Counted(program, None)]
-    at = [0]
+@final
+class _Tree:
+    """The calls of a program by who calls them. What is called first in another thread is the program's own call: who
+    had the thread do it cannot be seen."""
 
-    def call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
-        here = counted[at[-1]]
-        if id(module) not in here.places:
-            if len(counted) > _MOST_CALLS:
-                return run(*args, **kwargs)
-            here.places[id(module)] = len(counted)
-            counted.append(_Counted(module, at[-1]))
-        index = here.places[id(module)]
+    def __init__(self, program: nn.Module) -> None:
+        self.counted = [_Counted(program, None)]
+        self._own_thread = threading.get_ident()
+        self._local = threading.local()
+        self._lock = threading.Lock()
+        self._spans: list[tuple[float, float]] = []
+        """Of the outermost calls in other threads."""
+
+    def call(self, module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
+        at: list[int] = vars(self._local).setdefault("at", [0])
+        index = self._place(module, at[-1])
+        if index is None:
+            return run(*args, **kwargs)
         at.append(index)
         began = time.perf_counter()
         try:
             return run(*args, **kwargs)
         finally:
-            counted[index].seconds += time.perf_counter() - began
-            counted[index].calls += 1
+            ended = time.perf_counter()
             at.pop()
+            self._count(index, began, ended, outermost=len(at) == 1)
 
-    for sample in samples:
-        counted[0].seconds += _run(program, sample, call)
-        counted[0].calls += 1
-    return ProgramTree(
-        calls=tuple(
-            ProgramCall(
-                path=names.get(id(each.module), ""),
-                module=type(each.module).__name__,
-                parent=each.parent,
-                calls=each.calls,
-                ms=each.seconds * 1e3,
+    def _place(self, module: nn.Module, caller: int) -> int | None:
+        """None where there are too many."""
+        with self._lock:
+            places = self.counted[caller].places
+            if id(module) not in places:
+                if len(self.counted) > _MOST_CALLS:
+                    return None
+                places[id(module)] = len(self.counted)
+                self.counted.append(_Counted(module, caller))
+            return places[id(module)]
+
+    def _count(self, index: int, began: float, ended: float, *, outermost: bool) -> None:
+        with self._lock:
+            here = self.counted[index]
+            here.calls += 1
+            if threading.get_ident() == self._own_thread:
+                here.seconds += ended - began
+                return
+            here.seconds_elsewhere += ended - began
+            if outermost:
+                self._spans.append((began, ended))
+
+    def record(self, names: Mapping[int, str]) -> ProgramTree:
+        """Calls in threads overlap: they share the time in which any of them runs."""
+        every = sum(ended - began for began, ended in self._spans)
+        factor = _covered(self._spans) / every if every else 1.0
+        return ProgramTree(
+            calls=tuple(
+                ProgramCall(
+                    path=names.get(id(each.module), ""),
+                    module=type(each.module).__name__,
+                    parent=each.parent,
+                    calls=each.calls,
+                    ms=(each.seconds + factor * each.seconds_elsewhere) * 1e3,
+                )
+                for each in list(self.counted)
             )
-            for each in counted
         )
-    )
+
+
+def _covered(spans: Sequence[tuple[float, float]]) -> float:
+    """Seconds in which any of them runs."""
+    covered, until = 0.0, -math.inf
+    for began, ended in sorted(spans):
+        covered += max(0.0, ended - max(began, until))
+        until = max(until, ended)
+    return covered
+
+
+def record_tree(program: nn.Module, samples: Sequence[Inputs]) -> ProgramTree:
+    """Run the program once on every sample (as it is: under the caller's ``no_grad``) with a clock round each call."""
+    names = {id(module): path for path, module in program.named_modules()}
+    tree = _Tree(program)
+    for sample in samples:
+        tree.counted[0].seconds += _run(program, sample, tree.call)
+        tree.counted[0].calls += 1
+    return tree.record(names)
 
 
 def _run(program: nn.Module, sample: Inputs, call: InsteadOfCall) -> float:
@@ -93,16 +142,15 @@ def _run(program: nn.Module, sample: Inputs, call: InsteadOfCall) -> float:
 
 @contextmanager
 def watched(call: InsteadOfCall, *, outermost: nn.Module | None = None) -> Iterator[None]:
-    """``call(module, args, kwargs, run)`` instead of every call of a module that this thread makes; ``run`` goes on.
+    """``call(module, args, kwargs, run)`` instead of every call of a module, in whichever thread; ``run`` goes on.
 
     The call of ``nn.Module`` itself is replaced, so that modules are seen wherever they come from, scripted ones too.
     ``outermost`` is left alone.
     """
     original = nn.Module.__call__
-    thread = threading.get_ident()
 
     def instead(self: nn.Module, *args: Any, **kwargs: Any) -> Any:
-        if self is outermost or threading.get_ident() != thread:
+        if self is outermost:
             return original(self, *args, **kwargs)
         return call(self, args, kwargs, lambda *a, **k: original(self, *a, **k))
 
@@ -126,29 +174,38 @@ class Recorded:
         """By form, then by sizes and counts."""
         self.proof: dict[tuple[Structure, ...], list[Inputs]] = defaultdict(list)
         """By form: all calls, or as many as there is room for, evenly spread: what a part is proven on."""
+        self.autocast: dict[tuple[Structure, ...], str] = {}
+        """By form: of ``torch.autocast``, which its calls are made under; empty for none."""
         self.calls: Counter[tuple[Structure, ...]] = Counter()
         self.seconds: dict[tuple[Structure, ...], float] = defaultdict(float)
         self._left, self._left_to_prove = limit_bytes, limit_bytes // 2
         self._every = math.ceil(calls / _CALLS_PROVEN)
         self._gone_on: Counter[tuple[Structure, ...]] = Counter()
-        self._new: list[weakref.ref[Tensor]] = []
-        """Tensors that the last call left in its arguments."""
+        self._new: dict[int, list[weakref.ref[Tensor]]] = {}
+        """By thread: tensors that its last call left in its arguments."""
+        self._lock = threading.Lock()
 
     def see(self, given: Inputs) -> tuple[Structure, ...]:
         """Look at a call before it is made; its form."""
         structures = _structures(given)
-        form = _form(structures, given)
-        self._keep(form, structures, given)
+        cast = autocast()
+        form = _form(structures, given, cast)
         known = set(map(id, given.tensors()))
-        self._gone_on[form] += bool(self._new) and all(id(ref()) in known for ref in self._new)
+        with self._lock:
+            self.autocast[form] = cast
+            self._keep(form, structures, given)
+            new = self._new.get(threading.get_ident(), [])
+            self._gone_on[form] += bool(new) and all(id(ref()) in known for ref in new)
         return form
 
     def made(self, form: tuple[Structure, ...], seconds: float, before: Sequence[Tensor], given: Inputs) -> None:
         """``before``: the tensors of the arguments before the call."""
-        self.calls[form] += 1
-        self.seconds[form] += seconds
         known = set(map(id, before))
-        self._new = [weakref.ref(tensor) for tensor in given.tensors() if id(tensor) not in known]
+        new = [weakref.ref(tensor) for tensor in given.tensors() if id(tensor) not in known]
+        with self._lock:
+            self.calls[form] += 1
+            self.seconds[form] += seconds
+            self._new[threading.get_ident()] = new
 
     def goes_on(self, form: tuple[Structure, ...]) -> bool:
         """Whether most of its calls are given the very tensors that the call before left in its arguments: a cache, as
@@ -212,11 +269,12 @@ def _structures(given: Inputs) -> list[Structure]:
     return [Structure.of(value) for value in (*given.args, *(given.kwargs[name] for name in sorted(given.kwargs)))]
 
 
-def _form(structures: Sequence[Structure], given: Inputs) -> tuple[Structure, ...]:
-    """What calls that one engine can serve have in common: arguments, nesting, constants, dtypes and ranks. Not the
-    numbers that may be counts."""
+def _form(structures: Sequence[Structure], given: Inputs, cast: str) -> tuple[Structure, ...]:
+    """What calls that one engine can serve have in common: arguments, nesting, constants, dtypes, ranks, and whether
+    they are made under ``torch.autocast`` (``cast``). Not the numbers that may be counts."""
     dtypes = [f"{str(t.dtype).removeprefix('torch.')}[{t.dim()}]" for t in given.tensors()]
-    called = Structure(kind="constant", value=" ".join((str(len(given.args)), *sorted(given.kwargs), *dtypes)))
+    words = (str(len(given.args)), *sorted(given.kwargs), *dtypes, *filter(None, (cast,)))
+    called = Structure(kind="constant", value=" ".join(words))
     return (*map(without_counts, structures), called)
 
 

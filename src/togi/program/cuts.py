@@ -37,6 +37,10 @@ LEAST_SHARE = 0.04
 _INPUTS_BYTES = 256 << 20
 _COVERED = 0.5
 """Share of a module's time in forms that can be captured, from which it is not entered for the rest."""
+_AUTOCAST = (
+    "the program calls it under torch.autocast ({}), and parts are proven without: convert its weights once "
+    "(.to(torch.bfloat16)) and give it inputs of that dtype instead, or call it outside of the block"
+)
 _MADE_ANEW = (
     "the program makes it anew in each run, or holds it where togi does not find it, so no engine can stand for it: "
     "make it once and keep it in an attribute"
@@ -177,6 +181,10 @@ class _Cutting:
         for number, (form, by_sizes) in enumerate(seen.forms.items()):
             if share * seen.share(form) < LEAST_SHARE / 2:
                 covered += seen.share(form)
+                continue
+            if cast := seen.autocast[form]:  # what it calls is called under it too: nothing to enter
+                covered += seen.share(form)
+                reasons.append(_AUTOCAST.format(cast))
                 continue
             given = _of_one_structure(list(by_sizes.values()))
             if 2 * len(given) < len(by_sizes):
