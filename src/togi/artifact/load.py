@@ -219,9 +219,7 @@ class OptimizedModule(nn.Module):
         device = self.manifest.facts.device
         if not torch.is_autocast_enabled(device):
             return self._call(*args, **kwargs)
-        with torch.autocast(
-            device, enabled=False
-        ):  # what torch's own engines run would be cast, and that of others not
+        with torch.autocast(device, enabled=False):  # torch's own engines would cast, others would not
             return self._call(*args, **kwargs)
 
     def call_with(self, tensors: list[Tensor], args: Any, kwargs: Any) -> Any:
