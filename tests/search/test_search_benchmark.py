@@ -13,6 +13,7 @@ from search_landscapes import CONVOLUTIONAL, Landscape, family
 from togi.core.choices import Effort
 from togi.core.records import Recipe, Study
 from togi.search import Settings, Space
+from togi.techniques import all_techniques, compatible, technique
 
 SOURCE = Path(__file__).parents[2] / "benchmarks" / "search.py"
 
@@ -92,6 +93,20 @@ def test_report_and_command_line(benchmark, recorded, tmp_path: Path, capsys, mo
     assert f"synthetic: {len(recorded.trials)} recipes" in printed
     assert "within 2 % at <= 20 % of the cost: yes" in printed
     assert [line.split()[0] for line in printed.splitlines()[2:5]] == ["togi", "random", "tpe"]
+
+
+def test_recorded_studies_are_read_with_combinations_that_are_not_tried_any_more(benchmark) -> None:
+    """They were recorded when ``inference_mode`` was tried round engines that compute outside of torch."""
+    techniques = dict(all_techniques())
+    for path in sorted(benchmark.DATA.glob("*.json")):
+        study = benchmark.Recorded.of(Study.from_json(path.read_bytes()))
+        space = Space.listing(study.trials, study.facts, techniques)
+        assert {*space.recipes(), Recipe()} >= set(study.trials), path.name
+        of_before = [r for r in study.trials if {"openvino", "inference_mode"} <= r.techniques]
+        assert of_before, path.name
+        assert not [r for r in of_before if compatible(technique(id) for id in r.techniques)], path.name
+    tried = benchmark.by_togi(study, techniques, 0, Effort.QUICK)
+    assert set(tried) <= set(study.trials)
 
 
 def test_what_other_studies_teach_shortens_the_way_without_guesses(benchmark, recorded) -> None:

@@ -37,6 +37,8 @@ OWN_LAYOUT = "own_layout"
 """Provided by engines that arrange memory as they see fit: the layout of what they are given cannot matter."""
 FOLDS_CONSTANTS = "folds_constants"
 """Provided by engines that compute what depends on no input once, when they load the model, and equal calls once."""
+OUTSIDE_TORCH = "outside_torch"
+"""Provided by engines that compute outside of torch: modes of autograd and torch's choice of kernels cannot matter."""
 
 
 @final

@@ -99,6 +99,7 @@ def test_where_there_is_nothing_to_choose() -> None:
     assert isinstance(BACKEND.applies(candidate().facts), Applies)
     for engine, allowed in {
         "openvino": False,
+        "ncnn": False,
         "aot_inductor": False,
         "torch_compile": True,
         "cuda_graph": True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -35,6 +36,17 @@ def test_it_refuses_a_module_that_changes_a_buffer():
 def test_it_stands_in_place_of_no_grad():
     assert not compatible([technique("inference_mode"), technique("no_grad")])
     assert compatible([technique("inference_mode")])
+
+
+@pytest.mark.parametrize("engine", ["openvino", "onnxruntime", "ncnn", "torch_tensorrt"])
+def test_it_is_not_tried_round_an_engine_that_computes_outside_of_torch(engine):
+    assert not compatible([technique("inference_mode"), technique(engine)])
+    assert compatible([technique("no_grad"), technique(engine)])
+
+
+@pytest.mark.parametrize("engine", ["eager", "torchscript", "torch_compile", "aot_inductor", "cuda_graph"])
+def test_it_is_tried_round_an_engine_that_calls_torch(engine):
+    assert compatible([technique("inference_mode"), technique(engine)])
 
 
 def test_conformance():

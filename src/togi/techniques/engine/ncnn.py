@@ -9,6 +9,7 @@ from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import (
     FOLDS_CONSTANTS,
+    OUTSIDE_TORCH,
     OWN_LAYOUT,
     Applies,
     Engine,
@@ -61,7 +62,7 @@ class Ncnn(Engine):
     proven = Proven(cpu="2026-11-22")
     devices = frozenset({"cpu"})
     packages = (Package("ncnn", "ncnn", "1.0.20261020"), Package("pnnx", "ncnn", "20261020"))
-    provides = frozenset({"engine:ncnn", FOLDS_CONSTANTS, OWN_LAYOUT})
+    provides = frozenset({"engine:ncnn", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
     conflicts = frozenset({"precision"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:

@@ -10,6 +10,7 @@ from togi.core.proven import Proven
 from togi.core.records import Facts, Scalar
 from togi.techniques.base import (
     FOLDS_CONSTANTS,
+    OUTSIDE_TORCH,
     OWN_LAYOUT,
     Applies,
     Engine,
@@ -70,7 +71,7 @@ class OnnxRuntime(Engine):
         Package("onnxscript", "onnx"),
         Package("onnxruntime", "onnx", "1.20", ("onnxruntime-gpu",)),
     )
-    provides = frozenset({"engine:onnxruntime", FOLDS_CONSTANTS, OWN_LAYOUT})
+    provides = frozenset({"engine:onnxruntime", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return first_refusal(not_exportable(facts), changes_buffers(facts, "ONNX Runtime")) or Applies()

@@ -10,6 +10,7 @@ from togi.core.proven import Proven
 from togi.core.records import Facts
 from togi.techniques.base import (
     FOLDS_CONSTANTS,
+    OUTSIDE_TORCH,
     OWN_LAYOUT,
     Applies,
     Engine,
@@ -61,7 +62,7 @@ class OpenVino(Engine):
     proven = Proven(cpu="2026-11-21")
     devices = frozenset({"cpu"})
     packages = (Package("openvino", "openvino", "2025.0"),)
-    provides = frozenset({"engine:openvino", FOLDS_CONSTANTS, OWN_LAYOUT})
+    provides = frozenset({"engine:openvino", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return changes_buffers(facts, "OpenVINO") or fixes_decisions(facts) or Applies()

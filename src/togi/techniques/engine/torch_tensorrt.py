@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, final
 from togi.core.records import Facts
 from togi.techniques.base import (
     FOLDS_CONSTANTS,
+    OUTSIDE_TORCH,
     OWN_LAYOUT,
     Applies,
     Engine,
@@ -49,7 +50,7 @@ class TorchTensorRt(Engine):
     captures = True
     devices = frozenset({"cuda"})
     packages = (Package("torch-tensorrt", "tensorrt"),)
-    provides = frozenset({"engine:torch_tensorrt", FOLDS_CONSTANTS, OWN_LAYOUT})
+    provides = frozenset({"engine:torch_tensorrt", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.device != "cuda":

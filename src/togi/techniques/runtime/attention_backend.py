@@ -12,7 +12,7 @@ from togi.core.errors import Refused
 from togi.core.proven import Proven
 from togi.core.quantities import first_line
 from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -52,7 +52,7 @@ class AttentionBackend(Technique):
     id = "attention_backend"
     proven = Proven(cpu="2026-11-22")
     stage = Stage.RUNTIME
-    conflicts = frozenset({"engine:onnxruntime", "engine:openvino", "engine:aot_inductor", "engine:torch_tensorrt"})
+    conflicts = frozenset({OUTSIDE_TORCH, "engine:aot_inductor"})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if "scaled_dot_product_attention" in facts.functions:

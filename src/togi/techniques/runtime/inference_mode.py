@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, final
 
 from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
-from togi.techniques.base import Applies, Options, Refuses, Technique
+from togi.techniques.base import OUTSIDE_TORCH, Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
     from togi.graph.candidate import Candidate
@@ -21,7 +21,8 @@ class InferenceMode(Technique):
 
     When it applies: always, in place of ``no_grad``.
 
-    When it refuses: the forward pass changes a buffer: a tensor made in inference mode would then stay behind in the
+    When it refuses: an engine computes outside of torch (OpenVINO, ONNX Runtime, ncnn, TensorRT), where it cannot
+    matter; or the forward pass changes a buffer: a tensor made in inference mode would then stay behind in the
     module, and later training with it fails ("Inference tensors cannot be saved for backward").
 
     Claim: less time per call for models of many small operations; nothing for models of few large ones.
@@ -36,7 +37,7 @@ class InferenceMode(Technique):
     proven = Proven(cpu="2026-11-21")
     stage = Stage.RUNTIME
     provides = frozenset({"grad_mode"})
-    conflicts = frozenset({"grad_mode"})
+    conflicts = frozenset({"grad_mode", OUTSIDE_TORCH})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.buffers_change:
