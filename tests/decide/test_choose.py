@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from togi.core.records import Choice, ErrorReport, Footprint, Interval, Outcome, Recipe, Stage, Timing, Trial
-from togi.decide.choose import Budget, acceptable, choose, front, rank, why_not
+from togi.decide.choose import Budget, acceptable, choose, extends, front, rank, why_not
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion
 
 TWICE = Criterion(margin=0.5, process_bias=0.5)
@@ -115,6 +115,59 @@ def test_among_equals_the_plainer_one() -> None:
     assert choose([reference, laden, plain, rough]).trial == plain
     faster = measured(recipe("a", "c"), 2.2)
     assert choose([reference, plain, faster]).trial == faster
+
+
+def on(engine: str, *before: str, grad_mode: str = "no_grad", **options: bool) -> Recipe:
+    """An engine, with rewrites before it."""
+    rewrites = (Choice(stage=Stage.REWRITE, technique=t) for t in before)
+    runs = Choice(stage=Stage.ENGINE, technique=engine, options=options)
+    return Recipe(choices=(*rewrites, runs, Choice(stage=Stage.RUNTIME, technique=grad_mode)))
+
+
+def test_what_extends_a_recipe_makes_its_choices_and_more_on_the_same_engine() -> None:
+    assert extends(on("vino", "pad"), on("vino"))
+    assert extends(on("vino", grad_mode="inference_mode"), on("vino"))
+    assert extends(on("vino", "pad", "fold"), on("vino", "fold"))
+    assert not extends(on("vino"), on("vino"))
+    assert not extends(on("vino"), on("vino", "pad"))
+    assert not extends(on("vino", "pad"), on("vino", "fold"))
+    assert not extends(on("onnx", "pad"), on("vino"))
+    assert not extends(on("vino", "pad", streams=True), on("vino"))
+    assert not extends(on("vino"), REFERENCE), "the original is another engine"
+
+
+@pytest.mark.parametrize(("gain", "earned"), [(1.02, False), (1.04, False), (1.041, True)])
+def test_extra_choices_must_earn_their_place(gain: float, earned: bool) -> None:
+    """pad_channels and inference_mode round OpenVINO were chosen at 0.97 of OpenVINO's own speed."""
+    reference, plain = measured(REFERENCE, 1.0), measured(on("vino"), 2.0)
+    laden = measured(on("vino", "pad", grad_mode="inference_mode"), 2.0 * gain)
+    expected = laden if earned else plain
+    assert choose([reference, plain, laden]).trial == expected
+    assert choose([reference, laden, plain]).trial == expected
+    assert choose([reference, laden, plain], proven={laden.recipe}).trial == expected
+    assert choose([reference, laden]).trial == laden, "nothing plainer was tried"
+    assert choose([reference, laden, plain], unusable={plain.recipe}).trial == laden
+
+
+def test_other_engines_and_other_options_need_not_be_faster_by_more_than_the_margin() -> None:
+    reference, plain = measured(REFERENCE, 1.0), measured(on("vino"), 2.0)
+    for other in (on("onnx", "pad"), on("vino", streams=True), on("onnx")):
+        faster = measured(other, 2.03)
+        assert choose([reference, plain, faster]).trial == faster
+
+
+def test_small_gains_add_up_whatever_the_order() -> None:
+    steps = [("vino", 2.00), ("pad", 2.06), ("fold", 2.12)]
+    names = [name for name, _ in steps]
+    trials = [measured(on("vino", *names[1 : i + 1]), speed) for i, (_, speed) in enumerate(steps)]
+    for order in itertools.permutations(trials):
+        assert choose([measured(REFERENCE, 1.0), *order]).trial == trials[2]
+        assert choose([measured(REFERENCE, 1.0), *order], unusable={trials[2].recipe}).trial == trials[0]
+
+
+def test_a_faithful_one_does_not_give_way_to_a_rough_one_with_fewer_choices() -> None:
+    rough, fine = measured(on("vino"), 2.0, faithful=False), measured(on("vino", "pad"), 2.03)
+    assert choose([measured(REFERENCE, 1.0), rough, fine]).trial == fine
 
 
 def test_nothing_within_limits_says_what_the_smallest_needs() -> None:
@@ -365,10 +418,11 @@ def test_front_keeps_equals_in_the_order_of_their_names() -> None:
     assert labels(front([rough, rougher])) == ["r0.1"]
 
 
+EXTENDED = [on("vino", *before) for count in range(4) for before in itertools.combinations("xyz", count)]
 TRIALS = st.lists(
     st.builds(
         measured,
-        st.sampled_from([REFERENCE, Recipe(), *(recipe(f"r{i}", *"xyz"[: i % 3]) for i in range(6))]),
+        st.sampled_from([REFERENCE, Recipe(), *(recipe(f"r{i}", *"xyz"[: i % 3]) for i in range(3)), *EXTENDED]),
         st.floats(0.2, 5.0),
         width=st.floats(0.0, 0.4),
         total_bytes=st.none() | st.integers(1, 2000),

@@ -321,6 +321,18 @@ def test_a_race_that_points_to_it_without_being_sure_counts_together_with_the_tr
     assert BETWEEN_PROCESSES.faster(found.timing.speedup_x) == sure
 
 
+def test_what_extends_the_choice_and_is_near_it_is_not_proven_beside_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It could not become the choice, and would take the time of one that can."""
+    laden = Recipe(choices=(Choice(stage=Stage.REWRITE, technique="pad"), *FAST.choices))
+    trials = [trial(laden, 3.09), trial(FAST, 3.0), trial(SLOW, 1.5)]
+    decision, runner = decided(monkeypatch, tmp_path, trials, {})
+    assert runner.proven == [FAST]
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == FAST
+
+
 def test_what_cannot_be_loaded_says_so_in_its_trial(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     decision, runner = decided(
         monkeypatch, tmp_path, [trial(FAST, 3.0), trial(NEXT, 2.0)], {FAST: "a library is missing"}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from togi.core.quantities import milliseconds, size
-from togi.core.records import Interval, Outcome, Recipe, Record, Trial
+from togi.core.records import REFERENCE, Choice, Interval, Outcome, Recipe, Record, Stage, Trial
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
 
 
@@ -103,8 +103,9 @@ def choose(
     """The fastest trial that fits, if it is faster than plain eager by ``criterion``; else plain eager.
 
     Where plain eager itself does not fit, the fastest that fits, be it slower, or measured on a machine too noisy to
-    say how fast. Among those within the margin of the fastest a faithful one is preferred, then the one with fewer
-    choices (less can break), then the smaller one.
+    say how fast. What extends another of them (``extends``) must be faster than that by more than what two processes
+    of one recipe may differ by, and the margin. Among those within the margin of the fastest a faithful one is
+    preferred, then the one with fewer choices (less can break), then the smaller one.
 
     Args:
         trials: in the order in which they ended; the last of each recipe counts.
@@ -130,6 +131,12 @@ def choose(
         assert reference is not None
         return Chosen(trial=reference, reason="nothing is faster than plain eager beyond doubt, so it stays")
     return Chosen(trial=None, reason=_nothing(every, budget))
+
+
+def extends(recipe: Recipe, plain: Recipe) -> bool:
+    """It makes all choices of the other and more, on the same engine with the same options. ``no_grad`` is no choice:
+    it is what a recipe has that chooses no other mode of autograd."""
+    return recipe.at(Stage.ENGINE) == plain.at(Stage.ENGINE) and _choices(recipe) > _choices(plain)
 
 
 def rank(trials: Iterable[Trial], budget: Budget = UNLIMITED) -> tuple[Recipe, ...]:
@@ -164,11 +171,37 @@ def why_not(
 
 
 def _best(candidates: Sequence[Trial], proven: Collection[Recipe], criterion: Criterion) -> Trial:
+    candidates = _earning_their_place(candidates, criterion)
     fastest = max(map(_speedup, candidates))
     kept = [t for t in candidates if t.recipe in proven and _speedup(t) * criterion.band_x >= fastest]
     candidates = kept or candidates
     fastest = max(map(_speedup, candidates))
     return min((t for t in candidates if _speedup(t) >= fastest * (1 - MARGIN)), key=_plainness)
+
+
+def _earning_their_place(candidates: Sequence[Trial], criterion: Criterion) -> list[Trial]:
+    """Without those that extend another one that is kept, and are not faster than it by more than what may be chance.
+
+    The plainest come first, and each is held against those that are kept alone. So the order of the candidates does not
+    matter, and small gains add up: of 2.00, 2.06 and 2.12 x the first and the last are kept, since the last, which is
+    near the second, is faster than all that is left.
+    """
+    kept: list[Trial] = []
+    for trial in sorted(candidates, key=lambda trial: len(_choices(trial.recipe))):
+        if not any(_as_good(plain, trial, criterion) for plain in kept):
+            kept.append(trial)
+    return kept
+
+
+def _as_good(plain: Trial, trial: Trial, criterion: Criterion) -> bool:
+    """With fewer of its choices as right, and as fast as two processes can tell."""
+    as_right = _error(plain) == 0 or _error(trial) > 0
+    fast_enough = _speedup(plain) * criterion.band_x >= _speedup(trial)
+    return extends(trial.recipe, plain.recipe) and as_right and fast_enough
+
+
+def _choices(recipe: Recipe) -> frozenset[Choice]:
+    return frozenset(choice for choice in recipe.choices if choice.technique != REFERENCE)
 
 
 def _ran(trial: Trial) -> bool:

@@ -17,7 +17,7 @@ from typing import final
 
 from togi.artifact.manifest import Link
 from togi.core.records import Interval, Outcome, Recipe, Timing, Trial
-from togi.decide.choose import Chosen, acceptable, choose, rank
+from togi.decide.choose import Chosen, acceptable, choose, extends, rank
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.study_log import is_running
 from togi.measure import RaceResult, race, together
@@ -189,15 +189,17 @@ class Finals:
         return result
 
     def _rivals(self, chosen: Chosen) -> Sequence[Recipe]:
-        """Those that cannot be told apart from the choice, as far as there is time to prove them and start them again.
+        """Those that cannot be told apart from the choice, as far as there is time to prove them and start them again,
+        but for those that extend it: near it, they cannot become the choice.
 
         Two processes of one recipe differ for as long as they live: one process each decides nothing between them.
         """
         if chosen.trial is None or chosen.trial.recipe.is_reference:
             return []
         ranked = rank(self.runner.trials(), self.runner.settings.budget)
-        settled = {*self._proven, *self.unusable, REFERENCE_RECIPE}
-        near = self._near([recipe for recipe in ranked if recipe not in settled], chosen.trial.recipe)
+        settled, best = {*self._proven, *self.unusable, REFERENCE_RECIPE}, chosen.trial.recipe
+        open_still = [recipe for recipe in ranked if recipe not in settled and not extends(recipe, best)]
+        near = self._near(open_still, best)
         affordable = self.runner.left_s() / self.runner.proof_s() - 1
         return near[: max(0, int(min(affordable, _RIVALS)))]
 
@@ -246,8 +248,8 @@ class Finals:
         return trial.timing.speedup_x
 
     def _record(self, recipe: Recipe, timing: Timing | None, *, again: bool) -> None:
-        """Append the finalist's race to the journal: its last trial, timed anew. ``again``, or where the race only points
-        to it being faster, together with what was measured before."""
+        """Append the finalist's race to the journal: its last trial, timed anew; ``again``, or where the race does no
+        more than point to it, together with what was measured before."""
         before = self.runner.last(recipe)
         if timing is None or not math.isfinite(timing.speedup_x.high) or before is None or before.timing is None:
             return
