@@ -4,6 +4,7 @@ Processes are stood in for by a table of what each recipe measures once it is lo
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 import time
@@ -37,6 +38,7 @@ from togi.study.finals import Decision, Finals
 from togi.study.progress import Progress
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner
 from togi.techniques import recipe
+from togi.worker.protocol import AskedAtOnce
 from togi.worker.supervise import Limits, TrialEnded
 
 
@@ -88,7 +90,7 @@ class Processes:
         self.time_left_s = math.inf
         fastest_first = sorted(trials, key=lambda trial: -trial.timing.speedup_x.median if trial.timing else 0.0)
         self.pool: Any = None
-        self.facts: Any = None
+        self.facts: Any = SimpleNamespace(callers=1)
         self.accepted: Any = None
         self.doubt: Any = lambda _timing: ""
         self.time: Any = None
@@ -171,6 +173,7 @@ def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: 
     runner = Processes([before], {}, Settings())
     doubt = {id(disturbed): "a neighbour came", id(before.timing): ""}
     proof = MagicMock(error=before.error, start_ms=500.0)
+    proof.asked_at_once.return_value = AskedAtOnce()
     proof.__enter__.return_value = proof
     proof.footprint.return_value = before.footprint
     runner.pool = SimpleNamespace(start_artifact=lambda *_arguments, **_options: proof)
@@ -183,6 +186,47 @@ def test_a_proof_that_the_machine_disturbed_leaves_the_time_as_it_was(tmp_path: 
         assert Finals(runner, tmp_path)._prove(tmp_path, FAST, before).timing == as_it_was  # type: ignore[arg-type]
     assert len(runner.notes) == 1
     assert "(a neighbour came), so its time before that counts" in runner.notes[0]
+
+
+WRONG_AT_ONCE = AskedAtOnce(problems=("output is another when 2 call at once (it cannot serve threads)",))
+FAILS_AT_ONCE = AskedAtOnce(note="it fails when 2 call at once: one call at a time")
+
+
+@pytest.mark.parametrize(
+    ("asked", "callers", "wrong"), [(WRONG_AT_ONCE, 1, True), (FAILS_AT_ONCE, 1, False), (WRONG_AT_ONCE, 4, False)]
+)
+def test_what_is_wrong_only_where_several_call_is_not_proven(
+    tmp_path: Path, asked: AskedAtOnce, callers: int, wrong: bool
+) -> None:
+    """Where it was raced for several callers, verification asked them all. What fails at once gives no wrong answer."""
+    before = trial(FAST, 3.0)
+    runner = Processes([before], {}, Settings())
+    runner.facts = SimpleNamespace(callers=callers)
+    loaded = MagicMock(error=before.error, start_ms=None)
+    loaded.asked_at_once.return_value = asked
+    loaded.end = lambda outcome, reason, stage: TrialEnded(
+        Ending(outcome=outcome, reason=reason, stage=stage), runner.warm(FAST)
+    )
+    loaded.__enter__.return_value = loaded
+    loaded.footprint.return_value = before.footprint
+    runner.pool = SimpleNamespace(start_artifact=lambda *_arguments, **_options: loaded)
+    runner.accepted = lambda _running: (Outcome.OK, "")
+    runner.time = lambda *_arguments: before.timing
+    prove = functools.partial(Finals(runner, tmp_path)._prove, tmp_path, FAST, before)  # type: ignore[arg-type]
+    if not wrong:
+        assert prove().notes == (("it fails when 2 call at once: one call at a time",) if callers == 1 else ())
+        return
+    with pytest.raises(TrialEnded, match="loaded from its files, output is another when 2 call at once") as ended:
+        prove()
+    assert ended.value.ending.outcome is Outcome.WRONG
+
+
+def test_what_cannot_serve_threads_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    why = f"loaded from its files, {WRONG_AT_ONCE.problems[0]}"
+    decision, runner = decided(monkeypatch, tmp_path, [trial(FAST, 3.0), trial(NEXT, 2.0)], {FAST: why})
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == NEXT
+    assert any("it cannot serve threads" in note for note in runner.notes)
 
 
 @pytest.mark.parametrize(
@@ -203,6 +247,7 @@ def test_a_proof_that_points_to_it_without_being_sure_counts_together_with_the_t
     )
     runner = Processes([before], {}, Settings())
     loaded = MagicMock(error=before.error, start_ms=None)
+    loaded.asked_at_once.return_value = AskedAtOnce()
     loaded.__enter__.return_value = loaded
     loaded.footprint.return_value = before.footprint
     runner.pool = SimpleNamespace(start_artifact=lambda *_arguments, **_options: loaded)

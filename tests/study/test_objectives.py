@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -21,13 +24,17 @@ from togi.search.settings import Settings
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.study.verification import verify_artifact
-from togi.subject.inputs import Inputs
+from togi.subject.inputs import Inputs, Subject
 from togi.subject.structure import tensors_in
+from togi.techniques.build import first_candidate
 from togi.torch_internals.tensors import FakeTensorMode
-from togi.worker.child import _Worker
+from togi.verify.derived_inputs import variants
+from togi.verify.reference import make_truth
+from togi.worker.child import TRUTH_FOLDER, _Worker
 from togi.worker.pool import WorkerPool
-from togi.worker.protocol import SubjectRef
+from togi.worker.protocol import AskedAtOnce, Job, SubjectRef
 from togi.worker.supervise import Limits
+from togi.worker.survey import survey
 
 ONE_AT_A_TIME = """
 import threading, time, torch
@@ -162,6 +169,71 @@ def test_an_original_that_mixes_up_its_callers_is_said_to(subjects: str) -> None
         "The original itself is not right for several callers: output is another when 3 call at once" in study.verdict
     )
     assert {trial.outcome for trial in study.trials if trial.recipe.find("inference_mode")} == {Outcome.WRONG}
+
+
+class _MixesUp(torch.nn.Linear):
+    """Right for one caller, whoever it is."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.x = x
+        time.sleep(0.002)
+        return super().forward(self.x)
+
+
+def _alone(net: torch.nn.Module) -> Callable[[torch.Tensor], torch.Tensor]:
+    busy = threading.Lock()
+
+    def call(x: torch.Tensor) -> torch.Tensor:
+        if not busy.acquire(blocking=False):
+            raise RuntimeError("one call at a time")
+        try:
+            time.sleep(0.002)
+            return net(x)  # type: ignore[no-any-return]
+        finally:
+            busy.release()
+
+    return call
+
+
+@pytest.mark.parametrize(
+    ("original", "engine", "asked"),
+    [
+        (
+            torch.nn.Linear,
+            lambda net: net,
+            AskedAtOnce(problems=("output is another when 2 call at once (it cannot serve threads)",)),
+        ),
+        (
+            _MixesUp,
+            lambda net: net,
+            AskedAtOnce(note="the original itself gives wrong answers when several call at once"),
+        ),
+        (torch.nn.Linear, _alone, AskedAtOnce(note="it fails when 2 call at once: one call at a time")),
+        (torch.nn.Linear, lambda net: torch.nn.Linear.forward.__get__(net), AskedAtOnce()),
+    ],
+    ids=["mixes up its callers", "as the original does", "fails", "right"],
+)
+def test_what_was_raced_for_one_caller_is_asked_by_two(
+    original: type[torch.nn.Linear], engine: Callable[[torch.nn.Module], Any], asked: AskedAtOnce, tmp_path: Path
+) -> None:
+    torch.manual_seed(0)
+    net, tuned = original(8, 8), _MixesUp(8, 8)
+    tuned.load_state_dict(net.state_dict())
+    subject = Subject(net, Inputs.of(torch.randn(2, 8)))
+    found = survey(subject)
+    found.write(tmp_path)
+    start = first_candidate(subject, found.facts, found.signature)
+    inputs = variants(start.samples, found.signature, 0)
+    truth = make_truth(start.module, inputs, found.signature, seed=0, device="cpu", samples=1)
+    (tmp_path / TRUTH_FOLDER).mkdir()
+    truth.save(tmp_path / TRUTH_FOLDER)
+    config: Any = SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path), callers=1)
+    channel: Any = SimpleNamespace(send=lambda _message: None)
+    worker = _Worker(Job(kind="artifact", log=""), config, subject, channel)
+    worker.samples, worker.call = start.samples, torch.no_grad()(engine(tuned))
+    worker._verify()
+    assert worker.report.faithful
+    assert worker._asked_at_once(2) == asked
 
 
 @pytest.mark.thorough

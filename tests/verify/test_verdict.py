@@ -20,7 +20,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.derived_inputs import variants
 from togi.verify.reference import make_truth
-from togi.verify.verdict import verify
+from togi.verify.verdict import verify, wrong_at_once
 
 Pair = collections.namedtuple("Pair", ["a", "b"])
 X = torch.randn(2, 3, 8, 8, generator=torch.Generator().manual_seed(1))
@@ -37,15 +37,22 @@ class Net(nn.Module):
         return self.form(torch.relu(self.convolution(x)))
 
 
-def verdict(module, call, *samples, **options):
+def known(module, *samples, metric=None):
+    """The truth, the inputs and the signature."""
     module = module.eval()
     inputs = [Inputs.of(s) for s in samples or (X,)]
     with torch.no_grad():
         outputs = [copy.deepcopy(module)(*i.clone().args, **i.kwargs) for i in inputs]
         signature = Signature.of(module, inputs, outputs)
         found = variants(inputs, signature, 0)
-        truth = make_truth(module, found, signature, seed=0, samples=len(inputs), metric=options.get("metric"))
-        return verify(call, truth, found, signature, seed=0, **options)
+        truth = make_truth(module, found, signature, seed=0, samples=len(inputs), metric=metric)
+    return truth, found, signature
+
+
+def verdict(module, call, *samples, **options):
+    original = known(module, *samples, metric=options.get("metric"))
+    with torch.no_grad():
+        return verify(call, *original, seed=0, **options)
 
 
 net = Net().eval()
@@ -418,6 +425,51 @@ def test_what_mixes_up_callers_is_wrong_for_several_and_right_for_one():
         assert not report.faithful
         assert report.problems == ("output is another when 4 call at once (it cannot serve threads)",)
         assert verdict(net, OneAtATime(threading.Lock()), callers=Callers(4)).faithful
+
+
+def at_once(call, count=2, module=net):
+    """What is wrong where so many call what is right for one."""
+    original = known(module)
+    with torch.no_grad():
+        report = verify(call, *original, seed=0)
+        assert report.faithful, report.problems
+        return wrong_at_once(call, *original, report, seed=0, callers=Callers(count))
+
+
+def test_what_was_raced_for_one_caller_is_asked_by_several_as_well():
+    assert at_once(OneAtATime()) == ("output is another when 2 call at once (it cannot serve threads)",)
+    assert at_once(OneAtATime(threading.Lock())) == ()
+    assert at_once(net, 3) == ()
+
+
+def test_each_of_several_callers_asks_a_slow_one_once(monkeypatch):
+    calls = []
+
+    def slow(x):
+        calls.append(threading.current_thread().name)
+        if calls[-1].startswith("caller"):
+            time.sleep(0.4)  # longer than all of it may take
+        return net(x)
+
+    assert at_once(slow) == ()
+    assert len([name for name in calls if name.startswith("caller")]) == 2
+    calls.clear()
+    monkeypatch.setattr("togi.verify.verdict._CALLED_AT_ONCE_S", 10.0)
+    monkeypatch.setattr("togi.verify.verdict._MOST_CALLED_AT_ONCE", 2)
+    assert at_once(slow) == ()
+    assert len([name for name in calls if name.startswith("caller")]) >= 2 + 4
+
+
+class Draws(nn.Module):
+    def forward(self, x):
+        return x + torch.rand_like(x)
+
+
+def test_nobody_asks_at_once_what_answers_by_the_order_of_calls():
+    module, original = Draws(), known(Draws())
+    with torch.no_grad():
+        report = verify(module, *original, seed=0)
+        assert wrong_at_once(OneAtATime(), *original, report, seed=0, callers=Callers(2)) == ()
 
 
 def test_callers_may_come_with_inputs_of_several_sizes():

@@ -16,6 +16,10 @@ class Callers:
         self.count = count
         self._threads = ThreadPoolExecutor(count, "caller")
 
+    def close(self) -> None:
+        """End the threads."""
+        self._threads.shutdown()
+
     def answer(self, request: Callable[[int], None], count: int) -> None:
         """``request(number)`` for each number below ``count``. Returns when all are answered; raises what one raised,
         after the others have ended what they were at."""

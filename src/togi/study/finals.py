@@ -28,6 +28,8 @@ FINALISTS = 4
 _RIVALS = 2
 """At most so many are proven beside the choice."""
 _LONGEST_RACE_S = 45.0
+_CALLERS = 2
+"""So many at once try what was raced for one caller."""
 
 
 @final
@@ -330,8 +332,19 @@ class Finals:
                 loaded.warm(limit_s=0.0)
             if timing is not None and timing.start_ms is None:
                 timing = timing.model_copy(update={"start_ms": loaded.start_ms})
-            found = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint()}
+            found: dict[str, object] = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint()}
+            if candidate != REFERENCE_RECIPE and runner.facts.callers == 1:  # else verification had them all
+                found["notes"] = (*trial.notes, *_served_at_once(loaded))
             return trial.model_copy(update={**found, "outcome": outcome, "reason": reason})
+
+
+def _served_at_once(loaded: RunningTrial) -> tuple[str, ...]:
+    """What should be known of it where several call at once, as a server's threads do with what was raced for one.
+    Raises TrialEnded where they are given wrong answers and the original's would be right."""
+    asked = loaded.asked_at_once(_CALLERS)
+    if asked.problems:
+        raise loaded.end(Outcome.WRONG, f"loaded from its files, {asked.problems[0]}", "proof")
+    return (asked.note,) if asked.note else ()
 
 
 def _between(interval: Interval) -> str:

@@ -76,6 +76,28 @@ def verify(
     return _Verification(call, truth, truth.inputs(inputs), signature, seed).report(max_units, metric, callers)
 
 
+def wrong_at_once(
+    call: Call,
+    truth: Truth,
+    inputs: Sequence[Inputs],
+    signature: Signature,
+    report: ErrorReport,
+    *,
+    seed: int,
+    max_units: float = MAX_UNITS,
+    callers: Callers,
+) -> tuple[str, ...]:
+    """What is wrong where callers come at once with a candidate that is right for one, as ``report`` says. Each asks
+    once, and more often where that takes but a moment. Nothing is told where an original would itself answer by the
+    order of the calls. Raises whatever ``call`` raises."""
+    if truth.facts.stateful or truth.facts.random or not truth.facts.repeatable:
+        return ()
+    asked = _Verification(call, truth, truth.inputs(inputs), signature, seed)
+    asked.errors |= {leaf.name: leaf for leaf in report.leaves}
+    asked._callers_agree(callers, max_units, at_first=callers.count)
+    return tuple(asked.problems)
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class _Kept:
@@ -208,9 +230,11 @@ class _Verification:
         when = "when an input's values are replaced in place"
         self._answered_again(b, seen, max_units, when, f"does not follow {when} (cached by identity)")
 
-    def _callers_agree(self, callers: Callers, max_units: float) -> None:
-        """All callers at once, with all inputs in turn: nobody is given what belongs to another."""
+    def _callers_agree(self, callers: Callers, max_units: float, *, at_first: int | None = None) -> None:
+        """All callers at once, with all inputs in turn: nobody is given what belongs to another. ``at_first``: so many
+        requests, and all only where these took no longer than the whole may."""
         answers = self.truth.facts.answers
+        requests = max(2 * callers.count, len(answers))
         when = f"when {callers.count} call at once"
         seen: dict[int, Observation] = {}
 
@@ -223,7 +247,7 @@ class _Verification:
             if again and (self.problems or time.monotonic() - began > _CALLED_AT_ONCE_S):
                 return
             seen.clear()
-            callers.answer(request, max(2 * callers.count, len(answers)))
+            callers.answer(request, requests if again or at_first is None else at_first)
             for number, one in seen.items():
                 wrong = f"is another {when} (it cannot serve threads)"
                 self._answered_again(number % len(answers), one, max_units, when, wrong)

@@ -25,6 +25,7 @@ from togi.artifact.manifest import MANIFEST, Saved, read_manifest
 from togi.artifact.program import Installed
 from togi.core.callers import Callers
 from togi.core.errors import ArtifactError, NotSaveable, Refused
+from togi.core.quantities import first_line
 from togi.core.records import ErrorReport, Footprint, ForcedCalls, Record
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate, FlatProgram
@@ -43,9 +44,9 @@ from togi.techniques.build import build, classify, fingerprint, first_candidate
 from togi.verify.derived_inputs import variants
 from togi.verify.reference import make_truth
 from togi.verify.truth import Truth
-from togi.verify.verdict import verify
+from togi.verify.verdict import verify, wrong_at_once
 from togi.worker.forking import fork_safe
-from togi.worker.protocol import Channel, Closed, Job, Message, PartRef, Raised, ServerConfig, Survey
+from togi.worker.protocol import AskedAtOnce, Channel, Closed, Job, Message, PartRef, Raised, ServerConfig, Survey
 from togi.worker.survey import idle_rewrites, survey
 
 TRUTH_FOLDER = "truth"
@@ -96,6 +97,7 @@ class _Worker:
         self.candidate: Candidate | None = None
         self.installed: Installed | None = None
         self.callers = Callers(config.callers) if config.callers > 1 else None
+        self.report: ErrorReport
         self.first_call_ms: float | None = None
         """Of the call that verification began with: what compiles at its first call did it there."""
 
@@ -254,16 +256,14 @@ class _Worker:
 
     def _verify(self) -> None:
         self.enter("verify")
-        truth = Truth.load(self.folder / TRUTH_FOLDER)
+        truth, inputs = self._known()
         metric = self.whole.metric if isinstance(self.whole, Subject) and self.job.part is None else None
-        signature = self.surveyed.signature
-        inputs = variants(self.samples, signature, self.config.seed)
         first = _FirstCall(self.call, self.config.device)
         report = verify(
             first,
-            truth.without([i for i in range(len(self.samples), len(inputs)) if not self._takes(inputs[i])]),
+            truth,
             inputs,
-            signature,
+            self.surveyed.signature,
             seed=self.config.seed,
             max_units=self._limit_units(truth),
             metric=metric,
@@ -272,9 +272,54 @@ class _Worker:
         self.first_call_ms = first.ms
         if not report.faithful and self.installed is not None:
             report = self._with_forced_calls(report, self.installed)
+        self.report = report
         program = self.candidate.program if self.candidate else None
         notes = list(program.notes()) if program is not None else []
         self.channel.send({"verified": report.model_dump(mode="json"), "notes": notes})
+
+    def _known(self) -> tuple[Truth, list[Inputs]]:
+        """What is right, and on what: of the derived inputs those that what is verified takes."""
+        truth = Truth.load(self.folder / TRUTH_FOLDER)
+        inputs = variants(self.samples, self.surveyed.signature, self.config.seed)
+        refused = [i for i in range(len(self.samples), len(inputs)) if not self._takes(inputs[i])]
+        return truth.without(refused), inputs
+
+    def _asked_at_once(self, count: int) -> AskedAtOnce:
+        """By so many callers. What is raised is noted only: nobody takes it for an answer."""
+        truth, inputs = self._known()
+        callers = Callers(count)
+        ask = functools.partial(
+            wrong_at_once,
+            truth=truth,
+            inputs=inputs,
+            signature=self.surveyed.signature,
+            report=self.report,
+            seed=self.config.seed,
+            max_units=self._limit_units(truth),
+            callers=callers,
+        )
+        try:
+            problems = ask(self.call)
+            if problems and self._original_errs(ask):
+                return AskedAtOnce(note="the original itself gives wrong answers when several call at once")
+            return AskedAtOnce(problems=problems)
+        except Exception as error:  # foreign code: an engine's
+            return AskedAtOnce(note=f"it fails when {count} call at once: {first_line(error)}")
+        finally:
+            callers.close()
+
+    def _original_errs(self, ask: Callable[[Callable[..., Any]], Any]) -> bool:
+        """Whether the original, asked in the same way, is wrong or fails."""
+        with contextlib.ExitStack() as stack:
+            if self.installed is not None:
+                stack.enter_context(self.installed.suspended())
+                original = self.installed.program
+            else:
+                original = prepare(self.subject, device=self.config.device).module
+            try:
+                return bool(ask(torch.no_grad()(original)))
+            except Exception:  # foreign code: the user's
+                return True
 
     def _takes(self, given: Inputs) -> bool:
         """Whether what is verified is for calls of such sizes: elsewhere it refuses them, which for a derived input is
@@ -326,6 +371,10 @@ class _Worker:
         elif "footprint" in message:
             self.enter("memory")
             self.channel.send({"footprint": self._footprint().model_dump(mode="json")})
+        elif "callers" in message:
+            self.enter("verify")
+            asked = self._asked_at_once(message["callers"])
+            self.channel.send({"asked_at_once": asked.model_dump(mode="json")})
         elif "rest" in message:
             give_back_cache(self.config.device)
             self.channel.send({"rested": {}})

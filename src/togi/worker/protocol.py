@@ -116,6 +116,15 @@ class Survey(Record):
         return cls.model_validate_json((folder / _SURVEY_FILE).read_text(encoding="utf-8"))
 
 
+class AskedAtOnce(Record):
+    """What several callers at once were given."""
+
+    problems: tuple[str, ...] = ()
+    """What is wrong, where the original would have been right."""
+    note: str = ""
+    """What else should be known of it."""
+
+
 class Raised(Record):
     """An exception as it crosses from a child to its parent."""
 

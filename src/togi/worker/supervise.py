@@ -17,7 +17,7 @@ from togi.core.records import Ending, ErrorReport, Footprint, Outcome, Recipe, T
 from togi.machine.limits import available_bytes
 from togi.measure.turn import Turn, Warmup, choose_passes, untimed_passes
 from togi.worker.launch import Child, Died, ForkServer, TooMuchMemory
-from togi.worker.protocol import Job, Message, Timeout
+from togi.worker.protocol import AskedAtOnce, Job, Message, Timeout
 
 OnPhase = Callable[[str], None]
 _TURN_TIMEOUT_S = 60.0
@@ -159,6 +159,10 @@ class RunningTrial:
 
     def footprint(self) -> Footprint:
         return Footprint.model_validate(self._ask_warm({"footprint": {}}, "footprint"))
+
+    def asked_at_once(self, callers: int) -> AskedAtOnce:
+        """By so many, of what is right for one. Afterwards its memory is no longer that of one caller."""
+        return AskedAtOnce.model_validate(self._ask_warm({"callers": callers}, "asked_at_once"))
 
     def rest(self) -> None:
         """Before it is kept paused for long: what the allocator of its device keeps for its next call is given back."""
