@@ -18,7 +18,7 @@ from togi.core.choices import Effort, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
 from togi.core.quantities import a_type, parse_drop, parse_duration, parse_share, parse_size
-from togi.core.records import Recipe, Study, Trial
+from togi.core.records import Outcome, Recipe, Study, Trial
 from togi.journal import Journal
 from togi.search.settings import Settings
 from togi.study.progress import Progress
@@ -95,7 +95,8 @@ class Best:
     def _folder(self) -> Path:
         if self.artifact is None:
             raise TogiError(
-                f"'{self.recipe.label}' has no file form, so it cannot be saved or loaded; the study's verdict says why"
+                f"'{self.recipe.label}' was not saved, so it cannot be copied or loaded: it was not run, or has no "
+                "file form; the study's verdict says which"
             )
         return self.artifact
 
@@ -109,11 +110,13 @@ class StudyResult:
 
     @property
     def best(self) -> Best:
-        """What was chosen. Raises TogiError where nothing was: ``record.verdict`` says why."""
-        trial = self.record.trial(self.record.best) if self.record.best is not None else None
-        if trial is None:
+        """What was chosen: the original without a measurement where the time limit was too short for anything. Raises
+        TogiError where nothing was: ``record.verdict`` says why."""
+        recipe = self.record.best
+        if recipe is None:
             raise TogiError(f"the study chose nothing. {self.record.verdict}")
-        return Best(trial.recipe, trial, self.artifact)
+        trial = self.record.trial(recipe) or Trial(recipe=recipe, outcome=Outcome.OK)
+        return Best(recipe, trial, self.artifact)
 
     def save(self, path: PathOrName, *, force: bool = False) -> Path:
         return self.best.save(path, force=force)

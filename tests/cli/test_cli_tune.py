@@ -13,6 +13,7 @@ from togi import api
 from togi.cli.app import run
 from togi.core.records import Study
 from togi.study.progress import Progress
+from togi.techniques import recipe
 
 REAL_TUNE = api.tune
 
@@ -137,6 +138,20 @@ def test_nothing_chosen_is_exit_code_1(fake: FakeTune, capsys: pytest.CaptureFix
     fake.study = fake.study.model_copy(update={"best": None, "verdict": "no recipe could be verified"})
     assert run(["tune", "m.py:f"]) == 1
     assert "no recipe could be verified" in capsys.readouterr().out
+
+
+def test_the_original_that_was_not_even_run_is_a_choice(
+    fake: FakeTune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where the time limit is too short for anything. There is nothing to save, and no command to keep it by."""
+    fake.study = fake.study.model_copy(
+        update={"best": recipe(no_grad={}), "trials": (), "finalists": (), "verdict": "Nothing could be tried"}
+    )
+    assert run(["tune", "m.py:f", "--out", str(tmp_path / "x.togi")]) == 0
+    captured = capsys.readouterr()
+    assert "Chosen: no_grad" in captured.out
+    assert "keep it" not in captured.out
+    assert "x.togi was not written: what was chosen was not run" in captured.err
 
 
 @pytest.mark.usefixtures("fake")

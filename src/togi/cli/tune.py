@@ -155,5 +155,5 @@ def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) ->
         if path is not None:
             typer.echo(f"{label}: {path}", err=json)
     if out is not None and saved is None:
-        why = "nothing was chosen" if study.best is None else "what was chosen has no file form"
+        why = "nothing was chosen" if study.best is None else "what was chosen was not run, or has no file form"
         typer.echo(f"{out} was not written: {why} (the verdict says more)", err=True)

@@ -423,7 +423,7 @@ def how_to_load(artifact: str, *, program: bool = False) -> str:
 
 def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
     """Commands with what each would bring, the most useful first."""
-    if study.best is not None and artifact is None and study.command:
+    if study.best is not None and study.trial(study.best) is not None and artifact is None and study.command:
         yield f"keep it: {study.command} --out NAME.togi  (resumes: nothing is tried twice)"
     yield from _missing(study)
     yield from _approximate(study)

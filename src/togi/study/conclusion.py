@@ -73,7 +73,9 @@ def _verdict(decision: Decision, untried: str, settings: Settings, callers: int 
     chosen = decision.chosen.trial
     if chosen is None:
         return f"Nothing could be chosen: {decision.chosen.reason}."
-    if chosen.recipe.is_reference or chosen.timing is None:
+    if chosen.timing is None:
+        return f"Nothing could be tried: {decision.chosen.reason}. Until then keep the original, under torch.no_grad."
+    if chosen.recipe.is_reference:
         found = untried or "Nothing was faster than the original beyond doubt"
         return f"{found}: keep it as it is, under torch.no_grad."
     speedup = chosen.timing.speedup_x

@@ -8,7 +8,7 @@ from pathlib import Path
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError
 from togi.core.quantities import seconds
-from togi.core.records import Study
+from togi.core.records import Outcome, Study, Trial
 from togi.decide.choose import Chosen
 from togi.journal import Journal
 from togi.machine.describe import machine
@@ -18,7 +18,7 @@ from togi.study.failures import explained, reference_failed
 from togi.study.finals import Decision, Finals
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
-from togi.study.runner import SURVEY_TIMEOUT_S, StudyRunner
+from togi.study.runner import REFERENCE_RECIPE, SURVEY_TIMEOUT_S, StudyRunner
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
@@ -72,7 +72,7 @@ def run_study(
             runner.notes.append("On the CPU nothing is copied, so end-to-end is the same as latency.")
         parts = None if runner.facts.exportable else PartsTuner(runner, journal, resume=resume)
         if (needed_s := runner.least_s()) > runner.left_s() and not runner.log.trials():
-            return conclude(runner, Decision(Chosen(trial=None, reason=_too_short(needed_s, settings)), None, ())), None
+            return conclude(runner, Decision(_untried(needed_s, settings), None, ())), None
         try:
             if parts is None:
                 runner.make_truth()
@@ -93,8 +93,12 @@ def run_study(
         return conclude(runner, decision, tree), decision.folder
 
 
-def _too_short(needed_s: float, settings: Settings) -> str:
-    return (
+def _untried(needed_s: float, settings: Settings) -> Chosen:
+    """The original as what it is, where the time is too short for anything: not measured, and so nothing where limits
+    would have to be kept."""
+    original = None if settings.budget.limited else Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
+    reason = (
         f"running the original, proving and timing it takes about {seconds(needed_s)} more before anything else is "
         f"tried, and the time limit of {settings.limit_s:g} s does not leave them. Give a longer --time-limit"
     )
+    return Chosen(trial=original, reason=reason)
