@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from togi.artifact.manifest import PartEntry
 from togi.artifact.program import Installed, LoadedPart, Switch, install, weights_hash
 from togi.core.errors import SubjectError
+from togi.program.calls import record_inputs
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest, Cuts
 from togi.subject.effects import Effects
@@ -256,11 +257,14 @@ def test_a_module_called_under_autocast_is_an_obstacle(programs: Programs, tmp_p
     assert "calls it under torch.autocast (bfloat16 on cpu)" in obstacle.reason
 
 
-def test_calls_under_autocast_are_no_calls_of_the_part(programs: Programs, tmp_path: Path) -> None:
-    cuts = cut(programs.casts_at_times, tmp_path)
-    assert [(part.path, part.calls) for part in cuts.parts] == [("body", 1)]
-    (obstacle,) = cuts.obstacles
-    assert "under torch.autocast" in obstacle.reason
+@torch.no_grad()
+def test_calls_under_autocast_are_a_form_of_their_own(programs: Programs) -> None:
+    program = ProgramModule(programs.casts_at_times)
+    given = [Inputs((torch.randn(4, 64),))]
+    (found,) = record_inputs(program, given, {"body": programs.body}, {"body": 2}, 1 << 20).values()
+    assert list(found.autocast.values()) == ["", "bfloat16 on cpu"]
+    assert [found.calls[form] for form in found.autocast] == [1, 1]
+    assert [len(found.proof[form]) for form in found.autocast] == [1, 1]
 
 
 def test_calls_in_other_threads_are_the_programs_own(programs: Programs, tmp_path: Path) -> None:
