@@ -22,11 +22,14 @@ NOTHING_FASTER = "nothing was faster beyond doubt"
 """Why a part of a program stays as it is, though engines were tried on it."""
 
 
-def conclude(runner: StudyRunner, decision: Decision, program: ProgramTree | None = None) -> Study:
-    """The study's record, kept in its journal and told to everybody."""
+def conclude(
+    runner: StudyRunner, decision: Decision, program: ProgramTree | None = None, *, untried: str = ""
+) -> Study:
+    """The study's record, kept in its journal and told to everybody. ``untried``: why nothing could be, where that is
+    known."""
     trials, search = runner.log.trials(), runner.search
     chosen = decision.chosen.trial
-    untried = _untried(trials, program, runner.settings)
+    untried = untried or _untried(trials, program, runner.settings)
     verdict = _verdict(decision, untried, runner.settings, runner.facts.callers)
     study = runner.log.header.model_copy(
         update={
@@ -73,9 +76,7 @@ def _verdict(decision: Decision, untried: str, settings: Settings, callers: int 
     chosen = decision.chosen.trial
     if chosen is None:
         return f"Nothing could be chosen: {decision.chosen.reason}."
-    if chosen.timing is None:
-        return f"Nothing could be tried: {decision.chosen.reason}. Until then keep the original, under torch.no_grad."
-    if chosen.recipe.is_reference:
+    if chosen.recipe.is_reference or chosen.timing is None:
         found = untried or "Nothing was faster than the original beyond doubt"
         return f"{found}: keep it as it is, under torch.no_grad."
     speedup = chosen.timing.speedup_x

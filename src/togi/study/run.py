@@ -72,7 +72,9 @@ def run_study(
             runner.notes.append("On the CPU nothing is copied, so end-to-end is the same as latency.")
         parts = None if runner.facts.exportable else PartsTuner(runner, journal, resume=resume)
         if (needed_s := runner.least_s()) > runner.left_s() and not runner.log.trials():
-            return conclude(runner, Decision(_untried(needed_s, settings), None, ())), None
+            nothing = _as_it_is(needed_s, settings)
+            why = f"Nothing could be tried: {nothing.reason}"
+            return conclude(runner, Decision(nothing, None, ()), untried=why), None
         try:
             if parts is None:
                 runner.make_truth()
@@ -93,7 +95,7 @@ def run_study(
         return conclude(runner, decision, tree), decision.folder
 
 
-def _untried(needed_s: float, settings: Settings) -> Chosen:
+def _as_it_is(needed_s: float, settings: Settings) -> Chosen:
     """The original as what it is, where the time is too short for anything: not measured, and so nothing where limits
     would have to be kept."""
     original = None if settings.budget.limited else Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
