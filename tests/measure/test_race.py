@@ -1,3 +1,5 @@
+import itertools
+import math
 import random
 
 import pytest
@@ -5,6 +7,7 @@ from simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussia
 
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion
 from togi.measure import RaceResult, Verdict, compare, race, rounds_needed
+from togi.measure.turn import Turn
 
 RACES = 60
 
@@ -327,3 +330,53 @@ def test_the_next_round_must_fit_into_the_budget():
         compare(a, b, budget_s=budget_s, seed=0, clock=machine.clock).rounds for budget_s in (0.1, 0.35, 0.37, 0.49)
     ]
     assert rounds == [1, 1, 2, 3]
+
+
+def _raced(rounds_ms: list[tuple[float, float]]) -> RaceResult:
+    """A race of two that took these rounds; the first is the reference."""
+    turns = [iter(each) for each in zip(*rounds_ms, strict=True)]
+
+    class Recorded:
+        def __init__(self, name: str, times_ms) -> None:
+            self.name, self.times_ms = name, times_ms
+
+        def turn(self, passes: int) -> Turn:
+            return Turn(times_ms=(next(self.times_ms),), passes=1, wall_s=1.0)
+
+    return compare(
+        Recorded("a", itertools.chain([1.0], turns[0])),  # one turn each to choose the passes
+        Recorded("b", itertools.chain([1.0], turns[1])),
+        budget_s=math.inf,
+        seed=0,
+        min_rounds=len(rounds_ms),
+        criterion=Criterion(margin=1e9),
+        clock=lambda: 0.0,
+    )
+
+
+def test_rounds_in_which_the_reference_was_slow_count_for_nobody():
+    """A neighbour came: the reference took twice as long, the other four times."""
+    result = _raced([(10.0, 5.0)] * 12 + [(20.0, 20.0)] * 14)
+    every, calm = result.timing("b"), result.timing("b", slowest_ms=13.0)
+    assert (len(every.rounds_ms), every.speedup_x.median) == (26, 1.0)
+    assert calm.rounds_ms == ((10.0, 5.0),) * 12
+    assert (calm.speedup_x.low, calm.speedup_x.median, calm.latency_ms.median) == (2.0, 2.0, 5.0)
+
+
+def test_where_nearly_all_rounds_were_disturbed_all_of_them_are_told():
+    result = _raced([(10.0, 5.0)] * (rounds_needed() - 1) + [(20.0, 20.0)] * 12)
+    assert result.timing("b", slowest_ms=13.0) == result.timing("b")
+    assert result.timing("b", slowest_ms=13.0).reference_ms > 13.0
+
+
+def test_leaving_out_slow_rounds_of_the_reference_makes_nothing_faster():
+    """Even where they are not disturbed, and half of them are cut off: the same against itself."""
+    medians, faster = [], 0
+    for seed in range(100):
+        rng = random.Random(seed)
+        rounds_ms = [(10 * math.exp(rng.gauss(0, 0.1)), 10 * math.exp(rng.gauss(0, 0.1))) for _ in range(30)]
+        found = _raced(rounds_ms).timing("b", slowest_ms=10.0).speedup_x
+        medians.append(found.median)
+        faster += found.low > 1.0
+    assert sum(medians) / len(medians) < 1.0
+    assert faster <= 5

@@ -94,6 +94,7 @@ class Processes:
         self.accepted: Any = None
         self.doubt: Any = lambda _timing: ""
         self.time: Any = None
+        self.slowest_ms, self.paused = math.inf, 0
         self.search = SimpleNamespace(finalists=lambda count: [trial.recipe for trial in fastest_first][:count])
 
     def warm(self, recipe: Recipe) -> Any:
@@ -111,6 +112,9 @@ class Processes:
 
     def left_s(self) -> float:
         return self.time_left_s
+
+    def pause(self) -> None:
+        self.paused += 1
 
     def proof_s(self) -> float:
         return 10.0
@@ -324,7 +328,7 @@ def test_finalists_that_are_near_each_other_are_started_again(monkeypatch: pytes
 
     def race(running: Any, _reference: Any, **_options: Any) -> Any:
         timings = {each.name: second[each.recipe].timing for each in running}
-        return SimpleNamespace(timing=timings.get, order="level", rounds=12)
+        return SimpleNamespace(timing=lambda name, **_options: timings.get(name), order="level", rounds=12)
 
     monkeypatch.setattr("togi.study.finals.race", race)
     trials = [trial(FAST, 3.0), trial(NEXT, 2.95), trial(SLOW, 1.5)]
@@ -364,6 +368,72 @@ def test_a_race_that_points_to_it_without_being_sure_counts_together_with_the_tr
     assert found.timing is not None
     assert len(found.timing.rounds_ms) == rounds
     assert BETWEEN_PROCESSES.faster(found.timing.speedup_x) == sure
+
+
+DISTURBED, CALM = 18.0, 10.0
+"""What the reference takes, in ms."""
+
+
+@pytest.mark.parametrize(
+    ("reference_ms", "left_s", "races", "recorded"),
+    [
+        ([CALM], math.inf, 1, True),
+        ([DISTURBED, CALM], math.inf, 2, True),
+        ([DISTURBED, DISTURBED], math.inf, 2, False),
+        ([DISTURBED], 11.0, 1, False),
+    ],
+)
+def test_a_disturbed_race_is_repeated_once_where_time_is_left(
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    reference_ms: list[float],
+    left_s: float,
+    races: int,
+    recorded: bool,
+) -> None:
+    runner = Processes([trial(FAST, 3.0)], {}, Settings())
+    runner.time_left_s, runner.slowest_ms = left_s, 1.3 * CALM
+    runner.doubt = lambda timing: "disturbed" if timing.reference_ms > runner.slowest_ms else ""
+    asked: list[float] = []
+
+    def race(running: Any, _reference: Any, **_options: Any) -> Any:
+        took_ms = reference_ms[len(asked)]
+        (each,) = running
+
+        def timing(name: str, *, slowest_ms: float) -> Any:
+            assert (name, slowest_ms) == (each.name, 1.3 * CALM)
+            found = trial(FAST, 2.5).timing
+            assert found is not None
+            return found.model_copy(update={"rounds_ms": ((took_ms, 4.0),) * 12})
+
+        asked.append(took_ms)
+        return SimpleNamespace(timing=timing, order="fast", rounds=12)
+
+    monkeypatch.setattr("togi.study.finals.race", race)
+    Finals(runner, tmp_path)._fair_race([runner.warm(FAST)], 5.0)  # type: ignore[arg-type]
+    assert (len(asked), runner.paused) == (races, races - 1)
+    last = runner.last(FAST)
+    assert last is not None
+    assert last.timing is not None
+    assert last.timing.speedup_x.median == (2.5 if recorded else 3.0)
+    assert ("The race: fast." in runner.notes) is recorded
+    assert any("too disturbed to be used (disturbed)" in note for note in runner.notes) is not recorded
+
+
+def test_what_the_race_measured_undisturbed_counts_though_another_was_disturbed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It left when a neighbour came, and the rounds that it shared are few."""
+    runner = Processes([trial(FAST, 3.0), trial(NEXT, 2.9)], {}, Settings())
+    left, stayed = trial(NEXT, 1.0).timing, trial(FAST, 2.5).timing
+    runner.doubt = lambda timing: "disturbed" if timing is left else ""
+    found = {FAST.label: stayed, NEXT.label: left}
+    raced = SimpleNamespace(timing=lambda name, **_options: found[name], order="fast", rounds=12)
+    monkeypatch.setattr("togi.study.finals.race", lambda *_arguments, **_options: raced)
+    Finals(runner, tmp_path)._fair_race([runner.warm(FAST), runner.warm(NEXT)], 5.0)  # type: ignore[list-item]
+    speeds = [runner.last(each).timing.speedup_x.median for each in (FAST, NEXT)]  # type: ignore[union-attr]
+    assert speeds == [2.5, 2.9]
+    assert runner.paused == 0
 
 
 def test_what_extends_the_choice_and_is_near_it_is_not_proven_beside_it(
@@ -510,6 +580,7 @@ def test_a_session_that_is_disturbed_from_its_start_is_told_by_the_journal(
         assert timing is not None
         slowed = timing.model_copy(update={"rounds_ms": ((reference_ms, 1.0),) * 12})
         assert bool(found := session().doubt(slowed)) is doubted
+        assert (reference_ms > session().slowest_ms) is doubted
         assert not doubted or found == "disturbed: the reference took 80.0 times as long as at its best in this study"
 
 

@@ -10,6 +10,7 @@ multi-armed bandit", JMLR 7, 2006), here on medians of paired ratios; the interv
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import traceback
@@ -20,10 +21,12 @@ from typing import Protocol, final
 from togi.core.quantities import plural
 from togi.core.records import Interval, Noise, Record, Timing
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
-from togi.measure.interval import ratio_interval, times_interval
+from togi.measure.interval import ratio_interval, rounds_needed, times_interval
 from togi.measure.noise import noise_of
 from togi.measure.turn import TURN_MS, Turn, call_ms_of, choose_passes
 
+_Rounds = tuple[tuple[float, float], ...]
+"""The reference's and another's ms per sample, round by round."""
 Seconds = Callable[[], float]
 OnRound = Callable[[int, Mapping[str, Interval]], None]
 """Called after each round with its number (from 1) and every racing runner's speed-up over the reference."""
@@ -94,22 +97,47 @@ class RaceResult(Record):
     def entry(self, name: str) -> RaceEntry:
         return next(entry for entry in self.entries if entry.name == name)
 
-    def timing(self, name: str, *, first_call_ms: float = 0.0, build_s: float = 0.0) -> Timing | None:
-        """What the journal keeps of one runner; None when it shared no round with the reference."""
+    def timing(
+        self, name: str, *, first_call_ms: float = 0.0, build_s: float = 0.0, slowest_ms: float = math.inf
+    ) -> Timing | None:
+        """What the journal keeps of one runner; None when it shared no round with the reference.
+
+        ``slowest_ms``: rounds in which the reference took longer are left out, if the others give an interval ends.
+        """
         entry, base = self.entry(name), self.entry(self.reference)
         if entry.latency_ms is None or entry.speedup_x is None:
             return None
         pairs = zip(base.rounds_ms, entry.rounds_ms, strict=True)
-        shared = tuple((a, b) for a, b in pairs if a is not None and b is not None)
+        every = tuple((a, b) for a, b in pairs if a is not None and b is not None)
+        shared = self._undisturbed(every, slowest_ms)
+        speedup_x = entry.speedup_x
+        if len(shared) < len(every):
+            references, own = zip(*shared, strict=True)
+            speedup_x = ratio_interval(references, own, self._confidence)
         return Timing(
             latency_ms=times_interval([own_ms for _, own_ms in shared], self.criterion.confidence),
-            speedup_x=entry.speedup_x,
+            speedup_x=speedup_x,
             rounds_ms=shared,
             call_ms=entry.call_ms,
             first_call_ms=first_call_ms,
             build_s=build_s,
             noise=entry.noise,
         )
+
+    @property
+    def _confidence(self) -> float:
+        return _of_each(self.criterion.confidence, len(self.entries))
+
+    def _undisturbed(self, rounds_ms: _Rounds, slowest_ms: float) -> _Rounds:
+        """Those in which the reference was not slower; all where these are too few.
+
+        Which rounds count is decided by the reference and a bound that was there before the race, never by the other's
+        time. So the ratios that are left are draws of one distribution as before, and the interval holds its median.
+        Where the reference's time varies by itself, its slowest rounds are missing: that makes the other look slower
+        beside it, never faster. A neighbour that comes slows down both, by factors of their own.
+        """
+        calm = tuple(pair for pair in rounds_ms if pair[0] <= slowest_ms)
+        return calm if len(calm) >= rounds_needed(self._confidence) else rounds_ms
 
 
 def race(
@@ -254,7 +282,7 @@ class _RaceState:
         self.rounds = 0
         # All intervals of a race hold together: the fastest is wronged only if it loses against one of the others, and
         # whoever is called faster than the reference is one of them (a union bound).
-        self._confidence = 1.0 - (1.0 - criterion.confidence) / max(1, len(self.entries) - 1)
+        self._confidence = _of_each(criterion.confidence, len(self.entries))
 
     @property
     def racing(self) -> list[_Contestant]:
@@ -384,6 +412,11 @@ class _RaceState:
             traceback=entry.traceback,
             noise=noise_of(entry.taken),
         )
+
+
+def _of_each(confidence: float, contestants: int) -> float:
+    """Of each interval of a race, so that all of them hold together."""
+    return 1.0 - (1.0 - confidence) / max(1, contestants - 1)
 
 
 def _check(field: Sequence[Runner]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -163,8 +163,28 @@ class Finals:
         return tuple(each.recipe for each in fastest_first)
 
     def _fair_race(self, running: Sequence[RunningTrial], budget_s: float, *, again: bool = False) -> RaceResult:
-        """Them and the reference in turns. What it measured is recorded unless the machine disturbed it: ``again``
-        together with what other processes of the same recipes measured."""
+        """Them and the reference in turns; once more where the machine disturbed all of it and there is time. What it
+        measured undisturbed is recorded: ``again`` together with what other processes of the same recipes measured."""
+        runner = self.runner
+        result, sure, doubt = self._race_once(running, budget_s)
+        left_s = runner.left_s() - runner.proof_s()
+        if doubt and left_s > enough_s(0.0, [runner.reference(), *running]):
+            runner.pause()
+            result, sure, doubt = self._race_once(running, min(budget_s, left_s))
+        if doubt:
+            runner.notes.append(
+                f"The finalists' race was too disturbed to be used ({doubt}), so their trials before it decide."
+            )
+        else:
+            for each in running:
+                self._record(each.recipe, sure.get(each.name), again=again)
+            runner.notes.append(f"The race: {result.order}.")
+        return result
+
+    def _race_once(
+        self, running: Sequence[RunningTrial], budget_s: float
+    ) -> tuple[RaceResult, Mapping[str, Timing], str]:
+        """The race, what it measured of each that was not disturbed, and where that is nothing, why."""
         runner, reference = self.runner, self.runner.reference()
         by_name = {each.name: each.recipe for each in (reference, *running)}
         result = race(
@@ -176,19 +196,13 @@ class Finals:
                 number, {by_name[name]: interval for name, interval in speedups_x.items()}
             ),
         )
-        timings = [timing for each in running if (timing := result.timing(each.name)) is not None]
-        doubt = next((found for timing in timings if (found := runner.doubt(timing))), "")
-        if not any(math.isfinite(timing.speedup_x.high) for timing in timings):
-            doubt = f"{result.rounds} rounds are too few to conclude anything"
-        if doubt:
-            runner.notes.append(
-                f"The finalists' race was too disturbed to be used ({doubt}), so their trials before it decide."
-            )
-        else:
-            for each in running:
-                self._record(each.recipe, result.timing(each.name), again=again)
-            runner.notes.append(f"The race: {result.order}.")
-        return result
+        found = {each.name: result.timing(each.name, slowest_ms=runner.slowest_ms) for each in running}
+        timings = {name: timing for name, timing in found.items() if timing is not None}
+        if not any(math.isfinite(timing.speedup_x.high) for timing in timings.values()):
+            return result, {}, f"{result.rounds} rounds are too few to conclude anything"
+        doubts = {name: runner.doubt(timing) for name, timing in timings.items()}
+        sure = {name: timing for name, timing in timings.items() if not doubts[name]}
+        return result, sure, "" if sure else next(iter(doubts.values()))
 
     def _rivals(self, chosen: Chosen) -> Sequence[Recipe]:
         """Those that cannot be told apart from the choice, as far as there is time to prove them and start them again,

@@ -448,7 +448,7 @@ class StudyRunner:
         for _ in range(_MORE_ATTEMPTS):
             if not self.doubt(timing) or self.left_s() < budget_s + _QUIET_S:
                 break
-            time.sleep(_QUIET_S)
+            self.pause()
             timing = self._time_once(running, reference, budget_s)
         more_s = budget_s * (_LONGER_X - 1)
         if BETWEEN_PROCESSES.points_to_faster(timing.speedup_x) and self.left_s() > more_s:
@@ -474,11 +474,25 @@ class StudyRunner:
             return f"disturbed: the reference took {slower_x:.1f} times as long as at its best in this study"
         return ""
 
+    @property
+    def slowest_ms(self) -> float:
+        """Of the reference: where it takes longer, something else is measured with it."""
+        return min(_DISTURBED_X * self._calm_ms, _DISTURBED_TODAY_X * self._earlier_ms)
+
+    def pause(self) -> None:
+        """Until it may be quieter."""
+        time.sleep(_QUIET_S)
+
     def _time_once(self, running: RunningTrial, reference: RunningTrial, budget_s: float) -> Timing:
         if running is reference:
             return self._reference_timing(reference, budget_s)
         result = compare(reference, running, budget_s=budget_s, seed=self.settings.seed)
-        timing = result.timing(running.name, first_call_ms=running.first_call_ms, build_s=running.build_s)
+        timing = result.timing(
+            running.name,
+            first_call_ms=running.first_call_ms,
+            build_s=running.build_s,
+            slowest_ms=self.slowest_ms,
+        )
         if timing is None:
             ended = reference.ended or running.ended
             raise ended or running.end(Outcome.UNSTABLE, result.sentence, "measure")
