@@ -242,12 +242,21 @@ def test_settings_alone_are_put_round_the_calls_of_live_modules(tmp_path: Path) 
             assert scripted(x[:1]).is_inference()
             torch.testing.assert_close(follow(x), expected)
             assert installed.counts == {"scripted": (6, 0)}
+            before = scripted.inner.bias.clone()
             scripted.inner.bias.add_(1.0)
-            assert not scripted(x[:1]).is_inference()
-            assert installed.counts == {"scripted": (6, 1)}, "written to, and so not what was proven"
+            scripted.reset()
+            changed = scripted(x[:1])
+            assert installed.counts == {"scripted": (7, 0)}, "it is the original that answers, whatever it is then"
         assert not isinstance(scripted.forward, Switch)
-        scripted.inner.bias.sub_(1.0)
-        torch.testing.assert_close(follow(x), expected)
+        scripted.reset()
+        torch.testing.assert_close(scripted(x[:1]), changed)
+        scripted.inner.bias.copy_(before)
+    scripted.reset()
+    with loaded.into(follow) as installed:
+        given = x[:1].clone().requires_grad_()
+        scripted(given).sum().backward()
+        assert given.grad is not None
+        assert installed.counts == {"scripted": (0, 1)}, "whose inputs want gradients"
 
 
 def test_the_fastest_settings() -> None:

@@ -46,6 +46,11 @@ class LoadedPart:
     entry: PartEntry
     optimized: OptimizedModule
 
+    @property
+    def runs_original(self) -> bool:
+        """In settings of its own: right for any call, whatever became of the module."""
+        return self.optimized.in_place and self.optimized.engine == "eager"
+
     def of(self, original: Callable[..., Any]) -> LoadedPart:
         """To stand for this ``forward``."""
         return replace(self, optimized=self.optimized.of(original))
@@ -61,6 +66,8 @@ class Switch:
         self.module = module
         self.original: Callable[..., Any] | None = original
         self.forms: tuple[LoadedPart, ...] = ()
+        self.plain: Callable[..., Any] | None = None
+        """The original in settings of its own."""
         self.engine_calls = 0
         self.original_calls = 0
         """Calls outside of what was proven, which the original served."""
@@ -73,6 +80,10 @@ class Switch:
         functools.update_wrapper(self, original)  # callers read its signature and pass what it names
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.plain is not None and not torch.is_grad_enabled():  # looking at the call costs more than they gain
+            with self._counting:
+                self.engine_calls += 1
+            return self.plain(*args, **kwargs)
         if changed := self.watch.changed():
             self._warn_once("changed", f"the original of {self.name} serves its calls: {changed}")
             return self._fall_back(changed, args, kwargs)
@@ -215,6 +226,8 @@ def install(parts: Sequence[LoadedPart], program: Any, *, keep_originals: bool) 
         original = switches[path].original
         assert original is not None  # it is freed later
         switches[path].forms += (part.of(original),)
+        if part.runs_original:
+            switches[path].plain = switches[path].forms[-1].optimized.forward
     installed = Installed(module, list(switches.values()))
     if not keep_originals:
         _free(module, installed.switches)
