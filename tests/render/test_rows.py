@@ -3,9 +3,20 @@ from __future__ import annotations
 import pytest
 from made_up_study import BF16, CHANNELS_LAST, FOLD, INFERENCE, NO_GRAD, OPENVINO, made_up_study, ran, recipe, timed
 
-from togi.core.records import Interval, Noise, Outcome, Timing, Trial
+from togi.core.records import Decisions, ErrorReport, ForcedCalls, Interval, Noise, Outcome, Timing, Trial
 from togi.render.attribution import effects
-from togi.render.rows import counts, fixes, gains, how_soon, looks_faster, pareto_front, rows, speed, warnings
+from togi.render.rows import (
+    counts,
+    decisions,
+    fixes,
+    gains,
+    how_soon,
+    looks_faster,
+    pareto_front,
+    rows,
+    speed,
+    warnings,
+)
 
 
 def test_measured_recipes_come_first_by_speed_up() -> None:
@@ -166,3 +177,34 @@ def test_what_does_not_fit_is_no_gain() -> None:
     study = made_up_study()
     small = study.model_copy(update={"settings": {**study.settings, "max_memory_bytes": 50 << 20}})
     assert [gain.speedup_x for gain in gains(small)] == [1.353, 1.833]
+
+
+AGREE = Decisions(agree=416, total=416)
+DIFFER = Decisions(agree=1412, total=1416, sample=2, output="output", position=(17,))
+RIGHT = ForcedCalls(path="model", calls=31, units=1.25, faithful=True)
+FAULTY = ForcedCalls(path="head", calls=2, units=4000, faithful=False)
+
+
+def of(found: Decisions | None, divergence: str = "", *forced: ForcedCalls) -> str:
+    report = ErrorReport(faithful=found == AGREE, units=1, rmse=0, max_abs=0, divergence=divergence, forced=forced)
+    return decisions(report.model_copy(update={"decisions": found}))
+
+
+def test_decisions_that_agree_are_told_too() -> None:
+    assert of(AGREE) == "decisions: 416 of 416 agree with the original's"
+    assert of(None) == decisions(None) == ""
+
+
+def test_the_first_decision_that_differs_is_a_tie_or_a_fault() -> None:
+    text = "decisions: 1,412 of 1,416 agree with the original's; first difference in sample 2 at position 17"
+    assert of(DIFFER) == text, "no call of a part was made"
+    tie = "with plain eager's decisions each of 31 calls of its parts is right, at most 1.2 x eager's own error"
+    assert of(DIFFER, "output differs", RIGHT) == f"{text} (a tie: {tie})"
+    fault = "with plain eager's decisions head is wrong: its error is 4,000 x eager's own"
+    assert of(DIFFER, "output differs", RIGHT, FAULTY) == f"{text} (a fault: {fault})"
+
+
+def test_a_decision_that_differs_is_named_by_where_it_is_returned() -> None:
+    inside = DIFFER.model_copy(update={"output": "output[0]['labels']", "position": (0, 3)})
+    assert of(inside).endswith("first difference in sample 2 at position [0, 3] of output[0]['labels']")
+    assert of(inside.model_copy(update={"position": ()})).endswith("in sample 2 of output[0]['labels']")

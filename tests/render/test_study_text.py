@@ -8,6 +8,7 @@ from rich.console import Console
 
 from togi.core.quantities import significant
 from togi.core.records import (
+    Decisions,
     Interval,
     Obstacle,
     Outcome,
@@ -173,3 +174,32 @@ def test_a_comparison_among_callers_says_what_each_waits_for() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "with 4 callers at once" in shown
     assert "b: 95 of 100 calls take 8.00 ms at most" in shown
+
+
+def with_decisions(found: Decisions, outcome: Outcome) -> Study:
+    """Of the last trial with that outcome: that of what is chosen, where it is OK."""
+    study = made_up_study()
+    trials = list(study.trials)
+    place = max(place for place, trial in enumerate(trials) if trial.outcome is outcome)
+    error = trials[place].error
+    assert error is not None
+    trials[place] = trials[place].model_copy(update={"error": error.model_copy(update={"decisions": found})})
+    return study.model_copy(update={"trials": tuple(trials)})
+
+
+@pytest.mark.parametrize(
+    ("found", "line"),
+    [
+        (Decisions(agree=416, total=416), "decisions: 416 of 416 agree with the original's"),
+        (
+            Decisions(agree=412, total=416, sample=2, output="output", position=(17,)),
+            "decisions: 412 of 416 agree with the original's; first difference in sample 2 at position 17",
+        ),
+    ],
+)
+@pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.WRONG])
+def test_what_was_decided_as_by_the_original_is_shown(found: Decisions, line: str, outcome: Outcome) -> None:
+    study = with_decisions(found, outcome)
+    assert line in " ".join(text(study, 200).split())
+    page = study_html(study).replace("&#39;", "'")
+    assert page.count(line) == (2 if outcome is Outcome.OK else 1), "of what is chosen it is worth knowing at once"

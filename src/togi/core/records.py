@@ -276,6 +276,22 @@ class ForcedCalls(Record):
     problem: str = ""
 
 
+class Decisions(Record):
+    """What a candidate returns beside floating-point numbers (tokens, labels, text, how many), left to its own
+    decisions, against the original's: over all samples."""
+
+    agree: int
+    total: int
+    """Where one has more of them than the other, of the one with more."""
+    sample: int | None = None
+    """The first sample, from 1, in which a decision differs. None: all agree."""
+    output: str = ""
+    """Where in what is returned."""
+    position: tuple[int, ...] = ()
+    """And where in that tensor. Of tensors of unequal sizes what both have is compared, and its end is the first
+    difference where there is no other."""
+
+
 class ErrorReport(Record):
     """The verdict of verification on one candidate."""
 
@@ -297,6 +313,8 @@ class ErrorReport(Record):
     """Of a program in parts: the first decision (a token, a box, a number of results) that it takes differently."""
     forced: tuple[ForcedCalls, ...] = ()
     """Where it decides differently: its parts on the calls that the original makes."""
+    decisions: Decisions | None = None
+    """None: it returns nothing but floating-point numbers, or was verified before this was kept."""
 
 
 class Noise(Record):

@@ -81,8 +81,8 @@ def accept(
         max_error: largest relative root-mean-square error of an approximate result that the user accepts.
         max_drop: largest drop of the subject's metric that the user accepts. Where both are given, both hold.
     """
-    if error.divergence and error.forced and all(part.faithful for part in error.forced):
-        return Outcome.OK, _tie(error)
+    if is_tie(error):
+        return Outcome.OK, f"a tie fell the other way ({error.divergence}): {of_the_parts(error)}"
     if error.problems:
         return Outcome.WRONG, error.problems[0]
     if error.faithful:
@@ -99,12 +99,23 @@ def accept(
     return Outcome.OK, f"approximate: {how_far}, within the allowed {max_error:.1e}"
 
 
-def _tie(error: ErrorReport) -> str:
+def is_tie(error: ErrorReport) -> bool:
     """A program that decides by values, where rounding decides: told from a fault by calls with eager's decisions."""
+    return bool(error.divergence and error.forced) and all(part.faithful for part in error.forced)
+
+
+def of_the_parts(error: ErrorReport) -> str:
+    """What such calls showed: a part that is wrong, or that all are right. Empty where none were made."""
+    for part in error.forced:
+        if not part.faithful:
+            how = part.problem or f"its error is {part.units:,.0f} x eager's own"
+            return f"with plain eager's decisions {part.path or 'the program'} is wrong: {how}"
+    if not error.forced:
+        return ""
     calls, units = sum(part.calls for part in error.forced), max(part.units for part in error.forced)
     return (
-        f"a tie fell the other way ({error.divergence}): with plain eager's decisions each of {calls} calls of its "
-        f"parts is right, at most {units:.1f} x eager's own error"
+        f"with plain eager's decisions each of {calls} calls of its parts is right, at most {units:.1f} x eager's own "
+        "error"
     )
 
 

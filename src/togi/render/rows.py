@@ -16,6 +16,7 @@ from typing import assert_never, final
 from togi.core.choices import Objective
 from togi.core.quantities import bounds, milliseconds, plural, relative, seconds, significant, size, times
 from togi.core.records import (
+    ErrorReport,
     Interval,
     Obstacle,
     Outcome,
@@ -27,6 +28,7 @@ from togi.core.records import (
     Trial,
 )
 from togi.decide.choose import Budget, acceptable, front, why_not
+from togi.decide.faithful import is_tie, of_the_parts
 from togi.decide.faster import BETWEEN_PROCESSES
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
@@ -97,6 +99,23 @@ class Row:
             return ""
         kind = "faithful" if error.faithful else "approximate"
         return f"{kind}: {significant(error.units, 2)} x eager's own error, {relative(error.rmse)} relative"
+
+
+def decisions(error: ErrorReport | None) -> str:
+    """How many of the integers, booleans and texts in what it returns are the original's, where the first differs, and
+    whether that is a tie; empty where it returns none."""
+    found = error.decisions if error else None
+    if error is None or found is None:
+        return ""
+    said = f"decisions: {found.agree:,} of {found.total:,} agree with the original's"
+    if found.sample is None:
+        return said
+    at = found.position[0] if len(found.position) == 1 else list(found.position)
+    place = f"in sample {found.sample}" + (f" at position {at}" if found.position else "")
+    where = f"{place} of {found.output}" if found.output != "output" else place
+    told = of_the_parts(error)
+    kind = "a tie" if is_tie(error) else "a fault"
+    return f"{said}; first difference {where}" + (f" ({kind}: {told})" if told else "")
 
 
 def well_measured(found: Interval) -> bool:

@@ -17,6 +17,7 @@ from togi.render.rows import (
     PartRow,
     Row,
     counts,
+    decisions,
     gains,
     how_soon,
     how_to_load,
@@ -144,21 +145,23 @@ def results(shown: Sequence[Row], *, wide: bool, notes: Sequence[str] = ()) -> T
 def not_used(rest: Sequence[Row]) -> Table:
     """Everything that cannot be chosen: one line for each reason, with the recipes that share it."""
     made = listing()
-    for (outcome, reason, fix), labels in _grouped(rest).items():
+    for (outcome, reason, fix, decided), labels in _grouped(rest).items():
         body = Text(clean(labels[0]))
         if len(labels) > 1:
             body.append(f"  and {len(labels) - 1} more", style="dim")
         body.append(f"\n{clean(reason)}", style="dim")
+        if decided:
+            body.append(f"\n{clean(decided)}", style="dim")
         if fix:
             body.append("\nfix: ", style="dim").append(clean(fix), style="cyan")
         made.add_row(Text(outcome.value, style=STYLES[outcome]), body)
     return made
 
 
-def _grouped(rest: Iterable[Row]) -> dict[tuple[Outcome, str, str], list[str]]:
-    groups: dict[tuple[Outcome, str, str], list[str]] = {}
+def _grouped(rest: Iterable[Row]) -> dict[tuple[Outcome, str, str, str], list[str]]:
+    groups: dict[tuple[Outcome, str, str, str], list[str]] = {}
     for row in rest:
-        key = (row.trial.outcome, row.explanation, row.trial.fix)
+        key = (row.trial.outcome, row.explanation, row.trial.fix, decisions(row.trial.error))
         groups.setdefault(key, []).append(row.trial.recipe.label)
     return groups
 
@@ -245,7 +248,7 @@ def _knowledge(study: Study, ran: Sequence[Row]) -> Iterator[str]:
     yield from warnings(study)
     chosen = next((row for row in ran if row.chosen), None)
     yield from chosen.trial.notes if chosen else ()
-    yield from filter(None, [how_soon(gains(study))])
+    yield from filter(None, [decisions(chosen.trial.error) if chosen else "", how_soon(gains(study))])
 
 
 def _titled(title: str, body: RenderableType | None) -> RenderableType | None:
@@ -278,3 +281,4 @@ def _about(comparison: Comparison) -> Iterator[str]:
     yield from comparison.noise.warnings
     yield from comparison.notes
     yield from (f"{c.name}: {c.reason}" for c in comparison.contestants if c.reason and c.outcome is Outcome.OK)
+    yield from (f"{c.name}: {decided}" for c in comparison.contestants if (decided := decisions(c.error)))

@@ -272,10 +272,15 @@ class Structure(Record):
                 return self.value
 
     def leaves(self) -> Iterator[Structure]:
+        return (leaf for _, leaf in self.named_leaves())
+
+    def named_leaves(self, path: str = "") -> Iterator[tuple[str, Structure]]:
+        """``(path, leaf)``, in the order of traversal."""
         if self.is_leaf:
-            yield self
-        for child in self.children:
-            yield from child.leaves()
+            yield path, self
+            return
+        for key, child in zip(_labels(self), self.children, strict=True):
+            yield from child.named_leaves(f"{path}{key}")
 
     def describe(self) -> str:
         if self.kind in ("tuple", "list", "dict"):

@@ -18,11 +18,12 @@ import torch
 from torch import Tensor
 
 from togi.core.callers import Callers
-from togi.core.records import ErrorReport, LeafError
+from togi.core.records import Decisions, ErrorReport, LeafError
 from togi.decide.faithful import MAX_UNITS, within
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.verify.compare import identical, plain
+from togi.verify.decisions import both, decisions, values_of
 from togi.verify.leaves import fresh, input_tensors
 from togi.verify.observe import Named, Observation, observe, overlaps
 from togi.verify.output_structure import comparable, form
@@ -118,6 +119,7 @@ class _Verification:
         self.errors: dict[str, LeafError] = {}
         self.kept: deque[_Kept] = deque(maxlen=_CALLS_KEPT)
         self.outputs: list[Any] = []
+        self.decisions = Decisions(agree=0, total=0)
         self.first: list[Tensor] = []
 
     def report(
@@ -126,8 +128,10 @@ class _Verification:
         facts = self.truth.facts
         for number, a in enumerate(facts.schedule):
             seen = self._observe(number, a)
-            if metric is not None and number < facts.samples:
-                self.outputs.append(seen.output)
+            if number < facts.samples:
+                self._decided(a, seen, number + 1)
+                if metric is not None:
+                    self.outputs.append(seen.output)
             if number == 0:
                 self.first = [plain(t).clone() for _, t in seen.leaves]
         if not self.problems and not facts.stateful:
@@ -147,6 +151,7 @@ class _Verification:
             notes=tuple(self.notes),
             metric=float(metric(self.outputs)) if metric is not None and not self.problems else None,
             metric_original=facts.metric,
+            decisions=self.decisions if self.decisions.total else None,
         )
 
     def _observe(self, number: int, a: int) -> Observation:
@@ -163,6 +168,12 @@ class _Verification:
         values = [plain(t).clone() for _, t in seen.leaves]
         self.kept.append(_Kept(answer=a, outputs=_outputs(seen), values=values))
         return seen
+
+    def _decided(self, a: int, seen: Observation, sample: int) -> None:
+        answer = self.truth.facts.answers[a]
+        originals = {leaf.name: tensor for leaf, tensor in zip(answer.leaves, self.truth.eager[a], strict=True)}
+        expected, found = values_of(answer.structure, originals), values_of(seen.structure, dict(seen.leaves))
+        self.decisions = both(self.decisions, decisions(expected, found, sample))
 
     def _numbers(self, a: int, found: Sequence[Tensor]) -> bool:
         """Errors of one answer; True when any leaf is badly wrong."""

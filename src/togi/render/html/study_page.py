@@ -14,6 +14,7 @@ from togi.render.html.document import document, fragment
 from togi.render.rows import (
     Row,
     counts,
+    decisions,
     gains,
     how_soon,
     how_to_load,
@@ -55,7 +56,7 @@ def study_html(study: Study) -> str:
         reference=reference,
         counts={outcome.value: number for outcome, number in counts(found).items()},
         time_of=TIME_OF[objective_of(study)],
-        notes=[*what_is_timed(study), *study.facts.notes, *warnings(study), *(chosen.trial.notes if chosen else ())],
+        notes=[*what_is_timed(study), *study.facts.notes, *warnings(study), *(_of_chosen(chosen) if chosen else ())],
         parts=part_rows(study),
         trade_off=trade_off(found),
         staircase=staircase(gains(study)),
@@ -67,6 +68,7 @@ def study_html(study: Study) -> str:
         process_bias=BETWEEN_PROCESSES.process_bias,
         margin=BETWEEN_PROCESSES.margin,
         kind=kind,
+        decisions=decisions,
         rounds=rounds,
         sort_keys=_sort_keys,
         modules=", ".join(f"{number} {name}" for name, number in modules),
@@ -92,6 +94,10 @@ def study_fragment(study: Study) -> str:
 def comparison_fragment(comparison: Comparison) -> str:
     """What ``togi.bench`` found as a table for a notebook."""
     return fragment("notebook_comparison.html", comparison=comparison)
+
+
+def _of_chosen(chosen: Row) -> tuple[str, ...]:
+    return (*chosen.trial.notes, *filter(None, [decisions(chosen.trial.error)]))
 
 
 def _chosen_and_reference(found: Sequence[Row]) -> tuple[Row | None, Row | None]:
