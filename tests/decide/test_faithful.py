@@ -55,6 +55,15 @@ def test_no_tie(fields: dict[str, object]) -> None:
     assert accept(report(problems=("output differs",), **fields), exact=True) == (Outcome.WRONG, "output differs")
 
 
+def test_a_right_result_of_a_wrong_part_is_wrong_unless_it_may_be_approximate() -> None:
+    """The original may decide by roundings: then its results tell nothing."""
+    wrong = ForcedCalls(path="head", calls=2, units=4000, faithful=False)
+    found = report(faithful=True, forced=(PROVEN, wrong))
+    reason = "with plain eager's decisions head is wrong: its error is 4,000 x eager's own"
+    assert accept(found, exact=True) == (Outcome.WRONG, reason)
+    assert accept(found, exact=False) == (Outcome.OK, "")
+
+
 def test_an_exact_technique_has_no_allowance() -> None:
     outcome, reason = accept(report(), exact=True, max_error=1.0)
     assert outcome is Outcome.WRONG

@@ -18,22 +18,28 @@ from torch import Tensor, nn
 
 from togi.artifact.manifest import PartEntry
 from togi.artifact.program import Installed, LoadedPart, Switch
-from togi.core.records import ErrorReport, ForcedCalls, Outcome
+from togi.core.records import Decisions, ErrorReport, ForcedCalls, Outcome
 from togi.decide.faithful import accept
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.program import ProgramModule
 from togi.subject.pure import Pure
+from togi.subject.signature import Signature
 from togi.subject.stored_inputs import write_inputs
 from togi.subject.structure import Structure
+from togi.verify.reference import make_truth
+from togi.verify.truth import Truth, TruthFacts
+from togi.verify.verdict import verify
 from togi.worker.child import _Worker
-from togi.worker.forced import divergence, forced_calls
+from togi.worker.forced import divergence, forced_calls, needed
 from togi.worker.protocol import Job, PartRef, ServerConfig, SubjectRef
 from togi.worker.survey import survey
 
 STEPS = 6
 FREE = ErrorReport(faithful=False, units=1e6, rmse=0.5, max_abs=1.0, problems=("output differs",))
 """Of the program with its parts, left to its own decisions."""
+TRUTH = Truth(facts=TruthFacts(samples=1, answers=(), schedule=(), precision="float64"), truth=[], eager=[])
+"""Of a program whose decisions rounding does not change."""
 Noise = Callable[[], float]
 
 
@@ -168,7 +174,7 @@ def test_a_trial_of_a_program_reads_the_calls_of_its_parts(
     job = Job(kind="artifact", log="", proven_on=(ref,))
     worker = _Worker(job, config, subject, None)  # type: ignore[arg-type]
     worker.samples = subject.inputs
-    report = worker._with_forced_calls(FREE, case.installed)
+    report = worker._with_forced_calls(FREE, TRUTH, case.installed)
     assert report.divergence == case.divergence()
     (forced,) = report.forced
     assert (forced.calls, forced.faithful) == (STEPS - 1, faithful)
@@ -184,7 +190,7 @@ def test_without_the_calls_of_every_part_nothing_is_concluded(tmp_path: Path) ->
         None,  # type: ignore[arg-type]
     )
     worker.samples = worker.subject.inputs
-    assert worker._with_forced_calls(FREE, case.installed) == FREE
+    assert worker._with_forced_calls(FREE, TRUTH, case.installed) == FREE
 
 
 def test_a_part_of_which_no_call_could_be_kept() -> None:
@@ -243,3 +249,57 @@ def test_what_the_engine_does_not_serve_is_not_counted(noise: float) -> None:
     case = Case(always(noise))
     case.calls = [Inputs((one.args[0].double(), one.args[1])) for one in case.calls]
     assert case.forced() is None
+
+
+class Boxes(nn.Module):
+    """Numbers in the order of scores that are equal but for ``shift``."""
+
+    def __init__(self, shift: float) -> None:
+        super().__init__()
+        order = torch.randperm(10, generator=torch.Generator().manual_seed(0))
+        self.weights = nn.Parameter(torch.linspace(1.0, 1.0 + shift, 10)[order])
+
+    def forward(self, x: Tensor) -> Tensor:
+        scores = x * self.weights / 3
+        return 100.0 * torch.arange(1, 11).to(x.dtype)[scores.argsort(stable=True)]
+
+
+def of_scores(shift: float) -> tuple[ErrorReport, Truth]:
+    """Of an answer that errs by a hundredth."""
+    boxes = Boxes(shift).eval()
+    samples = [Inputs((torch.tensor([value]),)) for value in (1.1, 1.3, 1.7)]
+    with torch.no_grad():
+        signature = Signature.of(boxes, samples, [boxes(*sample.args) for sample in samples])
+        truth = make_truth(boxes, samples, signature, seed=0, samples=len(samples))
+        return verify(lambda x: boxes(x) * 1.01, truth, samples, signature, seed=0), truth
+
+
+def test_where_rounding_orders_the_results_a_fault_may_hide_in_them() -> None:
+    report, truth = of_scores(1e-8)
+    assert report.faithful, "the unit is as large as another order makes it"
+    assert needed(report, truth)
+    report, truth = of_scores(1.0)
+    assert not report.faithful
+    exact = report.model_copy(update={"faithful": True})
+    assert not needed(exact, truth)
+    assert needed(exact.model_copy(update={"decisions": Decisions(agree=1, total=2, sample=1)}), truth)
+
+
+@pytest.mark.parametrize(("noise", "expected"), [(1e-7, Outcome.OK), (1e-3, Outcome.WRONG)])
+def test_a_fault_that_hides_in_such_results_is_refused(noise: float, expected: Outcome, tmp_path: Path) -> None:
+    case = Case(always(noise), "scores")
+    write_inputs(tmp_path / "calls", case.calls)
+    ref = PartRef(path="step", effects=case.effects, inputs=str(tmp_path / "calls"), folder=str(tmp_path))
+    worker = _Worker(
+        Job(kind="artifact", log="", proven_on=(ref,)),
+        SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path), callers=1),  # type: ignore[arg-type]
+        Subject(ProgramModule(Writer().scores), Inputs((torch.tensor([1]),))),
+        None,  # type: ignore[arg-type]
+    )
+    worker.samples = worker.subject.inputs
+    _, truth = of_scores(1e-8)
+    hidden = ErrorReport(faithful=True, units=1.0, rmse=0.5, max_abs=1.0)
+    report = worker._with_forced_calls(hidden, truth, case.installed)
+    assert len(report.forced) == 1
+    assert accept(report, exact=True)[0] is expected
+    assert accept(report, exact=False, max_error=1.0)[0] is Outcome.OK

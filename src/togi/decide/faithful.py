@@ -85,6 +85,8 @@ def accept(
         return Outcome.OK, f"a tie fell the other way ({error.divergence}): {of_the_parts(error)}"
     if error.problems:
         return Outcome.WRONG, error.problems[0]
+    if exact and not all(part.faithful for part in error.forced):
+        return Outcome.WRONG, of_the_parts(error)
     if error.faithful:
         return Outcome.OK, ""
     how_far = f"its error is {error.units:,.0f} x eager's own (relative RMS error {error.rmse:.1e})"

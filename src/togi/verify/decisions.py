@@ -14,9 +14,14 @@ import torch
 from torch import Tensor
 
 from togi.core.records import Decisions, Scalar
+from togi.decide.faithful import MISMATCH_FLOOR
 from togi.subject.structure import Structure
-from togi.verify.compare import continuous, plain
+from togi.verify.compare import continuous, difference, plain
+from togi.verify.truth import Truth
 
+_ANOTHER_DECISION = 1e-2
+"""From this error on, relative to an output's root mean square, another decision was taken rather than much rounded:
+badly conditioned networks stay below."""
 Values = dict[str, Tensor | Scalar]
 
 
@@ -24,6 +29,21 @@ class _Compared(NamedTuple):
     agree: int = 0
     total: int = 0
     position: tuple[int, ...] = ()
+
+
+def rounding_decides(truth: Truth) -> bool:
+    """Whether the original itself decides otherwise in float64, or moved by a rounding. Then the unit of error is what
+    another decision makes (a box elsewhere), and what a fault makes may lie within it."""
+    for answer, exact, eager in zip(truth.facts.answers, truth.truth, truth.eager, strict=True):
+        for leaf, right, own in zip(answer.leaves, exact, eager, strict=True):
+            if not continuous(own):
+                limit = MISMATCH_FLOOR
+            else:
+                scale = difference(right, right, own, leaf.threshold).scale if own.numel() else 0.0
+                limit = _ANOTHER_DECISION * scale
+            if leaf.unit.rms > limit > 0:
+                return True
+    return False
 
 
 def values_of(structure: Structure, tensors: Mapping[str, Tensor]) -> Values:

@@ -270,8 +270,8 @@ class _Worker:
             callers=self.callers,
         )
         self.first_call_ms = first.ms
-        if not report.faithful and self.installed is not None:
-            report = self._with_forced_calls(report, self.installed)
+        if self.installed is not None:
+            report = self._with_forced_calls(report, truth, self.installed)
         self.report = report
         program = self.candidate.program if self.candidate else None
         notes = list(program.notes()) if program is not None else []
@@ -333,14 +333,16 @@ class _Worker:
         exact = self.job.recipe is None or is_exact(self.job.recipe)
         return limit_units(exact=exact, tf32_units=truth.facts.tf32_units)
 
-    def _with_forced_calls(self, report: ErrorReport, installed: Installed) -> ErrorReport:
-        """A program in parts that differs from the original: whether it decides otherwise, and its parts on the calls
-        that the original makes."""
-        from togi.worker.forced import divergence, forced_calls
+    def _with_forced_calls(self, report: ErrorReport, truth: Truth, installed: Installed) -> ErrorReport:
+        """A program in parts whose results do not tell whether it is right: whether it decides otherwise than the
+        original, and its parts on the calls that the original makes."""
+        from togi.worker.forced import divergence, forced_calls, needed
 
+        if not needed(report, truth):
+            return report
         seed, device = self.config.seed, self.config.device
         different = divergence(installed, self.samples, seed)
-        if not different:
+        if not different and not report.faithful:
             return report
         found: list[ForcedCalls] = []
         with installed.suspended():  # a program that cannot be copied is its own original

@@ -15,17 +15,25 @@ import torch
 
 from togi.artifact.load import OptimizedModule
 from togi.artifact.program import Installed
-from togi.core.records import ForcedCalls
+from togi.core.records import ErrorReport, ForcedCalls
 from togi.decide.faithful import MAX_UNITS
 from togi.subject.behaviour import same, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.pure import Pure
 from togi.subject.structure import Structure, tensors_in, with_floats_as_tensors
 from togi.techniques.build import first_candidate
+from togi.verify.decisions import rounding_decides
 from togi.verify.output_structure import unlike
 from togi.verify.reference import make_truth
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify
+
+
+def needed(report: ErrorReport, truth: Truth) -> bool:
+    """Whether the results of a program alone do not tell if it is right: they differ from the original's, or the
+    original's own differ as much from one rounding to the next, so that a fault may hide in them."""
+    alike = report.decisions is None or report.decisions.sample is None
+    return not report.faithful or not alike or rounding_decides(truth)
 
 
 def divergence(installed: Installed, samples: Sequence[Inputs], seed: int) -> str:
