@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from togi.program.cuts import find_cuts
 from togi.program.parts import CutRequest, Cuts, Part
@@ -60,6 +60,14 @@ def prompt(batch: int = 1, length: int = 9) -> dict[str, Tensor]:
     return {"input_ids": tokens * mask, "attention_mask": mask}
 
 
+def small_gpt2() -> Any:
+    transformers = pytest.importorskip("transformers")
+    config = transformers.GPT2Config(
+        vocab_size=64, n_embd=64, n_layer=2, n_head=4, n_positions=64, eos_token_id=None, pad_token_id=0
+    )
+    return transformers.GPT2LMHeadModel(config).eval()
+
+
 @pytest.mark.usefixtures("seed")
 class TestGenerate:
     """Prefill and decoding are two forms of calls of one module; decoding fills the cache that it is given."""
@@ -89,11 +97,7 @@ class TestGenerate:
         assert cuts.obstacles == ()
 
     def test_decoding_is_tuned_on_a_short_and_on_a_long_cache(self, tmp_path: Path) -> None:
-        transformers = pytest.importorskip("transformers")
-        config = transformers.GPT2Config(
-            vocab_size=64, n_embd=64, n_layer=2, n_head=4, n_positions=64, eos_token_id=None, pad_token_id=0
-        )
-        model = transformers.GPT2LMHeadModel(config).eval()
+        model = small_gpt2()
 
         found = parts(cut(tmp_path, model.generate, **prompt(), max_new_tokens=NEW_TOKENS, do_sample=False))
 
@@ -130,6 +134,42 @@ class TestGenerate:
         beyond.kwargs[cache_name(model)].layers[0].cumulative_length += 30
         with pytest.raises(TypeError, match=r"layers\[0\]\.cumulative_length is \d+, where .*keys has the shape"):
             signature.checked(beyond.args, beyond.kwargs)
+
+    def test_with_a_static_cache_every_step_is_of_one_size(self, tmp_path: Path) -> None:
+        """It is as long as the text may become, from the beginning on."""
+        model = small_gpt2()
+
+        found = parts(
+            cut(
+                tmp_path,
+                model.generate,
+                **prompt(),
+                max_new_tokens=NEW_TOKENS,
+                do_sample=False,
+                cache_implementation="static",
+                disable_compile=True,
+            )
+        )
+
+        decode = found["model"][0]
+        assert decode.calls == NEW_TOKENS - 1
+        assert changed(decode) == [cache_name(model)]
+        kept = read_inputs(tmp_path / decode.inputs)
+        sizes = {given.kwargs[cache_name(model)].layers[0].keys.shape for given in kept}
+        assert len(sizes) == 1
+
+    def test_of_beams_whose_rows_are_reordered_between_the_steps(self, tmp_path: Path) -> None:
+        model, beams = small_gpt2(), 3
+
+        found = parts(
+            cut(tmp_path, model.generate, **prompt(2), max_new_tokens=NEW_TOKENS, do_sample=False, num_beams=beams)
+        )
+
+        decode = found["model"][0]
+        assert decode.calls == NEW_TOKENS - 1
+        assert not decode.survey.facts.steps, "an engine that kept the cache would have it fetched in every step"
+        kept = read_inputs(tmp_path / decode.inputs)
+        assert {given.kwargs["input_ids"].shape[0] for given in kept} == {2 * beams}
 
     def test_of_a_t5_has_its_encoder_as_a_part_of_its_own(self, tmp_path: Path) -> None:
         transformers = pytest.importorskip("transformers")
@@ -213,6 +253,44 @@ class TestDetectors:
         assert "torch.export" in reasons["roi_heads"]
 
 
+class Tagger(nn.Module):
+    """In the form of a Lightning module: it trains itself, and ``predict_step`` takes a batch of its loader."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.words = nn.Embedding(64, 32)
+        self.encoder = nn.TransformerEncoder(
+            nn.TransformerEncoderLayer(32, 2, dim_feedforward=64, batch_first=True), 2, enable_nested_tensor=False
+        )
+        self.out = nn.Linear(32, 5)
+
+    def forward(self, words: Tensor) -> Tensor:
+        found: Tensor = self.out(self.encoder(self.words(words)))
+        return found
+
+    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+        return nn.functional.cross_entropy(self(batch["words"]).flatten(0, 1), batch["tags"].flatten())
+
+    def predict_step(self, batch: dict[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> list[list[int]]:
+        tags = self(batch["words"]).argmax(-1)
+        return [found[: int(count)].tolist() for found, count in zip(tags, batch["lengths"], strict=True)]
+
+
+@pytest.mark.usefixtures("seed")
+class TestMethods:
+    def test_of_a_lightning_module_the_prediction_of_a_batch_is_cut_at_its_network(self, tmp_path: Path) -> None:
+        module = Tagger().eval()
+        batch = {"words": torch.randint(64, (3, 9)), "lengths": torch.tensor([9, 4, 6])}
+
+        cuts = cut(tmp_path, module.predict_step, batch, 0)
+
+        ((_, (part,)),) = parts(cuts).items()
+        assert (part.module, part.calls) == ("Tagger", 1)
+        (kept,) = read_inputs(tmp_path / part.inputs)
+        assert torch.equal(kept.args[0], batch["words"])
+        assert cuts.obstacles == ()
+
+
 @pytest.mark.usefixtures("seed")
 class TestFunctions:
     def test_of_clip_called_in_a_function_the_whole_network_is_one_part(self, tmp_path: Path) -> None:
@@ -249,6 +327,17 @@ class TestFunctions:
         assert len({given.args[0]["input_ids"].shape for given in kept}) == len(texts)
 
 
+def small_unet(diffusers: Any) -> Any:
+    return diffusers.UNet2DModel(
+        sample_size=8,
+        block_out_channels=(16, 32),
+        down_block_types=("DownBlock2D", "DownBlock2D"),
+        up_block_types=("UpBlock2D", "UpBlock2D"),
+        layers_per_block=1,
+        norm_num_groups=8,
+    ).eval()
+
+
 @pytest.mark.usefixtures("seed")
 class TestPipelines:
     """Objects that are called with what people have (texts, pictures), and run a network somewhere inside."""
@@ -283,16 +372,21 @@ class TestPipelines:
         assert part.survey.facts.dynamic
         assert cuts.obstacles == ()
 
+    def test_of_a_diffusion_pipeline_the_network_is_one_part(self, tmp_path: Path) -> None:
+        diffusers = pytest.importorskip("diffusers")
+        pipeline = diffusers.DDIMPipeline(small_unet(diffusers), diffusers.DDIMScheduler())
+        pipeline.set_progress_bar_config(disable=True)
+
+        cuts = cut(tmp_path, pipeline, batch_size=2, num_inference_steps=5, output_type="pt")
+
+        ((_, (part,)),) = parts(cuts).items()
+        assert (part.module, part.calls) == ("UNet2DModel", 5)
+        assert read_inputs(tmp_path / part.inputs)[0].args[0].shape == (2, 3, 8, 8)
+        assert cuts.obstacles == ()
+
     def test_of_a_diffusion_loop_the_network_is_one_part_whatever_the_step(self, tmp_path: Path) -> None:
         diffusers = pytest.importorskip("diffusers")
-        unet = diffusers.UNet2DModel(
-            sample_size=8,
-            block_out_channels=(16, 32),
-            down_block_types=("DownBlock2D", "DownBlock2D"),
-            up_block_types=("UpBlock2D", "UpBlock2D"),
-            layers_per_block=1,
-            norm_num_groups=8,
-        ).eval()
+        unet = small_unet(diffusers)
         scheduler = diffusers.DDIMScheduler()
 
         def denoise(noise: Tensor) -> Tensor:
