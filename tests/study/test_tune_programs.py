@@ -18,7 +18,7 @@ import togi
 from togi import api
 from togi.artifact.export import ENGINES
 from togi.core.errors import ArtifactError, TogiError
-from togi.core.records import Outcome
+from togi.core.records import Decisions, Outcome
 
 FACTORY = """
 import time
@@ -337,16 +337,21 @@ def test_a_live_pipeline_is_tuned(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         def __init__(self) -> None:
             self.encoder = Sleeper().eval()
 
-        def __call__(self, numbers: list[float]) -> list[float]:
-            found: list[float] = self.encoder(torch.tensor([numbers]).repeat(1, 2))[0, :4].tolist()
-            return found
+        def __call__(self, numbers: list[float]) -> tuple[list[float], int]:
+            found = self.encoder(torch.tensor([numbers]).repeat(1, 2))[0, :4]
+            return found.tolist(), int(found.argmax())
 
     pipeline = Pipeline()
     study = togi.tune(
         pipeline, togi.Inputs(([1.0, 2.0, 3.0, 4.0],)), only=["torchscript"], effort="quick", time_limit_s=300
     )
     assert "parts" in study.best.recipe.techniques, (study.record.verdict, study.record.program)
+    error = study.best.trial.error
+    assert error is not None
+    assert error.decisions == Decisions(agree=1, total=1), "the place of the largest number"
     expected = pipeline([4.0, 3.0, 2.0, 1.0])
     with study.best.apply(pipeline) as installed:
-        assert pipeline([4.0, 3.0, 2.0, 1.0]) == pytest.approx(expected, rel=1e-5)
+        numbers, place = pipeline([4.0, 3.0, 2.0, 1.0])
+        assert numbers == pytest.approx(expected[0], rel=1e-5)
+        assert place == expected[1]
         assert installed.counts == {"encoder": (1, 0)}
