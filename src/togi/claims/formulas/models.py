@@ -46,6 +46,11 @@ def upsampled() -> Made:
     return nn.Sequential(*steps, *again), torch.randn(1, 64, 24, 24)
 
 
+def skips() -> Made:
+    """3 x 3 convolutions of 64 channels on 64 x 64, each of its input and the one before it, as decoders have them."""
+    return nn.Sequential(*(_Skip(64) for _ in range(3))), torch.randn(1, 64, 64, 64)
+
+
 def early_exit() -> Made:
     """Eight passes through a residual network, ended early where the result is small: Python that no export follows."""
     return _EarlyExit(nn.Sequential(*(_Residual(32) for _ in range(3)))), torch.randn(1, 32, 48, 48)
@@ -117,6 +122,17 @@ def _normed(channels: int, out: int, stride: int = 1, size: int = 3) -> nn.Modul
             assert tensor is not None
             tensor.uniform_(0.8, 1.2)
     return nn.Sequential(nn.Conv2d(channels, out, size, stride=stride, padding=size // 2, bias=False), norm)
+
+
+class _Skip(nn.Module):
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner = nn.Conv2d(width, width, 3, padding=1)
+        self.outer = nn.Conv2d(2 * width, width, 3, padding=1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[n, width, h, w], unchanged in shape."""
+        return functional.relu(self.outer(torch.cat([x, functional.relu(self.inner(x))], dim=1)))
 
 
 class _Residual(nn.Module):
