@@ -17,6 +17,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self, final
@@ -32,6 +34,8 @@ MOST_ERROR = 1e-3
 quantization are above."""
 _WARM_S = 120.0
 """A compiled program compiles again for other sizes: that belongs to warming up."""
+_MOST_READY_S = 300.0
+"""To load, compile and warm up: torch.compile had not done with a detector after thirteen minutes."""
 
 
 class Failed(Exception):
@@ -64,13 +68,20 @@ class Contestant:
             )
         os.close(theirs)
         self.answers = os.fdopen(ours, encoding="utf-8")
+        until = time.monotonic() + _MOST_READY_S
+        ends = threading.Timer(_MOST_READY_S, self._signal, [signal.SIGKILL])
+        ends.start()
         try:
             self.difference = str(self._receive("ready")["difference"])
             """How its result differs from the program's own; empty where it does not."""
             self.passes = choose_passes(Warmup.model_validate(self._ask({"warm": {}}, "warmed")).pass_ms)
-        except Failed:
+        except Failed as failed:
             self.close()
+            if time.monotonic() >= until:
+                raise Failed(f"it was not ready within {_MOST_READY_S:g} s") from failed
             raise
+        finally:
+            ends.cancel()
 
     def turn(self, passes: int) -> Turn:
         return Turn.model_validate(self._ask({"turn": passes}, "turned"))
