@@ -43,7 +43,7 @@ _ANY_MODEL = Facts(
     machine=Machine(cpu_model="", cpu_cores=1, memory_bytes=0, threads=1, os="", python=""),
     module_class="Module",
     functions=dict.fromkeys(
-        "conv2d conv3d batch_norm linear add mul matmul softmax select interpolate "
+        "conv2d conv3d batch_norm linear add mul matmul softmax select interpolate cat "
         "scaled_dot_product_attention".split(),
         1,
     ),
