@@ -34,10 +34,8 @@ class Watch:
     """A module's weights, buffers, parts, modes and hooks, as they are when this is made."""
 
     def __init__(self, module: nn.Module) -> None:
-        every = (
-            module.named_modules()
-        )  # what TorchScript holds is in no dict of Python's; its weights are looked at below
-        parts = {name: part for name, part in every if not isinstance(part, torch.jit.ScriptModule)}
+        # what TorchScript holds is in no dict of Python's; its weights are looked at below
+        parts = {n: part for n, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
         self._modes = {name: vars(part) for name, part in parts.items() if "training" in vars(part)}
         self._places = [
             _Place(kind, f"{name}." if name else "", held, dict(held))

@@ -25,8 +25,7 @@ def split_concatenations(graph: EditableGraph) -> int:
 
 
 def _split(graph: EditableGraph, node: Node) -> bool:
-    given = arguments(node)
-    joined, call = given["input"], linear(graph, node)
+    joined, call = arguments(node)["input"], linear(graph, node)
     if call is None or call.groups != 1 or not is_call(joined, "cat.default") or len(joined.users) != 1:
         return False
     pieces = arguments(joined)["tensors"]
