@@ -19,7 +19,7 @@ from togi.artifact.program import install as put_in
 from togi.core.errors import TogiError
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
-from togi.subject.pure import Pure
+from togi.subject.pure import pure
 from togi.subject.signature import Signature
 from togi.worker.survey import survey
 
@@ -67,10 +67,9 @@ def part_of(tuned: Program, *calls: Inputs) -> LoadedPart:
     """An engine for the part: a copy of it as it is now."""
     with torch.no_grad():
         effects = Effects.of(tuned.part, *(call.clone() for call in calls))
-        frozen = copy.deepcopy(tuned.part)
-        pure = Pure(frozen, effects) if effects.changes else frozen
-        signature = survey(Subject(pure, list(calls))).signature
-    engine = Engine(pure, signature)
+        frozen = pure(copy.deepcopy(tuned.part), effects)
+        signature = survey(Subject(frozen, list(calls))).signature
+    engine = Engine(frozen, signature)
     entry = PartEntry(
         path="part", module=type(tuned.part).__name__, folder="0", effects=effects, weights=weights_hash(tuned.part)
     )

@@ -206,12 +206,13 @@ class Counts(nn.Module):
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         for _ in range(200):  # nearly all of the program's time
             x = torch.tanh(self.inner(x))
-        self.state = x + self.state
+        if bool(x.sum() < 1e9):
+            self.state = x + self.state
         return self.state
 
 
 def test_settings_alone_are_put_round_the_calls_of_live_modules(tmp_path: Path) -> None:
-    """TorchScript that keeps state is neither captured nor compiled."""
+    """TorchScript that decides by values is neither captured nor compiled."""
     torch.manual_seed(0)
     scripted = torch.jit.script(Counts().eval())
 

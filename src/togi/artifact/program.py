@@ -6,7 +6,7 @@ import functools
 import hashlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Self, final
@@ -18,6 +18,7 @@ from togi.artifact.manifest import PartEntry
 from togi.artifact.watch import Watch
 from togi.core.errors import ArtifactError, TogiError
 from togi.subject.program import ProgramModule
+from togi.subject.state import STATE, State
 
 if TYPE_CHECKING:
     from togi.artifact.load import OptimizedModule
@@ -60,7 +61,8 @@ class LoadedPart:
 class Switch:
     """Stands for the ``forward`` of one module: calls of the forms that were proven go to the engine."""
 
-    def __init__(self, module: nn.Module, path: str, original: Callable[..., Any]) -> None:
+    def __init__(self, module: nn.Module, path: str, original: Callable[..., Any], kept: Sequence[str] = ()) -> None:
+        """``kept``: attributes that hold its state from call to call, which its engine is given and hands on."""
         self.path = path
         self.name = path or "the program"
         self.module = module
@@ -76,7 +78,9 @@ class Switch:
         """What was warned of already, by a word for it. The parts of one program share it."""
         self.last_reason = ""
         """Why the last of these was not the engine's."""
-        self.watch = Watch(module)
+        self.kept = tuple(kept)
+        self.state = State(module, kept) if kept else None
+        self.watch = Watch(module, kept)
         functools.update_wrapper(self, original)  # callers read its signature and pass what it names
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -92,10 +96,11 @@ class Switch:
             self._warn_once("autocast", f"the original of {self.name} serves its calls: {reason}")
             return self._fall_back(reason, args, kwargs)
         reason = "no form of its calls was tuned"
+        named = kwargs if self.state is None else {**kwargs, STATE: self.state.read()}
         for position, form in enumerate(self.forms):
             signature = form.optimized.signature
             try:
-                tensors = signature.checked(args, kwargs)
+                tensors = signature.checked(args, named)
             except (TypeError, ValueError) as error:
                 reason = str(error)
                 continue
@@ -108,11 +113,14 @@ class Switch:
                 self.forms = (form, *(other for other in self.forms if other is not form))
             with self._counting:
                 self.engine_calls += 1
-            result = form.optimized.call_with(tensors, args, kwargs)
+            result = form.optimized.call_with(tensors, args, named)
             if not form.entry.effects.changes:
                 return result
             of_argument = functools.partial(signature.of_argument, tensors)
-            return form.entry.effects.finish(result, args, kwargs, of_argument)
+            output = form.entry.effects.finish(result, args, named, of_argument)
+            if self.state is not None:
+                self.state.write(named[STATE])
+            return output
         return self._fall_back(reason, args, kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
@@ -215,12 +223,13 @@ def install(parts: Sequence[LoadedPart], program: Any, *, keep_originals: bool) 
         if path not in switches:
             if isinstance(vars(found).get("forward"), Switch):
                 raise ArtifactError(f"'{path}' of this program is a tuned part already: call .remove() on it first")
-            if weights_hash(found) != part.entry.weights:
+            kept = part.entry.effects.state
+            if weights_hash(found, without=kept) != part.entry.weights:
                 raise ArtifactError(
                     f"the weights of '{path}' are not those that were tuned: its part would answer for other ones. "
                     "Tune this program again"
                 )
-            switches[path] = Switch(found, path, found.forward)
+            switches[path] = Switch(found, path, found.forward, kept)
             if part.optimized.in_place and any(isinstance(vars(m).get("forward"), Switch) for m in found.modules()):
                 raise ArtifactError(f"'{path}' of this program has tuned parts inside: call .remove() on them first")
         original = switches[path].original
@@ -251,7 +260,7 @@ def _free(program: nn.Module, switches: Sequence[Switch]) -> None:
             if tensor.untyped_storage().data_ptr() not in used:
                 tensor.data = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
     for switch in switches:
-        switch.watch = Watch(switch.module)
+        switch.watch = Watch(switch.module, switch.kept)
 
 
 def autocast() -> str:
@@ -260,12 +269,14 @@ def autocast() -> str:
     return ", ".join(f"{str(torch.get_autocast_dtype(kind)).removeprefix('torch.')} on {kind}" for kind in on)
 
 
-def weights_hash(module: nn.Module) -> str:
-    """Of the classes of all parts and of every weight, bit by bit (buffers too)."""
+def weights_hash(module: nn.Module, without: Collection[str] = ()) -> str:
+    """Of the classes of all parts and of every weight, bit by bit (buffers too, but for those in ``without``)."""
     digest = hashlib.sha256()
     for name, part in module.named_modules():
         digest.update(f"{name}|{type(part).__name__};".encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
+        if name in without:
+            continue
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)};".encode())
         if tensor.layout is torch.strided and tensor.device.type != "meta" and tensor.numel():
             digest.update(tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data)

@@ -6,6 +6,7 @@ and are compared with copies of them, by identity of what they hold.
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from operator import attrgetter, getitem, is_, itemgetter
 from typing import Any, NamedTuple, final
 
@@ -33,10 +34,12 @@ class _Place(NamedTuple):
 class Watch:
     """A module's weights, buffers, parts, modes and hooks, as they are when this is made."""
 
-    def __init__(self, module: nn.Module) -> None:
+    def __init__(self, module: nn.Module, kept: Collection[str] = ()) -> None:
+        """``kept``: buffers that hold its state from call to call: these may change."""
         # what TorchScript holds is in no dict of Python's; its weights are looked at below
         parts = {n: part for n, part in module.named_modules() if not isinstance(part, torch.jit.ScriptModule)}
         self._modes = {name: vars(part) for name, part in parts.items() if "training" in vars(part)}
+        keeps = {name.rpartition(".")[0] for name in kept}  # other buffers of theirs are looked at for writes alone
         self._places = [
             _Place(kind, f"{name}." if name else "", held, dict(held))
             for name, part in parts.items()
@@ -47,6 +50,7 @@ class Watch:
                 ("forward hook", forward_hooks(part)),
                 ("forward pre-hook", forward_pre_hooks(part)),
             )
+            if kind != "buffer" or name not in keeps
         ]
         filled = [place for place in self._places if place.before]
         self._flat_modes = tuple(self._modes.values())
@@ -62,7 +66,8 @@ class Watch:
         self._single_keys = tuple(key for _, key, _ in single)
         self._singles = tuple(held for _, _, held in single)
         self._weights = tuple(module.parameters())
-        tensors = dict([*module.named_parameters(), *module.named_buffers()])
+        named = [*module.named_parameters(), *module.named_buffers()]
+        tensors = {name: tensor for name, tensor in named if name not in kept}
         self._written = {name: version_of(tensor) for name, tensor in tensors.items() if not tensor.is_inference()}
         self._versioned = tuple(tensors[name] for name in self._written)
         self._versions = sum(self._written.values())

@@ -31,7 +31,9 @@ from togi.subject.conditions import size_of
 from togi.subject.inputs import Inputs
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
+from togi.subject.state import WithState
 from togi.torch_internals.operators import OpOverload
+from togi.torch_internals.script import assigned_attributes, holds_torchscript, operators_of
 from togi.torch_internals.sizes import Decided, decided_sizes, only_value
 from togi.verify.derived_inputs import Place
 
@@ -74,10 +76,12 @@ def export(candidate: Candidate) -> ExportedProgram:
         return _copied(_kept[0][1])
     if reason := candidate.signature.opaque or _not_whole(candidate):
         raise Refused(reason)
-    flat = _sealed(candidate).flat()
+    flat: nn.Module = _sealed(candidate).flat()
     inputs = _distinct_sizes(candidate)
     try:
         with torch.no_grad(), WholeRecurrentLayers():
+            if holds_torchscript(candidate.module):
+                flat = operators_of(flat, inputs)
             program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
         raise Refused(f"torch.export cannot capture it: {_in_plain_words(error)}") from error
@@ -172,6 +176,8 @@ def traceable(candidate: Candidate) -> nn.Module:
     them to torch's own functions. These a trace follows; it takes what an operator answers, and the sizes that it is
     given, for constants. Weights are shared with the candidate."""
     captured = captured_graph(candidate.module)
+    if captured is None and _hands_on_state_of_torchscript(candidate.module):
+        captured = capture(candidate)  # a trace would hold the state as it is
     if captured is None:
         return candidate.flat()
     graph = copy.deepcopy(captured.graph)
@@ -209,8 +215,10 @@ def _sliced(tensor: Tensor, dim: int = 0, start: Any = None, end: Any = None, st
 def _not_whole(candidate: Candidate) -> str | None:
     """Why trying to capture it is useless, or would give what is right for these samples alone."""
     module = candidate.module
-    if any(isinstance(part, torch.jit.ScriptModule) for part in module.modules()):
-        return "it is TorchScript, which torch.export does not capture"
+    if holds_torchscript(module) and candidate.signature.dynamic:
+        return "it is TorchScript, which is captured for one size, and its samples or its declared sizes have several"
+    if assigned := sorted(_assigned(module)):
+        return f"it is TorchScript that keeps {assigned[0]} from call to call, which a captured graph would not"
     if not candidate.signature.inputs_facts:
         return "it is given no tensor, so that a captured graph would hold the answer to these samples"
     if isinstance(module, ProgramModule):
@@ -221,6 +229,18 @@ def _not_whole(candidate: Candidate) -> str | None:
                 "its modules are captured one by one"
             )
     return None
+
+
+def _hands_on_state_of_torchscript(module: nn.Module) -> bool:
+    return any(isinstance(part, WithState) and holds_torchscript(part) for part in module.modules())
+
+
+def _assigned(module: nn.Module) -> set[str]:
+    """What TorchScript inside keeps from call to call, unless it is given with each call."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return set(assigned_attributes(module))
+    given = set(module.names) if isinstance(module, WithState) else set()
+    return {name for child in module.children() for name in _assigned(child)} - given
 
 
 def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:

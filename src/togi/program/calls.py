@@ -22,6 +22,7 @@ from togi.artifact.program import autocast
 from togi.core.records import ProgramCall, ProgramTree
 from togi.subject.common_structure import without_counts
 from togi.subject.inputs import Inputs
+from togi.subject.state import STATE, State
 from togi.subject.structure import Structure
 
 _MOST_CALLS = 500_000
@@ -244,20 +245,27 @@ def record_inputs(
     modules: Mapping[str, nn.Module],
     calls: Mapping[str, int],
     limit_bytes: int,
+    kept: Mapping[str, Sequence[str]] | None = None,
 ) -> dict[str, Recorded]:
     """Run the program once more and keep what some modules are called with, ``limit_bytes`` for each at most.
-    ``calls``: how often each is called."""
+    ``calls``: how often each is called. ``kept``: names of what each keeps from call to call, which is recorded as an
+    argument (``togi.subject.state``)."""
     found = {path: Recorded(limit_bytes, calls[path]) for path in modules}
-    wanted = {id(module): found[path] for path, module in modules.items()}
+    states = {path: State(modules[path], names) for path, names in (kept or {}).items() if names}
+    wanted = {id(module): (found[path], states.get(path)) for path, module in modules.items()}
 
     def call(module: nn.Module, args: Any, kwargs: Any, run: Callable[..., Any]) -> Any:
         if id(module) not in wanted:
             return run(*args, **kwargs)
-        seen, given = wanted[id(module)], Inputs(args, kwargs)
+        seen, state = wanted[id(module)]
+        given = Inputs(args, kwargs if state is None else {**kwargs, STATE: state.read()})
         form, before = seen.see(given), given.tensors()
         began = time.perf_counter()
         output = run(*args, **kwargs)
-        seen.made(form, time.perf_counter() - began, before, given)
+        seconds = time.perf_counter() - began
+        if state is not None:
+            given.kwargs[STATE].update(state.read())
+        seen.made(form, seconds, before, given)
         return output
 
     for sample in samples:

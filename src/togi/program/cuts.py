@@ -20,14 +20,16 @@ from togi.artifact.program import weights_hash
 from togi.core.quantities import first_line
 from togi.core.records import Obstacle, ProgramTree
 from togi.program.calls import Recorded, record_inputs, record_tree
+from togi.program.kept import changed, held_by, kept_by
 from togi.program.parts import CutRequest, Cuts, Part, Uncaptured
 from togi.program.repeated import Called, repeated
 from togi.subject.effects import Effects
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.program import ProgramModule
-from togi.subject.pure import Pure
+from togi.subject.pure import pure
 from togi.subject.signature import Signature, arguments_in_common
+from togi.subject.state import WithState
 from togi.subject.stored_inputs import write_inputs
 from togi.worker.protocol import Survey
 from togi.worker.survey import survey
@@ -68,6 +70,8 @@ class _Use:
     places: tuple[int, ...]
     architecture: object
     """Equal for modules of the same classes, options and shapes of weights, whatever their values."""
+    kept: tuple[str, ...] = ()
+    """Attributes that hold its state from call to call."""
 
 
 @final
@@ -88,14 +92,24 @@ def find_cuts(subject: Subject, request: CutRequest) -> Cuts:
         record_tree(program, samples[:1])  # warm
         if isinstance(program, ProgramModule):
             program.look_again()
+        before = held_by(program)
         tree = record_tree(program, samples)
-    return _Cutting(program, samples, tree, request).cuts()
+    return _Cutting(program, samples, tree, request, changed(before, held_by(program))).cuts()
 
 
 @final
 class _Cutting:
-    def __init__(self, program: nn.Module, samples: Sequence[Inputs], tree: ProgramTree, request: CutRequest) -> None:
+    def __init__(
+        self,
+        program: nn.Module,
+        samples: Sequence[Inputs],
+        tree: ProgramTree,
+        request: CutRequest,
+        changed: Sequence[str],
+    ) -> None:
+        """``changed``: attributes that are not after a run what they were before."""
         self.program, self.samples, self.tree, self.request = program, samples, tree, request
+        self.changed = changed
         self.modules = dict(program.named_modules())
         self.parts: list[Part] = []
         self.obstacles: list[Obstacle] = []
@@ -153,7 +167,14 @@ class _Cutting:
             else:
                 queue += self.tree.children(place)
         uses = [
-            _Use(path, module, sum(map(self.tree.share, found)), tuple(found), _architecture(module))
+            _Use(
+                path,
+                module,
+                sum(map(self.tree.share, found)),
+                tuple(found),
+                _architecture(module),
+                kept_by(module, path, self.changed),
+            )
             for path, found in by_path.items()
             for module in [self.modules[path]]
         ]
@@ -168,6 +189,7 @@ class _Cutting:
                 {use.path: use.module for use in uses},
                 {use.path: sum(self.tree.calls[place].calls for place in use.places) for use in uses},
                 _INPUTS_BYTES,
+                {use.path: use.kept for use in uses},
             )
 
     def _cut(self, group: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[int]:
@@ -191,7 +213,7 @@ class _Cutting:
                 reasons.append(_OTHER_NUMBERS)
                 continue
             given = _spread(given)
-            found = self._capture(first.module, given, goes_on=seen.goes_on(form))
+            found = self._capture(first, given, goes_on=seen.goes_on(form))
             self.called += [
                 Called(use.module, use.path, use.share * seen.share(form), seen.calls[form], of_form)
                 for of_form in (found.survey if isinstance(found, _Refused) else found[1:])
@@ -202,7 +224,7 @@ class _Cutting:
                 refused += found.survey
                 continue
             covered += seen.share(form)
-            weights = weights or {use.path: weights_hash(use.module) for use in group}
+            weights = weights or {use.path: weights_hash(use.module, without=use.kept) for use in group}
             name = f"part-{len(self.parts)}"
             write_inputs(Path(self.request.folder) / name, given)
             proof = {use.path: f"{name}-proof-{position}" for position, use in enumerate(group)}
@@ -236,19 +258,18 @@ class _Cutting:
                 self.uncaptured.append(Called(use.module, use.path, use.share, calls, refused[0]).as_record)
         return [child for use in group for place in use.places for child in self.tree.children(place)]
 
-    def _capture(
-        self, module: nn.Module, given: Sequence[Inputs], *, goes_on: bool
-    ) -> tuple[Effects, Survey] | _Refused:
+    def _capture(self, use: _Use, given: Sequence[Inputs], *, goes_on: bool) -> tuple[Effects, Survey] | _Refused:
         """What its calls change, and what it is then, or why it cannot be captured. ``goes_on``: from what the last one
         left."""
         if not given:
             return _Refused("no call of it could be kept")
         try:
+            module = WithState(use.module, use.kept) if use.kept else use.module
             with torch.no_grad():
                 effects = Effects.of(module, *(one.clone() for one in given))
-            pure = Pure(module, effects) if effects.changes else module
+            effects = effects.model_copy(update={"state": use.kept})
             found = survey(
-                Subject(pure, list(given)),
+                Subject(pure(use.module, effects), list(given)),
                 device=self.request.device,
                 seed=self.request.seed,
                 machine=self.request.machine,
@@ -268,7 +289,7 @@ def _alike(uses: Sequence[_Use], recorded: Mapping[str, Recorded]) -> list[list[
     groups: dict[object, list[_Use]] = {}
     for use in uses:
         forms = tuple(recorded[use.path].forms)
-        key = (use.architecture, tuple(form for parts in forms for form in map(str, parts)))
+        key = (use.architecture, use.kept, tuple(form for parts in forms for form in map(str, parts)))
         groups.setdefault(key, []).append(use)
     return list(groups.values())
 

@@ -40,6 +40,8 @@ class Effects(Record):
     """What one form of calls of a module changes."""
 
     changes: tuple[Change, ...] = ()
+    state: tuple[str, ...] = ()
+    """Attributes that the module keeps from call to call: it is called with them (``togi.subject.state``)."""
 
     @classmethod
     def of(cls, call: Callable[..., Any], *given: Inputs) -> Effects:

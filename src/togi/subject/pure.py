@@ -1,4 +1,4 @@
-"""A module that changes nothing it is given: what an engine is made of."""
+"""A module that changes nothing, neither what it is given nor itself: what an engine is made of."""
 
 from __future__ import annotations
 
@@ -8,7 +8,15 @@ from torch import Tensor, nn
 
 from togi.subject.effects import Change, Effects, arguments_of
 from togi.subject.inputs import Inputs
+from togi.subject.state import WithState
 from togi.subject.structure import mapped
+
+
+def pure(module: nn.Module, effects: Effects) -> nn.Module:
+    """The module in the form that an engine can stand for."""
+    if effects.state:
+        module = WithState(module, effects.state)
+    return Pure(module, effects) if effects.changes else module
 
 
 @final

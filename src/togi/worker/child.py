@@ -34,7 +34,7 @@ from togi.measure import GivenAs, give_back_cache, keep_freed_memory, mark_memor
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.program import find_module
-from togi.subject.pure import Pure
+from togi.subject.pure import pure
 from togi.subject.signature import Signature
 from togi.subject.sources.live import unpickled
 from togi.subject.stored_inputs import read_inputs
@@ -455,7 +455,7 @@ def part_of(subject: Subject, part: PartRef, device: str) -> Subject:
     """A module of the subject with its recorded calls, as a subject; what the calls change is returned instead."""
     ready = prepare(subject, device=device)
     module = find_module(ready.module, part.path, ready.samples[0])
-    return Subject(Pure(module, part.effects) if part.effects.changes else module, read_inputs(Path(part.inputs)))
+    return Subject(pure(module, part.effects), read_inputs(Path(part.inputs)))
 
 
 def _call(job: Job, subject: Any, device: str) -> Message:

@@ -74,13 +74,12 @@ class TorchCompile(Engine):
         return 5.0 + per_operator_s * sum(facts.functions.values())
 
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
-        import torch
-
         from togi.techniques.engine.programs.compiled import FreshOutputs, compile_call, graph_notes
         from togi.techniques.engine.programs.exported import ExportableProgram
         from togi.torch_internals.cuda_graphs import GraphReport
+        from togi.torch_internals.script import holds_torchscript
 
-        if isinstance(candidate.module, torch.jit.ScriptModule):
+        if holds_torchscript(candidate.module):
             raise Refused("it is TorchScript, which torch.compile does not take: tune the module that it was made of")
         exportable = candidate.facts.exportable
         if options["mode"] not in _CUDA_GRAPH_MODES:

@@ -1,0 +1,46 @@
+"""TorchScript: the attributes that its calls assign, and its operators as a plain graph.
+
+Behind it: ``ScriptModule.inlined_graph`` with the nodes of ``torch._C.Graph``, and
+``torch.fx.experimental.proxy_tensor.make_fx`` (torch 2.9 to 2.15). When they go: ``ScriptModule.code`` names the
+assignments too; a module of TorchScript would be left to the engines that read it themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.fx.experimental.proxy_tensor import make_fx
+
+
+def holds_torchscript(module: nn.Module) -> bool:
+    """Whether it or a part of it is a ScriptModule."""
+    return any(isinstance(part, torch.jit.ScriptModule) for part in module.modules())
+
+
+def assigned_attributes(module: nn.Module) -> list[str]:
+    """Those that a call of a ScriptModule may assign, by their names below it; none for any other module."""
+    graph: Any = getattr(module, "inlined_graph", None) if isinstance(module, torch.jit.ScriptModule) else None
+    if graph is None:  # TorchScript without a forward of its own, too
+        return []
+    assignments = graph.findAllNodes("prim::SetAttr", True)
+    return sorted({".".join([*_path(next(node.inputs())), node.s("name")]) for node in assignments})
+
+
+def _path(value: Any) -> Iterator[str]:
+    """The names that lead from the module to a part of it."""
+    node = value.node()
+    if node.kind() == "prim::GetAttr":
+        yield from _path(next(node.inputs()))
+        yield node.s("name")
+
+
+def operators_of(call: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:
+    """A graph of the ATen operators that a call runs, the interpreter of TorchScript included: for the sizes of these
+    inputs, and on the side of each branch that they take. Its parameters and buffers are those of the modules called.
+
+    Raises RuntimeError and others where a value decides what runs.
+    """
+    return make_fx(call, pre_dispatch=True)(*inputs)
