@@ -560,6 +560,22 @@ def test_the_program_tells_which_of_two_engines_is_faster_in_it(monkeypatch: pyt
     assert len(whole.done) == 2
 
 
+def test_a_part_that_gains_nothing_alone_is_tried_beside_one_that_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The original of the second, between calls of an engine, is in its way."""
+    whole, first, second = Whole(set()), part("a", 0.8), not_yet_faster("b", 0.2)
+    whole.speeds = {1: 1.4, 2: 1.6}
+    made = tuner(whole, monkeypatch, first, second)
+    made._try_whole()
+    assert made._fastest.made.keys() == {"a"}
+    gain(second, 0.8, onnxruntime={})
+    near = gain(second, 0.97, openvino={"streams": 2})
+    second.runner.log.trials = lambda: second.finals.trials
+    whole.left_s = 100.0
+    made._try_rivals()
+    assert made._fastest.recipes["b"] == near
+    assert len(whole.done) == 2, "what is slower by a fifth is not tried"
+
+
 def test_the_program_is_tried_again_as_soon_as_its_parts_should_save_a_tenth_more(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

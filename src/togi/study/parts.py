@@ -131,16 +131,18 @@ class _PartStudy:
             return self.part.share * _UNKNOWN if left_s >= _LEAST_S else 0.0
         return (self.part.share - self.saves(self.best)) * self.runner.promises(left_s)
 
-    def rivals(self, made: Made) -> list[Made]:
-        """The fastest with each engine that ``made`` does not have, where it is nearly as fast alone."""
-        assert self.runner is not None
-        assert self.finals is not None
-        found = {_engines(made.recipe): made}
+    def rivals(self, made: Made | None) -> list[Made]:
+        """The fastest with each engine that ``made`` (None: the original) does not have, where it is nearly as fast
+        alone. Beside other parts in an engine it may be the faster one: the original's threads are in their way."""
+        if self.runner is None or self.finals is None or self.given_up:
+            return []
+        found = {() if made is None else _engines(made.recipe): made}
+        slowest = _RIVAL_X if made is None else min(1.0, made.time * _RIVAL_X)
         every = [Made(trial, {}) for trial in latest(self.runner.log.trials()) if trial.eligible]
         for each in sorted(every, key=lambda each: each.time):
-            if each.recipe not in self.finals.unusable and each.time < min(1.0, made.time * _RIVAL_X):
+            if each.recipe not in self.finals.unusable and each.time < slowest:
                 found.setdefault(_engines(each.recipe), each)
-        return list(found.values())[1:]
+        return [rival for rival in found.values() if rival is not None and rival is not made]
 
     def leave_out(self, reason: str) -> None:
         """Run the original again; what is second best may be right."""
@@ -484,9 +486,10 @@ class PartsTuner:
     def _try_rivals(self) -> None:
         """The fastest program with another engine for a part that is nearly as fast with it alone, most worth first:
         which of them is faster in the program, the program tells."""
+        if not self._fastest.made:
+            return
         for study in self._studies:
-            made = self._fastest.made.get(study.label)
-            for rival in study.rivals(made) if made is not None else ():
+            for rival in study.rivals(self._fastest.made.get(study.label)):
                 if self.whole.explore_s() < rival.trial.cost_s + self.whole.proof_s():
                     continue
                 for each in self._studies:
