@@ -31,10 +31,24 @@ class FakeClock:
         return self.now_s
 
 
-def drawn(state: RunState, width: int) -> str:
-    console = Console(file=io.StringIO(), width=width)
-    console.print(picture("a.py:f", state, width))
-    return console.file.getvalue()  # type: ignore[attr-defined, no-any-return]
+def drawn(state: RunState, width: int, encoding: str = "utf-8") -> str:
+    """What a terminal without colours shows; fails where it cannot write a character."""
+    file = io.TextIOWrapper(io.BytesIO(), encoding=encoding)
+    console = Console(file=file, width=width, no_color=True)
+    console.print(picture("a.py:f", state, console.options))
+    file.seek(0)
+    return file.read()
+
+
+def measured(label: str, median: float, low: float) -> Trial:
+    speedup_x = Interval(median=median, low=low, high=median * 1.1)
+    choices = (Choice(stage=Stage.ENGINE, technique=label),)
+    return Trial(
+        recipe=Recipe(choices=choices),
+        outcome=Outcome.OK,
+        timing=Timing(latency_ms=speedup_x, speedup_x=speedup_x),
+        error=ErrorReport(faithful=True, units=1.0, rmse=1e-7, max_abs=1e-7),
+    )
 
 
 def watched(clock: FakeClock, progress: WatchedProgress) -> None:
@@ -79,16 +93,6 @@ def test_the_best_so_far_is_what_could_be_chosen() -> None:
 def test_the_display_shows_when_the_first_gain_and_the_best_came() -> None:
     """Plain eager leads at first and is no gain; nor is what only seems faster, or is slower than the best."""
 
-    def measured(label: str, median: float, low: float) -> Trial:
-        speedup_x = Interval(median=median, low=low, high=median * 1.1)
-        choices = (Choice(stage=Stage.ENGINE, technique=label),)
-        return Trial(
-            recipe=Recipe(choices=choices),
-            outcome=Outcome.OK,
-            timing=Timing(latency_ms=speedup_x, speedup_x=speedup_x),
-            error=ErrorReport(faithful=True, units=1.0, rmse=1e-7, max_abs=1e-7),
-        )
-
     clock = FakeClock()
     console = Console(file=io.StringIO(), width=200)
     progress = PlainProgress("a.py:f", console, clock)
@@ -102,19 +106,63 @@ def test_the_display_shows_when_the_first_gain_and_the_best_came() -> None:
     ):
         clock.now_s = 100.0 + after_s
         progress.trial_ended(trial)
-        shown += [line.strip() for line in drawn(progress.state, 80).splitlines() if line.startswith("gains")] or [""]
-    assert [" ".join(line.split()) for line in shown] == [
+        shown.append(gains_line(progress.state, 80))
+    assert shown == [
         "",
         "",
-        "gains best 2.40x after 12 s, the first",
-        "gains best 2.40x after 12 s, the first",
-        "gains best 3.10x after 21 s, first gain 2.40x after 12 s",
+        "gains   ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁█  best 2.40x after 12 s, the first",
+        "gains   ▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁▁███████  best 2.40x after 12 s, the first",
+        "gains   ▁▁▁▁▁▁▁▁▁▁▁▆▆▆▆▆▆▆▆█  best 3.10x after 21 s, first gain 2.40x after 12 s",
     ]
     said = console.file.getvalue().splitlines()  # type: ignore[attr-defined]
     assert said[1:3] == [
         "[8.0 s] 2. unclear: 1.20x the speed (best so far)",
         "[12 s] 3. first: 2.40x the speed (the first gain)",
     ]
+
+
+def gains_line(state: RunState, width: int, encoding: str = "utf-8") -> str:
+    lines = drawn(state, width, encoding).splitlines()
+    return next((line.rstrip() for line in lines if line.startswith("gains")), "")
+
+
+def gained(clock: FakeClock) -> RunState:
+    """1.10x after 10 s, 2x after 20 s, 3x after 30 s of 40 s."""
+    state = RunState(clock)
+    for number, speedup in enumerate((1.1, 2.0, 3.0)):
+        clock.now_s += 10
+        assert state.end(measured(f"engine_{number}", speedup, speedup))
+    clock.now_s += 10
+    return state
+
+
+def test_the_curve_of_gains_fits_any_width() -> None:
+    state = gained(FakeClock())
+    assert gains_line(state, 200).startswith(
+        "gains   ▁▁▁▁▁▁▁▂▂▂▂▂▂▂▂▅▅▅▅▅▅▅▅█████████  best 3.00x after 30 s, first gain"
+    )
+    assert gains_line(state, 60) == "gains   ▁▂▂▅▅███  best 3.00x after 30 s, first gain 1.10x a…"
+    for width in (20, 30, 45):
+        assert max(map(len, drawn(state, width).splitlines())) <= width
+        assert "▁▂▂▅▅███" in gains_line(state, width)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "iso-8859-1", "cp437"])
+def test_terminals_of_other_encodings_are_sent_ascii_alone(encoding: str) -> None:
+    state = gained(FakeClock())
+    assert gains_line(state, 60, encoding) == "gains   .::++###  best 3.00x after 30 s, first gain 1.10x af"
+    assert drawn(state, 30, encoding).isascii()
+
+
+def test_the_curve_of_a_resumed_study_begins_where_the_earlier_run_was() -> None:
+    clock = FakeClock()
+    state = RunState(clock)
+    state.resume([measured("known", 2.0, 1.9), measured("unclear", 2.5, 0.9)], Budget())
+    assert gains_line(state, 60) == "", "nothing was gained in this run"
+    clock.now_s += 30
+    state.end(measured("new", 3.0, 2.9))
+    clock.now_s += 10
+    assert gains_line(state, 60) == "gains   ▅▅▅▅▅▅▅▅▅▅▅▅▅█████  best 3.00x after 30 s, the first"
 
 
 def test_a_resumed_study_knows_the_best_of_before() -> None:

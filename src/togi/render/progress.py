@@ -9,7 +9,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 
-from rich.console import Console, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, OverflowMethod, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -19,6 +19,7 @@ from togi.core.quantities import bounds, plural, seconds, times
 from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
 from togi.decide.choose import Budget, acceptable, latest
 from togi.decide.faster import BETWEEN_PROCESSES
+from togi.render.sparkline import sparkline
 from togi.render.terminal import STYLES, clean
 from togi.study.progress import Progress, ending
 
@@ -27,6 +28,9 @@ LEARNED = 3
 ENOUGH_TO_PREDICT = 3
 """Trials after which the mean cost of one says something of the rest."""
 SHOWN_RACERS = 4
+LABEL = 7
+"""Columns of what stands in front of each line, and one more between them."""
+NARROWEST_CURVE, WIDEST_CURVE = 8, 32
 MARKS = {Outcome.OK: "+", Outcome.REFUSED: "-", Outcome.MISSING: "?"}
 REFRESH_PER_SECOND = 2
 """Slow on purpose: drawing takes time from the core that a trial may be measured on."""
@@ -47,6 +51,8 @@ class RunState:
         self.best: Trial | None = None
         self.gains: list[tuple[float, float]] = []
         """After how many seconds something faster than all before was measured, and how fast it was."""
+        self.before_x = 1.0
+        """What an earlier run of the study had gained."""
         self.budget = Budget()
         self.recent: deque[Trial] = deque(maxlen=RECENT)
         self.learned: deque[str] = deque(maxlen=LEARNED)
@@ -82,14 +88,15 @@ class RunState:
         """What an earlier run of the study found counts for what is best, not for what ended now."""
         self.budget = budget
         for trial in latest(trials):
-            self._lead(trial)
+            if self._lead(trial) and _is_gain(trial):
+                self.before_x = _speedup(trial)
 
     def end(self, trial: Trial) -> bool:
         """Count it; whether it is the best so far."""
         self.outcomes[trial.outcome] += 1
         self.recent.append(trial)
         leads = self._lead(trial)
-        if leads and trial.recipe.choices and trial.timing and BETWEEN_PROCESSES.faster(trial.timing.speedup_x):
+        if leads and _is_gain(trial):
             self.gains.append((self.elapsed_s, _speedup(trial)))
         return leads
 
@@ -168,6 +175,11 @@ def _speedup(trial: Trial | None) -> float:
     return trial.timing.speedup_x.median if trial is not None and trial.timing else 0.0
 
 
+def _is_gain(trial: Trial) -> bool:
+    """Other than the original, and faster beyond doubt."""
+    return bool(trial.recipe.choices and trial.timing and BETWEEN_PROCESSES.faster(trial.timing.speedup_x))
+
+
 class PlainProgress(WatchedProgress):
     """One line for each event: ``[0:42] 7. channels_last + no_grad: 1.35x the speed``."""
 
@@ -187,7 +199,7 @@ class LiveProgress(WatchedProgress):
     def __init__(self, subject: str, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__(subject, clock)
         self.live = Live(
-            get_renderable=lambda: picture(self.subject, self.state, console.width),
+            get_renderable=lambda: picture(self.subject, self.state, console.options),
             console=console,
             refresh_per_second=REFRESH_PER_SECOND,
             transient=True,
@@ -222,7 +234,7 @@ class NotebookProgress(WatchedProgress):
     def _drawn(self) -> dict[str, str]:
         """By MIME type; rich escapes what it writes as HTML."""
         console = Console(file=io.StringIO(), record=True, width=self.WIDTH, force_jupyter=False, highlight=False)
-        console.print(picture(self.subject, self.state, self.WIDTH))
+        console.print(picture(self.subject, self.state, console.options))
         page = console.export_html(inline_styles=True, code_format="<pre>{code}</pre>", clear=False)
         return {"text/html": page, "text/plain": console.export_text()}
 
@@ -239,20 +251,28 @@ def watch(subject: str, console: Console | None = None) -> Iterator[WatchedProgr
         yield progress
 
 
-def picture(subject: str, state: RunState, width: int) -> RenderableType:
-    """At most ``width`` columns and about a dozen lines, so that it fits a small terminal."""
-    lines = Table.grid(padding=(0, 1))
-    lines.add_column(style="dim", no_wrap=True, min_width=7)
-    lines.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
-    for label, text in _lines(state):
+def picture(subject: str, state: RunState, options: ConsoleOptions) -> RenderableType:
+    """As wide as the console at most and about a dozen lines, so that it fits a small terminal."""
+    overflow: OverflowMethod = "crop" if _plain(options) else "ellipsis"
+    lines = Table.grid(padding=(0, 1), expand=True)  # or a line that is too long would be cut off without a mark
+    lines.add_column(style="dim", no_wrap=True, min_width=LABEL)
+    lines.add_column(no_wrap=True, overflow=overflow, ratio=1)
+    for label, text in _lines(state, options):
         lines.add_row(label, text)
     bar = Table.grid()  # a progress bar ends no line of its own
-    bar.add_row(ProgressBar(total=1.0, completed=_share(state), width=min(width, 60)))
-    return Group(_title(subject, state), bar, lines)
+    bar.add_row(ProgressBar(total=1.0, completed=_share(state), width=min(options.max_width, 60)))
+    title = _title(subject, state)
+    title.overflow = overflow
+    return Group(title, bar, lines)
+
+
+def _plain(options: ConsoleOptions) -> bool:
+    """Where rich, too, draws with ASCII: nobody knows what else can be shown."""
+    return options.ascii_only or options.legacy_windows
 
 
 def _title(subject: str, state: RunState) -> Text:
-    title = Text(f"togi  {clean(subject)}", style="bold", no_wrap=True, overflow="ellipsis")
+    title = Text(f"togi  {clean(subject)}", style="bold", no_wrap=True)
     title.append(f"  {seconds(state.elapsed_s)}", style="cyan")
     if state.time_limit_s is not None:
         title.append(f" of {seconds(state.time_limit_s)}", style="dim")
@@ -261,11 +281,11 @@ def _title(subject: str, state: RunState) -> Text:
     return title
 
 
-def _lines(state: RunState) -> Iterable[tuple[str, Text]]:
+def _lines(state: RunState, options: ConsoleOptions) -> Iterable[tuple[str, Text]]:
     yield "now", _now(state)
     yield "best", _best(state.best)
     if state.gains:
-        yield "gains", _gains(state.gains)
+        yield "gains", _gains(state, options)
     yield "tried", _tried(state)
     if state.race is not None:
         for recipe, speedup in sorted(state.race[1].items(), key=lambda item: -item[1].median)[:SHOWN_RACERS]:
@@ -297,11 +317,15 @@ def _best(best: Trial | None) -> Text:
     )
 
 
-def _gains(gains: Sequence[tuple[float, float]]) -> Text:
-    """When they came: ``best 3.10x after 21 s, first gain 2.40x after 12 s``"""
-    (first_s, first_x), (best_s, best_x) = gains[0], gains[-1]
-    text = Text(f"best {times(best_x)} after {seconds(best_s)}")
-    return text.append(f", first gain {times(first_x)} after {seconds(first_s)}" if len(gains) > 1 else ", the first")
+def _gains(state: RunState, options: ConsoleOptions) -> Text:
+    """Their curve so far, and when they came: ``best 3.10x after 21 s, first gain 2.40x after 12 s``"""
+    (first_s, first_x), (best_s, best_x) = state.gains[0], state.gains[-1]
+    text = f"  best {times(best_x)} after {seconds(best_s)}"
+    text += f", first gain {times(first_x)} after {seconds(first_s)}" if len(state.gains) > 1 else ", the first"
+    width = min(WIDEST_CURVE, max(NARROWEST_CURVE, options.max_width - LABEL - 1 - len(text)))
+    gains = [(0.0, state.before_x)] * (state.before_x > 1.0) + state.gains
+    curve = sparkline(gains, state.elapsed_s, width, ascii_only=_plain(options))
+    return Text().append(curve, "green").append(text)
 
 
 def _tried(state: RunState) -> Text:
