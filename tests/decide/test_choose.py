@@ -235,6 +235,29 @@ def test_it_is_said_why_something_faster_was_not_chosen() -> None:
     assert why_not(chosen, chosen) == ""
 
 
+def test_extra_choices_that_did_not_earn_their_place_are_named() -> None:
+    """What is chosen was proven, and is within what may be chance of the plain one, which the laden one extends."""
+    reference, saved = measured(REFERENCE, 1.0), measured(on("onnx"), 2.00)
+    plain, laden = measured(on("vino"), 2.05), measured(on("vino", "pad"), 2.12)
+    said = "it makes the choices of vino + no_grad and more, and is not faster by the 4% that extra choices must earn"
+    for order in itertools.permutations([reference, saved, plain, laden]):
+        assert choose(order, proven={saved.recipe}).trial == saved
+        assert why_not(laden, saved, trials=order) == said
+    rough = measured(on("vino", "round"), 2.12, faithful=False).model_copy(
+        update={"reason": "approximate: within 1e-2"}
+    )
+    assert why_not(rough, saved, trials=[reference, saved, plain, rough]) == said
+    assert why_not(laden, saved, within(900), trials=[plain]) != said, "no choice, and so no obstacle"
+
+
+def test_what_was_set_aside_stands_in_nobodys_way() -> None:
+    saved, plain, laden = measured(on("onnx"), 2.00), measured(on("vino"), 2.12), measured(on("vino", "pad"), 2.14)
+    unsaved = [trial.model_copy(update={"reason": "it has no file form here"}) for trial in (plain, laden)]
+    assert why_not(unsaved[1], saved, trials=[saved, *unsaved]) == "it has no file form here"
+    assert why_not(laden, saved, trials=[saved, unsaved[0], laden]) == ""
+    assert why_not(unsaved[1], saved, trials=[saved, plain, unsaved[1]]) == "it has no file form here"
+
+
 def test_what_may_differ_is_said_in_percent() -> None:
     chosen = measured(recipe("chosen"), 2.0)
     assert why_not(measured(recipe("near"), 2.05), chosen) == (

@@ -131,6 +131,20 @@ def test_why_a_recipe_that_looks_faster_was_not_chosen() -> None:
     assert "not beyond doubt" in said[0]
 
 
+def test_extra_choices_that_did_not_earn_their_place_are_explained() -> None:
+    """They were said to be explained by a verdict that knew nothing of them."""
+    study = made_up_study()
+    plain = ran(recipe(OPENVINO, NO_GRAD), 13.0, 3.22, 2.0, (58.0, 9.5))
+    laden = ran(recipe(CHANNELS_LAST, OPENVINO, NO_GRAD), 12.7, 3.34, 2.0, (58.0, 9.5))
+    original = ran(recipe(), 12.0, 3.6, 2.0, (58.0, 9.5))
+    beside = study.model_copy(update={"trials": (*study.trials, plain, laden, original)})
+    assert [why for why in looks_faster(beside, rows(beside)) if "channels_last" in why] == [
+        "Not chosen though it looks faster: channels_last + openvino + no_grad (3.34x, 3.27-3.41): it makes the "
+        "choices of openvino + no_grad and more, and is not faster by the 4% that extra choices must earn."
+    ]
+    assert not any("verdict" in why or original.recipe.label in why for why in looks_faster(beside, rows(beside)))
+
+
 def test_too_few_rounds_are_said_in_words() -> None:
     study = made_up_study()
     trial = ran(recipe(CHANNELS_LAST, OPENVINO, NO_GRAD), 12.0, 3.4, 2.0, (58, 9), timing=unmeasured(3.4))

@@ -148,11 +148,16 @@ def rank(trials: Iterable[Trial], budget: Budget = UNLIMITED) -> tuple[Recipe, .
 
 
 def why_not(
-    trial: Trial, chosen: Trial | None, budget: Budget = UNLIMITED, criterion: Criterion = BETWEEN_PROCESSES
+    trial: Trial,
+    chosen: Trial | None,
+    budget: Budget = UNLIMITED,
+    criterion: Criterion = BETWEEN_PROCESSES,
+    *,
+    trials: Iterable[Trial] = (),
 ) -> str:
     """Why an eligible trial with a higher speed-up than the chosen one's was not chosen; empty where it has none.
 
-    The chosen trial is the one that measured what was saved.
+    The chosen trial is the one that measured what was saved. ``trials``: all of the study.
     """
     if not trial.eligible or (chosen is not None and trial.recipe == chosen.recipe):
         return ""
@@ -162,12 +167,31 @@ def why_not(
         return ""
     if not criterion.faster(_speedup_x(trial)):
         return "its speed-up is not beyond doubt"
+    band = f"{criterion.band_x - 1:.0%}"
     if _speedup(trial) <= _speedup(chosen) * criterion.band_x:
         return (
-            f"faster than the chosen one by less than {criterion.band_x - 1:.0%}, by which two processes of one recipe "
-            "may differ or which does not matter"
+            f"faster than the chosen one by less than {band}, by which two processes of one recipe may differ or which "
+            "does not matter"
         )
-    return trial.reason  # it was set aside: could not be saved, or not loaded
+    if not _set_aside(trial) and (plain := _plainer(trial, trials, budget, criterion)) is not None:
+        return (
+            f"it makes the choices of {plain.recipe.label} and more, and is not faster by the {band} that extra "
+            "choices must earn"
+        )
+    return trial.reason
+
+
+def _set_aside(trial: Trial) -> bool:
+    """What ran and is right has a reason only where it could not be saved, proven or loaded."""
+    return bool(trial.reason) and _error(trial) == 0
+
+
+def _plainer(trial: Trial, trials: Iterable[Trial], budget: Budget, criterion: Criterion) -> Trial | None:
+    """What could have been chosen, and is as good as ``trial`` with fewer of its choices."""
+    usable = [t for t in latest(trials) if acceptable(t, budget) and t.recipe.choices and not _set_aside(t)]
+    candidates = [t for t in usable if not t.recipe.is_reference and criterion.faster(_speedup_x(t))]
+    kept = _earning_their_place(candidates, criterion)
+    return next((plain for plain in kept if _as_good(plain, trial, criterion)), None)
 
 
 def _best(candidates: Sequence[Trial], proven: Collection[Recipe], criterion: Criterion) -> Trial:

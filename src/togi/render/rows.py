@@ -133,9 +133,10 @@ def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
     for row in found:
         speedup = row.speedup_x
         if row.trial.eligible and not row.chosen and speedup is not None and speedup.median > best:
-            reason = why_not(row.trial, chosen.trial, Budget.of(study.settings))
+            reason = why_not(row.trial, chosen.trial, Budget.of(study.settings), trials=study.trials)
             named = f"{row.trial.recipe.label} ({times(speedup.median)}, {bounds(speedup)})"
-            reasons.setdefault(reason or "the verdict says why", []).append(named)
+            if reason:
+                reasons.setdefault(reason, []).append(named)
     return tuple(f"Not chosen though it looks faster: {', '.join(names)}: {why}." for why, names in reasons.items())
 
 
