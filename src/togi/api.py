@@ -83,8 +83,8 @@ class Best:
             keep_originals: False frees the weights that the parts replace. Calls outside of what was proven, which the
                 original serves otherwise, then raise.
 
-        Raises TogiError when the program was tuned as a whole (``load`` gives the module to call), ArtifactError when
-        it is another program.
+        Raises TogiError when the program was tuned as a whole (``load`` gives the module to call) or what was chosen
+        could not be saved (it says what to do by hand), ArtifactError when it is another program.
         """
         if self.recipe.is_reference:
             from togi.artifact.program import install
@@ -94,10 +94,9 @@ class Best:
 
     def _folder(self) -> Path:
         if self.artifact is None:
-            raise TogiError(
-                f"'{self.recipe.label}' was not saved, so it cannot be copied or loaded: it was not run, or has no "
-                "file form; the study's verdict says which"
-            )
+            from togi.study.conclusion import unsaved
+
+            raise TogiError(f"there is nothing to load, to copy or to put into a program: {unsaved(self.trial)}")
         return self.artifact
 
 

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from togi.api import Best
+from togi.core.errors import TogiError
 from togi.core.records import Choice, Interval, Noise, Outcome, PartResult, ProgramTree, Recipe, Stage, Timing, Trial
 from togi.decide.choose import Chosen
 from togi.search.settings import Settings
 from togi.study.conclusion import NOTHING_FASTER, _untried, _verdict
 from togi.study.finals import Decision
 from togi.study.runner import REFERENCE_RECIPE
+from togi.techniques import recipe
 
 REFERENCE = Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
 ORIGINAL = Trial(recipe=Recipe(), outcome=Outcome.OK)
@@ -45,6 +50,41 @@ def test_where_time_was_over_before_the_first_trial_nothing_is_said_of_speed(tri
 def test_where_nothing_can_be_tried_no_time_would_help() -> None:
     said = _verdict(KEPT, _untried([REFERENCE], None, Settings(effort="thorough")), Settings())
     assert said.startswith("Nothing could be tried here: every technique is refused, left out or missing")
+
+
+def chosen(of: Recipe, reason: str = "it has no file form here: generate is Python code round its modules.") -> Best:
+    one = Interval(median=1.2, low=1.1, high=1.3)
+    trial = Trial(recipe=of, outcome=Outcome.OK, reason=reason, timing=Timing(latency_ms=one, speedup_x=one))
+    return Best(of, trial, artifact=None)
+
+
+def test_a_setting_that_could_not_be_saved_is_said_in_python() -> None:
+    """Of a program whose modules are captured, but none of them faster: it has no place for a setting of the whole."""
+    with pytest.raises(TogiError) as raised:
+        chosen(recipe(flush_denormal={}, threads={"count": 2}, inference_mode={})).apply(print)
+    assert str(raised.value) == (
+        "there is nothing to load, to copy or to put into a program: 'flush_denormal + inference_mode + "
+        "threads(count=2)' could not be saved: it has no file form here: generate is Python code round its modules. "
+        "Its choices can be made by hand, before anything is called: torch.set_flush_denormal(True); with "
+        "torch.inference_mode() round the calls; torch.set_num_threads(2)"
+    )
+
+
+@pytest.mark.parametrize(
+    ("best", "said"),
+    [
+        (chosen(recipe(allocator={"name": "tcmalloc"}, no_grad={})), "called: run it with LD_PRELOAD set to tcmalloc;"),
+        (chosen(recipe(torchscript={})), "called: torchscript, as 'togi explain torchscript' says"),
+        (chosen(REFERENCE_RECIPE), "It needs no files: call the original under torch.no_grad()"),
+        (chosen(ENGINE, reason=""), "could not be saved: the study's verdict says why. Its choices"),
+        (Best(REFERENCE_RECIPE, REFERENCE, None), "'no_grad' was not run, since the time limit was over before that."),
+    ],
+)
+def test_what_was_not_saved_says_what_to_do_instead(best: Best, said: str, tmp_path: Path) -> None:
+    for use in (best.load, lambda: best.save(tmp_path / "x.togi")):
+        with pytest.raises(TogiError) as raised:
+            use()
+        assert said in str(raised.value)
 
 
 @pytest.mark.parametrize("outcome", [Outcome.OK, Outcome.FAILED, Outcome.WRONG])

@@ -138,9 +138,11 @@ def _interrupted(kept: int) -> Interrupted:
 
 
 def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) -> None:
+    from togi.api import StudyResult
     from togi.cli.output import print_json, print_text, stdout, write_report
     from togi.render.json import study_json
     from togi.render.study_text import study_text
+    from togi.study.conclusion import unsaved
 
     if report is not None:
         write_report(study, report)
@@ -155,5 +157,6 @@ def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) ->
         if path is not None:
             typer.echo(f"{label}: {path}", err=json)
     if out is not None and saved is None:
-        why = "nothing was chosen" if study.best is None else "what was chosen was not run, or has no file form"
-        typer.echo(f"{out} was not written: {why} (the verdict says more)", err=True)
+        nothing = "nothing was chosen (the verdict says why)"
+        why = nothing if study.best is None else unsaved(StudyResult(study).best.trial)
+        typer.echo(f"{out} was not written: {why}", err=True)

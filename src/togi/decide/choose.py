@@ -13,6 +13,7 @@ from typing import Any, final
 
 from togi.core.quantities import milliseconds, size
 from togi.core.records import REFERENCE, Choice, Interval, Outcome, Recipe, Record, Stage, Trial
+from togi.decide.faithful import is_tie
 from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, Criterion
 
 
@@ -173,7 +174,7 @@ def why_not(
             f"faster than the chosen one by less than {band}, by which two processes of one recipe may differ or which "
             "does not matter"
         )
-    if not _set_aside(trial) and (plain := _plainer(trial, trials, budget, criterion)) is not None:
+    if not set_aside(trial) and (plain := _plainer(trial, trials, budget, criterion)) is not None:
         return (
             f"it makes the choices of {plain.recipe.label} and more, and is not faster by the {band} that extra "
             "choices must earn"
@@ -181,14 +182,17 @@ def why_not(
     return trial.reason
 
 
-def _set_aside(trial: Trial) -> bool:
-    """What ran and is right has a reason only where it could not be saved, proven or loaded."""
-    return bool(trial.reason) and _error(trial) == 0
+def set_aside(trial: Trial) -> bool:
+    """It could not be saved, proven or loaded: what ran and is right has a reason for nothing else. Not known of what
+    is approximate, whose reason says how far."""
+    error = trial.error
+    right = trial.eligible and error is not None and error.faithful and not is_tie(error)
+    return right and bool(trial.reason)
 
 
 def _plainer(trial: Trial, trials: Iterable[Trial], budget: Budget, criterion: Criterion) -> Trial | None:
     """What could have been chosen, and is as good as ``trial`` with fewer of its choices."""
-    usable = [t for t in latest(trials) if acceptable(t, budget) and t.recipe.choices and not _set_aside(t)]
+    usable = [t for t in latest(trials) if acceptable(t, budget) and t.recipe.choices and not set_aside(t)]
     candidates = [t for t in usable if not t.recipe.is_reference and criterion.faster(_speedup_x(t))]
     kept = _earning_their_place(candidates, criterion)
     return next((plain for plain in kept if _as_good(plain, trial, criterion)), None)

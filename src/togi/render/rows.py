@@ -27,7 +27,7 @@ from togi.core.records import (
     Timing,
     Trial,
 )
-from togi.decide.choose import Budget, acceptable, front, why_not
+from togi.decide.choose import Budget, acceptable, front, set_aside, why_not
 from togi.decide.faithful import is_tie, of_the_parts
 from togi.decide.faster import BETWEEN_PROCESSES
 
@@ -441,9 +441,15 @@ def how_to_load(artifact: str, *, program: bool = False) -> str:
     return f"import togi\nfast = togi.load({artifact!r})\noutput = fast(...)  # called like the original"
 
 
+def has_files(study: Study) -> bool:
+    """Whether what was chosen could be saved."""
+    chosen = None if study.best is None else study.trial(study.best)
+    return chosen is not None and not set_aside(chosen)
+
+
 def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
     """Commands with what each would bring, the most useful first."""
-    if study.best is not None and study.trial(study.best) is not None and artifact is None and study.command:
+    if has_files(study) and artifact is None and study.command:
         yield f"keep it: {study.command} --out NAME.togi  (resumes: nothing is tried twice)"
     yield from _missing(study)
     yield from _approximate(study)

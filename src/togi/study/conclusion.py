@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from togi.core.choices import Objective
 from togi.core.quantities import milliseconds, plural, significant
-from togi.core.records import ProgramTree, Study, Timing, Trial
+from togi.core.records import Choice, ProgramTree, Recipe, Study, Timing, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.search.settings import Settings
 from togi.study.finals import Decision
 from togi.study.runner import StudyRunner
+from togi.techniques import technique
 
 _LIBRARY_ONLY = {"trial_timeout_s", "trial_memory_bytes"}
 """Settings that the command line does not have."""
@@ -96,6 +97,30 @@ def _verdict(decision: Decision, untried: str, settings: Settings, callers: int 
         what = "its memory" if settings.max_memory_bytes is not None else "what it takes"
         sentence += f" It is chosen for {what}: {decision.chosen.reason.rpartition('; ')[2]}."
     return sentence if decision.folder is not None else f"{sentence} It could not be saved."
+
+
+def unsaved(trial: Trial) -> str:
+    """Why there are no files of what was chosen, and what to do without them. ``trial``: its last one."""
+    label = f"'{trial.recipe.label}'"
+    if trial.timing is None:
+        return f"{label} was not run, since the time limit was over before that. Give a longer one"
+    why = trial.reason.rstrip(".") or "the study's verdict says why"
+    return f"{label} could not be saved: {why}. {_by_hand(trial.recipe)}"
+
+
+def _by_hand(recipe: Recipe) -> str:
+    if recipe.is_reference:
+        return "It needs no files: call the original under torch.no_grad()"
+    return f"Its choices can be made by hand, before anything is called: {'; '.join(map(_how, recipe.choices))}"
+
+
+def _how(choice: Choice) -> str:
+    """The Python that makes a choice, or the page that explains it."""
+    made = technique(choice.technique)
+    lines = made.repro_setting(choice.options) if made.surrounds_calls else None
+    if lines is None:
+        return f"{choice.label}, as 'togi explain {choice.technique}' says"
+    return lines.removeprefix("# ").replace("\n", "; ") or f"with torch.{choice.technique}() round the calls"
 
 
 def _in_what(settings: Settings, callers: int, timing: Timing) -> str:

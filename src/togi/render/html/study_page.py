@@ -16,6 +16,7 @@ from togi.render.rows import (
     counts,
     decisions,
     gains,
+    has_files,
     how_soon,
     how_to_load,
     looks_faster,
@@ -75,7 +76,7 @@ def study_html(study: Study) -> str:
         tensors=_tensors,
         settings={name: _setting(value) for name, value in study.settings.items()},
         how_to_load=how_to_load("NAME.togi", program="parts" in study.best.techniques)
-        if study.best and study.trial(study.best)
+        if study.best and has_files(study)
         else None,
         next_steps=tuple(next_steps(study)),
     )
