@@ -31,7 +31,7 @@ from togi.core.records import Facts, Interval, Recipe
 from togi.decide.faster import Criterion
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
-from togi.render.rows import gains, nearly_all
+from togi.render.gains import gains, nearly_all
 from togi.techniques import recipe
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef

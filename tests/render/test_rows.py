@@ -5,12 +5,11 @@ from made_up_study import BF16, CHANNELS_LAST, FOLD, INFERENCE, NO_GRAD, OPENVIN
 
 from togi.core.records import Decisions, ErrorReport, ForcedCalls, Interval, Noise, Outcome, Timing, Trial
 from togi.render.attribution import effects
+from togi.render.gains import gains, how_soon
+from togi.render.next_steps import fixes
 from togi.render.rows import (
     counts,
     decisions,
-    fixes,
-    gains,
-    how_soon,
     looks_faster,
     pareto_front,
     rows,

@@ -18,9 +18,10 @@ from made_up_study import (
 )
 
 from togi.core.records import Interval, Study
+from togi.render.gains import gains
 from togi.render.html import study_html
 from togi.render.html.charts import Axis, staircase, tick_label
-from togi.render.rows import gains, rows
+from togi.render.rows import rows
 
 
 def test_same_study_gives_the_same_bytes() -> None:

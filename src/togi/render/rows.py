@@ -1,4 +1,4 @@
-"""One row per recipe, with what every report says of it: its verdict in a word, why in a sentence, and what to do next.
+"""One row per recipe, with what every report says of it: its verdict in a word, and why in a sentence.
 
 The terminal, the JSON and the HTML report show these rows; what they look like is left to each of them.
 """
@@ -8,26 +8,14 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import assert_never, final
+from typing import assert_never
 
 from togi.core.choices import Objective
-from togi.core.quantities import bounds, milliseconds, plural, relative, seconds, significant, size, times
-from togi.core.records import (
-    ErrorReport,
-    Interval,
-    Obstacle,
-    Outcome,
-    PartResult,
-    ProgramTree,
-    Recipe,
-    Study,
-    Timing,
-    Trial,
-)
-from togi.decide.choose import Budget, acceptable, front, set_aside, why_not
+from togi.core.quantities import bounds, milliseconds, relative, significant, size, times
+from togi.core.records import ErrorReport, Interval, Outcome, Recipe, Study, Timing, Trial
+from togi.decide.choose import Budget, front, why_not
 from togi.decide.faithful import is_tie, of_the_parts
 from togi.decide.faster import BETWEEN_PROCESSES
 
@@ -250,67 +238,6 @@ def _first_number(text: str) -> float:
     return float(found[0]) if found else 0.0
 
 
-def fixes(study: Study) -> dict[str, tuple[str, ...]]:
-    """Commands that would make more recipes possible -> the reasons why those were missing."""
-    found: dict[str, dict[str, None]] = {}
-    for trial in study.trials:
-        if trial.fix:
-            found.setdefault(trial.fix, {})[trial.reason or trial.recipe.label] = None
-    return {fix: tuple(reasons) for fix, reasons in found.items()}
-
-
-@final
-@dataclass(frozen=True)
-class Gain:
-    """A trial after which the best so far was faster."""
-
-    trial: Trial
-    ended_s: float
-    speedup_x: float
-    """As it was measured then."""
-
-
-def gains(study: Study) -> tuple[Gain, ...]:
-    """How the best so far grew with time. None where several commands made the study: each had a clock of its own."""
-    found: list[Gain] = []
-    first: dict[Recipe, Trial] = {}  # race and proof come later
-    for trial in study.trials:
-        if trial.timing is not None:
-            first.setdefault(trial.recipe, trial)
-    timed = [(trial.ended_s, trial) for trial in first.values() if trial.ended_s is not None]
-    clock = [ended_s for ended_s, _ in timed]
-    if len(timed) < len(first) or clock != sorted(clock):
-        return ()
-    for ended_s, trial in timed:
-        fits = acceptable(trial, Budget.of(study.settings))
-        best = found[-1].speedup_x if found else 1.0
-        if (
-            fits
-            and trial.recipe.choices
-            and trial.timing is not None
-            and BETWEEN_PROCESSES.faster(trial.timing.speedup_x)
-        ):
-            speedup = trial.timing.speedup_x.median
-            found += [Gain(trial, ended_s, speedup)] if speedup > best else []
-    return tuple(found)
-
-
-def nearly_all(found: Sequence[Gain]) -> Gain:
-    """The first of the gains that has 90 % of what the last one gained."""
-    return next(gain for gain in found if gain.speedup_x >= 1 + 0.9 * (found[-1].speedup_x - 1))
-
-
-def how_soon(found: Sequence[Gain]) -> str:
-    """When the first gain was there, and 90 % of the last; empty where there was none."""
-    if not found:
-        return ""
-    label = found[0].trial.recipe.label
-    return (
-        f"the first gain was measured {seconds(found[0].ended_s)} after the start ({label}, "
-        f"{times(found[0].speedup_x)}), 90 % of the last after {seconds(nearly_all(found).ended_s)}"
-    )
-
-
 def _order(row: Row) -> tuple[int, float, str]:
     timing = row.trial.timing
     if row.trial.eligible and timing is not None:
@@ -340,147 +267,3 @@ def _meaning(outcome: Outcome) -> str:
             return "the machine was too noisy to judge it"
         case _:
             assert_never(outcome)
-
-
-@final
-@dataclass(frozen=True)
-class PartRow:
-    """A place in a program's tree of calls, as people read it: the program, a part of it, an obstacle, what leads to
-    them, or the Python between them."""
-
-    name: str
-    """Below its caller's."""
-    what: str
-    """Its class and its calls."""
-    depth: int
-    before: str
-    """Time of one run, and its share."""
-    after: str
-    """Of the program as it was raced; of all else with what its parts showed alone."""
-    outcome: str
-    """What runs it and how much faster, or why nothing does."""
-    faster: bool = False
-
-
-def part_rows(study: Study) -> list[PartRow]:
-    """The tree of a program down to its parts and what cannot be captured, and the time outside of all modules."""
-    tree = study.program
-    if tree is None:
-        return []
-    places = {call.path: index for index, call in reversed(list(enumerate(tree.calls)))}
-    parts, obstacles = defaultdict[int, list[PartResult]](list), defaultdict[int, list[Obstacle]](list)
-    for part in tree.parts:
-        parts[places.get(part.path, 0)].append(part)
-    for obstacle in tree.obstacles:
-        obstacles[places.get(obstacle.path, 0)].append(obstacle)
-
-    def below(index: int, caller: str, depth: int) -> tuple[list[PartRow], float]:
-        """The rows of a place, and the ms that are saved there."""
-        call, rows, saved_ms = tree.calls[index], list[PartRow](), 0.0
-        prefix = f"{call.path}." * bool(call.path)
-        for child in tree.children(index):
-            found, saved = below(child, prefix, depth + 1)
-            rows, saved_ms = rows + found, saved_ms + saved
-        name = call.path.removeprefix(caller) or "(the program)"
-        own = [_part_row(part, name, depth, tree.total_ms) for part in parts[index]]
-        saved_ms += sum(_saved(part) * tree.total_ms for part in parts[index])
-        reason = "; ".join(f"not captured whole: {obstacle.reason}" for obstacle in obstacles[index])
-        if reason or (rows and not own) or index == 0:
-            after_ms = call.ms - saved_ms if index else _raced_ms(study, tree)
-            what = f"{call.module}, {plural(call.calls, 'call')}"
-            before, after = _time(call.ms, tree.total_ms), milliseconds(after_ms)
-            own.insert(0, PartRow(name, what, depth, before, after, reason, after_ms < call.ms and index == 0))
-        return own + rows, saved_ms
-
-    outside_ms = max(0.0, tree.total_ms - sum(tree.calls[index].ms for index in tree.children(0)))
-    outside = PartRow(
-        "(outside of modules)", "Python", 1, _time(outside_ms, tree.total_ms), milliseconds(outside_ms), "as it is"
-    )
-    return [*below(0, "", 0)[0], outside]
-
-
-def _part_row(part: PartResult, name: str, depth: int, total_ms: float) -> PartRow:
-    if part.form:
-        name = f"{name}#{part.form}"
-    if len(part.copies) > 1:
-        name = f"{name} and {len(part.copies) - 1} alike"
-    outcome = part.reason
-    if part.recipe is not None and part.speedup_x is not None:
-        alone = f"{part.recipe.label}: {times(part.speedup_x.median)} alone"
-        outcome = f"{alone}; {part.reason}" if part.reason else alone
-    before_ms = part.share * total_ms
-    after = milliseconds(before_ms - _saved(part) * total_ms)
-    what = f"{part.module}, {plural(part.calls, 'call')}"
-    return PartRow(name, what, depth, _time(before_ms, total_ms), after, outcome, part.recipe is not None)
-
-
-def _saved(part: PartResult) -> float:
-    """The share of the program's time that it saves, going by its trial alone."""
-    if part.recipe is None or part.speedup_x is None:
-        return 0.0
-    return part.share * (1.0 - 1.0 / part.speedup_x.median)
-
-
-def _raced_ms(study: Study, tree: ProgramTree) -> float:
-    """A run with the parts in place: as long as one before, less what the race showed."""
-    found = [trial.timing for trial in study.trials if trial.recipe == study.best and trial.timing is not None]
-    return tree.total_ms / found[-1].speedup_x.median if found else tree.total_ms
-
-
-def _time(ms: float, total_ms: float) -> str:
-    return f"{milliseconds(ms)}, {ms / total_ms:.0%}" if total_ms else milliseconds(ms)
-
-
-def how_to_load(artifact: str, *, program: bool = False) -> str:
-    """Three lines of Python. ``program``: the artifact holds parts of one."""
-    if program:
-        return (
-            f"import togi\nparts = togi.load({artifact!r}).into(program)  # the program that was tuned\n"
-            "parts.remove()  # as it was"
-        )
-    return f"import togi\nfast = togi.load({artifact!r})\noutput = fast(...)  # called like the original"
-
-
-def has_files(study: Study) -> bool:
-    """Whether what was chosen could be saved."""
-    chosen = None if study.best is None else study.trial(study.best)
-    return chosen is not None and not set_aside(chosen)
-
-
-def next_steps(study: Study, artifact: str | None = None) -> Iterator[str]:
-    """Commands with what each would bring, the most useful first."""
-    if has_files(study) and artifact is None and study.command:
-        yield f"keep it: {study.command} --out NAME.togi  (resumes: nothing is tried twice)"
-    yield from _missing(study)
-    yield from _approximate(study)
-    if any(row.trial.outcome is Outcome.UNSTABLE for row in rows(study)):
-        yield "some recipes could not be judged on this busy machine: run the same command again when it is quiet"
-    crashed = next((row for row in rows(study) if row.trial.traceback), None)
-    if crashed is not None:
-        yield f"tracebacks and the children's output: togi report {study.id} --html report.html"
-    elif study.trials:
-        yield f"every trial with its details: togi report {study.id} --html report.html"
-
-
-def _missing(study: Study) -> Iterator[str]:
-    for fix, reasons in fixes(study).items():
-        more = f" (and {len(reasons) - 1} more)" if len(reasons) > 1 else ""
-        yield f"{fix}  makes possible what was missing: {reasons[0]}{more}"
-
-
-_LARGEST_APPROXIMATION = 0.1
-"""Relative error from which nobody would call a result approximate: it is wrong."""
-
-
-def _approximate(study: Study) -> Iterator[str]:
-    """Recipes that were only held back because their error was not allowed."""
-    if study.settings.get("allow"):
-        return
-    found = rows(study)
-    wrong = [row for row in found if row.trial.outcome is Outcome.WRONG and row.trial.error]
-    errors = [row.trial.error.rmse for row in wrong if row.trial.error and not row.trial.error.problems]
-    least = min(errors, default=math.inf)
-    if least <= _LARGEST_APPROXIMATION:
-        yield f"if a relative error of {least:.0e} is acceptable: --allow approximate --max-error {least * 2:.0e}"
-    elif any("--allow" in row.trial.reason for row in found):
-        yield "approximate techniques were left out: --allow approximate --max-error 1e-2 tries them within that error"

@@ -13,17 +13,14 @@ from togi.core.quantities import bounds, milliseconds, plural, relative, signifi
 from togi.core.records import Interval, Outcome, Study, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.store import StudyEntry
+from togi.render.gains import gains, how_soon
+from togi.render.next_steps import how_to_load, next_steps
+from togi.render.part_rows import PartRow, part_rows
 from togi.render.rows import (
-    PartRow,
     Row,
     counts,
     decisions,
-    gains,
-    how_soon,
-    how_to_load,
     looks_faster,
-    next_steps,
-    part_rows,
     rows,
     trade_offs,
     warnings,

@@ -10,7 +10,8 @@ from typing import ClassVar
 from togi.core.quantities import bounds, milliseconds, plural, seconds, significant, size, times
 from togi.core.records import Interval, Timing
 from togi.render.attribution import Effect
-from togi.render.rows import Gain, Row, well_measured
+from togi.render.gains import Gain
+from togi.render.rows import Row, well_measured
 
 LOGARITHMIC_FROM = 3.0
 """Axes whose values span this factor or more are logarithmic."""

@@ -9,20 +9,17 @@ from togi.core.choices import Objective
 from togi.core.records import Outcome, Study, TensorFacts
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.attribution import effects
+from togi.render.gains import gains, how_soon
 from togi.render.html.charts import errors, kind, rounds, speedups, staircase, trade_off
 from togi.render.html.document import document, fragment
+from togi.render.next_steps import has_files, how_to_load, next_steps
+from togi.render.part_rows import part_rows
 from togi.render.rows import (
     Row,
     counts,
     decisions,
-    gains,
-    has_files,
-    how_soon,
-    how_to_load,
     looks_faster,
-    next_steps,
     objective_of,
-    part_rows,
     rows,
     trade_offs,
     warnings,
