@@ -30,7 +30,7 @@ class PoolOfThisProcess:
         pass
 
     def call(self, function: str, request: dict[str, Any], _limits: object, _on_phase: Callable[..., None]) -> Any:
-        from togi.worker.child import _call
+        from togi.worker.answer import _call
         from togi.worker.protocol import Job
 
         return _call(Job(kind="call", log="", function=function, request=request), self.subject, "cpu")

@@ -40,8 +40,8 @@ from togi.techniques.build import build, first_candidate
 from togi.torch_internals.deferred import Deferred
 from togi.verify.reference import make_truth
 from togi.verify.verdict import verify
-from togi.worker.child import _Worker
 from togi.worker.protocol import Job, PartRef
+from togi.worker.trial import TrialJob
 
 NEW_TOKENS = 6
 PROMPT = 7
@@ -439,7 +439,7 @@ class Case:
             report = verify(installed.program, cut.truth, cut.samples, cut.signature, seed=cut.seed)
         calls = str(cut.folder / part.proof[part.path])
         ref = PartRef(path=part.path, effects=part.effects, inputs=calls, folder=str(cut.folder))
-        worker = _Worker(
+        worker = TrialJob(
             Job(kind="artifact", log="", proven_on=(ref,)),
             SimpleNamespace(seed=cut.seed, device="cpu", folder=str(cut.folder), callers=1),  # type: ignore[arg-type]
             Subject(cut.original, cut.samples),

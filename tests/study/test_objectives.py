@@ -30,11 +30,12 @@ from togi.techniques.build import first_candidate
 from togi.torch_internals.tensors import FakeTensorMode
 from togi.verify.derived_inputs import variants
 from togi.verify.reference import make_truth
-from togi.worker.child import TRUTH_FOLDER, _Worker
+from togi.worker.job import TRUTH_FOLDER
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import AskedAtOnce, Job, SubjectRef
 from togi.worker.supervise import Limits
 from togi.worker.survey import survey
+from togi.worker.trial import TrialJob
 
 ONE_AT_A_TIME = """
 import threading, time, torch
@@ -229,7 +230,7 @@ def test_what_was_raced_for_one_caller_is_asked_by_two(
     truth.save(tmp_path / TRUTH_FOLDER)
     config: Any = SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path), callers=1)
     channel: Any = SimpleNamespace(send=lambda _message: None)
-    worker = _Worker(Job(kind="artifact", log=""), config, subject, channel)
+    worker = TrialJob(Job(kind="artifact", log=""), config, subject, channel)
     worker.samples, worker.call = start.samples, torch.no_grad()(engine(tuned))
     worker._verify()
     assert worker.report.faithful
@@ -265,7 +266,7 @@ def test_what_is_measured_end_to_end_begins_and_ends_on_the_host(part: bool) -> 
         called.append(f"{x.device.type} {scale.device.type}")
         return {"y": [x * scale]}
 
-    worker = object.__new__(_Worker)
+    worker = object.__new__(TrialJob)
     worker.config = SimpleNamespace(from_host=True, device="cuda")
     worker.job, worker.call = SimpleNamespace(part="layer" if part else None), call
     with FakeTensorMode():

@@ -19,8 +19,8 @@ from togi.core.errors import BudgetError, SubjectError, TogiError, UnknownNameEr
 from togi.core.records import Record
 from togi.machine.describe import machine
 from togi.worker import launch, supervise
+from togi.worker.answer import request_type
 from togi.worker.call import ChildCall
-from togi.worker.child import request_type
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import Job, Message, SubjectRef
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded

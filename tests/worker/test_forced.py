@@ -30,10 +30,10 @@ from togi.subject.structure import Structure
 from togi.verify.reference import make_truth
 from togi.verify.truth import Truth, TruthFacts
 from togi.verify.verdict import verify
-from togi.worker.child import _Worker
 from togi.worker.forced import divergence, forced_calls, needed
 from togi.worker.protocol import Job, PartRef, ServerConfig, SubjectRef
 from togi.worker.survey import survey
+from togi.worker.trial import TrialJob
 
 STEPS = 6
 FREE = ErrorReport(faithful=False, units=1e6, rmse=0.5, max_abs=1.0, problems=("output differs",))
@@ -172,7 +172,7 @@ def test_a_trial_of_a_program_reads_the_calls_of_its_parts(
     program = ProgramModule(Writer().write) if copyable else case.installed.program
     subject = Subject(program, Inputs((torch.tensor([1]),)))
     job = Job(kind="artifact", log="", proven_on=(ref,))
-    worker = _Worker(job, config, subject, None)  # type: ignore[arg-type]
+    worker = TrialJob(job, config, subject, None)  # type: ignore[arg-type]
     worker.samples = subject.inputs
     report = worker._with_forced_calls(FREE, TRUTH, case.installed)
     assert report.divergence == case.divergence()
@@ -183,7 +183,7 @@ def test_a_trial_of_a_program_reads_the_calls_of_its_parts(
 
 def test_without_the_calls_of_every_part_nothing_is_concluded(tmp_path: Path) -> None:
     case = Case(always(1e-7))
-    worker = _Worker(
+    worker = TrialJob(
         Job(kind="artifact", log=""),
         SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path), callers=1),  # type: ignore[arg-type]
         Subject(ProgramModule(Writer().write), Inputs((torch.tensor([1]),))),
@@ -290,7 +290,7 @@ def test_a_fault_that_hides_in_such_results_is_refused(noise: float, expected: O
     case = Case(always(noise), "scores")
     write_inputs(tmp_path / "calls", case.calls)
     ref = PartRef(path="step", effects=case.effects, inputs=str(tmp_path / "calls"), folder=str(tmp_path))
-    worker = _Worker(
+    worker = TrialJob(
         Job(kind="artifact", log="", proven_on=(ref,)),
         SimpleNamespace(seed=0, device="cpu", folder=str(tmp_path), callers=1),  # type: ignore[arg-type]
         Subject(ProgramModule(Writer().scores), Inputs((torch.tensor([1]),))),

@@ -1,0 +1,66 @@
+"""What every job of a child has: the subject, the survey of it, and the channel to the parent."""
+
+from __future__ import annotations
+
+import abc
+import functools
+from pathlib import Path
+from typing import Any
+
+from togi.graph.candidate import Candidate
+from togi.graph.capture import kept
+from togi.subject.inputs import Subject
+from togi.subject.prepare import prepare
+from togi.subject.program import find_module
+from togi.subject.pure import pure
+from togi.subject.stored_inputs import read_inputs
+from togi.techniques.build import first_candidate
+from togi.worker.protocol import Channel, Job, PartRef, ServerConfig, Survey
+
+TRUTH_FOLDER = "truth"
+"""What trials are compared with, below the folder of the run."""
+
+
+class ChildJob(abc.ABC):
+    """One thing that a child does for the parent."""
+
+    serves = False
+    """Once it has run, the process goes on as a server."""
+
+    def __init__(self, job: Job, config: ServerConfig, subject: Any, channel: Channel) -> None:
+        self.job = job
+        self.config = config
+        self.whole = subject
+        self.channel = channel
+        self.phase = "start"
+        self.folder = Path(config.folder if job.part is None else job.part.folder)
+
+    @abc.abstractmethod
+    def run(self) -> None:
+        """Do it, and send what is found as soon as it is known."""
+
+    @functools.cached_property
+    def subject(self) -> Any:
+        """Of the study: the whole, or a part of it."""
+        part = self.job.part
+        return self.whole if part is None else part_of(self.whole, part, self.config.device)
+
+    @functools.cached_property
+    def surveyed(self) -> Survey:
+        """What the survey child wrote; read once."""
+        return Survey.read(self.folder)
+
+    def enter(self, phase: str) -> None:
+        self.phase = phase
+        self.channel.send({"phase": phase})
+
+    def start(self) -> Candidate:
+        """What recipes begin with."""
+        return kept() or first_candidate(self.subject, self.surveyed.facts, self.surveyed.signature)
+
+
+def part_of(subject: Subject, part: PartRef, device: str) -> Subject:
+    """A module of the subject with its recorded calls, as a subject; what the calls change is returned instead."""
+    ready = prepare(subject, device=device)
+    module = find_module(ready.module, part.path, ready.samples[0])
+    return Subject(pure(module, part.effects), read_inputs(Path(part.inputs)))
