@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from torch.fx import GraphModule, Node
 
 __all__ = [
+    "Examined",
     "ExaminedGraph",
     "GraphReport",
     "NotRecorded",
@@ -185,7 +186,28 @@ class ExaminedGraph:
     calls."""
 
 
-def examining_backend(found: list[ExaminedGraph]) -> Callable[..., Any]:
+@dataclass(eq=False)
+class Examined:
+    """What an ``examining_backend`` saw."""
+
+    graphs: list[ExaminedGraph] = field(default_factory=list)
+    _running: bool = False
+    _replayed_in: int | None = None
+    """The latest call of compiled code that would replay a graph."""
+
+    def reads_overwritten(self, operator: Any, arguments: Any) -> bool:
+        """Whether code that is not compiled reads (or writes) here what an earlier call returned, after the replay of a
+        later one: torch raises an error then."""
+        from torch._guards import TracingContext
+
+        if self._running or TracingContext.try_get() is not None or not _touches_values(operator):
+            return False
+        dense = (tensor for tensor in tensors_of(arguments) if tensor.layout is torch.strided)
+        made_in = {getattr(tensor.untyped_storage(), _MADE_IN, None) for tensor in dense}
+        return bool(made_in - {None, self._replayed_in})
+
+
+def examining_backend(found: Examined) -> Callable[..., Any]:
     """A backend of ``torch.compile`` that adds each graph to ``found`` and runs it as it is.
 
     What counts as an obstacle is what Inductor looks at before it records CUDA graphs: inputs that change and are
@@ -200,17 +222,22 @@ def examining_backend(found: list[ExaminedGraph]) -> Callable[..., Any]:
 
     def examine(graph_module: GraphModule, _inputs: Sequence[Any], *, forward: bool) -> Callable[..., Any]:
         examined = ExaminedGraph(tuple(_obstacles(graph_module, forward)), _varies_at(graph_module))
-        found.append(examined)
+        found.graphs.append(examined)
         inputs = [node for node in graph_module.graph.nodes if node.op == "placeholder"]
         fixed = _fixed_inputs()
-        recorded = _NOTHING_RECORDED.isdisjoint(one.cause for one in examined.obstacles)
+        recorded = _NOTHING_RECORDED.isdisjoint(one.cause for one in examined.obstacles) and bool(_gpus(graph_module))
 
         def call(arguments: Sequence[Any]) -> Any:
             examined.sizes.add(tuple(size for size in arguments if isinstance(size, int)))
             given = list(arguments)
             if watched := recorded and not torch.is_grad_enabled():
+                found._replayed_in = _this_call()
                 _look_at_inputs(examined, inputs, fixed, given)
-            results = graph_module.forward(*arguments)
+            found._running = True
+            try:
+                results = graph_module.forward(*arguments)
+            finally:
+                found._running = False
             if watched:
                 _mark_results(given, results)
             return results
@@ -229,7 +256,7 @@ def _obstacles(graph_module: GraphModule, forward: bool) -> Iterator[Obstacle]:
     from torch._inductor.utils import get_first_incompatible_cudagraph_node
 
     nodes = graph_module.graph.nodes
-    gpus = list(dict.fromkeys(device for node in nodes if (device := _device(node)) and device.type == "cuda"))
+    gpus = _gpus(graph_module)
     if not gpus:
         return
     if forward:
@@ -243,6 +270,11 @@ def _obstacles(graph_module: GraphModule, forward: bool) -> Iterator[Obstacle]:
         yield _obstacle("several GPUs", next(node for node in nodes if _device(node) == gpus[1]))
     if (unsupported := get_first_incompatible_cudagraph_node(graph_module)) is not None:
         yield _obstacle("unsupported operation", unsupported)
+
+
+def _gpus(graph_module: GraphModule) -> list[torch.device]:
+    found = (device for node in graph_module.graph.nodes if (device := _device(node)) and device.type == "cuda")
+    return list(dict.fromkeys(found))
 
 
 def _crossing(node: Node, moved: set[Node]) -> Cause | None:
@@ -343,6 +375,13 @@ def _computes_nothing(node: Node) -> bool:
     if schema is None or node.target is torch.ops.aten.lift_fresh_copy.default:
         return True
     return any(one.alias_info is not None and not one.alias_info.is_write for one in schema.returns)
+
+
+def _touches_values(operator: Any) -> bool:
+    """Not a view, and not a question for a size or a device."""
+    schema = getattr(operator, "_schema", None)
+    results = () if schema is None else schema.returns
+    return any("Tensor" in str(one.type) and (one.alias_info is None or one.alias_info.is_write) for one in results)
 
 
 def _varies_at(graph_module: GraphModule) -> str:

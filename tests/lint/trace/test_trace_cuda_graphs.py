@@ -128,6 +128,45 @@ def test_a_result_that_the_next_call_reads_is_stale(how: str, line: str) -> None
     assert [(event.why, event.stack[0].code, event.count) for event in events] == [("stale output", line, 3)]
 
 
+class Compares(nn.Module):
+    """Code that is not compiled looks at the last result: after the next replay or before it, or at a copy."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+        self.last: Tensor | None = None
+        self.changes: list[Tensor] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.how == "before it":
+            self.compare(x)
+        found = x * 2
+        if self.how == "before it":
+            self.last = found
+        else:
+            self.compare(found)
+        return found + 1
+
+    @torch.compiler.disable
+    def compare(self, found: Tensor) -> None:
+        if self.last is not None:
+            assert self.last[:1].shape == found[:1].shape  # neither a view nor a size is a look at values
+            self.changes.append(found - self.last)
+        self.last = found.clone() if self.how == "a copy" else found
+
+
+def test_a_result_that_plain_code_reads_after_the_next_replay_is_stale() -> None:
+    events, notes = graph_events(togi.Subject(Compares("after it"), [torch.ones(3, 4), torch.zeros(3, 4)]))
+    assert notes == ()
+    assert found(events) == [("stale output", "torch.sub", "self.changes.append(found - self.last)")]
+    assert events[0].count == 3
+
+
+@pytest.mark.parametrize("how", ["before it", "a copy"])
+def test_what_plain_code_reads_in_time_is_not(how: str) -> None:
+    assert graph_events(togi.Subject(Compares(how), [torch.ones(3, 4), torch.zeros(3, 4)])) == ((), ())
+
+
 def test_a_state_that_is_written_in_place_is_not() -> None:
     assert graph_events(togi.Subject(Remembers("in a buffer"), torch.ones(3, 4))) == ((), ())
 

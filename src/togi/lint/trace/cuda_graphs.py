@@ -20,9 +20,10 @@ from togi.core.proven import Proven
 from togi.core.user_code import printed_frames, user_place
 from togi.lint.trace.compiled import frame_of, fresh_dynamo, prepared_run, run
 from togi.lint.trace.record import Event
+from togi.lint.trace.recorder import Recorder
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import Prepared
-from togi.torch_internals.cuda_graphs import ExaminedGraph, Obstacle, examining_backend
+from togi.torch_internals.cuda_graphs import Examined, ExaminedGraph, Obstacle, examining_backend
 from togi.torch_internals.modules import replace_tensors
 from togi.torch_internals.tensors import FakeTensorMode
 
@@ -43,24 +44,41 @@ def graph_events(subject: Subject, *, device: str = "cpu") -> tuple[tuple[Event,
     if torch.__version__ < "2.11" and not on_gpu:  # fake CUDA tensors ask for the driver there
         return (), (_NEEDS_TORCH,)
     prepared = prepared_run(subject, device)
-    found: list[ExaminedGraph] = []
+    found, outside = Examined(), Recorder()
     notes: list[str] = []
     compiled = torch.compile(prepared.module, backend=examining_backend(found))
     with fresh_dynamo():
         try:
-            samples, mode = (prepared.samples, nullcontext()) if on_gpu else _on_fake_gpu(prepared)
+            samples, mode = (prepared.samples, nullcontext()) if on_gpu else _on_fake_gpu(prepared, found, outside)
             with mode:
                 run(subject, compiled, (*samples, *samples))
         except Exception as failure:  # the subject's code under a compiler
             place = user_place(failure)
             notes.append(f"Compiled for CUDA graphs, it failed ({place}): what is skipped is known up to there.")
-    return (*_obstacles(found), *_inputs(found), *_sizes(found)), tuple(notes)
+    graphs = found.graphs
+    return (*_obstacles(graphs), *_inputs(graphs), *outside.events, *_sizes(graphs)), tuple(notes)
 
 
-def _on_fake_gpu(prepared: Prepared) -> tuple[tuple[Inputs, ...], AbstractContextManager[Any]]:
+class _FakeGpu(FakeTensorMode):  # type: ignore[no-untyped-call]
+    """Fake tensors, with a record of what code that is not compiled reads although a replay has overwritten it."""
+
+    def __init__(self, found: Examined, outside: Recorder) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.found, self.outside = found, outside
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if self.found.reads_overwritten(func, (args, kwargs)):
+            self.outside.record("cuda-graph", _spelled(str(func)), "stale output")
+        return super().__torch_dispatch__(func, types, args, kwargs or {})
+
+
+def _on_fake_gpu(
+    prepared: Prepared, found: Examined, outside: Recorder
+) -> tuple[tuple[Inputs, ...], AbstractContextManager[Any]]:
     """Replace the module's parameters and buffers by fake CUDA tensors; other tensors stay where they are, as with
     ``.to("cuda")``. Returns the samples as fake CUDA tensors, and the mode to run under."""
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = _FakeGpu(found, outside)
+    outside.armed = True
     known: dict[int, Tensor] = {}
 
     def fake(tensor: Tensor) -> Tensor:
@@ -77,7 +95,7 @@ def _obstacles(found: Iterable[ExaminedGraph]) -> Iterator[Event]:
     """One a line, cause and operation. Code that was compiled for several sizes has each obstacle in each graph."""
     counts: Counter[Event] = Counter()
     for graph in found:
-        counts |= Counter(_event(one.cause, _spelled(one), one.stack) for one in graph.obstacles)
+        counts |= Counter(_event(one.cause, _told(one), one.stack) for one in graph.obstacles)
     for event, count in counts.items():
         yield event.model_copy(update={"count": count})
 
@@ -109,8 +127,10 @@ def _event(why: str, op: str, stack: str) -> Event:
     return Event(kind="cuda-graph", op=op, why=why, stack=frames)
 
 
-def _spelled(obstacle: Obstacle) -> str:
+def _told(obstacle: Obstacle) -> str:
+    return "a write into an input" if obstacle.cause == "mutated input" else _spelled(obstacle.op)
+
+
+def _spelled(op: str) -> str:
     """``aten.cumsum.default`` as ``torch.cumsum``, in most cases the function that people know."""
-    if obstacle.cause == "mutated input":
-        return "a write into an input"
-    return re.sub(r"^aten\.(\w+)\.\w+$", r"torch.\1", obstacle.op)
+    return re.sub(r"^aten\.(\w+)\.\w+$", r"torch.\1", op)

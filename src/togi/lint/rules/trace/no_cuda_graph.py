@@ -50,17 +50,18 @@ class NoCudaGraph(TraceRule):
     What it reports: lines that keep compiled code from being replayed as a CUDA graph, or that cut the graph: inputs
     that are changed in place, operations on the CPU, copies between CPU and GPU, several GPUs, operations that no graph
     can hold; sizes, and weights or buffers that are replaced between calls, for each of which a graph is recorded anew;
-    and results of an earlier call that the next one reads, although its replay writes over them. It is read off the
-    graphs that ``torch.compile`` makes of the subject, by what Inductor looks at before it records, and off two passes
-    over the samples; nothing is recorded, and no GPU is needed for a forward pass.
+    and results of an earlier call that the next one reads, compiled or not, although its replay writes over them. It is
+    read off the graphs that ``torch.compile`` makes of the subject, by what Inductor looks at before it records, and
+    off two passes over the samples; nothing is recorded, and no GPU is needed for a forward pass.
 
     Why it costs: what is not replayed is launched kernel by kernel, each by the host. Inductor says so in a log only,
     and the code runs without. Each recording takes time and keeps memory of its own.
 
     When it stays silent: the state is a parameter, a buffer or marked as static; an index made on the CPU is one that
     Inductor makes on the GPU; a copy that ``synchronization`` reports at the same line. A result of an earlier call
-    that only plain code reads, outside of what is compiled, is seen on a GPU only: torch says so in an error. An input
-    that an earlier replay has made may be changed in place; that is not known here, and reported.
+    that only plain code reads, outside of what is compiled, is not looked for with ``--device cuda``, nor in what calls
+    the subject: torch raises an error there. An input that an earlier replay has made may be changed in place; that is
+    not known here, and reported.
 
     Example::
 
