@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 from test_doctor_checks import machine
 
-from togi.doctor import Check, Level, gpu
+from togi.doctor import Check, Level, gpu, updates
 from togi.machine.nvml import Gpu, GpuProcess
 
 GIB = 2**30
@@ -119,14 +119,25 @@ def test_libraries_are_those_that_torch_was_built_for(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.parametrize(
-    ("installed", "brings"), [("2.9.1", ["2.11", "2.15"]), ("2.14.0+cu130", ["2.15"]), ("2.15.0+cu132", []), (None, [])]
+    ("installed", "brings", "fix"),
+    [
+        ({"torch": "2.9.1"}, {"newer torch": ["2.11", "2.15"]}, "2.15 or newer"),
+        ({"torch": "2.14.0+cu130"}, {"newer torch": ["2.15"]}, "2.15 or newer"),
+        ({"torch": "2.15.0+cu132", "onnxruntime-gpu": "1.26.0", "nvidia-cudnn-cu13": "9.15.0.57"}, {}, ""),
+        ({"onnxruntime-gpu": "1.20.1"}, {"newer ONNX Runtime": ["1.21", "1.26"]}, "'onnxruntime-gpu>=1.26'"),
+        ({"onnxruntime-gpu": "1.25.0"}, {"newer ONNX Runtime": ["1.26"]}, "'onnxruntime-gpu>=1.26'"),
+        ({"nvidia-cudnn-cu12": "9.10.2.21"}, {"newer cuDNN": ["9.15"]}, "'nvidia-cudnn-cu12>=9.15'"),
+        ({"onnxruntime": "1.20.1"}, {}, ""),
+        ({}, {}, ""),
+    ],
 )
-def test_what_a_newer_torch_brings(monkeypatch: pytest.MonkeyPatch, installed: str | None, brings: list[str]) -> None:
-    monkeypatch.setattr(gpu, "_installed", lambda _: installed)
-    found = list(gpu._updates())
-    assert [check.level for check in found] == ([Level.OPTIONAL] if brings else [])
-    assert [part.partition(":")[0] for check in found for part in check.why.split("; ")] == brings
-    assert not brings or "2.15 or newer" in found[0].fix
+def test_what_an_update_brings(
+    monkeypatch: pytest.MonkeyPatch, installed: dict[str, str], brings: dict[str, list[str]], fix: str
+) -> None:
+    monkeypatch.setattr(updates, "installed", installed.get)
+    found = list(updates.updates())
+    assert all(check.level is Level.OPTIONAL and fix in check.fix for check in found)
+    assert {check.name: [told.partition(":")[0] for told in check.why.split("; ")] for check in found} == brings
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,8 @@ from packaging.version import Version
 from togi.core.quantities import size
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
-from togi.doctor.software import compare_package, compile_and_run, requirements
+from togi.doctor.software import compare_package, compile_and_run, installed, requirements
+from togi.doctor.updates import updates
 from togi.machine import nvml
 from togi.machine.describe import headers_of_pip, torch_build
 from togi.machine.nvml import Gpu
@@ -32,7 +33,7 @@ def check_gpu(machine: Machine, device: str) -> list[Check]:
     if machine.gpu is None and not wanted:
         return [_no_gpu(wanted), proven]
     found = _no_gpu(wanted) if machine.gpu is None else _device(machine)
-    return [found, *_torch_build(wanted), *_libraries(), *_updates(), *_toolchain(machine), *_state(device), proven]
+    return [found, *_torch_build(wanted), *_libraries(), *updates(), *_toolchain(machine), *_state(device), proven]
 
 
 def _device(machine: Machine) -> Check:
@@ -101,24 +102,6 @@ def _libraries() -> Iterator[Check]:
     yield from _tensorrt()
 
 
-BROUGHT_BY_TORCH = {
-    "2.11": "togi check says without a GPU what keeps code from CUDA graphs",
-    "2.15": "torch.compile's CUDA graphs may be called from several threads (pytorch #123177)",
-}
-"""What togi makes use of, by the release that brought it; 2026-11-24."""
-
-
-def _updates() -> Iterator[Check]:
-    version = _installed("torch")
-    if version is None:
-        return
-    brought = {new: what for new, what in BROUGHT_BY_TORCH.items() if Version(version) < Version(new)}
-    if brought:
-        told = "; ".join(f"{new}: {what}" for new, what in brought.items())
-        fix = f"a torch of {list(brought)[-1]} or newer (https://pytorch.org/get-started/locally/)"
-        yield Check(topic="GPU", name="newer torch", level=Level.OPTIONAL, found=version, why=told, fix=fix)
-
-
 def _applies(requirement: Requirement) -> bool:
     return requirement.marker is None or requirement.marker.evaluate({"extra": ""})
 
@@ -151,11 +134,11 @@ Source: https://onnxruntime.ai/docs/execution-providers/TensorRT-ExecutionProvid
 
 def _tensorrt() -> Iterator[Check]:
     """TensorRT itself, where it is installed, against what torch-tensorrt and ONNX Runtime were built for."""
-    version = _installed("tensorrt") or _installed("tensorrt-cu13") or _installed("tensorrt-cu12")
+    version = installed("tensorrt") or installed("tensorrt-cu13") or installed("tensorrt-cu12")
     if version is None:
         return
     wanted = [("torch-tensorrt", requirement.specifier) for requirement in _asked_of_tensorrt()]
-    runtime = _installed("onnxruntime-gpu")
+    runtime = installed("onnxruntime-gpu")
     if runtime is not None and (built := TENSORRT_OF_ONNXRUNTIME.get(".".join(runtime.split(".")[:2]))):
         wanted.append((f"onnxruntime-gpu {runtime}", SpecifierSet(f"~={built}")))
     unmet = [f"{name} was built for TensorRT {spec}" for name, spec in wanted if not spec.contains(version, True)]
@@ -174,13 +157,6 @@ def _asked_of_tensorrt() -> list[Requirement]:
         return []
     names = ("tensorrt", "tensorrt-cu12", "tensorrt-cu13")
     return [requirement for requirement in asked if requirement.name in names and _applies(requirement)]
-
-
-def _installed(distribution: str) -> str | None:
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _toolchain(machine: Machine) -> list[Check]:

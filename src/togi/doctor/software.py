@@ -41,6 +41,13 @@ def requirements(distribution: str = "togi") -> tuple[Requirement, ...]:
     return tuple(Requirement(line) for line in importlib.metadata.requires(distribution) or ())
 
 
+def installed(distribution: str) -> str | None:
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _required() -> Iterator[Check]:
     for requirement in requirements():
         if requirement.marker is None:
