@@ -95,7 +95,54 @@ def test_bound_outputs_are_fresh_and_right(monkeypatch: pytest.MonkeyPatch, allo
     assert first[1].all()
     assert not second[1].any()
     assert first[1].dtype is torch.bool
-    assert len(waited) == 2, "once a call: the session reads on a stream of its own"
+    per_call = {"torch": 1, "the session": 2}[allocated_by]
+    assert len(waited) == 2 * per_call, "the session reads on a stream of its own; what it made is copied on torch's"
+
+
+class Lent:
+    """A value in the session's memory, which goes back to the session with the last reference to it."""
+
+    def __init__(self, tensor: Tensor, told: list[str]) -> None:
+        self.tensor, self.told = tensor, told
+        self.__dlpack__, self.__dlpack_device__ = tensor.__dlpack__, tensor.__dlpack_device__
+
+    def __del__(self) -> None:
+        self.told.append("given back")
+
+
+class Recorded:
+    """A session and its binding, which tell what is asked of them and return what they were given."""
+
+    def __init__(self, told: list[str]) -> None:
+        self.told = told
+        self.io_binding = lambda: self
+        self.get_inputs = lambda: [SimpleNamespace(name="input_0")]
+        self.get_outputs = lambda: [SimpleNamespace(name="output_0")]
+
+    def bind_input(self, name: str, device: str, *_: Any) -> None:
+        self.told.append(f"bind {name}")
+
+    bind_output = bind_input
+
+    def run_with_iobinding(self, binding: Recorded) -> None:
+        self.told.append("run")
+        binding.get_outputs = lambda: [Lent(torch.ones(2, 3), self.told)]
+
+
+@pytest.mark.parametrize(
+    ("allocated_by", "after"), [("torch", ["given back"]), ("the session", ["wait", "given back"])]
+)
+def test_memory_of_the_session_goes_back_once_it_is_copied(
+    monkeypatch: pytest.MonkeyPatch, allocated_by: str, after: list[str]
+) -> None:
+    """The copy runs on torch's stream, and other callers' runs, which may be given the memory, on the session's."""
+    told: list[str] = []
+    program = OnnxRuntimeProgram(Recorded(told), candidate_of(nn.Identity(), torch.ones(2, 3)).signature, {})
+    if allocated_by == "the session":
+        monkeypatch.setattr(program, "_empty", lambda _: None)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: told.append("wait")))
+    program._run_bound([torch.ones(2, 3)])
+    assert told == ["wait", "bind input_0", "bind output_0", "run", *after]
 
 
 def test_a_session_of_an_older_release_hands_over_on_the_host() -> None:

@@ -55,8 +55,12 @@ class OnnxRuntimeProgram(StoredProgram):
         return [torch.from_numpy(array) for array in self.session.run(None, feeds)]
 
     def _run_bound(self, inputs: list[Tensor]) -> Sequence[Tensor]:
-        """On CUDA: pointers in, fresh tensors of torch's own out, except where their sizes are known only afterwards;
-        the session synchronises its own stream."""
+        """On CUDA: pointers in, fresh tensors of torch's own out, except where their sizes are known only afterwards.
+
+        A session computes on streams of its own, one for each of several callers, and knows nothing of torch's: so
+        what torch has queued is waited for. It returns once its stream is done (onnxruntime issues 7225 and 26609). It
+        could be opened on torch's (``user_compute_stream``), but takes the default one, 0, for none (PR 19229).
+        """
         binding = self.session.io_binding()
         feeds = [(name, inputs[i].detach().contiguous()) for i, name in self.used]
         outputs = [self._empty(facts) for facts in self.signature.outputs_facts]
@@ -70,7 +74,10 @@ class OnnxRuntimeProgram(StoredProgram):
                 binding.bind_output(name, *_place(output))
         self.session.run_with_iobinding(binding)
         made, facts = binding.get_outputs(), self.signature.outputs_facts
-        return [self._handed_over(made[i], facts[i]) if t is None else t for i, t in enumerate(outputs)]
+        own = [self._handed_over(made[i], facts[i]) if t is None else t for i, t in enumerate(outputs)]
+        if any(output is None for output in outputs):
+            torch.cuda.current_stream().synchronize()  # before another caller's run is given the memory that is copied
+        return own
 
     def _empty(self, facts: TensorFacts) -> Tensor | None:
         """Memory for an output whose sizes are fixed."""
@@ -80,7 +87,7 @@ class OnnxRuntimeProgram(StoredProgram):
         return torch.empty(sizes, dtype=getattr(torch, facts.dtype), device=self.signature.device)
 
     def _handed_over(self, value: Any, facts: TensorFacts) -> Tensor:
-        """What the session allocated, copied (bools come as bytes). Releases before March 2026 hand it over on the host
+        """What the session allocated, copied (bools come as bytes). Releases before 1.26 hand it over on the host
         alone."""
         shared = hasattr(value, "__dlpack__")
         found = torch.utils.dlpack.from_dlpack(value) if shared else torch.as_tensor(value.numpy())
