@@ -4,6 +4,7 @@ Its parts themselves run on the CPU, but for those that tell something on a quie
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -20,10 +21,11 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from benchmarks import gpu, gpu_models, gpu_rows, gpu_wheels  # noqa: E402
-from benchmarks.gpu_parts import engines, graphs, memory, ops, tests  # noqa: E402
+from benchmarks.gpu_parts import budgets, claims, engines, graphs, memory, ops, row, tests, timer  # noqa: E402
 
 import togi  # noqa: E402
 from togi.render.proven_table import BEGIN, BEGIN_SENTENCE, END, END_SENTENCE  # noqa: E402
+from togi.techniques import all_techniques  # noqa: E402
 from togi.techniques.registry import all_marks  # noqa: E402
 
 ROW = {"row": "one", "result": "pass", "figure": "a | b", "bound": "", "seconds": 0.1}
@@ -225,6 +227,39 @@ def test_the_parts_pass_on_the_cpu(tmp_path: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT / 'src'}"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout
+
+
+def test_the_timer_passes_by_a_clock_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each reading of the clock takes 2 us: nothing depends on how fast or how quiet the machine is."""
+    readings = itertools.count(step=2_000)
+    monkeypatch.setattr(timer, "CLOCK", lambda: next(readings))
+    rows = list(timer.rows("cpu"))
+    assert [row["result"] for row in rows if row["row"] != "a call of 1 ms, by do_bench"] == ["pass"] * 7, rows
+    assert {row["row"] for row in rows[-2:]} == {"the same against itself", "5 % planted"}
+
+
+def with_errors(name: str, bound: str, check: Any, *given: Any, proves: Any = ()) -> dict[str, Any]:
+    """As the parts' ``attempt``, but an error is one of the test."""
+    ok, figure = check(*given)
+    return {**row.row(name, ok, figure, bound), "proves": list(proves)}
+
+
+def test_what_is_claimed_of_cuda_alone_is_skipped_on_the_cpu_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    for_cuda = tuple(id for id, one in all_techniques().items() if "cuda" in one.devices and "cpu" not in one.devices)
+    assert set(for_cuda) > {"cuda_graph", "tf32"}
+    monkeypatch.setattr(claims, "ON_CPU", for_cuda)
+    monkeypatch.setattr(claims, "attempt", with_errors)
+    rows = list(claims.rows("cpu"))
+    assert [(row["row"], row["result"]) for row in rows] == [(id, "skip") for id in for_cuda]
+    assert all("CUDA" in row["figure"] for row in rows), rows
+
+
+@pytest.mark.thorough
+def test_a_predicted_peak_is_the_measured_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes do not depend on the machine's quiet. The rows after it (a fit, a study) take half a minute and more."""
+    monkeypatch.setattr(budgets, "attempt", with_errors)
+    predicted = next(budgets.rows("cpu"))
+    assert (predicted["row"], predicted["result"]) == ("prediction for a pass of resnet50", "pass"), predicted
 
 
 @pytest.mark.thorough
