@@ -70,6 +70,23 @@ def test_a_runner_far_behind_leaves_early_and_costs_no_more_turns():
     assert "times" in entry.left_because
 
 
+def test_each_group_finds_its_own_fastest_and_these_are_compared():
+    machine = SimulatedMachine(gaussian(random.Random(4), 0.05))
+    times_ms = {"a1": 21.0, "a2": 19.0, "b1": 8.0, "b2": 5.0, "alone": 60.0}
+    base, *field = [SimulatedRunner(name, machine, ms=ms) for name, ms in times_ms.items()]
+    groups = {"a1": "a", "a2": "a", "b1": "b", "b2": "b", "alone": "c"}
+    result = race(field, base, budget_s=600, seed=3, clock=machine.clock, rivals=groups, turn_ms=1.0)
+    left = {entry.name: entry.left_at or result.rounds for entry in result.entries}
+    assert left["b1"] < left["a1"] == result.rounds  # when it was clear in all
+    assert left["a2"] == left["b2"] == left["alone"] == result.rounds
+    found = result.speed_x("b2", over="a2")
+    assert found.low <= 3.8 <= found.high
+    assert (result.verdict, result.winner) == (Verdict.SEPARATED, "b2")
+    assert "b2 is the fastest beyond doubt" in result.sentence
+    in_one = race(field, base, budget_s=600, seed=3, clock=machine.clock, turn_ms=1.0)
+    assert in_one.rounds < result.rounds
+
+
 def test_beaten_reference_goes_on_in_every_fourth_round():
     machine = SimulatedMachine(gaussian(random.Random(2), 0.05))
     base = SimulatedRunner("base", machine, ms=40.0)

@@ -97,6 +97,10 @@ class RaceResult(Record):
     def entry(self, name: str) -> RaceEntry:
         return next(entry for entry in self.entries if entry.name == name)
 
+    def speed_x(self, name: str, over: str) -> Interval | None:
+        """How many times as fast as another, over the rounds that both were in; None: there are none."""
+        return _speed_x(self.entry(name).rounds_ms, self.entry(over).rounds_ms, self._confidence)
+
     def timing(
         self, name: str, *, first_call_ms: float = 0.0, build_s: float = 0.0, slowest_ms: float = math.inf
     ) -> Timing | None:
@@ -147,6 +151,7 @@ def race(
     budget_s: float,
     seed: int,
     criterion: Criterion = BETWEEN_PROCESSES,
+    rivals: Mapping[str, str] | None = None,
     min_rounds: int = 8,
     turn_ms: float = TURN_MS,
     clock: Seconds = time.monotonic,
@@ -164,6 +169,8 @@ def race(
         budget_s: wall time for everything.
         seed: of the order within the rounds.
         criterion: how large a difference counts. Its confidence is that of all intervals of the race together.
+        rivals: by name the group in which a runner has to be fastest: it leaves by its own group's leader, and the race
+            ends when that is clear in each. None: all are in one.
         min_rounds: decisions are not made before.
         turn_ms: what a turn should last; passes per turn are chosen for each runner.
         clock: seconds, monotonic.
@@ -174,7 +181,7 @@ def race(
     """
     field = [reference, *(runner for runner in runners if runner is not reference)]
     _check(field)
-    state = _RaceState(field, criterion)
+    state = _RaceState(field, criterion, rivals or {})
     began, order, longest = clock(), random.Random(seed), 0.0
     state.choose_passes(turn_ms)
     while state.worth_another(min_rounds) and (state.rounds == 0 or clock() - began + longest <= budget_s):
@@ -256,6 +263,10 @@ class _Contestant:
         return self.left_at is None
 
     @property
+    def rounds_ms(self) -> tuple[float | None, ...]:
+        return tuple(turn.pass_ms if turn is not None else None for turn in self.turns)
+
+    @property
     def taken(self) -> list[Turn]:
         return [turn for turn in self.turns if turn is not None]
 
@@ -275,10 +286,11 @@ class _Contestant:
 class _RaceState:
     """Who is still in a race and how they stand to each other. The first contestant is the reference."""
 
-    def __init__(self, field: Sequence[Runner], criterion: Criterion) -> None:
+    def __init__(self, field: Sequence[Runner], criterion: Criterion, rivals: Mapping[str, str]) -> None:
         self.entries = [_Contestant(runner) for runner in field]
         self.reference = self.entries[0]
         self.criterion = criterion
+        self.rivals = rivals
         self.rounds = 0
         # All intervals of a race hold together: the fastest is wronged only if it loses against one of the others, and
         # whoever is called faster than the reference is one of them (a union bound).
@@ -287,6 +299,14 @@ class _RaceState:
     @property
     def racing(self) -> list[_Contestant]:
         return [entry for entry in self.entries if entry.racing]
+
+    @property
+    def groups(self) -> list[list[_Contestant]]:
+        """Those still racing, by whom they race against."""
+        found: dict[str | None, list[_Contestant]] = {}
+        for entry in self.racing:
+            found.setdefault(self.rivals.get(entry.name), []).append(entry)
+        return list(found.values())
 
     def choose_passes(self, turn_ms: float) -> None:
         """From one pass, and where that was short (and so, cold) from a whole turn."""
@@ -301,7 +321,7 @@ class _RaceState:
     def worth_another(self, min_rounds: int) -> bool:
         if self.reference.broken or len(self.racing) < 2:
             return False
-        return self.rounds < min_rounds or not self._all_equal()
+        return self.rounds < min_rounds or not all(map(self._all_equal, self.groups))
 
     def run_round(self, order: random.Random, decide: bool) -> None:
         self.rounds += 1
@@ -310,26 +330,24 @@ class _RaceState:
         turns = {entry.name: entry.take(entry.passes, self.rounds) for entry in called}
         for entry in self.entries:
             entry.turns.append(turns.get(entry.name))
-        if decide:
-            self._dismiss()
+        for group in self.groups if decide else ():
+            self._dismiss(group)
 
     def _lingers(self, entry: _Contestant) -> bool:
         return entry is self.reference and not entry.broken and self.rounds % _REFERENCE_EVERY == 0
 
-    def _dismiss(self) -> None:
-        if len(self.racing) < 2:  # the others failed in this round, or all did
-            return
-        leader = self.leader()
-        for entry in self.racing:
+    def _dismiss(self, group: Sequence[_Contestant]) -> None:
+        leader = self.leader(group)
+        for entry in group:
             if entry is leader:
                 continue
             against = self.speed_x(entry, leader)
             if against is not None and self.criterion.slower(against):
                 entry.leave(self.rounds, f"it takes {_times(_inverse(against))} the time of {leader.name}")
 
-    def leader(self) -> _Contestant:
-        """The racing runner with the best median speed-up; the reference where the medians are equal."""
-        return max(self.racing, key=self._median_speedup)
+    def leader(self, group: Sequence[_Contestant]) -> _Contestant:
+        """That with the best median speed-up; the first where the medians are equal."""
+        return max(group, key=self._median_speedup)
 
     def _median_speedup(self, entry: _Contestant) -> float:
         found = self.speed_x(entry, self.reference)
@@ -337,16 +355,11 @@ class _RaceState:
 
     def speed_x(self, entry: _Contestant, other: _Contestant) -> Interval | None:
         """How many times as fast as ``other`` it is, over the rounds that both were in; None: there are none."""
-        pairs = [
-            (theirs.pass_ms, own.pass_ms)
-            for own, theirs in zip(entry.turns, other.turns, strict=True)
-            if own is not None and theirs is not None and own.pass_ms > 0 and theirs.pass_ms > 0
-        ]
-        return ratio_interval([a for a, _ in pairs], [b for _, b in pairs], self._confidence) if pairs else None
+        return _speed_x(entry.rounds_ms, other.rounds_ms, self._confidence)
 
-    def _all_equal(self) -> bool:
-        leader = self.leader()
-        others = [self.speed_x(entry, leader) for entry in self.racing if entry is not leader]
+    def _all_equal(self, group: Sequence[_Contestant]) -> bool:
+        leader = self.leader(group)
+        others = [self.speed_x(entry, leader) for entry in group if entry is not leader]
         return all(found is not None and self.criterion.speed(found) is Speed.SAME for found in others)
 
     def speedups_x(self) -> dict[str, Interval]:
@@ -358,12 +371,14 @@ class _RaceState:
         if self.reference.broken:
             said = f"{self.reference.name}, the reference, failed ({self.reference.left_because}): nothing to compare"
             return Verdict.CANNOT_TELL, self.reference.name, said, said
+        if self.rivals and self.racing and self.rounds >= min_rounds:  # the sentence is of all of them
+            self._dismiss(self.racing)
         winner = self._winner()
         if len(self.racing) < 2:
             beaten = [entry for entry in self.entries if not entry.broken and not entry.racing]
             verdict = Verdict.SEPARATED if beaten and self.racing else Verdict.CANNOT_TELL
         else:
-            equal = self.rounds >= min_rounds and self._all_equal()
+            equal = self.rounds >= min_rounds and self._all_equal(self.racing)
             verdict = Verdict.EQUIVALENT if equal else Verdict.CANNOT_TELL
         order = self._order(verdict)
         return verdict, winner.name, order, order + self._against_reference(verdict, winner)
@@ -399,11 +414,10 @@ class _RaceState:
 
     def entry(self, name: str) -> RaceEntry:
         entry = next(entry for entry in self.entries if entry.name == name)
-        rounds = tuple(turn.pass_ms if turn is not None else None for turn in entry.turns)
-        times = [time_ms for time_ms in rounds if time_ms is not None]
+        times = [time_ms for time_ms in entry.rounds_ms if time_ms is not None]
         return RaceEntry(
             name=name,
-            rounds_ms=rounds,
+            rounds_ms=entry.rounds_ms,
             latency_ms=times_interval(times, self._confidence) if times else None,
             speedup_x=self.speed_x(entry, self.reference),
             call_ms=call_ms_of(entry.taken),
@@ -412,6 +426,12 @@ class _RaceState:
             traceback=entry.traceback,
             noise=noise_of(entry.taken),
         )
+
+
+def _speed_x(own: Sequence[float | None], others: Sequence[float | None], confidence: float) -> Interval | None:
+    """Of the times of two runners, round by round; None: they shared none."""
+    pairs = [(other_ms, own_ms) for own_ms, other_ms in zip(own, others, strict=True) if own_ms and other_ms]
+    return ratio_interval([a for a, _ in pairs], [b for _, b in pairs], confidence) if pairs else None
 
 
 def _of_each(confidence: float, contestants: int) -> float:
