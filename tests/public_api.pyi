@@ -45,7 +45,7 @@ class Subject:
 class TogiError(Exception):
     child_traceback = ''
     exit_code = 2
-def bench(*subjects: PathOrName, device: str | None = None, callers: int = 1, seed: int = 0, time_limit_s: float | str | None = None, progress: Progress | bool | None = None) -> Comparison: ...
+def bench(*subjects: PathOrName, device: str | None = None, callers: int = 1, batch_sizes: str | Sequence[int] | None = None, max_latency: float | str | None = None, seed: int = 0, time_limit_s: float | str | None = None, progress: Progress | bool | None = None) -> Comparison: ...
 def check(*subjects: Any, inputs: Any = None, select: Sequence[str] | None = None, ignore: Sequence[str] = (), exclude: Sequence[str] = (), device: str = 'cpu', dtype: str | None = None, measure: bool = False, train: bool = False, seed: int = 0, cache: bool = True) -> CheckResult: ...
 def fit(subject: Any, inputs: Any = None, *, memory: int | str, train: bool = True, step: Any = None, optimizer: str = 'none', batch: int | None = None, dtype: str | None = None, allow_approximate: bool = False, time_limit_s: float | str = 60.0, device: str = 'cpu', seed: int = 0) -> FitResult: ...
 class graphs:
@@ -185,9 +185,12 @@ class Best:
     def save(path: PathOrName, *, force: bool = False) -> Path: ...
     trial: Trial
 class Comparison(Record):
+    batch_sizes: tuple[int, ...]
+    best: tuple[BestSize, ...]
     callers: int
     contestants: tuple[Contestant, ...]
     machine: Machine
+    max_latency_s: float | None
     noise: Noise
     notes: tuple[str, ...]
     rounds: int

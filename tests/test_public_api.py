@@ -81,6 +81,9 @@ def tune(**options: Any) -> Callable[[], Any]:
         (lambda: togi.predict_memory("timm:resnet18", memory="8 parsecs"), "memory='8 parsecs'"),
         (lambda: togi.memory("timm:resnet18", optimizer="adan", train=True), r"did you mean 'adam'\?"),
         (lambda: togi.bench("one"), "at least two"),
+        (lambda: togi.bench("one", batch_sizes=[4]), "at least two"),
+        (lambda: togi.bench("one", batch_sizes="4,x"), "batch_sizes='4,x' is no list"),
+        (lambda: togi.bench("one", "two", max_latency="20ms"), "give batch_sizes too"),
         *(
             (lambda call=call, given=given: call(device="toaster", **given), "there is no device 'toaster'")
             for call, given in (

@@ -17,7 +17,7 @@ from togi.artifact.save import check_writable, publish
 from togi.core.choices import Effort, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
-from togi.core.quantities import a_type, parse_drop, parse_duration, parse_share, parse_size
+from togi.core.quantities import a_type, parse_counts, parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Outcome, Recipe, Study, Trial
 from togi.journal import Journal
 from togi.search.settings import Settings
@@ -265,6 +265,8 @@ def bench(
     *subjects: PathOrName,
     device: str | None = None,
     callers: int = 1,
+    batch_sizes: str | Sequence[int] | None = None,
+    max_latency: float | str | None = None,
     seed: int = 0,
     time_limit_s: float | str | None = None,
     progress: Progress | bool | None = None,
@@ -274,8 +276,14 @@ def bench(
     Args:
         device: None is the one that the artifacts were tuned for, else the CPU.
         callers: how many call at once, in threads of one process; milliseconds are then those between two answers.
+        batch_sizes: as ``[1, 2, 4]`` or ``"1,2,4"``: each is called with so many samples at once, made of its own by
+            repeating them, and ``best`` says at which size it answers the most samples a second. The batch is what the
+            subject's ``dynamic`` calls so (``{"x": {1: "batch"}}``), else dimension 0 of the inputs in which it varies,
+            else of all of them.
+        max_latency: seconds that a call of the best size may take, or ``"20ms"``; with several callers 95 of 100.
 
-    Raises TogiError when there are fewer than two, when one is a live module, or when a subject cannot be loaded.
+    Raises TogiError when there is nothing to compare, when one is a live module, when a subject cannot be loaded, or
+    when it is not clear which dimension is the batch.
     """
     from togi.study.bench import run_bench
     from togi.subject.spec import check_spec
@@ -286,8 +294,14 @@ def bench(
                 f"bench compares what it can load in other processes, and a subject is {a_type(subject)}: give "
                 "locators such as 'file.py:factory' or the paths of artifacts (NAME.togi)"
             )
-    if len(subjects) < 2:
-        raise SubjectError("there is nothing to compare: give at least two subjects, as in bench('a.py:f', 'b.togi')")
+    sizes = () if batch_sizes is None else parse_counts(batch_sizes, "batch_sizes")
+    if len(subjects) * max(1, len(sizes)) < 2:
+        raise SubjectError(
+            "there is nothing to compare: give at least two subjects, as in bench('a.py:f', 'b.togi'), or several "
+            "batch_sizes"
+        )
+    if max_latency is not None and not sizes:
+        raise TogiError("max_latency is what a call of the best batch size may take: give batch_sizes too")
     if type(callers) is not int or callers < 1:
         raise TogiError(f"callers={callers!r} is no number of callers: give 1, or as many as call at once")
     limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
@@ -298,6 +312,8 @@ def bench(
         specs,
         device=None if device is None else parse_device(device),
         callers=callers,
+        batch_sizes=sizes,
+        max_latency_s=None if max_latency is None else parse_duration(max_latency, "max_latency"),
         seed=seed,
         time_limit_s=limit_s,
         progress=_progress(progress, " / ".join(specs)),

@@ -21,7 +21,7 @@ from togi.core.records import Interval, Outcome, Study
 from togi.doctor import Check, Level
 from togi.journal import Journal
 from togi.journal.store import StudyEntry
-from togi.study.comparison import Comparison, Contestant, Verification
+from togi.study.comparison import BestSize, Comparison, Contestant, Verification
 
 
 def comparison(outcome: Outcome = Outcome.OK, speedup_x: float | None = 1.0) -> Comparison:
@@ -84,6 +84,40 @@ def test_bench_fails_where_one_is_slower_than_allowed(
     assert run(["bench", "a", "b"]) == 0
     assert run(["bench", "a", "b", "--against", str(base)]) == 2
     assert "--fail-if-slower" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("batch", "code"), [(8, 0), (None, 1)])
+def test_bench_of_batch_sizes_fails_where_one_has_no_best(
+    batch: int | None, code: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    called: dict[str, Any] = {}
+    best = (BestSize(name="a", batch=8, verdict="so"), BestSize(name="b", batch=batch, verdict="or so"))
+
+    def fake(*_: str, **settings: Any) -> Comparison:
+        called.update(settings)
+        return comparison(Outcome.REFUSED, None).model_copy(update={"best": best})
+
+    monkeypatch.setattr(api, "bench", fake)
+    options = ["--batch-sizes", "4,8", "--max-latency", "20ms", "--junit", str(tmp_path / "junit.xml")]
+    assert run(["bench", "a", "b", *options]) == code
+    assert (called["batch_sizes"], called["max_latency"]) == ((4, 8), 0.02)
+    assert junit(tmp_path / "junit.xml") == [("a", "system-out"), ("b", "error" if code else "system-out")]
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--batch-sizes", "4,x"], "--batch-sizes='4,x' is no list of whole numbers"),
+        (["--batch-sizes", "4"], "at least two"),
+        (["--batch-sizes", "4,8", "--fail-if-slower", "5%"], "leave out --batch-sizes"),
+        (["--max-latency", "20ms"], "--max-latency is of the best of several --batch-sizes"),
+    ],
+)
+def test_options_of_batch_sizes_that_ask_for_nothing(
+    options: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["bench", "a.py:f", *options]) == 2
+    assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
 @pytest.mark.parametrize("proven", [True, False])

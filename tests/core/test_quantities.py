@@ -13,6 +13,7 @@ from togi.core.quantities import (
     first_line,
     last_line,
     milliseconds,
+    parse_counts,
     parse_duration,
     parse_share,
     parse_size,
@@ -33,6 +34,17 @@ from togi.core.records import Interval
 )
 def test_sizes(text: str, count: int) -> None:
     assert parse_size(text) == count
+
+
+@pytest.mark.parametrize("given", ["1,2, 8,2", [1, 2, 8], (1, 2, 8, 1)])
+def test_counts(given: str | list[int]) -> None:
+    assert parse_counts(given) == (1, 2, 8)
+
+
+@pytest.mark.parametrize("given", ["", "1,,2", "0", "-1", "1;2", "2.5", [], [1, True], [1.0], ["x"], 8, None])
+def test_no_counts(given: object) -> None:
+    with pytest.raises(QuantityError, match=r"sizes=.*write 1,2,4,8"):
+        parse_counts(given, "sizes")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("text", "seconds"), [("5m", 300), ("90s", 90), ("90", 90), ("1h30m", 5400), ("250ms", 0.25)])

@@ -17,10 +17,10 @@ from togi.core.records import (
     ProgramTree,
     Study,
 )
-from togi.render.html.study_page import study_html
+from togi.render.html.study_page import comparison_fragment, study_html
 from togi.render.rows import rows
 from togi.render.study_text import comparison_text, study_text
-from togi.study.comparison import Comparison, Contestant
+from togi.study.comparison import BestSize, Comparison, Contestant
 from togi.techniques import recipe
 
 
@@ -183,6 +183,58 @@ def test_a_comparison_among_callers_says_what_each_waits_for() -> None:
     shown = console.file.getvalue()  # type: ignore[attr-defined]
     assert "with 4 callers at once" in shown
     assert "b: 95 of 100 calls take 8.00 ms at most" in shown
+
+
+def by_batch_size(callers: int = 1) -> Comparison:
+    """Of two, one of which takes a single size."""
+    interval, call_ms = Interval(median=2.0, low=1.9, high=2.1), 9.0 if callers > 1 else None
+    sized = {"latency_ms": interval, "samples_per_s": Interval(median=4000, low=3800, high=4200), "call_ms": call_ms}
+    contestants = (
+        Contestant(name="a", batch=4, **sized),
+        Contestant(name="a", batch=8, **sized, reason="over the limit of 1.50 ms"),
+        Contestant(name="<b>", batch=4, outcome=Outcome.REFUSED, reason="x has shape (4, 8)"),
+        Contestant(name="<b>", batch=8, **sized, speedup_x=interval),
+    )
+    best = tuple(BestSize(name=name, batch=size, verdict="so") for name, size in (("a", 4), ("<b>", 8)))
+    about = {"batch_sizes": (4, 8), "max_latency_s": 0.0015, "best": best, "callers": callers, "rounds": 9}
+    return Comparison(contestants=contestants, machine=machine(), verdict="a at 4", **about)
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_a_comparison_by_batch_size_has_the_sizes_below_each_name(width: int) -> None:
+    console = Console(file=io.StringIO(), width=width)
+    console.print(comparison_text(by_batch_size()))
+    lines = [line.rstrip() for line in console.file.getvalue().splitlines()]  # type: ignore[attr-defined]
+    shown = "\n".join(lines)
+    assert lines.index("a") < lines.index("<b>")
+    assert [line.split()[:6] for line in lines if line.startswith("> ")] == [
+        [">", "batch", "4", "2.00", "4,000", "-"],
+        [">", "batch", "8", "2.00", "4,000", "2.00x"],
+    ]
+    for needed in ("samples/s", "3,800-4,200", "over the limit of 1.50 ms", "at the same batch size", "a at 4"):
+        assert needed in shown
+    assert "refused: x has shape (4, 8)" in " ".join(shown.split())
+    assert "call 9.00" not in shown
+
+
+def test_with_callers_each_size_says_what_a_call_takes() -> None:
+    console = Console(file=io.StringIO(), width=100)
+    console.print(comparison_text(by_batch_size(callers=4)))
+    shown = console.file.getvalue()  # type: ignore[attr-defined]
+    assert shown.count("call 9.00") == 3
+    assert "what 95 of 100 calls take at most" in shown
+
+
+def test_in_a_notebook_sizes_have_a_column_of_samples_a_second() -> None:
+    page = comparison_fragment(by_batch_size())
+    for needed in (
+        "samples/s",
+        "&lt;b&gt;, batch 8",
+        "4,000 (3,800-4,200)",
+        "refused: x has shape",
+        "at the same batch",
+    ):
+        assert needed in page
 
 
 def with_decisions(found: Decisions, outcome: Outcome) -> Study:

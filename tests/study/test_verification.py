@@ -6,21 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from made_artifacts import made_artifact
 
 from togi import api
-from togi.artifact.links import write_links
 from togi.artifact.manifest import read_manifest
-from togi.artifact.save import write_manifest
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError, SubjectError
-from togi.core.records import ErrorReport, Interval, Outcome, Timing, Trial
+from togi.core.records import ErrorReport, Interval, Outcome
 from togi.machine.describe import machine
 from togi.study import verification
 from togi.study.comparison import Comparison, Contestant
-from togi.techniques import recipe
-from togi.techniques.build import build, first_candidate
-from togi.worker.locate import locate
-from togi.worker.survey import survey
 
 MODELS = """
 import torch
@@ -42,18 +37,8 @@ def broken():
 
 def artifact_of(folder: Path, subject: str, was: Interval | None, callers: int = 1, **given: Any) -> Path:
     """Made without a study; ``was``: the speed-up that its proof claims."""
-    found, chosen = locate(f"{folder / 'models.py'}:original"), recipe(no_grad={})
-    known = survey(found, callers=callers)
-    start = first_candidate(found, known.facts, known.signature)
-    out = folder / "model.togi"
-    out.mkdir()
-    links, _ = write_links(build(chosen, start), start, chosen, out)
-    one = Interval(median=1, low=1, high=1)
-    timing = None if was is None else Timing(latency_ms=one, speedup_x=was)
-    proof = Trial(recipe=chosen, outcome=Outcome.OK, timing=timing)
-    about = {"subject": subject, "recipe": chosen, "signature": known.signature, "facts": known.facts}
-    write_manifest(out, **about, proof=proof, chain=links, environment={}, **given)
-    return out
+    locator = f"{folder / 'models.py'}:original"
+    return made_artifact(folder / "model.togi", locator, subject=subject, was=was, callers=callers, **given)
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from togi.cli.options import SHARE, AnyDevice, Json, Junit, Seed, TimeLimit
+from togi.cli.options import DURATION, SHARE, AnyDevice, Json, Junit, Seed, TimeLimit
 
 if TYPE_CHECKING:
     from togi.render.junit import Case
@@ -23,6 +23,20 @@ def bench(
     callers: Annotated[
         int, typer.Option("--callers", metavar="N", min=1, help="So many call at once, in threads of one process.")
     ] = 1,
+    batch_sizes: Annotated[
+        str | None,
+        typer.Option(
+            "--batch-sizes",
+            metavar="N,N,...",
+            help="Throughput by batch size: each is called with so many samples at once (1,2,4,8).",
+        ),
+    ] = None,
+    max_latency: Annotated[
+        float | None,
+        typer.Option(
+            "--max-latency", metavar="TIME", parser=DURATION, help="With it: of a call of the best size (50ms)."
+        ),
+    ] = None,
     time_limit: TimeLimit = None,
     fail_if_slower: Annotated[
         float | None,
@@ -44,24 +58,38 @@ def bench(
 ) -> int:
     """Compare subjects or artifacts in turns on the same inputs: which is faster, by how much, beyond doubt or not.
 
-    Exit code 1 when one of them could not be measured, or is slower than --fail-if-slower allows.
+    Exit code 1 when one of them could not be measured (at no batch size within --max-latency), or is slower than
+    --fail-if-slower allows.
     """
     from togi import api
     from togi.cli.output import junit_report, print_json, print_text, stdout
+    from togi.core.quantities import parse_counts
     from togi.render.json import comparison_json
     from togi.render.progress import watch
     from togi.study.comparison import read_comparison, slowdowns
 
     if against is not None and fail_if_slower is None:
         raise typer.BadParameter("--against says beside what; give --fail-if-slower too, such as 5%")
-    if len(subjects) < 2:
+    sizes = None if batch_sizes is None else parse_counts(batch_sizes, "--batch-sizes")
+    if sizes is not None and fail_if_slower is not None:
+        raise typer.BadParameter("--fail-if-slower compares calls as they are: leave out --batch-sizes, or ask twice")
+    if max_latency is not None and sizes is None:
+        raise typer.BadParameter("--max-latency is of the best of several --batch-sizes: give these too, such as 1,2,4")
+    if len(subjects) * len(sizes or (1,)) < 2:
         raise typer.BadParameter("give at least two to compare: togi bench A B")
     name = " / ".join(subjects)
     with junit_report(junit, "togi bench", name) as cases:
         before = None if against is None else read_comparison(against)
         with watch(name) as progress:
             found = api.bench(
-                *subjects, device=device, callers=callers, seed=seed, time_limit_s=time_limit, progress=progress
+                *subjects,
+                device=device,
+                callers=callers,
+                batch_sizes=sizes,
+                max_latency=max_latency,
+                seed=seed,
+                time_limit_s=time_limit,
+                progress=progress,
             )
         if json:
             print_json(comparison_json(found))
@@ -84,7 +112,9 @@ def _cases(found: Comparison, slower: Mapping[str, str]) -> Iterator[Case]:
     from togi.core.records import Outcome
     from togi.render.junit import Case
 
-    for contestant in found.contestants:
+    for best in found.best:
+        yield Case(best.name, best.verdict, "passed" if best.batch is not None else "error")
+    for contestant in () if found.best else found.contestants:
         name, ratio = contestant.name, contestant.speedup_x
         if contestant.outcome is not Outcome.OK:
             yield Case(name, f"{contestant.outcome.value}: {contestant.reason}", "error")

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import math
 import re
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
 
 from togi.core.errors import BudgetError, QuantityError
 
@@ -93,6 +94,21 @@ def parse_drop(value: str | float, name: str = "") -> float:
     if not 0 <= drop < math.inf:
         raise QuantityError(f"{_said(value, name)} is out of range: give a number of zero or more, such as 1e-2")
     return drop
+
+
+def parse_counts(value: str | Sequence[int], name: str = "") -> tuple[int, ...]:
+    """Whole numbers above zero, without repeats: ``"1,2,4"`` or ``[1, 2, 4]``.
+
+    Raises:
+        QuantityError: it is no list of them, or empty.
+    """
+    given = [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+    if not isinstance(given, Iterable):
+        raise QuantityError(f"{_said(value, name)} is no list of whole numbers: write 1,2,4,8")
+    counts: list[Any] = [int(each) if isinstance(each, str) and each.isdecimal() else each for each in given]
+    if not counts or not all(type(each) is int and each > 0 for each in counts):
+        raise QuantityError(f"{_said(value, name)} is no list of whole numbers above zero: write 1,2,4,8")
+    return tuple(dict.fromkeys(counts))
 
 
 def significant(value: float, digits: int = 3) -> str:

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
+from togi.subject.batch import rows
 from togi.subject.inputs import Inputs, Subject, as_given
 from togi.subject.prepare import is_exported, prepare, restore_modes
 from togi.torch_internals.modules import replace_tensors
@@ -118,7 +119,7 @@ def with_batch(sample: Inputs, batch: int) -> Inputs:
             f"the batch cannot be changed to {batch}: the inputs have the shapes {shapes}, which do not share the size "
             "of dimension 0. Give a sample of that batch size instead."
         )
-    return sample.map(lambda tensor: _rows(tensor, batch) if tensor.dim() > 0 else tensor)
+    return sample.map(lambda tensor: rows(tensor, batch) if tensor.dim() > 0 else tensor)
 
 
 def mean_of_outputs(module: nn.Module, sample: Inputs) -> Tensor:
@@ -153,11 +154,6 @@ def _describe(value: Any) -> str:
     if isinstance(value, Tensor):
         return f"a tensor of shape {tuple(value.shape)} with requires_grad={value.requires_grad}"
     return a_type(value)
-
-
-def _rows(tensor: Tensor, batch: int) -> Tensor:
-    repeats = -(-batch // tensor.shape[0])
-    return torch.cat([tensor] * repeats)[:batch].clone()
 
 
 def _cast(tensor: Tensor, dtype: torch.dtype) -> Tensor:

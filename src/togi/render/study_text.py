@@ -99,8 +99,8 @@ def contents_text(entries: Sequence[StudyEntry]) -> RenderableType:
 
 def comparison_text(comparison: Comparison) -> RenderableType:
     """What ``togi bench`` found: the table, the verdict, what to know."""
-    made = table("", "ms", "speed-up", "difference", "memory")
-    for number, contestant in enumerate(comparison.contestants):
+    made = _by_size(comparison) if comparison.batch_sizes else table("", "ms", "speed-up", "difference", "memory")
+    for number, contestant in enumerate(() if comparison.batch_sizes else comparison.contestants):
         made.add_row(*_contestant(contestant, first=number == 0))
     return stack(made, Text(clean(comparison.verdict), style="bold"), bullets(_about(comparison)))
 
@@ -267,15 +267,50 @@ def _contestant(contestant: Contestant, *, first: bool) -> tuple[Text, ...]:
     )
 
 
+def _by_size(comparison: Comparison) -> Table:
+    """The sizes of each contestant below its name."""
+    made = table("", "ms", "samples/s", "speed-up", "memory")
+    best = {(each.name, each.batch) for each in comparison.best}
+    name = ""
+    for one in comparison.contestants:
+        if one.name != name:
+            name = one.name
+            made.add_row(Text(clean(name), style="bold"))
+        made.add_row(*_at_size(one, best=(one.name, one.batch) in best))
+    return made
+
+
+def _at_size(one: Contestant, *, best: bool) -> tuple[Text, ...]:
+    name = Text(f"{'> ' if best else '  '}batch {one.batch}", style="bold green" if best else "")
+    if one.outcome is not Outcome.OK:
+        name.append(clean(f"\n{one.outcome.value}: {one.reason}"), style=STYLES[one.outcome])
+    elif one.reason:
+        name.append(clean(f"\n{one.reason}"), style="dim")
+    if one.latency_ms is None or one.samples_per_s is None:
+        return (name, *([Text("-")] * 4))
+    latency = _figure(one.latency_ms)
+    if one.call_ms is not None:
+        latency.append(f"\ncall {significant(one.call_ms)}", style="dim")
+    speedup = _figure(one.speedup_x, "x") if one.speedup_x else Text("-")
+    return (name, latency, _figure(one.samples_per_s), speedup, _memory(one))
+
+
 def _about(comparison: Comparison) -> Iterator[str]:
     if comparison.callers > 1:
         yield f"ms: from one answer to the next, with {comparison.callers} callers at once"
-        for one in comparison.contestants:
+        if comparison.batch_sizes:
+            yield "call: what 95 of 100 calls take at most, in ms, beside the others"
+        for one in () if comparison.batch_sizes else comparison.contestants:
             if one.call_ms is not None:
                 yield f"{one.name}: 95 of 100 calls take {significant(one.call_ms)} ms at most, beside the others"
     if comparison.rounds:
-        yield f"{plural(comparison.rounds, 'round')} in turns; every speed-up relates to the first"
+        sizes = " at the same batch size" if comparison.batch_sizes else ""
+        yield f"{plural(comparison.rounds, 'round')} in turns; every speed-up relates to the first{sizes}"
     yield from comparison.noise.warnings
     yield from comparison.notes
-    yield from (f"{c.name}: {c.reason}" for c in comparison.contestants if c.reason and c.outcome is Outcome.OK)
-    yield from (f"{c.name}: {decided}" for c in comparison.contestants if (decided := decisions(c.error)))
+    if comparison.batch_sizes:
+        errors = {c.name: c.error for c in comparison.contestants if c.error}
+        yield from (f"{name}: difference {relative(error.rmse)}, on its own samples" for name, error in errors.items())
+    else:
+        yield from (f"{c.name}: {c.reason}" for c in comparison.contestants if c.reason and c.outcome is Outcome.OK)
+    yield from dict.fromkeys(f"{c.name}: {said}" for c in comparison.contestants if (said := decisions(c.error)))

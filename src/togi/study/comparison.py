@@ -18,6 +18,8 @@ class Contestant(Record):
     """One subject or artifact of a comparison."""
 
     name: str
+    batch: int | None = None
+    """How many samples each of its calls had; None: those that it was given."""
     outcome: Outcome = Outcome.OK
     reason: str = ""
     """Why it could not be compared, or what is worth knowing of it."""
@@ -25,11 +27,40 @@ class Contestant(Record):
     """Of one call; of several callers, between two answers."""
     call_ms: float | None = None
     """Of several callers: what one call takes beside the others (95 of 100 at most)."""
+    samples_per_s: Interval | None = None
+    """Where ``batch`` is known: by all callers together."""
     speedup_x: Interval | None = None
-    """The first contestant's time over this one's, per round; above 1 is faster than the first."""
+    """The first contestant's time over this one's, per round (of calls of the same batch size); above 1 is faster than
+    the first."""
     error: ErrorReport | None = None
     """How far its outputs are from the first contestant's, where both were given the same inputs."""
     footprint: Footprint | None = None
+
+    @property
+    def label(self) -> str:
+        """Unique in a comparison."""
+        return self.name if self.batch is None else f"{self.name}, batch {self.batch}"
+
+    @property
+    def waited_ms(self) -> float | None:
+        """How long a caller waits for an answer."""
+        if self.call_ms is not None or self.latency_ms is None:
+            return self.call_ms
+        return self.latency_ms.median
+
+
+class BestSize(Record):
+    """The batch size at which one contestant answers the most samples a second within the limit."""
+
+    name: str
+    batch: int | None = None
+    """Of several that are as fast the smallest, which answers soonest. None: no size was measured within the limit."""
+    same: tuple[int, ...] = ()
+    """Sizes that are as fast."""
+    unclear: tuple[int, ...] = ()
+    """Sizes that cannot be told from it on this machine now."""
+    verdict: str
+    """That in a sentence."""
 
 
 class Comparison(Record):
@@ -44,6 +75,12 @@ class Comparison(Record):
     rounds: int = 0
     callers: int = 1
     """How many called at once."""
+    batch_sizes: tuple[int, ...] = ()
+    """Where throughput over batch sizes was asked for: each contestant is there once for each of them."""
+    max_latency_s: float | None = None
+    """What a call of the best size may take."""
+    best: tuple[BestSize, ...] = ()
+    """Of each contestant, where there are batch sizes."""
     notes: tuple[str, ...] = ()
 
 

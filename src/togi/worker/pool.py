@@ -15,6 +15,7 @@ from typing import Self
 from togi.core.errors import SubjectError, TrialServerError
 from togi.core.quantities import plural
 from togi.core.records import Facts, Machine, Recipe
+from togi.subject.batch import Batch
 from togi.subject.effects import Effects
 from togi.techniques import technique
 from togi.worker.inductor_cache import InductorCache
@@ -202,16 +203,29 @@ class WorkerPool:
                 self._captured = None
         return RunningTrial.start(self.server(environment), job, limits, recipe.label, on_phase)
 
-    def start_unchecked(self, recipe: Recipe, limits: Limits) -> RunningTrial:
-        """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded."""
-        return RunningTrial.start(self.server({}), self._job("trial", recipe=recipe, check=False), limits, recipe.label)
+    def start_unchecked(self, recipe: Recipe, limits: Limits, batch: Batch | None = None) -> RunningTrial:
+        """A trial of ``recipe``, built but not verified: for comparing speed alone. Raises TrialEnded.
+
+        ``batch``: timed with so many samples a call."""
+        job = self._job("trial", recipe=recipe, check=False, batch=batch)
+        return RunningTrial.start(self.server({}), job, limits, recipe.label)
 
     def start_artifact(
-        self, folder: Path, recipe: Recipe, facts: Facts, limits: Limits, *, check: bool, name: str = ""
+        self,
+        folder: Path,
+        recipe: Recipe,
+        facts: Facts,
+        limits: Limits,
+        *,
+        check: bool,
+        name: str = "",
+        batch: Batch | None = None,
     ) -> RunningTrial:
         """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded."""
         server = self.server(environment_of(recipe, facts))
-        job = self._job("artifact", recipe=recipe, artifact=str(folder), check=check, proven_on=self._proven_on)
+        job = self._job(
+            "artifact", recipe=recipe, artifact=str(folder), check=check, proven_on=self._proven_on, batch=batch
+        )
         return RunningTrial.start(server, job, limits, name or folder.name)
 
     def call(self, function: str, request: Message, limits: Limits, on_phase: OnPhase = lambda _: None) -> Message:

@@ -22,6 +22,7 @@ from pydantic import Field
 from togi.core.errors import SubjectError, TogiError, error_class
 from togi.core.records import Facts, Machine, Recipe, Record, Request, Scalar
 from togi.core.user_code import user_traceback
+from togi.subject.batch import Batch
 from togi.subject.effects import Effects
 from togi.subject.signature import Signature
 
@@ -99,6 +100,8 @@ class Job(Record):
     """Of an artifact of parts: the calls that the original makes of each."""
     check: bool = True
     """Verify against the truth of the run's folder (off for ``bench``, which compares speed alone)."""
+    batch: Batch | None = None
+    """What is timed are the samples with so many rows; None: as they are. What is verified are always these."""
 
 
 class Survey(Record):

@@ -68,8 +68,23 @@ class TrialJob(ChildJob):
     def measured(self) -> tuple[Callable[..., Any], tuple[Inputs, ...]]:
         """What is called in a turn, and with what. Parts of a program are called from within, on the device."""
         if not self.config.from_host or self.job.part is not None:
-            return self.call, self.samples
-        return self._call_from_host, tuple(sample.to("cpu") for sample in self.samples)
+            return self.call, self.measured_samples
+        return self._call_from_host, tuple(sample.to("cpu") for sample in self.measured_samples)
+
+    @functools.cached_property
+    def measured_samples(self) -> tuple[Inputs, ...]:
+        """Of the size of batch that the job asks for. Raises Refused where an artifact was not proven for that."""
+        if self.job.batch is None:
+            return self.samples
+        proven: Any = getattr(self.call, "signature", None) if self.job.artifact is not None else None
+        signature: Signature = proven if self.subject is None else self.surveyed.signature
+        samples = tuple(self.job.batch.of(sample, signature) for sample in self.samples)
+        for sample in samples if proven is not None else ():
+            try:
+                proven.checked(sample.args, sample.kwargs)
+            except (TypeError, ValueError) as refusal:
+                raise Refused(str(refusal)) from None
+        return samples
 
     @property
     def _measured_as(self) -> _MeasuredAs:
@@ -268,7 +283,7 @@ class TrialJob(ChildJob):
         used = storages(self.candidate.module) if self.candidate else {}
         return measure_footprint(
             self.call if self.callers is None else self._call_of_each,
-            self.samples,
+            self.measured_samples,
             self.mark,
             held_bytes=sum(size for pointer, size in used.items() if pointer in self.inherited),
             device=self.config.device,
