@@ -29,7 +29,7 @@ from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import technique
-from togi.worker import child, forking, pool, survey
+from togi.worker import forking, pool, survey, trial
 from togi.worker.forking import fork_safe
 from togi.worker.launch import TrialServer
 from togi.worker.pool import WorkerPool, one_device
@@ -243,7 +243,7 @@ def test_an_input_that_torch_wants_on_the_cpu_is_explained(monkeypatch: pytest.M
 def test_the_first_call_is_the_one_that_compiles(monkeypatch: pytest.MonkeyPatch) -> None:
     waited: list[float] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: waited.append(time.perf_counter()))
-    first = child._FirstCall(lambda _: time.sleep(0.02) if not waited else None, "cuda")
+    first = trial._FirstCall(lambda _: time.sleep(0.02) if not waited else None, "cuda")
     first(1)
     first(2)
     assert first.ms is not None
@@ -286,7 +286,7 @@ def test_a_child_that_rests_empties_its_allocators_cache(monkeypatch: pytest.Mon
     done: list[object] = []
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: done.append("waited"))
     monkeypatch.setattr(torch.cuda, "empty_cache", lambda: done.append("emptied"))
-    worker = object.__new__(child._Worker)
+    worker = object.__new__(trial.TrialJob)
     worker.config, worker.channel = SimpleNamespace(device="cuda"), SimpleNamespace(send=done.append)
     worker._obey({"rest": {}})
     assert done == ["waited", "emptied", {"rested": {}}]
