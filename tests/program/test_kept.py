@@ -229,6 +229,28 @@ def test_torchscript_alone_is_captured_for_its_sizes() -> None:
     assert "captured for one size" in str(survey(Subject(scripted, several)).facts.export_error)
 
 
+def test_torchscript_that_was_never_called_is_captured(tmp_path: Path) -> None:
+    """As in a trial: what its interpreter does once, when it compiles, is no operator of the call."""
+
+    class Twins(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.one, self.other = nn.Conv1d(1, 2, 3), nn.Conv1d(1, 2, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.one(x) * torch.tensor([2.0]) + self.other(x) * torch.tensor([2.0])
+
+    torch.jit.save(torch.jit.freeze(torch.jit.script(Twins().eval())), str(tmp_path / "twins.ts"))
+    sample = Inputs((torch.rand(1, 1, 8),))
+    once = Subject(torch.jit.load(str(tmp_path / "twins.ts")), sample)
+    found = survey(once)
+    assert found.facts.export_error is None
+    fresh = Subject(torch.jit.load(str(tmp_path / "twins.ts")), sample)
+    captured = capture(first_candidate(fresh, found.facts, found.signature))
+    with torch.no_grad():
+        torch.testing.assert_close(captured(*sample.args), (once.module(*sample.args),))
+
+
 def test_torchscript_is_not_captured_where_values_decide_or_it_keeps_something() -> None:
     class Signed(nn.Module):
         def forward(self, x: Tensor) -> Tensor:

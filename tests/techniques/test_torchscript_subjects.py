@@ -120,3 +120,17 @@ def test_a_layout_is_for_weights_of_its_rank(layout: str, script: bool) -> None:
     module = OfTwoRanks().eval()
     candidate = conformance.candidate_of(torch.jit.script(module) if script else module, [torch.randn(2, 3, 8, 8)])
     conformance.check_application(technique(layout), candidate, {})
+
+
+@pytest.mark.parametrize("engine", ["torchscript", "onnxruntime", "openvino"])
+def test_frozen_torchscript_has_no_mode_and_is_a_subject_like_any(engine: str) -> None:
+    if engine != "torchscript":
+        pytest.importorskip(engine)
+    torch.manual_seed(0)
+    frozen = torch.jit.freeze(torch.jit.script(Plain().eval()))
+    candidate = conformance.candidate_of(frozen, [torch.randn(2, 3, 8, 8)])
+    step = technique(engine)
+    built = step.apply(candidate, step.options(candidate.facts)[0]).runnable()
+    given = torch.randn(2, 3, 8, 8)
+    with torch.no_grad():
+        torch.testing.assert_close(built(given), frozen(given), rtol=1e-4, atol=1e-5)

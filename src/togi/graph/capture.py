@@ -81,7 +81,9 @@ def export(candidate: Candidate) -> ExportedProgram:
     try:
         with torch.no_grad(), WholeRecurrentLayers():
             if holds_torchscript(candidate.module):
+                buffers = SavedBuffers(candidate.module)
                 flat = operators_of(flat, inputs)
+                buffers.restore()  # the module is the user's
             program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
         raise Refused(f"torch.export cannot capture it: {_in_plain_words(error)}") from error

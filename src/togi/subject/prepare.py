@@ -16,7 +16,7 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.machine import nvml
 from togi.subject.inputs import Inputs, Subject
-from togi.torch_internals.modules import compiled_original
+from togi.torch_internals.modules import compiled_original, in_training
 
 
 @final
@@ -132,7 +132,7 @@ def _copied(module: nn.Module, notes: list[str]) -> nn.Module:
 
 
 def _is_training(module: nn.Module) -> bool:
-    return module.training and not is_exported(module)
+    return in_training(module) and not is_exported(module)
 
 
 def is_exported(module: nn.Module) -> bool:
@@ -142,7 +142,7 @@ def is_exported(module: nn.Module) -> bool:
 
 
 def _note_training(module: nn.Module, notes: list[str]) -> None:
-    parts = {type(part).__name__ for part in module.modules() if part.training and not is_exported(part)}
+    parts = {type(part).__name__ for part in module.modules() if _is_training(part)}
     if _is_training(module):
         notes.append("It was handed over in training mode; it is run in eval().")
     elif parts and not is_exported(module):
@@ -154,16 +154,16 @@ def _set_eval(module: nn.Module) -> None:
         module.eval()
     else:
         for part in module.modules():
-            part.training = part.training and is_exported(part)
+            part.training = in_training(part) and is_exported(part)
 
 
 def restore_modes(module: nn.Module, original: nn.Module) -> None:
     """Each part of a prepared ``module`` in the mode that it was handed over in; an exported program has none."""
     if is_exported(module):
         return
-    modes = {name: part.training for name, part in original.named_modules()}
+    modes = {name: in_training(part) for name, part in original.named_modules()}
     for name, part in module.named_modules():
-        part.training = modes.get(name, original.training)
+        part.training = modes.get(name, in_training(original))
 
 
 def _switches_modes(module: nn.Module) -> bool:

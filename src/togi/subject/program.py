@@ -18,6 +18,7 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
 from togi.core.user_code import Origin, origin
 from togi.subject.inputs import Inputs
+from togi.torch_internals.modules import in_training
 
 _DEEPEST = 6
 _MOST = 20_000
@@ -44,7 +45,7 @@ class ProgramModule(nn.Module):
         for name, module in found.items():
             self.add_module(name, module)
         self.forward = call
-        self.training = any(module.training for module in found.values())
+        self.training = any(in_training(module) for module in found.values())
 
     def look_again(self) -> None:
         """Take in the modules that the program made in a call and keeps (ultralytics' fused copy of its network)."""

@@ -10,6 +10,7 @@ from togi.subject.effects import Change, Effects, arguments_of
 from togi.subject.inputs import Inputs
 from togi.subject.state import WithState
 from togi.subject.structure import mapped
+from togi.torch_internals.modules import in_training
 
 
 def pure(module: nn.Module, effects: Effects) -> nn.Module:
@@ -27,7 +28,7 @@ class Pure(nn.Module):
         super().__init__()
         self.module = module
         self.effects = effects
-        self.training = module.training
+        self.training = in_training(module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         fresh: dict[str | int, list[Tensor]] = {}

@@ -12,6 +12,8 @@ from typing import Any, final
 
 from torch import nn
 
+from togi.torch_internals.modules import in_training
+
 STATE = "togi_state"
 """The keyword of that argument: a dict, by the attribute's name below the module (``encoder.hidden``)."""
 
@@ -45,7 +47,7 @@ class WithState(nn.Module):
         super().__init__()
         self.module = module
         self.names = tuple(names)
-        self.training = module.training
+        self.training = in_training(module)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         state = State(self.module, self.names)

@@ -18,7 +18,7 @@ from togi.subject.inputs import Subject
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.techniques import technique
-from togi.torch_internals.modules import forward_hook_counts
+from togi.torch_internals.modules import forward_hook_counts, in_training
 
 
 @final
@@ -72,7 +72,7 @@ def fingerprint(module: nn.Module) -> str:
     digest = hashlib.sha256()
     for name, part in module.named_modules():
         hooks = list(forward_hook_counts(part))
-        digest.update(f"{name}|{type(part).__qualname__}|{part.training}|{hooks}".encode())
+        digest.update(f"{name}|{type(part).__qualname__}|{in_training(part)}|{hooks}".encode())
     for name, tensor in [*module.named_parameters(), *module.named_buffers()]:
         digest.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}|{tensor.stride()}|{_checksum(tensor)}".encode())
     return digest.hexdigest()

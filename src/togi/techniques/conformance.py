@@ -30,6 +30,7 @@ from togi.subject.inventory import count_functions, count_modules, parameter_fac
 from togi.subject.prepare import prepare
 from togi.subject.signature import Signature
 from togi.techniques.base import HEADINGS, Applies, Options, Refuses, Technique
+from togi.torch_internals.modules import in_training
 from togi.verify.units import error_in_units
 
 Builder = Callable[[], Candidate]
@@ -245,7 +246,7 @@ def _snapshot(module: nn.Module) -> dict[str, Any]:
             name: (tensor.stride(), tensor.requires_grad, tensor.data_ptr()) for name, tensor in tensors.items()
         },
         "structure": [(name, type(child), sorted(vars(child))) for name, child in module.named_modules()],
-        "training flags": [child.training for child in module.modules()],
+        "training flags": [in_training(child) for child in module.modules()],
         "hooks": [[len(getattr(child, hook, ())) for hook in hooks] for child in module.modules()],
     }
 

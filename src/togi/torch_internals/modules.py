@@ -38,6 +38,7 @@ __all__ = [
     "forward_hook_counts",
     "forward_hooks",
     "forward_pre_hooks",
+    "in_training",
     "own_buffers",
     "own_modules",
     "own_parameters",
@@ -59,6 +60,11 @@ def forward_hooks(module: nn.Module) -> dict[int, Any]:
 def forward_pre_hooks(module: nn.Module) -> dict[int, Any]:
     """The module's own dict of forward pre-hooks."""
     return module._forward_pre_hooks
+
+
+def in_training(module: nn.Module) -> bool:
+    """Its mode. Frozen TorchScript has none: it is what it was when it was frozen."""
+    return getattr(module, "training", False)
 
 
 def own_modules(module: nn.Module) -> dict[str, nn.Module | None]:

@@ -43,4 +43,6 @@ def operators_of(call: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.Graph
 
     Raises RuntimeError and others where a value decides what runs.
     """
-    return make_fx(call, pre_dispatch=True)(*inputs)
+    with torch.jit.optimized_execution(False):  # type: ignore[attr-defined]
+        call(*(tensor.clone() for tensor in inputs))  # compiles, which compares constants: no operator of the call
+        return make_fx(call, pre_dispatch=True)(*inputs)
