@@ -42,6 +42,9 @@ _BOUND = {"float64", "float32", "float16", "int64", "int32", "int16", "int8", "u
 """Types that OpenVINO and numpy share."""
 
 
+_COPIED_BYTES = 16 << 10
+"""An output up to this size is copied, which takes a microsecond. A caller that keeps what it is given, call after
+call, would otherwise need a request of its own for each, and a new one takes 30."""
 _KEPT_REQUESTS = 2
 """For each calling thread. A loop that assigns its output anew holds the last one while the next is computed."""
 
@@ -55,7 +58,8 @@ def give(request: Any, feeds: dict[Any, Any]) -> None:
 
 @final
 class Request:
-    """An inference request, which lends its own output memory to callers: no copy is made, and none of it is fresh."""
+    """An inference request, which lends its own output memory to callers: no copy is made but of small outputs, and none
+    of it is fresh."""
 
     def __init__(self, compiled: Any) -> None:
         self._request = compiled.create_infer_request()
@@ -67,11 +71,12 @@ class Request:
         return all(array() is None for array in self._lent)
 
     def infer(self, feeds: dict[Any, Any]) -> Sequence[Any]:
-        """Numpy arrays on the request's memory, which lives as long as they do, also without the request."""
+        """Numpy arrays, large ones on the request's memory: it lives as long as they do, also without the request."""
         give(self._request, feeds)
         arrays = self._request.infer(share_outputs=True).to_tuple()
-        self._lent = [weakref.ref(array) for array in arrays]
-        return arrays  # type: ignore[no-any-return]
+        arrays = [array.copy() if array.nbytes <= _COPIED_BYTES else array for array in arrays]
+        self._lent = [weakref.ref(array) for array in arrays if array.nbytes > _COPIED_BYTES]
+        return arrays
 
 
 @final
