@@ -58,8 +58,8 @@ def give(request: Any, feeds: dict[Any, Any]) -> None:
 
 @final
 class Request:
-    """An inference request, which lends its own output memory to callers: no copy is made but of small outputs, and none
-    of it is fresh."""
+    """An inference request, which lends its own memory for large outputs to callers: none of it is fresh, and nothing
+    but small outputs is copied."""
 
     def __init__(self, compiled: Any) -> None:
         self._request = compiled.create_infer_request()
