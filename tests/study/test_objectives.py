@@ -268,7 +268,7 @@ def test_what_is_measured_end_to_end_begins_and_ends_on_the_host(part: bool) -> 
 
     worker = object.__new__(TrialJob)
     worker.config = SimpleNamespace(from_host=True, device="cuda")
-    worker.job, worker.call = SimpleNamespace(part="layer" if part else None), call
+    worker.job, worker.call = SimpleNamespace(part="layer" if part else None, batch=None), call
     with FakeTensorMode():
         worker.samples = (Inputs((torch.ones(2, device="cuda"),), {"scale": torch.ones(2, device="cuda")}),)
         measured, samples = worker.measured
