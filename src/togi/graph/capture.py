@@ -81,9 +81,7 @@ def export(candidate: Candidate) -> ExportedProgram:
     try:
         with torch.no_grad(), WholeRecurrentLayers():
             if holds_torchscript(candidate.module):
-                buffers = SavedBuffers(candidate.module)
-                flat = operators_of(flat, inputs)
-                buffers.restore()  # the module is the user's
+                flat = _operators(flat, inputs)
             program = torch.export.export(flat, tuple(inputs), dynamic_shapes=_dynamic_shapes(candidate))
     except Exception as error:  # foreign code: anything a model's forward or the tracer may raise
         raise Refused(f"torch.export cannot capture it: {_in_plain_words(error)}") from error
@@ -231,6 +229,15 @@ def _not_whole(candidate: Candidate) -> str | None:
                 "its modules are captured one by one"
             )
     return None
+
+
+def _operators(flat: nn.Module, inputs: list[Tensor]) -> fx.GraphModule:
+    """As the interpreter of TorchScript inside runs them. The module is the user's: its buffers are put back."""
+    buffers = SavedBuffers(flat)
+    try:
+        return operators_of(flat, inputs)
+    finally:
+        buffers.restore()
 
 
 def _hands_on_state_of_torchscript(module: nn.Module) -> bool:

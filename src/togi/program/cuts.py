@@ -29,7 +29,6 @@ from togi.subject.prepare import prepare
 from togi.subject.program import ProgramModule
 from togi.subject.pure import pure
 from togi.subject.signature import Signature, arguments_in_common
-from togi.subject.state import WithState
 from togi.subject.stored_inputs import write_inputs
 from togi.worker.protocol import Survey
 from togi.worker.survey import survey
@@ -264,10 +263,10 @@ class _Cutting:
         if not given:
             return _Refused("no call of it could be kept")
         try:
-            module = WithState(use.module, use.kept) if use.kept else use.module
+            kept = Effects(state=use.kept)
             with torch.no_grad():
-                effects = Effects.of(module, *(one.clone() for one in given))
-            effects = effects.model_copy(update={"state": use.kept})
+                changes = Effects.of(pure(use.module, kept), *(one.clone() for one in given)).changes
+            effects = kept.model_copy(update={"changes": changes})
             found = survey(
                 Subject(pure(use.module, effects), list(given)),
                 device=self.request.device,
