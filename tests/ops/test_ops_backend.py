@@ -16,7 +16,7 @@ from box_makers import random_boxes, same
 
 from togi import ops
 from togi.ops import operators
-from togi.ops.kernels import native
+from togi.ops.kernels import library, native
 
 MATCH = (
     "import torch; from togi import ops; b = torch.tensor([[0., 0., 2., 2.], [1., 1., 3., 3.]]); "
@@ -54,7 +54,7 @@ def test_processes_that_come_at_once_compile_once(tmp_path):
 def test_without_a_working_compiler_torch_answers_and_says_why(tmp_path, monkeypatch, compiler, reason):
     anchors, boxes = random_boxes(500, 1), random_boxes(30, 2)
     expected = ops.match_boxes(anchors, boxes)
-    monkeypatch.setattr(native, "_loaded", native._Loaded())
+    monkeypatch.setattr(native, "BOXES", library.Library(native.BOXES.source))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("CXX", compiler)
     assert ops.backend().name == "tiled"
@@ -70,23 +70,22 @@ def test_a_cache_that_others_can_write_is_not_trusted(tmp_path, monkeypatch):
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(native, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in native.FLAGS))
-    assert native.load_library() is not None
+    monkeypatch.setattr(library, "FLAGS", tuple("-O0" if flag == "-O3" else flag for flag in library.FLAGS))
+    assert native.BOXES.load() is not None
     assert list(folder.iterdir()) == []
 
 
 def test_what_decides_the_library_is_in_its_name(monkeypatch, tmp_path):
-    compiler = native.find_compiler()
-    names = {native._key(compiler)}
-    monkeypatch.setattr(native, "FLAGS", (*native.FLAGS, "-DX"))
-    names.add(native._key(compiler))
+    compiler, source = library.find_compiler(), native.BOXES.source
+    names = {library.Library(source).key(compiler), library.Library(source, flags=("-DY",)).key(compiler)}
+    monkeypatch.setattr(library, "FLAGS", (*library.FLAGS, "-DX"))
+    names.add(library.Library(source).key(compiler))
     changed = tmp_path / "boxes.cpp"
-    changed.write_text(native.SOURCE.read_text(encoding="utf-8") + "\n", encoding="utf-8")
-    monkeypatch.setattr(native, "SOURCE", changed)
-    names.add(native._key(compiler))
-    monkeypatch.setattr(native, "processor", lambda: "another")
-    names.add(native._key(compiler))
-    assert len(names) == 4
+    changed.write_text(source.read_text(encoding="utf-8") + "\n", encoding="utf-8")
+    names.add(library.Library(changed).key(compiler))
+    monkeypatch.setattr(library, "processor", lambda: "another")
+    names.add(library.Library(changed).key(compiler))
+    assert len(names) == 5
 
 
 def test_an_unknown_backend_is_refused(monkeypatch):

@@ -49,6 +49,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "fold_upsampling": Experiment(model="upsampled", about="3 x 3 convolutions after an upsampling by two"),
     "merge_branches": Experiment(model="branches", about="RepVGG blocks as they are trained"),
     "split_concatenation": Experiment(model="skips", about="3 x 3 convolutions after a concatenation"),
+    "persistent_rnn": Experiment(model="gru", about="two layers of GRU, 100 steps of one sequence"),
     "pad_channels": Experiment(model="odd_channels", about="a small residual network of 61 channels"),
     "channels_last": DEFAULT,
     "channels_last_3d": Experiment(model="volumes", about="3 x 3 x 3 convolutions"),

@@ -44,7 +44,7 @@ _ANY_MODEL = Facts(
     module_class="Module",
     functions=dict.fromkeys(
         "conv2d conv3d batch_norm linear add mul matmul softmax select interpolate cat "
-        "scaled_dot_product_attention".split(),
+        "scaled_dot_product_attention gru".split(),
         1,
     ),
     parameter_dtypes=("float32",),

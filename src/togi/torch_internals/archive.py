@@ -182,6 +182,8 @@ _HIGHER_ORDER = frozenset(
     {"wrap_with_set_grad_enabled", "wrap_with_autocast", "cond", "map_impl", "while_loop", "scan"}
 )
 _REFUSED_OPERATORS = frozenset({"from_file"})
+_OWN_OPERATORS = frozenset({"recurrence"})
+"""Of togi's, those that its rewrites put into a graph: they check what they are given."""
 _FUNCTION = re.compile(
     r"_operator\.(add|sub|mul|mod|floordiv|truediv|neg|pos|pow|eq|ne|lt|le|gt|ge|and_|or_|not_|xor|getitem|lshift|rshift)"
     r"|math\.(ceil|floor|trunc|sqrt|log|log2|exp|pow)"
@@ -333,7 +335,7 @@ def _check_operator(target: str) -> None:
     match target.split("."):
         case ["torch", "ops", "higher_order", name] if name in _HIGHER_ORDER:
             return
-        case ["torch", "ops", namespace, name, overload] if namespace in _NAMESPACES and name not in _REFUSED_OPERATORS:
+        case ["torch", "ops", namespace, name, overload] if _is_safe(namespace, name):
             packet = getattr(getattr(torch.ops, namespace), name, None)
             found = getattr(packet, overload, None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
             if isinstance(found, torch._ops.OpOverload):
@@ -342,6 +344,12 @@ def _check_operator(target: str) -> None:
         f"it calls {target[:120]!r}, which is not an operator of torch here. Custom operators have no safe file form; "
         "operators of torchvision need 'import torchvision' before loading."
     )
+
+
+def _is_safe(namespace: str, name: str) -> bool:
+    if namespace == "togi":
+        return name in _OWN_OPERATORS
+    return namespace in _NAMESPACES and name not in _REFUSED_OPERATORS
 
 
 def _check_size(text: str) -> None:

@@ -51,6 +51,11 @@ def skips() -> Made:
     return nn.Sequential(*(_Skip(64) for _ in range(3))), torch.randn(1, 64, 64, 64)
 
 
+def gru() -> Made:
+    """Two layers of 256 units over 100 steps of one sequence."""
+    return nn.GRU(80, 256, num_layers=2, batch_first=True), torch.randn(1, 100, 80)
+
+
 def early_exit() -> Made:
     """Eight passes through a residual network, ended early where the result is small: Python that no export follows."""
     return _EarlyExit(nn.Sequential(*(_Residual(32) for _ in range(3)))), torch.randn(1, 32, 48, 48)

@@ -10,6 +10,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+import togi.ops.recurrence  # noqa: F401 - it registers an operator that files may call
 from togi.core.errors import ArtifactError, NotSaveable, Refused
 from togi.graph.candidate import Candidate, FlatProgram, Program
 from togi.graph.capture import export
