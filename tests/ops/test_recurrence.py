@@ -151,10 +151,18 @@ def test_weights_come_back_as_they_were_packed(kind, units, inputs):
     assert all(torch.equal(a, b) for a, b in zip(kernel.unpack(packed, units, inputs), weights, strict=True))
 
 
-def test_steps_beyond_what_is_kept_at_once():
-    """Products of the inputs are kept for a million numbers a thread."""
-    with torch.no_grad():
-        check("gru", case("gru", units=300, steps=900, batch=5))
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+@pytest.mark.parametrize("batch", [1, 5])
+def test_steps_beyond_what_is_kept_at_once(kind, batch):
+    """Products of the inputs are kept for a million numbers a thread. Threads that share a sequence have blocks of
+    units in different numbers (19 of them here), and so much else to keep."""
+    before, made = torch.get_num_threads(), case(kind, units=300, steps=900, batch=batch)
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            check(kind, made)
+    finally:
+        torch.set_num_threads(before)
 
 
 def changed(position, value):

@@ -218,9 +218,10 @@ TOGI_INLINE void add_state(const float* weights, const float* const (&states)[kR
 
 // Units of one task that belong to one thread, and what it keeps of them.
 struct Share {
-  int64_t first, end;         // blocks
-  int members;                // threads that share the task
-  float* products;            // of the inputs: [block, step, row, gate, 16 units]
+  int64_t first, end;  // blocks
+  int members;         // threads that share the task
+  float* products;     // of the inputs: [block, step, row, gate, 16 units]
+  int64_t at_once;     // for so many steps: as many as fit for the thread that has the most blocks
 };
 
 int64_t products_of_step(const Job& job, int64_t blocks) { return blocks * kMostRows * gates_of(job.kind) * kBlock; }
@@ -296,9 +297,8 @@ void run_steps(const Job& job, const Task& task, const Share& share, Meeting& me
   constexpr int kGates = gates_of(kKind), kVectors = kGates * kParts;
   const int64_t padded = blocks_of(job) * kBlock;
   const float* bias = job.bias + (task.direction * (kGates + 1) + kGates) * job.units;
-  const int64_t at_once = steps_at_once(job, share.end - share.first);
-  for (int64_t begin = 0; begin < job.steps; begin += at_once) {
-    const int64_t end = std::min(job.steps, begin + at_once);
+  for (int64_t begin = 0; begin < job.steps; begin += share.at_once) {
+    const int64_t end = std::min(job.steps, begin + share.at_once);
     prepare<kKind>(job, task, share, begin, end);
     for (int64_t step = begin; step < end; ++step) {
       const int64_t time = task.direction == 1 ? job.steps - 1 - step : step;
@@ -395,26 +395,24 @@ extern "C" int togi_recurrence(const TogiRecurrence* given) try {
   const int wanted = static_cast<int>(std::max<int64_t>(1, std::min<int64_t>(job.threads, all_tasks * sharing)));
   std::vector<Meeting> meetings(tasks.size());
   Memory products;
-  int64_t of_thread = 0;
 #pragma omp parallel num_threads(wanted)
   {
     // OpenMP may give fewer threads than were asked for
     const int64_t threads = omp_get_num_threads(), thread = omp_get_thread_num();
     const int64_t members = std::max<int64_t>(1, std::min(sharing, threads / all_tasks));
     const int64_t most = (blocks + members - 1) / members;
+    const int64_t at_once = steps_at_once(job, most), of_thread = at_once * products_of_step(job, most);
 #pragma omp single
-    {
-      of_thread = steps_at_once(job, most) * products_of_step(job, most);
-      products = memory_for(threads * of_thread);
-    }
+    products = memory_for(threads * of_thread);
     float* own = products.get() + thread * of_thread;
     if (!products) {
     } else if (members == 1) {
       for (int64_t task = thread; task < all_tasks; task += threads)
-        run(job, tasks[task], {0, blocks, 1, own}, meetings[task]);
+        run(job, tasks[task], {0, blocks, 1, own, at_once}, meetings[task]);
     } else if (thread < members * all_tasks) {
       const int64_t task = thread / members, member = thread % members;
-      const Share share = {blocks * member / members, blocks * (member + 1) / members, static_cast<int>(members), own};
+      const int64_t first = blocks * member / members, end = blocks * (member + 1) / members;
+      const Share share = {first, end, static_cast<int>(members), own, at_once};
       run(job, tasks[task], share, meetings[task]);
     }
   }
