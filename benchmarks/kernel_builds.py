@@ -40,9 +40,9 @@ def call(a, b):
     return out
 """
 EXTENSION = r"""
-from togi.ops.kernels import build
+from togi.ops.kernels import library, native
 import torch.utils.cpp_extension as extension
-source = "#include <torch/extension.h>\n" + build.SOURCE.read_text()
+source = "#include <torch/extension.h>\n" + native.BOXES.source.read_text()
 source += '''
 std::vector<torch::Tensor> match(torch::Tensor a, torch::Tensor b) {
   auto best = torch::empty({a.size(0)}), index = torch::empty({a.size(0)}, torch::kInt64);
@@ -52,7 +52,7 @@ std::vector<torch::Tensor> match(torch::Tensor a, torch::Tensor b) {
   return {best, index};
 }
 '''
-flags = [flag for flag in build.FLAGS if flag not in ("-shared", "-fPIC", "-std=c++17")]
+flags = [flag for flag in (*library.FLAGS, *native.BOXES.flags) if flag not in ("-shared", "-fPIC", "-std=c++17")]
 start = time.perf_counter()
 module = extension.load_inline("boxes", source, functions=["match"], extra_cflags=flags)
 built = time.perf_counter() - start

@@ -15,7 +15,7 @@ from togi.graph.edit import EditableGraph, arguments, is_call, value
 from togi.ops.kernels.recurrence import GATES, pack
 
 aten = torch.ops.aten
-_KINDS = {f"{kind}.input": kind for kind in ("lstm", "gru", "rnn_tanh", "rnn_relu")}
+_KINDS = {f"{kind}.input": kind for kind in GATES}
 _RECURRENCE = torch.ops.togi.recurrence.default
 
 

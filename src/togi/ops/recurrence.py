@@ -7,6 +7,7 @@ is none, step by step in torch.
 
 from __future__ import annotations
 
+import functools
 import warnings
 
 import torch
@@ -14,8 +15,6 @@ from torch import Tensor
 
 from togi.ops.kernels.library import KernelUnavailableError
 from togi.ops.kernels.recurrence import GATES, Layer, packed_shape, run, unpack
-
-_told: set[str] = set()
 
 
 def recurrence(
@@ -45,12 +44,12 @@ def recurrence(
     inputs = inputs if inputs.stride(-1) == 1 else inputs.contiguous()
     outputs, last, last_cell = _results(inputs, hidden, cell)
     by_step, to = (inputs.transpose(0, 1), outputs.transpose(0, 1)) if batch_first else (inputs, outputs)
-    states = hidden.contiguous(), None if cell is None else cell.contiguous()
+    states, results = (hidden.contiguous(), None if cell is None else cell.contiguous()), (to, last, last_cell)
     try:
-        run(layer, by_step, states, (to, last, None if cell is None else last_cell))
+        run(layer, by_step, states, results)
     except KernelUnavailableError as error:
         _tell(str(error))
-        _run_in_torch(layer, by_step, states, (to, last, last_cell))
+        _run_in_torch(layer, by_step, states, results)
     return outputs, last, last_cell
 
 
@@ -105,15 +104,15 @@ def _check(layer: Layer, inputs: Tensor, hidden: Tensor, cell: Tensor | None, ba
             raise ValueError(f"it is computed in float32 on the CPU, and was given {tensor.dtype} on {tensor.device}")
 
 
+@functools.cache
 def _tell(reason: str) -> None:
-    if reason not in _told:
-        _told.add(reason)
-        warnings.warn(
-            f"the compiled kernel of recurrent layers is not there ({reason}): they are computed step by step in "
-            "torch, which is right and slow",
-            RuntimeWarning,
-            stacklevel=2,
-        )
+    """Once."""
+    warnings.warn(
+        f"the compiled kernel of recurrent layers is not there ({reason}): they are computed step by step in torch, "
+        "which is right and slow",
+        RuntimeWarning,
+        stacklevel=2,
+    )
 
 
 def _run_in_torch(

@@ -37,9 +37,10 @@ class _View(ctypes.Structure):
     ]
 
 
-BOXES = Library(Path(__file__).with_name("boxes.cpp"), flags=("-ffp-contract=off",))
+_FLAGS = ("-ffp-contract=off",)
 """A fused multiply-add would round once: other bits than the eager formula."""
-NMS = Library(Path(__file__).with_name("nms.cpp"), flags=("-ffp-contract=off",))
+BOXES = Library(Path(__file__).with_name("boxes.cpp"), _FLAGS)
+NMS = Library(Path(__file__).with_name("nms.cpp"), _FLAGS)
 
 
 def why_not() -> str | None:

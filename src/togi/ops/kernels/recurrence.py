@@ -14,12 +14,9 @@ from typing import NamedTuple, final
 import torch
 from torch import Tensor
 
-from togi.core.proven import Proven
 from togi.ops.kernels.library import Library
 
-PROVEN = Proven(part="C++ kernel of persistent_rnn", cpu="2026-11-25")
-
-RECURRENCE = Library(Path(__file__).with_name("recurrence.cpp"), flags=("-fopenmp", "-ffp-contract=fast"))
+RECURRENCE = Library(Path(__file__).with_name("recurrence.cpp"), ("-fopenmp", "-ffp-contract=fast"))
 
 GATES = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 """By kind of layer: how many products of the state a step needs."""
@@ -85,9 +82,10 @@ def run(
     layer: Layer,
     inputs: Tensor,
     states: tuple[Tensor, Tensor | None],
-    results: tuple[Tensor, Tensor, Tensor | None],
+    results: tuple[Tensor, Tensor, Tensor],
 ) -> None:
-    """Fills ``results``: of all steps ``[steps, rows, directions * units]`` and the last states.
+    """Fills ``results``: of all steps ``[steps, rows, directions * units]`` and the last states (the cell of an
+    LSTM alone).
 
     Args:
         inputs: ``[steps, rows, features]``; its last dimension is contiguous, as that of the outputs.
@@ -104,10 +102,10 @@ def run(
         state_weights=layer.state_weights.data_ptr(),
         bias=layer.bias.data_ptr(),
         hidden=hidden.data_ptr(),
-        cell=_pointer(cell),
+        cell=None if cell is None else cell.data_ptr(),
         outputs=outputs.data_ptr(),
         last_hidden=last_hidden.data_ptr(),
-        last_cell=_pointer(last_cell),
+        last_cell=last_cell.data_ptr(),
         steps=inputs.shape[0],
         rows=rows,
         directions=directions,
@@ -124,7 +122,3 @@ def run(
     )
     if RECURRENCE.get().togi_recurrence(ctypes.byref(given)) == _NO_MEMORY:
         raise MemoryError(f"togi_recurrence: no memory for {rows} sequences of {len(inputs)} steps and {units} units")
-
-
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()

@@ -10,7 +10,6 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-import togi.ops.recurrence  # noqa: F401 - it registers an operator that files may call
 from togi.core.errors import ArtifactError, NotSaveable, Refused
 from togi.graph.candidate import Candidate, FlatProgram, Program
 from togi.graph.capture import export
@@ -91,6 +90,8 @@ def load_module(folder: Path) -> Callable[..., Sequence[Tensor]]:
 
     Raises ArtifactError where the file is damaged or unsafe.
     """
+    import togi.ops.recurrence  # noqa: F401 - it registers an operator that files may call
+
     program = load_exported(folder / FILE)
     # The graph's own guards say the same as ``Signature.check``, which also names the fix.
     quiet = {"check_guards": False} if "check_guards" in inspect.signature(program.module).parameters else {}
