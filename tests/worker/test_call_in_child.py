@@ -81,6 +81,10 @@ def width(subject: Any, request: Asked) -> Width:
     return Width(width=subject.module.in_features * request.times, pid=os.getpid())
 
 
+def threads(_subject: Any, _request: Asked) -> Width:
+    return Width(width=torch.get_num_threads(), pid=os.getpid())
+
+
 def breaks(_subject: Any, _request: Asked) -> Width:
     raise ValueError("no such thing")
 
@@ -152,6 +156,21 @@ def test_answers_from_another_process(ref: SubjectRef) -> None:
 def test_says_what_happened(pool: WorkerPool, name: str, said: str) -> None:
     with pytest.raises(SubjectError, match=rf"could not be examined(.|\n)*{said}"):
         call(name).run(pool, Asked(), Limits(timeout_s=2.0))
+
+
+def test_children_have_the_threads_that_loading_the_subject_set_as_its_user_has(ref: SubjectRef) -> None:
+    text = SUBJECT.replace("@ x", "+ 1")  # that one does not run
+    plain, setting = (Path(ref.spec).with_name(f"{name}.py") for name in ("plain", "setting"))
+    plain.write_text(text, encoding="utf-8")
+    setting.write_text(f"{text}torch.set_num_threads(1)\n", encoding="utf-8")
+    two = machine("cpu").model_copy(update={"threads": 2})
+    found = []
+    for each in (plain, setting):
+        subject = ref.model_copy(update={"spec": f"{each}:subject"})
+        with WorkerPool(subject, two, device="cpu", seed=0) as opened:
+            survey, _ = opened.survey(Limits(), lambda _: None)
+            found.append((survey.facts.machine.threads, call("threads").run(opened, Asked(), Limits()).width))
+    assert found == [(2, 2), (1, 1)]
 
 
 @pytest.mark.parametrize(("counted", "said"), [(0, "in run."), (1, "in run: the system had run out of memory")])

@@ -29,6 +29,7 @@ from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.techniques import all_techniques
 from togi.worker.call import ChildCall
 from togi.worker.pool import WorkerPool
+from togi.worker.protocol import Survey
 from togi.worker.supervise import Limits, TrialEnded
 
 _CUT_TIMEOUT_S = 600.0
@@ -65,7 +66,7 @@ def record_parts(pool: WorkerPool) -> Cuts:
         folder=str(pool.folder),
         device=config.device,
         seed=config.seed,
-        machine=config.machine,
+        machine=Survey.read(pool.folder).facts.machine,
         callers=config.callers,
     )
     cuts = CUT.run(pool, request, Limits(timeout_s=_CUT_TIMEOUT_S))

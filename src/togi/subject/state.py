@@ -13,6 +13,7 @@ from typing import Any, final
 from torch import nn
 
 from togi.torch_internals.modules import in_training
+from togi.torch_internals.script import attribute_of
 
 STATE = "togi_state"
 """The keyword of that argument: a dict, by the attribute's name below the module (``encoder.hidden``)."""
@@ -23,15 +24,15 @@ class State:
     """Attributes of a live module."""
 
     def __init__(self, module: nn.Module, names: Sequence[str]) -> None:
-        self._places = [(name, *_place(module, name)) for name in names]
+        self._places = [(name, *attribute_of(*_place(module, name))) for name in names]
 
     def read(self) -> dict[str, Any]:
         """Their values; None for one that is not there yet."""
-        return {name: getattr(owner, attribute, None) for name, owner, attribute in self._places}
+        return {name: read() for name, read, _ in self._places}
 
     def write(self, values: Mapping[str, Any]) -> None:
-        for name, owner, attribute in self._places:
-            setattr(owner, attribute, values[name])
+        for name, _, write in self._places:
+            write(values[name])
 
 
 def _place(module: nn.Module, name: str) -> tuple[nn.Module, str]:

@@ -197,13 +197,12 @@ class Structure(Record):
     def _opener(self) -> Callable[[Any], Collection[Any] | None]:
         """The children of a value, or None where it is no such container."""
         kind, keys, count, context = self.kind, self.keys, len(self.children), self.value
-        known: set[type] = set()  # classes whose instances are their attributes
-        same_class = self._is_class_of
+        known: set[type] = set()  # classes of which nothing but the parts has to be looked at
+        same_class, quickly = self._is_class_of, _quick_opener(kind, keys, count)
 
         def opened(value: Any) -> Collection[Any] | None:
             if type(value) in known:
-                attributes = vars(value)
-                return attributes.values() if tuple(attributes) == keys else None
+                return quickly(value)
             items = _items(value)
             if (
                 items is None
@@ -217,7 +216,7 @@ class Structure(Record):
                 or not same_class(value)
             ):
                 return None
-            if kind == "object":
+            if kind != "pytree":
                 known.add(type(value))
             return items.children
 
@@ -337,6 +336,23 @@ def _items(value: Any) -> _Items | None:
     return _registered(value)
 
 
+def _quick_opener(kind: Kind, keys: tuple[Scalar, ...], count: int) -> Callable[[Any], Collection[Any] | None]:
+    """The parts of a container whose class is known to be right, or None where they are others."""
+    if kind in ("dict", "mapping"):
+        return lambda value: value.values() if tuple(value) == keys else None
+    if kind == "object":
+
+        def attributes(value: Any) -> Collection[Any] | None:
+            found = vars(value)
+            return found.values() if tuple(found) == keys else None
+
+        return attributes
+    if kind == "dataclass":
+        names = tuple(map(str, keys))
+        return lambda value: [getattr(value, name) for name in names]
+    return lambda value: value if len(value) == count else None
+
+
 def _registered(value: Any) -> _Items | None:
     """A value whose class torch's pytree knows."""
     from togi.torch_internals.tensors import one_level
@@ -412,10 +428,12 @@ def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False) -> 
 
     A container in which nothing changed stays the same object, unless ``new`` ones are wanted.
     """
+    import torch
+
     found = change(value)
     if found is not _ENTER:
         return found
-    items = _opened(value)
+    items = None if isinstance(value, (torch.Tensor, *CONSTANTS)) else _opened(value)
     if items is None:
         return value
     children = [_changed(child, change, new=new) for child in items.children]

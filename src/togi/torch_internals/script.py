@@ -1,6 +1,6 @@
 """TorchScript: the attributes that its calls assign, and its operators as a plain graph.
 
-Behind it: ``ScriptModule.inlined_graph`` with the nodes of ``torch._C.Graph``, and
+Behind it: ``ScriptModule.inlined_graph`` with the nodes of ``torch._C.Graph``, ``ScriptModule._c``, and
 ``torch.fx.experimental.proxy_tensor.make_fx`` (torch 2.9 to 2.15). When they go: ``ScriptModule.code`` names the
 assignments too; a module of TorchScript would be left to the engines that read it themselves.
 """
@@ -8,6 +8,7 @@ assignments too; a module of TorchScript would be left to the engines that read 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -35,6 +36,15 @@ def _path(value: Any) -> Iterator[str]:
     if node.kind() == "prim::GetAttr":
         yield from _path(next(node.inputs()))
         yield node.s("name")
+
+
+def attribute_of(owner: nn.Module, name: str) -> tuple[Callable[[], Any], Callable[[Any], None]]:
+    """How an attribute of a module is read (None where it is not there yet) and written. TorchScript's own at once: by
+    way of its Python class each takes a microsecond more, and streaming models do it in every call."""
+    own = getattr(owner, "_c", None) if isinstance(owner, torch.jit.ScriptModule) else None
+    if own is not None and own.hasattr(name):
+        return partial(own.getattr, name), partial(own.setattr, name)
+    return partial(getattr, owner, name, None), partial(setattr, owner, name)
 
 
 def operators_of(call: Callable[..., Any], inputs: Sequence[Tensor]) -> fx.GraphModule:

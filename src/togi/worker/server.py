@@ -56,7 +56,7 @@ def _run(channel: Channel, config: ServerConfig) -> None:
 
     end_idle_threads()
     channel.send({"fork_safe": fork_safe(config.device)})
-    _Server(channel, config, subject).serve()
+    _Server(channel, _with_threads_of_subject(config), subject).serve()
 
 
 def _connect() -> tuple[Channel, ServerConfig]:
@@ -86,6 +86,16 @@ def _load(config: ServerConfig) -> Any:
     gc.enable()
     torch.manual_seed(config.seed)
     return load_subject(config.subject)
+
+
+def _with_threads_of_subject(config: ServerConfig) -> ServerConfig:
+    """With the number of torch's threads that loading the subject left: some packages set it, and where the user loads
+    the subject it will be that one too."""
+    import torch
+
+    threads = torch.get_num_threads()
+    machine = config.machine.model_copy(update={"threads": threads})
+    return config.model_copy(update={"threads": threads, "machine": machine})
 
 
 def load_subject(ref: SubjectRef) -> Any:

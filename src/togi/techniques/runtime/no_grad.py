@@ -46,4 +46,6 @@ class NoGrad(Technique):
     def apply(self, candidate: Candidate, options: Options) -> Candidate:
         import torch
 
+        if candidate.program is not None and not candidate.program.allocates_with_torch:
+            return candidate  # it records nothing, and small parts of programs feel what switching costs
         return candidate.with_(contexts=(*candidate.contexts, torch.no_grad))

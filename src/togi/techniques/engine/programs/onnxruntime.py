@@ -52,7 +52,7 @@ class OnnxRuntimeProgram(StoredProgram):
         if self.signature.device == "cuda":
             return self._run_bound(inputs)
         feeds = {name: inputs[i].detach().contiguous().numpy() for i, name in self.used}
-        return [torch.from_numpy(array) for array in self.session.run(None, feeds)]
+        return [torch.from_numpy(array) for array in self.session.run(self.outputs, feeds)]
 
     def _run_bound(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         """On CUDA: pointers in, fresh tensors of torch's own out, except where their sizes are known only afterwards.
