@@ -237,6 +237,28 @@ def test_what_was_raced_for_one_caller_is_asked_by_two(
     assert worker._asked_at_once(2) == asked
 
 
+class _Remembers(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.last = torch.zeros(2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.last = self.last + x
+        return self.last
+
+
+def test_torchscript_that_assigns_in_a_call_is_not_asked_by_two_which_would_end_the_process() -> None:
+    inside = torch.nn.Sequential(torch.jit.script(_Remembers().eval()))
+    subject = Subject(inside, Inputs.of(torch.ones(2)))
+    with pytest.raises(SubjectError, match="assigns last in each call: several callers at once"):
+        survey(subject, callers=2)
+    job: Any = Job(kind="artifact", log="")
+    config: Any = SimpleNamespace(seed=0, device="cpu", folder="", callers=1)
+    asked = TrialJob(job, config, subject, SimpleNamespace())._asked_at_once(2)  # type: ignore[arg-type]
+    assert "one caller at a time" in asked.note
+    assert "assigns last" in asked.note
+
+
 @pytest.mark.thorough
 def test_end_to_end_is_a_call_with_its_copies(subjects: str, tmp_path: Path) -> None:
     result = togi.tune(

@@ -33,7 +33,7 @@ from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.subject.state import WithState
 from togi.torch_internals.operators import OpOverload
-from togi.torch_internals.script import assigned_attributes, holds_torchscript, operators_of
+from togi.torch_internals.script import assigned_inside, holds_torchscript, operators_of
 from togi.torch_internals.sizes import Decided, decided_sizes, only_value
 from togi.verify.derived_inputs import Place
 
@@ -217,7 +217,8 @@ def _not_whole(candidate: Candidate) -> str | None:
     module = candidate.module
     if holds_torchscript(module) and candidate.signature.dynamic:
         return "it is TorchScript, which is captured for one size, and its samples or its declared sizes have several"
-    if assigned := sorted(_assigned(module)):
+    given = {name for part in module.modules() if isinstance(part, WithState) for name in part.names}
+    if assigned := [name for name in assigned_inside(module) if name not in given]:
         return f"it is TorchScript that keeps {assigned[0]} from call to call, which a captured graph would not"
     if not candidate.signature.inputs_facts:
         return "it is given no tensor, so that a captured graph would hold the answer to these samples"
@@ -242,14 +243,6 @@ def _operators(flat: nn.Module, inputs: list[Tensor]) -> fx.GraphModule:
 
 def _hands_on_state_of_torchscript(module: nn.Module) -> bool:
     return any(isinstance(part, WithState) and holds_torchscript(part) for part in module.modules())
-
-
-def _assigned(module: nn.Module) -> set[str]:
-    """What TorchScript inside keeps from call to call, unless it is given with each call."""
-    if isinstance(module, torch.jit.ScriptModule):
-        return set(assigned_attributes(module))
-    given = set(module.names) if isinstance(module, WithState) else set()
-    return {name for child in module.children() for name in _assigned(child)} - given
 
 
 def _most_called(program: ProgramModule, sample: Inputs) -> tuple[str, int]:

@@ -30,6 +30,13 @@ def assigned_attributes(module: nn.Module) -> list[str]:
     return sorted({".".join([*_path(next(node.inputs())), node.s("name")]) for node in assignments})
 
 
+def assigned_inside(module: nn.Module) -> list[str]:
+    """The same of all TorchScript inside of a module."""
+    if isinstance(module, torch.jit.ScriptModule):
+        return assigned_attributes(module)
+    return sorted({name for child in module.children() for name in assigned_inside(child)})
+
+
 def _path(value: Any) -> Iterator[str]:
     """The names that lead from the module to a part of it."""
     node = value.node()

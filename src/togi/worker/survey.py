@@ -38,6 +38,7 @@ from togi.techniques.base import Applies, GraphRewrite, Options
 from togi.techniques.registry import all_techniques
 from togi.torch_internals.float32 import tf32_operators
 from togi.torch_internals.modules import forward_hook_counts
+from togi.torch_internals.script import assigned_inside
 from togi.verify.live import LiveAnswer
 from togi.worker.protocol import Survey
 
@@ -92,6 +93,11 @@ def survey(
         notes.append("An output holds NaN or infinity; it is compared where the original has finite values.")
     if behaviour.all_zero:
         notes.append("Every output is zero: a comparison cannot show whether a candidate is right. Check its weights.")
+    if callers > 1 and (assigned := assigned_inside(ready.module)):
+        raise SubjectError(
+            f"{class_name(ready.module)} holds TorchScript that assigns {assigned[0]} in each call: several callers at "
+            "once would end the process (attributes are not locked). Tune it for latency, and give each caller a copy"
+        )
     if callers > 1 and (behaviour.random or behaviour.buffers_change):
         raise SubjectError(
             f"{class_name(ready.module)} {'draws random numbers' if behaviour.random else 'changes a buffer'} in each "

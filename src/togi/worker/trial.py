@@ -32,6 +32,7 @@ from togi.subject.signature import Signature
 from togi.subject.structure import tensors_in
 from togi.techniques import is_exact
 from togi.techniques.build import build
+from togi.torch_internals.script import assigned_inside
 from togi.verify.derived_inputs import variants
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify, wrong_at_once
@@ -180,6 +181,11 @@ class TrialJob(ChildJob):
 
     def _asked_at_once(self, count: int) -> AskedAtOnce:
         """By so many callers. What is raised is noted only: nobody takes it for an answer."""
+        if assigned := self._assigned_by_torchscript():
+            return AskedAtOnce(
+                note=f"one caller at a time: each call of its TorchScript assigns {assigned[0]}, and two at once would "
+                "end the process"
+            )
         truth, inputs = self._known()
         callers = Callers(count)
         ask = functools.partial(
@@ -201,6 +207,11 @@ class TrialJob(ChildJob):
             return AskedAtOnce(note=f"it fails when {count} call at once: {first_line(error)}")
         finally:
             callers.close()
+
+    def _assigned_by_torchscript(self) -> list[str]:
+        if self.installed is not None:
+            return assigned_inside(self.installed.program)
+        return assigned_inside(self.subject.module) if isinstance(self.subject, Subject) else []
 
     def _original_errs(self, ask: Callable[[Callable[..., Any]], Any]) -> bool:
         """Whether the original, asked in the same way, is wrong or fails."""
