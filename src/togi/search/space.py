@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Self, final
 from togi.core.errors import TogiError
 from togi.core.records import REFERENCE, STAGES, Choice, Facts, Outcome, Recipe, Stage, Trial
 from togi.search.settings import Settings
-from togi.techniques.base import Options, Refuses, Technique
+from togi.techniques.base import OUTSIDE_TORCH, Options, Refuses, Technique
 from togi.techniques.registry import compatible
 
 if TYPE_CHECKING:
@@ -38,6 +38,8 @@ Atoms = frozenset[str]
 
 STAGE_SPREAD = {Stage.REWRITE: 0.12, Stage.LAYOUT: 0.25, Stage.PRECISION: 0.35, Stage.ENGINE: 0.6, Stage.RUNTIME: 0.15}
 """Standard deviation of the log of a choice's effect, by its stage: a guess at first, soon outweighed by trials."""
+_SHARED_BY_ENGINES = 0.45
+"""Of an engine's: what those outside of torch have in common, which is how slow plain eager is on this model."""
 
 ENGINES_DO_IT = 0.4
 """How much of a rewrite's or layout's expected log speed-up is left under an engine that compiles: most do the same on
@@ -375,7 +377,11 @@ def _features(
     """What the recipe may share with others, with the standard deviation of its effect."""
     family, engine_label = (engine.technique.id, engine.label) if engine else (EAGER, EAGER)
     if engine:
-        yield ("engine", family), STAGE_SPREAD[Stage.ENGINE]
+        if OUTSIDE_TORCH in engine.technique.provides:
+            yield ("engines", OUTSIDE_TORCH), _SHARED_BY_ENGINES
+            yield ("engine", family), math.sqrt(STAGE_SPREAD[Stage.ENGINE] ** 2 - _SHARED_BY_ENGINES**2)
+        else:
+            yield ("engine", family), STAGE_SPREAD[Stage.ENGINE]
         if engine.choice.options:
             yield ("engine", engine_label), 0.2
         for key, value in engine.choice.options.items():

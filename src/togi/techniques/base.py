@@ -36,7 +36,8 @@ IN_PLACE = "in_place"
 OWN_LAYOUT = "own_layout"
 """Provided by engines that arrange memory as they see fit: the layout of what they are given cannot matter."""
 FOLDS_CONSTANTS = "folds_constants"
-"""Provided by engines that compute what depends on no input once, when they load the model, and equal calls once."""
+"""Provided by engines that, when they load the model, compute what depends on no input, drop calls that do nothing, and
+make one of equal calls."""
 OUTSIDE_TORCH = "outside_torch"
 """Provided by engines that compute outside of torch: modes of autograd and torch's choice of kernels cannot matter."""
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, final
 from togi.core.errors import Refused
 from togi.core.proven import Proven
 from togi.core.records import Facts
-from togi.techniques.base import Applies, GraphRewrite, Options, Refuses
+from togi.techniques.base import FOLDS_CONSTANTS, Applies, GraphRewrite, Options, Refuses
 
 if TYPE_CHECKING:
     from torch.fx import Node
@@ -25,7 +25,7 @@ class DropNoOps(GraphRewrite):
 
     When it applies: the forward pass calls more than a few functions.
 
-    When it refuses: the graph holds nothing of the kind.
+    When it refuses: the graph holds nothing of the kind, or an engine does the same when it loads the model.
 
     Claim: saves the dispatch of each call, and one pass over the tensor for copies and arithmetic.
     ``togi explain drop_no_ops --prove`` measures it here.
@@ -41,6 +41,7 @@ class DropNoOps(GraphRewrite):
     id = "drop_no_ops"
     proven = Proven(cpu="2026-11-21")
     rank = 0
+    conflicts = frozenset({FOLDS_CONSTANTS})
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.functions and sum(facts.functions.values()) < 2:
