@@ -253,33 +253,42 @@ class TestDetectors:
         assert "torch.export" in reasons["roi_heads"]
 
 
-class Tagger(nn.Module):
-    """In the form of a Lightning module: it trains itself, and ``predict_step`` takes a batch of its loader."""
+def tagger() -> Any:
+    """A Lightning module: it trains itself, and ``predict_step`` takes a batch of its loader."""
+    lightning = pytest.importorskip("lightning.pytorch")
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.words = nn.Embedding(64, 32)
-        self.encoder = nn.TransformerEncoder(
-            nn.TransformerEncoderLayer(32, 2, dim_feedforward=64, batch_first=True), 2, enable_nested_tensor=False
-        )
-        self.out = nn.Linear(32, 5)
+    class Tagger(lightning.LightningModule):  # type: ignore[misc,name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.words = nn.Embedding(64, 32)
+            self.encoder = nn.TransformerEncoder(
+                nn.TransformerEncoderLayer(32, 2, dim_feedforward=64, batch_first=True), 2, enable_nested_tensor=False
+            )
+            self.out = nn.Linear(32, 5)
 
-    def forward(self, words: Tensor) -> Tensor:
-        found: Tensor = self.out(self.encoder(self.words(words)))
-        return found
+        def forward(self, words: Tensor) -> Tensor:
+            found: Tensor = self.out(self.encoder(self.words(words)))
+            return found
 
-    def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
-        return nn.functional.cross_entropy(self(batch["words"]).flatten(0, 1), batch["tags"].flatten())
+        def training_step(self, batch: dict[str, Tensor], batch_idx: int) -> Tensor:
+            loss = nn.functional.cross_entropy(self(batch["words"]).flatten(0, 1), batch["tags"].flatten())
+            self.log("loss", loss)
+            return loss
 
-    def predict_step(self, batch: dict[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> list[list[int]]:
-        tags = self(batch["words"]).argmax(-1)
-        return [found[: int(count)].tolist() for found, count in zip(tags, batch["lengths"], strict=True)]
+        def configure_optimizers(self) -> torch.optim.Optimizer:
+            return torch.optim.SGD(self.parameters(), lr=0.1)
+
+        def predict_step(self, batch: dict[str, Tensor], batch_idx: int, dataloader_idx: int = 0) -> list[list[int]]:
+            tags = self(batch["words"]).argmax(-1)
+            return [found[: int(count)].tolist() for found, count in zip(tags, batch["lengths"], strict=True)]
+
+    return Tagger()
 
 
 @pytest.mark.usefixtures("seed")
 class TestMethods:
     def test_of_a_lightning_module_the_prediction_of_a_batch_is_cut_at_its_network(self, tmp_path: Path) -> None:
-        module = Tagger().eval()
+        module = tagger().eval()
         batch = {"words": torch.randint(64, (3, 9)), "lengths": torch.tensor([9, 4, 6])}
 
         cuts = cut(tmp_path, module.predict_step, batch, 0)
