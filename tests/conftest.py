@@ -5,9 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 import torch
@@ -15,10 +13,6 @@ import torch
 from togi.core.choices import Effort
 
 _ALL_THREADS = torch.get_num_threads()
-if "PYTEST_XDIST_WORKER" in os.environ:
-    # torch shares what it compiled between processes, and one may read what another has written half
-    _OWN = f"togi-tests-inductor-{os.getuid()}-{os.environ['PYTEST_XDIST_WORKER']}"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(Path(tempfile.gettempdir(), _OWN)))
 _SIDE_BY_SIDE = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1")) > 1 and "OMP_NUM_THREADS" not in os.environ
 
 
