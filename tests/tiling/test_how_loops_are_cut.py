@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 
 import pytest
@@ -132,6 +133,19 @@ def test_compiling_is_taken_to_cost_less_once_a_process_has_compiled(monkeypatch
     first = plan.compiling_costs_s()
     monkeypatch.setattr(plan, "inductor_is_loaded", lambda: True)
     assert 0 < plan.compiling_costs_s() < first
+
+
+def test_a_loop_is_compiled_where_a_library_copies_what_torch_compile_is_given(monkeypatch):
+    """Importing Lightning does that, and a tensor of symbolic sizes cannot be copied."""
+    compiling = torch.compile
+
+    def copying(model, **kwargs):
+        return compiling(model, **copy.deepcopy(kwargs))
+
+    monkeypatch.setattr(torch, "compile", copying)
+    call = togi.lean(nearest, memory=256 << 10, compile=True)
+    call(torch.randn(4_000, 3), torch.randn(1_000, 3))
+    assert "Error" not in call.plan().loops[0]
 
 
 def test_a_machine_that_became_slower_meanwhile_does_not_speak_against_compiled_code(monkeypatch):

@@ -327,7 +327,8 @@ class _Compiled:
 
     def __init__(self, loop: TileLoop) -> None:
         self.loop, self.times = loop, 0
-        self.body: Body = torch.compile(loop.body, fullgraph=True, backend=self._compile)
+        # a function: Lightning replaces torch.compile by one that copies all else that it is given
+        self.body: Body = torch.compile(loop.body, fullgraph=True, backend=lambda *given: self._compile(*given))
 
     def _compile(self, module: Any, inputs: Any) -> Any:
         self.times += 1
