@@ -478,9 +478,7 @@ def case(
     for package in ENGINES[engine]:
         pytest.importorskip(package)
     if (name, seed) not in cuts:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("togi.program.cuts.LEAST_SHARE", 1e-3)  # on a busy machine any part may take less
-            cuts[name, seed] = Cut(PROGRAMS[name], seed, tmp_path_factory.mktemp(name))
+        cuts[name, seed] = Cut(PROGRAMS[name], seed, tmp_path_factory.mktemp(name))
     return Case(cuts[name, seed], engine, tmp_path_factory.mktemp(engine))
 
 

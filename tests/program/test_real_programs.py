@@ -47,12 +47,6 @@ def seed() -> None:
     torch.manual_seed(0)
 
 
-@pytest.fixture(autouse=True)
-def however_long(monkeypatch: pytest.MonkeyPatch) -> None:
-    """These models are small: on a busy machine any part of them may take less than its share of the time."""
-    monkeypatch.setattr("togi.program.cuts.LEAST_SHARE", 1e-3)
-
-
 def prompt(batch: int = 1, length: int = 9) -> dict[str, Tensor]:
     """Padded on the left, but for the first."""
     tokens = torch.randint(3, 64, (batch, length))
