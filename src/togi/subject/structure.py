@@ -341,12 +341,7 @@ def _quick_opener(kind: Kind, keys: tuple[Scalar, ...], count: int) -> Callable[
     if kind in ("dict", "mapping"):
         return lambda value: value.values() if tuple(value) == keys else None
     if kind == "object":
-
-        def attributes(value: Any) -> Collection[Any] | None:
-            found = vars(value)
-            return found.values() if tuple(found) == keys else None
-
-        return attributes
+        return lambda value: vars(value).values() if tuple(vars(value)) == keys else None
     if kind == "dataclass":
         names = tuple(map(str, keys))
         return lambda value: [getattr(value, name) for name in names]
