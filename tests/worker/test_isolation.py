@@ -118,7 +118,8 @@ def test_the_original_wins(study: Study) -> None:
 
 
 def test_what_a_program_tells_of_its_calls_is_a_note_of_its_trial(study: Study) -> None:
-    assert [t.notes for t in study.trials if "hostile_slow" in t.recipe.techniques] == [("slept at every call",)]
+    """On a busy machine it may be tried again beside another one; each trial is told once."""
+    assert {t.notes for t in study.trials if "hostile_slow" in t.recipe.techniques} == {("slept at every call",)}
 
 
 def test_tracebacks_and_output_are_kept(study: Study) -> None:
