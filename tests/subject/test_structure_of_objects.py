@@ -12,7 +12,7 @@ import torch
 from torch.utils import _pytree
 
 from togi.subject.inputs import Inputs
-from togi.subject.structure import Structure
+from togi.subject.structure import Structure, put_back
 
 
 class Mode(enum.Enum):
@@ -200,3 +200,15 @@ def test_reading_the_tensors_of_a_value_agrees_with_walking_through_it() -> None
             assert ([id(tensor) for tensor in found] if whole else None) == walked(structure, value)
             agreed += whole
     assert len(VALUES) < agreed < len(VALUES) ** 2 / 2
+
+
+def test_what_was_named_is_put_back_and_dicts_stay_where_they_stand() -> None:
+    store, hidden = State(torch.ones(2)), torch.zeros(3)
+    inner: dict[str, Any] = {"cache": "given", "kept": "other"}
+    value = (hidden, [inner, "given"], {"text": "no name"})
+    found = put_back(value, {"given": store})
+    assert found[0] is hidden
+    assert found[1][0] is inner
+    assert inner == {"cache": store, "kept": "other"}
+    assert found[1][1] is store
+    assert found[2] is value[2]

@@ -14,7 +14,7 @@ from togi.core.errors import Refused
 from togi.core.records import Record
 from togi.subject.common_structure import in_common
 from togi.subject.inputs import Inputs
-from togi.subject.structure import Structure, assign, substituted, tensors_in
+from togi.subject.structure import Structure, assign, put_back, substituted, tensors_in
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,7 +83,7 @@ class Effects(Record):
         """
         output, new = result
         rest = iter(new)
-        back: dict[Any, Any] = {}
+        back: dict[str, Any] = {}
         for change in self.changes:
             given = args[change.argument] if isinstance(change.argument, int) else kwargs[change.argument]
             tensors: list[Tensor] = []
@@ -95,7 +95,7 @@ class Effects(Record):
             if change.after.kind != "tensor":
                 assign(given, change.after.build(iter(after)))
             back[_GIVEN.format(change.argument)] = given
-        return substituted(output, back, by_value=True)
+        return put_back(output, back)
 
 
 @final

@@ -405,23 +405,28 @@ def with_floats_as_tensors(value: Any) -> Any:
     return _changed(value, change)
 
 
-def substituted(value: Any, table: Mapping[Any, Any], *, by_value: bool = False) -> Any:
-    """A nested value with what ``table`` names replaced: by identity (``id(part)``), or by value (strings)."""
+def substituted(value: Any, table: Mapping[int, Any]) -> Any:
+    """A nested value with what ``table`` names by identity (``id(part)``) replaced."""
+    return _changed(value, lambda part: table.get(id(part), _ENTER))
 
-    def change(part: Any) -> Any:
-        key = (part if isinstance(part, str) else None) if by_value else id(part)
-        return table.get(key, _ENTER)
 
-    return _changed(value, change)
+def put_back(value: Any, table: Mapping[str, Any]) -> Any:
+    """A nested value that nobody else holds, with the strings that ``table`` names replaced.
+
+    Dicts are changed where they stand: transformers' ModelOutput takes longer to make than a small part of a program
+    takes to run.
+    """
+    return _changed(value, lambda part: table.get(part, _ENTER) if isinstance(part, str) else _ENTER, in_place=True)
 
 
 _ENTER = object()
 
 
-def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False) -> Any:
+def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False, in_place: bool = False) -> Any:
     """A nested value with every part that ``change`` does not answer with ``_ENTER`` replaced by its answer.
 
-    A container in which nothing changed stays the same object, unless ``new`` ones are wanted.
+    A container in which nothing changed stays the same object, unless ``new`` ones are wanted; with ``in_place`` a dict
+    does in any case.
     """
     import torch
 
@@ -431,8 +436,13 @@ def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False) -> 
     items = None if isinstance(value, (torch.Tensor, *CONSTANTS)) else _opened(value)
     if items is None:
         return value
-    children = [_changed(child, change, new=new) for child in items.children]
+    children = [_changed(child, change, new=new, in_place=in_place) for child in items.children]
     if not new and all(changed is child for changed, child in zip(children, items.children, strict=True)):
+        return value
+    if in_place and isinstance(value, dict):
+        for key, changed, child in zip(items.keys, children, items.children, strict=True):
+            if changed is not child:
+                value[key] = changed
         return value
     if isinstance(value, list | tuple) and items.kind != "namedtuple":
         return type(value)(children)
