@@ -14,6 +14,7 @@ import torch
 
 import togi
 from togi.artifact.manifest import read_manifest
+from togi.artifact.program import Installed, Switch
 from togi.core.choices import Objective
 from togi.core.errors import SubjectError, TogiError
 from togi.core.records import Outcome
@@ -27,6 +28,7 @@ from togi.study.verification import verify_artifact
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.structure import tensors_in
 from togi.techniques.build import first_candidate
+from togi.torch_internals.script import assigned_inside
 from togi.torch_internals.tensors import FakeTensorMode
 from togi.verify.derived_inputs import variants
 from togi.verify.reference import make_truth
@@ -257,6 +259,14 @@ def test_torchscript_that_assigns_in_a_call_is_not_asked_by_two_which_would_end_
     asked = TrialJob(job, config, subject, SimpleNamespace())._asked_at_once(2)  # type: ignore[arg-type]
     assert "one caller at a time" in asked.note
     assert "assigns last" in asked.note
+
+
+def test_it_is_known_also_where_a_tuned_part_stands_in_its_forward() -> None:
+    inside = torch.nn.Sequential(torch.jit.script(_Remembers().eval()))
+    switch = Switch(inside[0], "0", inside[0].forward)
+    with Installed(inside, [switch]):
+        assert vars(inside[0])["forward"] is switch
+        assert assigned_inside(inside) == ["last"]
 
 
 @pytest.mark.thorough

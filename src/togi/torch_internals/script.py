@@ -1,6 +1,6 @@
 """TorchScript: the attributes that its calls assign, and its operators as a plain graph.
 
-Behind it: ``ScriptModule.inlined_graph`` with the nodes of ``torch._C.Graph``, ``ScriptModule._c``, and
+Behind it: ``ScriptModule._c``, its methods' ``inlined_graph`` with the nodes of ``torch._C.Graph``, and
 ``torch.fx.experimental.proxy_tensor.make_fx`` (torch 2.9 to 2.15). When they go: ``ScriptModule.code`` names the
 assignments too; a module of TorchScript would be left to the engines that read it themselves.
 """
@@ -23,9 +23,10 @@ def holds_torchscript(module: nn.Module) -> bool:
 
 def assigned_attributes(module: nn.Module) -> list[str]:
     """Those that a call of a ScriptModule may assign, by their names below it; none for any other module."""
-    graph: Any = getattr(module, "inlined_graph", None) if isinstance(module, torch.jit.ScriptModule) else None
-    if graph is None:  # TorchScript without a forward of its own, too
+    own: Any = getattr(module, "_c", None) if isinstance(module, torch.jit.ScriptModule) else None
+    if own is None or not own._has_method("forward"):
         return []
+    graph = own._get_method("forward").inlined_graph  # a tuned part may stand in the module's ``forward``
     assignments = graph.findAllNodes("prim::SetAttr", True)
     return sorted({".".join([*_path(next(node.inputs())), node.s("name")]) for node in assignments})
 

@@ -72,7 +72,7 @@ class TorchScript(Engine):
         return [best, *(option for option in others if option != best)]
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 1.9 if options.get("optimize") else 1.0
+        return 1.3 if options.get("optimize") else 1.0
 
     def cost_s(self, facts: Facts, options: Options) -> float:
         return 1.0 + 0.001 * sum(facts.functions.values())
