@@ -63,7 +63,8 @@ def fitted(name: str, device: str) -> tuple[bool, str]:
     peak = api.memory(locator(name, device), train=True, device=device).peak_bytes
     limit = int(SHARE * peak)
     found = api.fit(locator(name, device), memory=limit, train=True, device=device)
-    return found.fits and (found.proof.exact or found.proof.within_noise), str(found)
+    figure, _, _ = str(found).partition("; plan for ")  # which would name the subject by its path on this machine
+    return found.fits and (found.proof.exact or found.proof.within_noise), figure
 
 
 def limited(name: str, device: str) -> tuple[bool, str]:
