@@ -14,6 +14,7 @@ from togi.artifact.signing import SIGNATURE, Trusted, check_signature
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError
 from togi.core.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
+from togi.subject.domain import Domain
 from togi.subject.effects import Effects
 from togi.subject.signature import Signature
 
@@ -63,8 +64,12 @@ class Saved(Record):
 
     links: tuple[Link, ...] = ()
     notes: tuple[str, ...] = ()
+    domains: tuple[Domain, ...] = ()
+    """Values of every flat input for which it was proven (``Signature.domains``)."""
     unsaveable: str = ""
     """Why it has no file form; empty where it has one."""
+    wrong: str = ""
+    """What it answers otherwise than the original on values that no sample shows, where no domain keeps these out."""
 
 
 class Manifest(Record):

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from togi.artifact.manifest import Link
+from togi.artifact.manifest import Saved
 from togi.core.records import Interval, Outcome, Recipe, Timing, Trial
 from togi.decide.choose import Chosen, acceptable, choose, extends, rank
 from togi.decide.faster import BETWEEN_PROCESSES
@@ -284,9 +284,9 @@ class Finals:
             trial = runner.last(candidate)
             if running is None or trial is None:
                 self.set_aside(candidate, "it could not be built again")
-            elif (links := self._saved(running, folder, trial)) is not None:
+            elif (saved := self._saved(running, folder, trial)) is not None:
                 proof = self._prove(folder, candidate, trial)
-                runner.write_manifest(folder, proof, links)
+                runner.write_manifest(folder, proof, saved)
                 runner.log.append(proof)
                 self._proven[candidate] = folder
                 self._compare(candidate, trial, proof)
@@ -306,15 +306,23 @@ class Finals:
                 f"not faster beyond doubt ({_between(found)})."
             )
 
-    def _saved(self, running: RunningTrial, folder: Path, trial: Trial) -> tuple[Link, ...] | None:
+    def _saved(self, running: RunningTrial, folder: Path, trial: Trial) -> Saved | None:
         """Write the files of each engine, and the manifest. None where there are none: the recipe is set aside."""
         saved = running.save(folder)
         if saved.unsaveable:
             self.set_aside(running.recipe, f"it has no file form here: {saved.unsaveable}")
             return None
+        if saved.wrong:
+            self.set_aside(running.recipe, f"it is wrong beyond the samples: {saved.wrong}")
+            return None
         self.runner.notes += saved.notes
-        self.runner.write_manifest(folder, trial, saved.links)
-        return saved.links
+        if words := self.runner.signature.within(saved.domains).domains_in_words():
+            self.runner.notes.append(
+                f"{running.recipe.label} refuses values for which it was not proven: it takes calls where "
+                f"{' and '.join(words)}."
+            )
+        self.runner.write_manifest(folder, trial, saved)
+        return saved
 
     def _prove(self, folder: Path, candidate: Recipe, trial: Trial) -> Trial:
         """Load the artifact in a fresh process, verify it, and measure its speed beside the original, and its memory.

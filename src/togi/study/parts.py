@@ -344,13 +344,13 @@ class PartsTuner:
             return None
         finally:
             pool.close()
-        if saved.unsaveable:
+        if saved.unsaveable or saved.wrong:
             return None
         write_manifest(
             folder,
             subject=f"{self.whole.subject}[{path}]",
             recipe=best,
-            signature=survey.signature,
+            signature=survey.signature.within(saved.domains),
             facts=facts,
             proof=proof,
             chain=saved.links,

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Self, final
 
-from togi.artifact.manifest import PARTS, Link
+from togi.artifact.manifest import PARTS, Saved
 from togi.artifact.save import write_manifest
 from togi.core.choices import Objective
 from togi.core.quantities import seconds
@@ -382,19 +382,19 @@ class StudyRunner:
             if saved.unsaveable:
                 reason = f"it has no file form that could be started from: {saved.unsaveable}"
                 raise running.end(Outcome.REFUSED, reason, "save")
-            self.write_manifest(files, Trial(recipe=running.recipe, outcome=Outcome.OK), saved.links)
+            self.write_manifest(files, Trial(recipe=running.recipe, outcome=Outcome.OK), saved)
         start = functools.partial(self.pool.start_artifact, files, running.recipe, self.facts, self.limits, check=False)
         running.take_starts(start, files if folder is None else None, self.facts.samples)
 
-    def write_manifest(self, folder: Path, proof: Trial, links: tuple[Link, ...]) -> None:
+    def write_manifest(self, folder: Path, proof: Trial, saved: Saved) -> None:
         write_manifest(
             folder,
             subject=self.subject,
             recipe=proof.recipe,
-            signature=self.signature,
+            signature=self.signature.within(saved.domains),
             facts=self.facts,
             proof=proof,
-            chain=links,
+            chain=saved.links,
             environment=environment_of(proof.recipe, self.facts),
             max_error=self.settings.max_error,
             max_drop=self.settings.max_drop,

@@ -20,6 +20,7 @@ from togi.core.quantities import a_type
 from togi.core.records import Record, TensorFacts
 from togi.subject.common_structure import in_common, merged
 from togi.subject.conditions import Holds, at_least, condition, in_words, sizes_in
+from togi.subject.domain import Domain
 from togi.subject.inputs import Dynamic, Inputs
 from togi.subject.structure import Structure
 
@@ -65,6 +66,8 @@ class Signature(Record):
     conditions: tuple[str, ...] = ()
     """What else: the sizes for which a captured graph holds, such as ``size(0, 1) <= 100`` where the forward pass
     branches (``togi.subject.conditions``). Beyond them the original may compute something else."""
+    domains: tuple[Domain, ...] = ()
+    """Values of every flat input for which the program was proven; empty: all that the original takes."""
 
     @model_validator(mode="after")
     def _complete(self) -> Signature:
@@ -79,6 +82,8 @@ class Signature(Record):
             condition(text)
             if not all(0 <= i < len(dims) and 0 <= dim < dims[i] for i, dim in sizes_in(text)):
                 raise ValueError("a condition on sizes that the inputs do not have")
+        if self.domains and len(self.domains) != len(dims):
+            raise ValueError(f"{len(self.domains)} domains for {len(dims)} inputs")
         return self
 
     @classmethod
@@ -191,28 +196,56 @@ class Signature(Record):
             if shapes[one][dim] - shapes[other][along] != more:
                 raise self._apart(relation, tensors)
         if self.conditions:
-            met = tuple([shapes[i][dim] for i, dim in self._conditioned])
-            if met in self._met:
-                return
-            for text, holds in self._holding:
-                if not holds(tensors):
-                    raise self._beyond(text, tensors)
-            if len(self._met) < _SIZES_REMEMBERED:
-                self._met.add(met)
+            self._check_conditions(tensors, tuple([shapes[i][dim] for i, dim in self._conditioned]))
+        if self._restricted:
+            self._check_values(tensors)
+
+    def _check_values(self, tensors: Sequence[Any]) -> None:
+        from togi.torch_internals.deferred import Deferred
+
+        for position, domain in self._restricted:
+            # what an engine keeps from its own last answer is not fetched to be looked at
+            if type(tensors[position]) is not Deferred and (outside := domain.refusal(tensors[position])):
+                raise self._outside(position, outside)
+
+    def _check_conditions(self, tensors: Sequence[Any], sizes: tuple[int, ...]) -> None:
+        if sizes in self._met:
+            return
+        for text, holds in self._holding:
+            if not holds(tensors):
+                raise self._beyond(text, tensors)
+        if len(self._met) < _SIZES_REMEMBERED:
+            self._met.add(sizes)
 
     def under(self, conditions: Iterable[str]) -> Signature:
         """The same under these conditions."""
         return Signature(**(dict(self) | {"conditions": tuple(conditions)}))
 
+    def within(self, domains: Sequence[Domain]) -> Signature:
+        """The same for these values alone."""
+        return Signature(**(dict(self) | {"domains": tuple(domains)}))
+
     def unmet(self, given: Inputs) -> list[str]:
-        """The conditions that a call of this form does not meet, as ``conditions_in_words``."""
-        tensors = self.flatten_inputs(given.args, given.kwargs) if self.conditions else []
-        return self._in_words(text for text, holds in self._holding if not holds(tensors))
+        """What a call of this form does not meet, as ``conditions_in_words``."""
+        if not self.conditions and not self._restricted:
+            return []
+        tensors = self.flatten_inputs(given.args, given.kwargs)
+        outside = [
+            f"{self.inputs_facts[i].name} {refusal}"
+            for i, domain in self._restricted
+            if (refusal := domain.refusal(tensors[i]))
+        ]
+        return [*self._in_words(text for text, holds in self._holding if not holds(tensors)), *outside]
 
     def conditions_in_words(self) -> list[str]:
-        """With the names of the inputs, the shortest first. That nothing may be empty goes without saying."""
+        """With the names of the inputs: of sizes, the shortest first, then of values. That nothing may be empty goes
+        without saying."""
         unsaid = {at_least(1, *place) for place in self.dynamic_dims}
-        return self._in_words(text for text in self.conditions if text not in unsaid)
+        return [*self._in_words(text for text in self.conditions if text not in unsaid), *self.domains_in_words()]
+
+    def domains_in_words(self) -> list[str]:
+        """The conditions on values alone."""
+        return [words for i, domain in self._restricted for words in domain.words(self.inputs_facts[i].name)]
 
     def _in_words(self, conditions: Iterable[str]) -> list[str]:
         names = [facts.name for facts in self.inputs_facts]
@@ -221,6 +254,11 @@ class Signature(Record):
     @functools.cached_property
     def _related(self) -> list[tuple[int, int, int, int, int, Relation]]:
         return [(*relation.one, *relation.other, relation.more, relation) for relation in self.relations]
+
+    @functools.cached_property
+    def _restricted(self) -> list[tuple[int, Domain]]:
+        """By position, the inputs of which not every value is taken."""
+        return [(i, domain) for i, domain in enumerate(self.domains) if not domain.everything]
 
     @functools.cached_property
     def _conditioned(self) -> list[tuple[int, int]]:
@@ -307,6 +345,13 @@ class Signature(Record):
         return ValueError(
             f"{found}, but what was proven holds where {words}: for other sizes the original computes "
             "something else. Call the original for those, or tune it for them as a subject of its own."
+        )
+
+    def _outside(self, position: int, why: str) -> ValueError:
+        """Why these values may be answered otherwise than by the original."""
+        return ValueError(
+            f"{self.inputs_facts[position].name} {why}: beyond that the engine may answer otherwise than the original. "
+            "Call the original for such values, or tune with a sample that holds them."
         )
 
     def build_inputs(self, tensors: Sequence[Tensor]) -> tuple[tuple[Any, ...], dict[str, Any]]:

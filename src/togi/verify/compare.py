@@ -11,7 +11,7 @@ must be what eager, or the truth, has there. All others are *ordinary*, and are 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import final
 
@@ -28,6 +28,13 @@ SENTINEL_RATIO = 1e3
 """How many times the root mean square of the rest a sentinel exceeds."""
 SPECIAL_TOLERANCE = 1e-3
 """Relative difference allowed at a sentinel: it stands for "minus infinity", its digits mean nothing."""
+SPECIAL_TOLERANCE_64 = 1e-9
+"""The same in float64, where a large number among small ones may as well be a time in seconds."""
+
+COLUMNS_RATIO = 1e4
+"""How many times larger one column is than another that is measured by itself."""
+_MOST_COLUMNS = 64
+"""Along a dimension with more, as of classes, all are of one kind."""
 
 
 @final
@@ -88,6 +95,35 @@ def sentinel_threshold(eager: Tensor) -> float:
     return least if least > SENTINEL_RATIO * rest else math.inf
 
 
+def columns_apart(outputs: Sequence[Tensor]) -> list[tuple[int, list[int]]]:
+    """Columns of one output that hold quantities of other magnitudes, as ``(dimension, indices)`` of each magnitude: a
+    score beside a timestamp must not be measured by the timestamp. ``outputs``: on several inputs. Empty where all are
+    alike.
+
+    A column counts with its largest finite value on all inputs; one of zeros alone goes with the smallest others.
+    """
+    shapes = {t.dim() for t in outputs}
+    for dim in reversed(range(shapes.pop() if len(shapes) == 1 else 0)):
+        sizes = {t.shape[dim] for t in outputs}
+        if len(sizes) == 1 and 1 < max(sizes) <= _MOST_COLUMNS and len(found := _magnitudes(outputs, dim)) > 1:
+            return [(dim, sorted(columns)) for columns in found]
+    return []
+
+
+def _magnitudes(outputs: Sequence[Tensor], dim: int) -> list[list[int]]:
+    of_each = [
+        plain(t).double().abs().nan_to_num(0.0, 0.0, 0.0).movedim(dim, 0).reshape(t.shape[dim], -1) for t in outputs
+    ]
+    largest = torch.cat(of_each, 1).amax(1) if sum(t.numel() for t in of_each) else torch.zeros(0)
+    groups: list[list[int]] = []
+    least = math.inf
+    for size, column in sorted(((float(size), column) for column, size in enumerate(largest)), reverse=True):
+        if size and size < least:
+            groups, least = [*groups, []], size / COLUMNS_RATIO
+        groups[-1:] = [[*groups[-1], column]] if groups else [[column]]
+    return groups
+
+
 def difference(output: Tensor, truth: Tensor, eager: Tensor, threshold: float = math.inf) -> Difference:
     """Distance of a floating or complex ``output`` from ``truth``; ``eager`` says what is special. Same shapes.
 
@@ -97,9 +133,10 @@ def difference(output: Tensor, truth: Tensor, eager: Tensor, threshold: float = 
     squares = truth_squares = peak = largest = 0.0
     ordinary = misplaced = offset = 0
     first: int | None = None
+    tolerance = SPECIAL_TOLERANCE_64 if eager.dtype is torch.float64 else SPECIAL_TOLERANCE
     for o, t, e in _blocks(output, truth, eager):
         special = ~(t.isfinite() & e.isfinite()) | (e.abs() >= threshold) | (t.abs() >= threshold)
-        bad = torch.where(special, ~(_same(o, e) | _same(o, t)), ~o.isfinite())
+        bad = torch.where(special, ~(_same(o, e, tolerance) | _same(o, t, tolerance)), ~o.isfinite())
         measured = ~(special | bad)
         error = torch.where(measured, o - t, 0.0)
         worst = float(error.abs().max())
@@ -124,6 +161,11 @@ def difference(output: Tensor, truth: Tensor, eager: Tensor, threshold: float = 
     )
 
 
+def hides(output: Tensor, truth: Tensor, eager: Tensor) -> bool:
+    """Whether ``output`` is a number where plain eager shows NaN or infinity, and the truth is none either."""
+    return any(bool((o.isfinite() & ~e.isfinite() & ~_same(o, t)).any()) for o, t, e in _blocks(output, truth, eager))
+
+
 def mismatches(output: Tensor, truth: Tensor, eager: Tensor) -> int:
     """How many elements of an integer or bool ``output`` are neither the truth's nor eager's.
 
@@ -146,9 +188,9 @@ def identical(one: Tensor, other: Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def _same(o: Tensor, reference: Tensor) -> Tensor:
+def _same(o: Tensor, reference: Tensor, tolerance: float = SPECIAL_TOLERANCE) -> Tensor:
     """Elementwise: both NaN, equal (also infinities), or within the tolerance of a sentinel."""
-    near = (o - reference).abs() <= SPECIAL_TOLERANCE * reference.abs()
+    near = (o - reference).abs() <= tolerance * reference.abs()
     return (o == reference) | (o.isnan() & reference.isnan()) | (near & o.isfinite() & reference.isfinite())
 
 

@@ -31,7 +31,7 @@ from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide,
 from togi.verify.leaves import input_tensors
 from togi.verify.observe import Observation, Run, observe, overlaps
 from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
-from togi.verify.units import FEW, NUDGES_FEW, Measured, epsilon_of, leaf_error, share, units_of
+from togi.verify.units import FEW, NUDGES_FEW, Measured, epsilon_of, leaf_error, needs_nudges, share, units_of
 
 SUSPICIOUS_ROUNDINGS = 1000.0
 """Eager's own error, in roundings, from which its float64 form is doubted ..."""
@@ -277,7 +277,7 @@ class _Making:
     ) -> tuple[list[Answer], list[list[Tensor]]]:
         truths = [[wide(t) for t in leaves] for leaves in (exact or run.leaves)]
         known = exact is not None and self._narrow()
-        wanted = NUDGES_FEW if not known or self._has_few(run) else int(_has_discrete(run))
+        wanted = NUDGES_FEW if not known or self._needs_nudges(run) else int(_has_discrete(run))
         nudges = [found for k in range(wanted) if (found := self._nudged(calls, k)) is not None]
         measured = units_of(run, truths, nudges, self._narrowest(), known)
         gradients = self._requires_grad(calls[0])
@@ -301,15 +301,21 @@ class _Making:
         ]
         return max(filter(math.isfinite, found), default=0.0)
 
-    def _has_few(self, run: Run) -> bool:
-        """Not of what a program decides: whether another decision is a tie, its parts tell (``worker/forced``)."""
+    def _needs_nudges(self, run: Run) -> bool:
+        """Whether the error of an output is sampled. Not of what a program decides: whether another decision is a tie,
+        its parts tell (``worker/forced``). Discrete outputs of many numbers need one such run."""
         program = isinstance(self.module, ProgramModule)
-        counts: dict[str, int] = {}
-        for seen in run.seen:
-            for name, tensor in seen.leaves:
-                if continuous(tensor) or not program:
-                    counts[name] = counts.get(name, 0) + tensor.numel()
-        return any(0 < count < FEW for count in counts.values())
+        outputs: dict[str, list[Tensor]] = {}
+        for seen, leaves in zip(run.seen, run.leaves, strict=True):
+            for (name, _), tensor in zip(seen.leaves, leaves, strict=True):
+                outputs.setdefault(name, []).append(tensor)
+        for tensors in outputs.values():
+            if continuous(tensors[0]):
+                if any(t.numel() for t in tensors) and needs_nudges(tensors, self._narrowest()):
+                    return True
+            elif not program and 0 < sum(t.numel() for t in tensors) < FEW:
+                return True
+        return False
 
     def _floats(self) -> set[torch.dtype]:
         tensors = [*self.module.parameters(), *self.module.buffers()]

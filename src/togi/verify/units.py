@@ -22,7 +22,15 @@ from togi.decide.faithful import MISMATCH_FLOOR, in_units, unit_of_error
 from togi.subject.inputs import Inputs
 from togi.torch_internals.float32 import ieee_float32
 from togi.torch_internals.tensors import tree_flatten
-from togi.verify.compare import Difference, continuous, difference, mismatches, plain, sentinel_threshold
+from togi.verify.compare import (
+    Difference,
+    columns_apart,
+    continuous,
+    difference,
+    mismatches,
+    plain,
+    sentinel_threshold,
+)
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.observe import Run
 
@@ -41,6 +49,24 @@ class Unit(Record):
 
     rms: float
     peak: float
+    columns: tuple[ColumnsUnit, ...] = ()
+    """Where columns hold quantities of other magnitudes, that of each: by these it is judged then."""
+
+
+@final
+class ColumnsUnit(Record):
+    """One unit of error for some columns of an output."""
+
+    dim: int
+    indices: tuple[int, ...]
+    rms: float
+    peak: float
+    threshold: float
+    """From which an element is a sentinel."""
+
+    def of(self, tensor: Tensor) -> Tensor:
+        """These columns of an output."""
+        return tensor.index_select(self.dim, torch.tensor(self.indices, device=tensor.device))
 
 
 def units(eager: Sequence[Difference], nudged: Sequence[Sequence[Difference]], epsilon: float) -> list[Unit]:
@@ -108,12 +134,21 @@ def units_of(
             [n[c][i] for n in nudges if i < len(n[c]) and n[c][i].shape == e.shape]
             for (c, i), e in zip(where, eager, strict=True)
         ]
-        if known and continuous(eager[0]) and sum(e.numel() for e in eager) >= FEW:
+        if known and not needs_nudges(eager, epsilon):
             moved = [[] for _ in eager]
         measured = measure_own_error(eager, [truths[c][i] for c, i in where], moved, epsilon)
         for (c, i), found in zip(where, measured, strict=True):
             result[c][i] = found
     return result
+
+
+def needs_nudges(eager: Sequence[Tensor], epsilon: float) -> bool:
+    """Whether eager's own error says too little of an output, given on several inputs: it is discrete or has few
+    numbers, or it is more precise than what it was computed with (``epsilon``), whose roundings tell nothing of it."""
+    if not continuous(eager[0]) or epsilon_of(eager[0]) < epsilon:
+        return True
+    fewest = min((len(indices) / eager[0].shape[dim] for dim, indices in columns_apart(eager)), default=1.0)
+    return fewest * sum(e.numel() for e in eager) < FEW
 
 
 def measure_own_error(
@@ -125,12 +160,51 @@ def measure_own_error(
         shares = [share(int((e != t).sum()), e) for e, t in zip(eager, truth, strict=True)]
         more = [[share(mismatches(m, t, e), e) for m in ms] for ms, t, e in zip(nudged, truth, eager, strict=True)]
         return list(zip(discrete_units(shares, more), shares, [math.inf] * len(eager), strict=True))
+    if epsilon_of(eager[0]) < epsilon:
+        epsilon = 0.0  # of float64 every digit counts, whatever part of it was computed in less
+    if parts := columns_apart(truth):
+        return _by_columns(eager, truth, nudged, epsilon, parts)
     thresholds = [sentinel_threshold(e) for e in eager]
     own = [difference(e, t, e, th) for e, t, th in zip(eager, truth, thresholds, strict=True)]
     others = [
         [difference(m, t, e, th) for m in ms] for ms, t, e, th in zip(nudged, truth, eager, thresholds, strict=True)
     ]
     return list(zip(units(own, others, max(epsilon, epsilon_of(eager[0]))), own, thresholds, strict=True))
+
+
+def _by_columns(
+    eager: Sequence[Tensor],
+    truth: Sequence[Tensor],
+    nudged: Sequence[Sequence[Tensor]],
+    epsilon: float,
+    parts: Sequence[tuple[int, list[int]]],
+) -> list[Measured]:
+    """Each magnitude as an output of its own; eager's error is that of the worst."""
+    found: list[list[tuple[ColumnsUnit, Measured]]] = [[] for _ in eager]
+    for dim, indices in parts:
+        columns = ColumnsUnit(dim=dim, indices=tuple(indices), rms=0.0, peak=0.0, threshold=math.inf)
+        measured = measure_own_error(
+            [columns.of(e) for e in eager],
+            [columns.of(t) for t in truth],
+            [[columns.of(m) for m in moved] for moved in nudged],
+            epsilon,
+        )
+        for i, one in enumerate(measured):
+            unit, _, threshold = one
+            known = columns.model_copy(update={"rms": unit.rms, "peak": unit.peak, "threshold": threshold})
+            found[i].append((known, one))
+    return [
+        (
+            Unit(
+                rms=max(columns.rms for columns, _ in one),
+                peak=max(columns.peak for columns, _ in one),
+                columns=tuple(columns for columns, _ in one),
+            ),
+            max((own for _, (_, own, _) in one), key=lambda own: own.rmse if isinstance(own, Difference) else own),
+            math.inf,
+        )
+        for one in found
+    ]
 
 
 def leaf_error(
@@ -142,9 +216,27 @@ def leaf_error(
     if not continuous(found):
         wrong = share(mismatches(found, truth, eager), found)
         return LeafError(name=name, rmse=wrong, max_abs=wrong, units=in_units(wrong, unit.rms)), False
+    if unit.columns:
+        return _worst_column(name, found, truth, eager, unit)
     error = difference(found, truth, eager, threshold)
     worst = max(in_units(error.rms, unit.rms), in_units(error.peak, unit.peak))
     return LeafError(name=name, rmse=error.rmse, max_abs=error.max_abs, units=worst), error.misplaced > 0
+
+
+def _worst_column(name: str, found: Tensor, truth: Tensor, eager: Tensor, unit: Unit) -> tuple[LeafError, bool]:
+    errors = [
+        leaf_error(
+            name, each.of(found), each.of(truth), each.of(eager), Unit(rms=each.rms, peak=each.peak), each.threshold
+        )
+        for each in unit.columns
+    ]
+    largest = LeafError(
+        name=name,
+        rmse=max(error.rmse for error, _ in errors),
+        max_abs=max(error.max_abs for error, _ in errors),
+        units=max(error.units for error, _ in errors),
+    )
+    return largest, any(misplaced for _, misplaced in errors)
 
 
 def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence[Tensor] = ()) -> float:

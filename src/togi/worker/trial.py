@@ -21,7 +21,7 @@ from togi.artifact.program import Installed
 from togi.core.callers import Callers
 from togi.core.errors import ArtifactError, NotSaveable, Refused
 from togi.core.quantities import first_line
-from togi.core.records import ErrorReport, Footprint, ForcedCalls
+from togi.core.records import ErrorReport, Footprint, ForcedCalls, Recipe, Stage
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate, FlatProgram
 from togi.measure import GivenAs, give_back_cache, mark_memory, measure_footprint, take_turn, warm
@@ -33,6 +33,7 @@ from togi.subject.structure import tensors_in
 from togi.techniques import is_exact
 from togi.techniques.build import build
 from togi.torch_internals.script import assigned_inside
+from togi.verify.beyond import Reach, reach_of
 from togi.verify.derived_inputs import variants
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify, wrong_at_once
@@ -318,7 +319,25 @@ class TrialJob(ChildJob):
             links, notes = write_links(self.candidate, self.start(), self.job.recipe, folder)
         except (NotSaveable, Refused) as error:
             return Saved(unsaveable=str(error))
-        return Saved(links=links, notes=notes)
+        reach = self._reach(self.job.recipe)
+        return Saved(
+            links=links, notes=(*notes, *reach.notes), domains=reach.domains, wrong=next(iter(reach.problems), "")
+        )
+
+    def _reach(self, recipe: Recipe) -> Reach:
+        """For which values beyond the samples it answers as the original does."""
+        facts = self.surveyed.facts
+        if all(choice.stage is Stage.RUNTIME for choice in recipe.choices):  # it is the original that answers
+            return Reach(())
+        if facts.buffers_change or facts.random or not facts.repeatable:
+            return Reach(
+                (), notes=("Its answers depend on earlier calls or chance: no values beyond the samples were tried.",)
+            )
+        original = prepare(self.subject, device=self.config.device).module
+        max_units = max(self._limit_units(Truth.load(self.folder / TRUTH_FOLDER)), 2 * self.report.units)
+        return reach_of(
+            self.call, original, self.samples, self.surveyed.signature, seed=self.config.seed, max_units=max_units
+        )
 
 
 class _FirstCall:

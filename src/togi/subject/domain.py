@@ -1,0 +1,86 @@
+"""Domains: which values of an input an artifact takes, where it is not proven for all that the original takes.
+
+Engines compute some values otherwise than torch: integers of 64 bits as 32, NaN as a number. What was proven is kept
+with the signature, and a call beyond it is refused (``Signature.check``), since its answer could be wrong in silence.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, final
+
+from pydantic import model_validator
+
+from togi.core.records import Record
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Number = int | float
+
+
+@final
+class Domain(Record):
+    """Values of one input tensor for which a program was proven. As it is made, it holds every value."""
+
+    low: Number | None = None
+    high: Number | None = None
+    """Smallest and largest value, inclusive; None: no bound. NaN lies within no bounds."""
+    constant: bool = True
+    """All elements may be equal."""
+    empty_rows: bool = True
+    """Of a mask: a row along the last dimension may be all zero ..."""
+    full_rows: bool = True
+    """... or hold no zero."""
+
+    @model_validator(mode="after")
+    def _ordered(self) -> Domain:
+        if self.low is not None and self.high is not None and not self.low <= self.high:
+            raise ValueError(f"a domain from {self.low} to {self.high} holds nothing")
+        return self
+
+    @property
+    def everything(self) -> bool:
+        return self == Domain()
+
+    def refusal(self, tensor: Tensor) -> str:
+        """What of the values lies outside, in words that follow the input's name; empty where nothing does.
+
+        One pass over the tensor, two where rows count. An empty tensor lies inside.
+        """
+        if not tensor.numel():
+            return ""
+        if self.low is not None or self.high is not None or not self.constant:
+            low, high = (bound.item() for bound in tensor.detach().aminmax())
+            if not low <= high:
+                return f"holds NaN, but was proven for {self._bounds()}"
+            if self.low is not None and low < self.low:
+                return f"holds {low:g}, but was proven for {self._bounds()}"
+            if self.high is not None and high > self.high:
+                return f"holds {high:g}, but was proven for {self._bounds()}"
+            if not self.constant and low == high and tensor.numel() > 1:
+                return f"holds {low:g} alone, but was not proven for tensors of one value"
+        if not self.empty_rows and not bool(tensor.any(-1).all()):
+            return "has a row of zeros alone, which was not proven"
+        if not self.full_rows and bool(tensor.all(-1).any()):
+            return "has a row without a zero, which was not proven"
+        return ""
+
+    def words(self, name: str) -> list[str]:
+        """What it asks of an input of this name."""
+        return [
+            *([f"{name} holds {self._bounds()}"] if self.low is not None or self.high is not None else []),
+            *([] if self.constant else [f"{name} holds more than one value"]),
+            *([] if self.empty_rows else [f"no row of {name} is all zero"]),
+            *([] if self.full_rows else [f"each row of {name} has a zero"]),
+        ]
+
+    def _bounds(self) -> str:
+        if self.low is None:
+            return "any finite values" if self.high is None else f"values up to {_said(self.high)}"
+        if self.high is None:
+            return f"values from {_said(self.low)}"
+        return f"values from {_said(self.low)} to {_said(self.high)}"
+
+
+def _said(number: Number) -> str:
+    return f"{number:,}" if isinstance(number, int) else f"{number:.4g}"

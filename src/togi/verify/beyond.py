@@ -1,0 +1,302 @@
+"""Asks a program for values that no sample shows, and says for which it answers as the original does.
+
+What is not so becomes a bound: a ``Domain`` of the input, beyond which the artifact refuses calls. What no bound on an
+input can say (ties between some of its elements) is a problem of the program.
+
+The original decides what is legal: values on which it raises need no answer. An answer is compared with plain eager's;
+where it is further away than roundings explain, with the original in float64, in units of eager's own error.
+"""
+
+from __future__ import annotations
+
+import enum
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor, nn
+
+from togi.decide.faithful import MAX_UNITS, within
+from togi.subject.domain import Domain
+from togi.subject.inputs import Inputs
+from togi.subject.signature import Signature
+from togi.torch_internals.float32 import ieee_float32
+from togi.verify.compare import continuous, difference, hides, plain
+from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
+from togi.verify.leaves import copy_inputs, with_layout_of
+from togi.verify.observe import Named, Observation, observe
+from togi.verify.output_structure import unlike
+from togi.verify.probes import (
+    Change,
+    Ladder,
+    Rung,
+    Shown,
+    equal_values,
+    larger_integers,
+    magnitudes,
+    masks,
+    one_value,
+    signs,
+    smaller_integers,
+)
+from togi.verify.reference import SUSPICIOUS_RATIO, SUSPICIOUS_ROUNDINGS
+from togi.verify.units import NUDGES_FEW, epsilon_of, leaf_error, measure_own_error
+
+ASKED_S = 10.0
+"""So long are farther rungs asked for; the first of each ladder always is."""
+_ALONE = 4
+"""Up to so many inputs of one kind are asked one by one where all of them at once are answered wrongly."""
+
+Call = Callable[..., Any]
+
+
+@final
+@dataclass(frozen=True)
+class Reach:
+    """How far a program was proven beyond the samples."""
+
+    domains: tuple[Domain, ...]
+    """Of every flat input; empty where all values that the original takes were answered rightly."""
+    problems: tuple[str, ...] = ()
+    """What is wrong with it, and cannot be kept out by a domain."""
+    notes: tuple[str, ...] = ()
+    """What was not asked, and why."""
+
+
+def reach_of(
+    call: Call,
+    original: nn.Module,
+    samples: Sequence[Inputs],
+    signature: Signature,
+    *,
+    seed: int,
+    max_units: float = MAX_UNITS,
+    nan: bool = True,
+    limit_s: float = ASKED_S,
+) -> Reach:
+    """Climb the ladders of every input of ``call``, which was verified on the samples.
+
+    Args:
+        original: what ``call`` stands for; repeatable, and without a state that calls change.
+        max_units: largest error of a faithful answer, in units of plain eager's own.
+        nan: what the original shows as NaN must not be a number.
+        limit_s: for rungs beyond the first of each ladder.
+    """
+    if any(leaf.kind == "opaque" for argument in signature.arguments for leaf in argument.leaves()):
+        return Reach((), notes=("no other values were asked for: an argument is an object that togi cannot vary",))
+    with ieee_float32():
+        return _Climb(
+            _Jury(call, original, signature, seed, max_units), samples, time.monotonic() + limit_s, nan
+        ).reach()
+
+
+class Verdict(enum.Enum):
+    RIGHT = "right"
+    WRONG = "wrong"
+    ILLEGAL = "illegal"
+    """The original raises on it."""
+
+
+@final
+@dataclass
+class _Jury:
+    """Compares one answer of the program with the original's."""
+
+    call: Call
+    original: nn.Module
+    signature: Signature
+    seed: int
+    max_units: float
+    _wide: nn.Module | None = None
+
+    def verdict(self, given: Inputs) -> Verdict:
+        with torch.no_grad():
+            try:
+                eager = observe(self.original, given, self.signature, seed=self.seed)
+            except Exception:  # foreign code: a model's forward may raise anything
+                return Verdict.ILLEGAL
+            try:
+                found = observe(self.call, given, self.signature, seed=self.seed)
+            except Exception:  # foreign code: an engine that refuses answers nothing wrong
+                return Verdict.RIGHT
+            return Verdict.RIGHT if self._same(given, found, eager) else Verdict.WRONG
+
+    def _same(self, given: Inputs, found: Observation, eager: Observation) -> bool:
+        if unlike(eager.structure, found.structure, "output") or not _alike(eager.leaves, found.leaves):
+            return False
+        pairs = [(plain(f), plain(e)) for (_, f), (_, e) in zip(found.leaves, eager.leaves, strict=True)]
+        doubtful = [i for i, (f, e) in enumerate(pairs) if not self._near(f, e, e, [])]
+        if not doubtful:
+            return True
+        eagers = [e for _, e in pairs]
+        truth = self._truth(given, eagers)
+        doubtful = [i for i in doubtful if _branches(eagers[i], truth[i]) or not self._near(*pairs[i], truth[i], [])]
+        moved = self._nudged(given, eagers) if doubtful else []
+        return all(
+            self._near(*pairs[i], _trusted(eagers[i], truth[i], nudges), nudges)
+            for i in doubtful
+            for nudges in [[leaves[i] for leaves in moved]]
+        )
+
+    def _near(self, found: Tensor, eager: Tensor, truth: Tensor, moved: Sequence[Tensor]) -> bool:
+        """NaN and infinity may be more where they are any: what is near them is no answer either."""
+        if continuous(eager):
+            if hides(found, truth, eager):
+                return False
+            found = torch.where(found.isfinite(), found, eager)
+        ((unit, _, threshold),) = measure_own_error([eager], [truth], [moved])
+        error, misplaced = leaf_error("", found, truth, eager, unit, threshold)
+        return not misplaced and within(error.units, self.max_units)
+
+    def _truth(self, given: Inputs, eager: Sequence[Tensor]) -> Sequence[Tensor]:
+        """In float64; eager's own where that is none."""
+        try:
+            if self._wide is None:
+                self._wide = widened(self.original, self.signature.device)
+            with float64_arithmetic():
+                seen = observe(self._wide, widened_inputs(given, self.signature.device), self.signature, seed=self.seed)
+        except Exception:  # foreign code: a forward may insist on its own dtype
+            return [wide(e) for e in eager]
+        return _of_shapes(seen, eager) or [wide(e) for e in eager]
+
+    def _nudged(self, given: Inputs, eager: Sequence[Tensor]) -> list[list[Tensor]]:
+        moved = []
+        for number in range(NUDGES_FEW):
+            try:
+                module, inputs = nudged(self.original, self.seed + number), nudged_inputs(given, self.seed + number)
+                moved.append(_of_shapes(observe(module, inputs, self.signature, seed=self.seed), eager))
+            except Exception:  # foreign code: a module may insist on exact values
+                break
+        return [leaves for leaves in moved if leaves]
+
+
+def _alike(one: Named, other: Named) -> bool:
+    return [(name, t.shape, t.dtype) for name, t in one] == [(name, t.shape, t.dtype) for name, t in other]
+
+
+def _branches(eager: Tensor, truth: Tensor) -> bool:
+    """Eager is so far from float64 that this may be another function: a branch on the dtype."""
+    return continuous(eager) and difference(eager, truth, eager).rmse > SUSPICIOUS_ROUNDINGS * epsilon_of(eager)
+
+
+def _trusted(eager: Tensor, truth: Tensor, moved: Sequence[Tensor]) -> Tensor:
+    """The truth; eager itself where the truth is further away than roundings move eager."""
+    if not _branches(eager, truth):
+        return truth
+    movement = max((difference(m, eager, eager).rmse for m in moved), default=0.0)
+    explained = SUSPICIOUS_RATIO * max(movement, epsilon_of(eager))
+    return truth if difference(eager, truth, eager).rmse <= explained else wide(eager)
+
+
+def _of_shapes(seen: Observation, like: Sequence[Tensor]) -> list[Tensor]:
+    leaves = [plain(tensor) for _, tensor in seen.leaves]
+    return leaves if [t.shape for t in leaves] == [t.shape for t in like] else []
+
+
+@final
+@dataclass
+class _Climb:
+    jury: _Jury
+    samples: Sequence[Inputs]
+    until: float
+    nan: bool
+    domains: dict[int, Domain] = field(default_factory=dict)
+    problems: dict[str, None] = field(default_factory=dict)
+    notes: dict[str, None] = field(default_factory=dict)
+
+    def reach(self) -> Reach:
+        flat = [self.jury.signature.flatten_inputs(s.args, s.kwargs) for s in self.samples]
+        self.flat = flat[0]
+        found = {i: Shown.of(tensors) for i, tensors in enumerate(zip(*flat, strict=True))}
+        shown = {i: each for i, each in found.items() if each is not None}
+        self.domains = dict.fromkeys(range(len(self.flat)), Domain())
+        floats = [i for i in shown if self.flat[i].is_floating_point()]
+        self._integers_and_masks({i: each for i, each in shown.items() if i not in floats})
+        self._floats({i: shown[i] for i in floats})
+        domains = tuple(self.domains.values())
+        everything = all(domain.everything for domain in domains)
+        return Reach(() if everything else domains, tuple(self.problems), tuple(self.notes))
+
+    def _integers_and_masks(self, shown: dict[int, Shown]) -> None:
+        for i, each in shown.items():
+            dtype = self.flat[i].dtype
+            for rung, otherwise in masks(each) if each.mask else ():
+                if self._asked([i], rung) is Verdict.WRONG:
+                    self._narrow(i, otherwise)
+                    if otherwise.low == otherwise.high is not None:
+                        break  # nothing is left to ask for
+            if dtype is not torch.bool:
+                self._climb([i], larger_integers(dtype, each), Domain(high=each.high))
+                self._climb([i], smaller_integers(dtype, each), Domain(low=each.low))
+
+    def _floats(self, shown: dict[int, Shown]) -> None:
+        """All of one kind at once, which is what a call is; alone where that is wrong."""
+        signed = {i for i, each in shown.items() if each.low < 0}
+        unsigned = {i: each for i, each in shown.items() if each.low >= 0 and each.high > 0}
+        signed |= {i for i, each in unsigned.items() if self._asked([i], signs(each)) is Verdict.RIGHT}
+        kinds: dict[tuple[Any, ...], list[int]] = {}
+        for i, each in shown.items():
+            kinds.setdefault((self.flat[i].dtype, i in signed, each.finite), []).append(i)
+        for (dtype, _, finite), members in kinds.items():
+            low, high = min(shown[i].low for i in members), max(shown[i].high for i in members)
+            ladder = magnitudes(dtype, Shown(low, high, False, finite), signed=members[0] in signed)
+            if not self.nan:
+                ladder = Ladder(ladder.rungs[:-1], ladder.first)
+            self._climb(members, ladder, Domain(low=low, high=high) if finite else Domain())
+        for i in (i for i in shown if self.flat[i].numel() > 1):
+            if self._asked([i], one_value(self.domains[i])) is Verdict.WRONG:
+                self._narrow(i, Domain(constant=False))
+            if self._asked([i], equal_values(self.domains[i])) is Verdict.WRONG:
+                name = self.jury.signature.inputs_facts[i].name
+                self.problems[f"it answers otherwise than the original where {name} holds equal values"] = None
+
+    def _climb(self, members: list[int], ladder: Ladder, nearest: Domain) -> None:
+        """Narrow the inputs to what of the ladder they answer rightly; ``nearest``: where that is nothing of it."""
+        if not ladder.rungs:
+            return
+        at, proven = ladder.first, nearest
+        verdict = self._asked(members, ladder.rungs[at])
+        if verdict is not Verdict.RIGHT and 1 < len(members) <= _ALONE:
+            for i in members:
+                self._climb([i], ladder, nearest)
+            return
+        while verdict is not Verdict.RIGHT and at > 0:
+            at -= 1
+            verdict = self._asked(members, ladder.rungs[at])
+        while verdict is Verdict.RIGHT:
+            proven, at = ladder.rungs[at].domain, at + 1
+            if at == len(ladder.rungs) or self._time_is_up(ladder.rungs[at]):
+                break
+            verdict = self._asked(members, ladder.rungs[at])
+        if verdict is Verdict.ILLEGAL:
+            return  # as far as the original goes
+        for i in members:
+            self._narrow(i, proven)
+
+    def _time_is_up(self, rung: Rung) -> bool:
+        if time.monotonic() < self.until:
+            return False
+        self.notes[f"no time was left to ask for {rung.name}"] = None
+        return True
+
+    def _asked(self, members: list[int], rung: Rung) -> Verdict:
+        """The worst verdict on the values of a rung; the first that is not right ends it."""
+        verdicts = (self.jury.verdict(self._changed(members, change)) for change in rung.changes)
+        return next((verdict for verdict in verdicts if verdict is not Verdict.RIGHT), Verdict.RIGHT)
+
+    def _changed(self, members: list[int], change: Change) -> Inputs:
+        """The first sample with other values of these inputs. A tensor given twice stays one tensor given twice."""
+        chosen = {id(self.flat[i]) for i in members}
+        generator = torch.Generator().manual_seed(self.jury.seed)
+
+        def of(tensor: Tensor) -> Tensor:
+            values = change(tensor.detach(), generator) if id(tensor) in chosen else tensor.detach()
+            return with_layout_of(tensor, values)
+
+        return copy_inputs(self.samples[0], of)
+
+    def _narrow(self, i: int, more: Domain) -> None:
+        given = {name: value for name, value in dict(more).items() if value != getattr(Domain(), name)}
+        self.domains[i] = Domain(**{**dict(self.domains[i]), **given})

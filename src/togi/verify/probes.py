@@ -1,0 +1,250 @@
+"""Probes: values of an input that no sample shows, and that a later call may hold.
+
+Each kind of input has ladders, whose rungs reach further and further from the samples: larger integers, negative ones,
+floats a thousand times larger, NaN. A rung says what is proven once a program has answered it as the original does.
+``beyond`` climbs them; whether values are legal at all, the original says.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from togi.subject.domain import Domain, Number
+
+Change = Callable[[Tensor, torch.Generator], Tensor]
+"""Makes other values of a tensor: contiguous, of the same shape and dtype."""
+
+_FACTORS = (4.0, 1e3, 1e9)
+"""How many times larger floats become. The first that is asked is a thousand: less only where that is wrong."""
+_INTEGERS = (1 << 15, 1 << 24, (1 << 31) - 1, 1 << 34)
+"""Where other numbers of bits end: 16 bits, float32's integers, 32 bits, and well beyond."""
+_LATTICE = (-2.0, -1.5, -1.0, -0.5, 0.0, 0.5, 1.0, 1.5, 2.5)
+"""Few values: equal ones side by side, and halves, which are rounded either way."""
+
+
+@final
+@dataclass(frozen=True)
+class Rung:
+    """Values to ask for, and what is proven of the input where all of them were answered rightly."""
+
+    name: str
+    changes: tuple[Change, ...]
+    domain: Domain
+
+
+@final
+@dataclass(frozen=True)
+class Ladder:
+    """Rungs from near to far. ``first`` is asked first; nearer ones where it is wrong, farther ones where it is right."""
+
+    rungs: tuple[Rung, ...]
+    first: int = 0
+
+
+@final
+@dataclass(frozen=True)
+class Shown:
+    """What the samples hold of one input."""
+
+    low: Number
+    high: Number
+    mask: bool
+    """Zeros and ones, or truth values."""
+    finite: bool
+
+    @classmethod
+    def of(cls, tensors: Sequence[Tensor]) -> Shown | None:
+        """None: of such tensors no others are made (empty, sparse, quantized, complex, 8-bit floats)."""
+        if not all(map(_can_be_probed, tensors)):
+            return None
+        lows, highs = zip(
+            *((low.item(), high.item()) for low, high in (t.detach().aminmax() for t in tensors)), strict=True
+        )
+        low, high = min(lows), max(highs)
+        floating = tensors[0].is_floating_point()
+        boolean = tensors[0].dtype is torch.bool
+        mask = boolean or (not floating and tensors[0].dim() > 1 and low in (0, 1) and high in (0, 1))
+        finite = not floating or all(bool(t.isfinite().all()) for t in tensors)
+        return cls(int(low) if not floating else low, int(high) if not floating else high, mask, finite)
+
+    @property
+    def domain(self) -> Domain:
+        return Domain(low=self.low, high=self.high) if self.finite else Domain()
+
+
+def _can_be_probed(tensor: Tensor) -> bool:
+    return (
+        tensor.layout is torch.strided
+        and not (tensor.is_quantized or tensor.is_complex())
+        and not (tensor.is_floating_point() and tensor.element_size() == 1)
+        and tensor.numel() > 0
+    )
+
+
+def signs(shown: Shown) -> Rung:
+    """Floats that were never negative, with signs."""
+    return Rung("negative values", (_signed,), Domain(low=-shown.high, high=shown.high))
+
+
+def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
+    """Floats larger and smaller than any shown, then as large as there are, then NaN and infinity."""
+    most = torch.finfo(dtype).max
+    size = max(abs(shown.low), abs(shown.high)) or 1.0
+    low = None if signed else shown.low
+    bounds = [bound for factor in _FACTORS if (bound := size * factor) < most]
+    finite = [
+        Rung(
+            f"values up to {bound:.3g}",
+            (_larger(bound, signed=signed),),
+            Domain(low=-bound if signed else low, high=bound),
+        )
+        for bound in bounds
+    ]
+    largest = Rung(
+        "the largest numbers, NaN and infinity",
+        (_larger(most, signed=signed), _with(1, torch.nan), _with(0.1, torch.nan), _with(0.01, torch.inf, -torch.inf)),
+        Domain(low=low),
+    )
+    return Ladder((*finite, largest), first=min(1, len(finite)))
+
+
+def larger_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
+    most = torch.iinfo(dtype).max
+    steps = sorted({2 * max(shown.high, 1), *_INTEGERS})
+    bounds = [*(int(bound) for bound in steps if shown.high < bound < most), *([most] if shown.high < most else [])]
+    return Ladder(tuple(_integers(bound, None if bound == most else Domain(high=bound)) for bound in bounds))
+
+
+def smaller_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
+    least = torch.iinfo(dtype).min
+    steps = sorted({0, -1, -max(int(shown.high), 1), *(-bound - 1 for bound in _INTEGERS)}, reverse=True)
+    bounds = [*(bound for bound in steps if shown.low > bound > least), *([least] if shown.low > least else [])]
+    return Ladder(tuple(_integers(bound, None if bound == least else Domain(low=bound)) for bound in bounds))
+
+
+def _integers(bound: int, domain: Domain | None) -> Rung:
+    return Rung(f"{bound:,}", (_integers_to(bound),), domain or Domain())
+
+
+def masks(shown: Shown) -> list[tuple[Rung, Domain]]:
+    """Of a mask: what is asked of it, and what it may not be where that is wrong."""
+    same = Domain(low=shown.low, high=shown.high)
+    return [
+        (
+            Rung("masks that hide some", (_padded("end"), _padded("front"), _padded("either"), _scattered), Domain()),
+            same,
+        ),
+        (Rung("masks with rows of zeros", (_rows(0), _filled(0)), Domain()), Domain(empty_rows=False)),
+        (Rung("masks with rows of ones", (_rows(1), _filled(1)), Domain()), Domain(full_rows=False)),
+    ]
+
+
+def one_value(within: Domain) -> Rung:
+    """Floats that are all zero, or as near to it as the domain has them."""
+    return Rung("tensors of one value", (lambda t, g: _clamped(_filled(0)(t, g), within),), Domain())
+
+
+def equal_values(within: Domain) -> Rung:
+    """Floats of few values in the domain."""
+    return Rung("equal values", (lambda t, g: _clamped(_of_lattice(t, g), within),), Domain())
+
+
+def _clamped(tensor: Tensor, within: Domain) -> Tensor:
+    return tensor if within.low is within.high is None else tensor.clamp(within.low, within.high)
+
+
+def _signed(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.where(_chosen(tensor, 0.5, generator), -tensor, tensor)
+
+
+def _larger(bound: float, *, signed: bool) -> Change:
+    def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        """A third as shown, the rest up to the bound in all magnitudes; zeros and subnormal numbers among them."""
+        info = torch.finfo(tensor.dtype)
+        exponents = torch.empty(tensor.shape, dtype=torch.float64).uniform_(-1.0, 0.0, generator=generator)
+        span = max(1.0, torch.log10(torch.tensor(bound, dtype=torch.float64)).item() + 3.0)
+        sizes = (bound * torch.pow(10.0, exponents * span)).clamp(max=bound).to(tensor.dtype).to(tensor.device)
+        sizes[_chosen(tensor, 0.02, generator)] = bound
+        sizes[_chosen(tensor, 0.02, generator)] = 0.0
+        sizes[_chosen(tensor, 0.02, generator)] = info.tiny / 4
+        signs_of = torch.where(_chosen(tensor, 0.5, generator), -1.0, 1.0).to(tensor.dtype)
+        return torch.where(_chosen(tensor, 0.66, generator), sizes * signs_of if signed else sizes, tensor)
+
+    return change
+
+
+def _with(share: float, *values: float) -> Change:
+    """Few elements are such values: a share of all, or so many."""
+
+    def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        changed = tensor.flatten().clone()
+        count = int(share) if share >= 1 else max(1, int(share * changed.numel()))
+        places = torch.randperm(changed.numel(), generator=generator)[:count].to(tensor.device)
+        cycle = itertools.islice(itertools.cycle(values), len(places))
+        changed[places] = torch.tensor(list(cycle), dtype=tensor.dtype, device=tensor.device)
+        return changed.reshape(tensor.shape)
+
+    return change
+
+
+def _integers_to(bound: int) -> Change:
+    def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        """A third as shown, the rest up to the bound in all magnitudes, some of them the bound itself."""
+        exponents = torch.empty(tensor.shape, dtype=torch.float64).uniform_(0.0, 1.0, generator=generator)
+        reach = float(min(max(abs(bound), 1), 1 << 62))  # beyond it a float is no integer of 64 bits
+        sizes = (torch.pow(reach, exponents) - 1).to(torch.int64)
+        values = (sizes if bound >= 0 else -sizes).clamp(min(bound, 0), max(bound, 0)).to(tensor.device)
+        values[_chosen(tensor, 0.2, generator)] = bound
+        values = values.to(tensor.dtype)
+        if tensor.numel() == 1:
+            return torch.full_like(tensor, bound)
+        return torch.where(_chosen(tensor, 0.66, generator), values, tensor)
+
+    return change
+
+
+def _padded(where: str) -> Change:
+    """Ones with zeros, or zeros with ones, at the end, the front or either of each row: as padding is."""
+
+    def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        width = tensor.shape[-1] if tensor.dim() else 1
+        rows = tensor.numel() // width
+        lengths = torch.randint(1, max(2, width), (rows, 1), generator=generator)
+        mirrored = (torch.rand(rows, 1, generator=generator) < 0.5) if where == "either" else where == "front"
+        return ((torch.arange(width) < lengths) ^ mirrored).reshape(tensor.shape).to(tensor.dtype).to(tensor.device)
+
+    return change
+
+
+def _scattered(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    return _chosen(tensor, 0.5, generator).to(tensor.dtype)
+
+
+def _rows(value: int) -> Change:
+    def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        """Every other row is of one value."""
+        changed = _padded("either")(tensor, generator)
+        flat = changed.reshape(-1, tensor.shape[-1] if tensor.dim() else 1)
+        flat[::2] = value
+        return flat.reshape(tensor.shape)
+
+    return change
+
+
+def _filled(value: int) -> Change:
+    return lambda tensor, _: torch.full_like(tensor, value)
+
+
+def _of_lattice(tensor: Tensor, generator: torch.Generator) -> Tensor:
+    values = torch.tensor(_LATTICE, dtype=tensor.dtype, device=tensor.device)
+    return values[torch.randint(0, len(values), tensor.shape, generator=generator).to(tensor.device)]
+
+
+def _chosen(tensor: Tensor, share: float, generator: torch.Generator) -> Tensor:
+    return (torch.rand(tensor.shape, generator=generator) < share).to(tensor.device)
