@@ -16,6 +16,8 @@ from togi.decide.choose import Budget
 from togi.techniques.base import Technique
 
 ALL = "approximate"
+NAN_DIFFERENCES = "nan-differences"
+"""Of ``allow``: what the original shows as NaN may be a number."""
 
 
 @final
@@ -35,7 +37,8 @@ class Settings(Request):
     effort: Effort = Effort.NORMAL
     allow: tuple[str, ...] = ()
     """Approximate techniques that may be tried: ids, beginnings of ids up to an underscore (``int8`` allows
-    ``int8_openvino``), or ``approximate`` for all. None named, but a bound given: all."""
+    ``int8_openvino``), or ``approximate`` for all. None named, but a bound given: all. ``nan-differences``: what the
+    original shows as NaN may be a number."""
     only: tuple[str, ...] = ()
     """Where given, no other technique is tried (``no_grad`` always is: it is the reference)."""
     without: tuple[str, ...] = ()
@@ -117,10 +120,10 @@ class Settings(Request):
 
     @model_validator(mode="after")
     def _bounded(self) -> Settings:
-        if self.allow and not self.has_bound:
+        if self.approximate and not self.has_bound:
             raise TogiError(
-                f"allowing {self.allow[0]} needs a bound on what it may cost: give --max-error (relative RMS error, "
-                "such as 1e-2), or a metric and --max-drop. Without one, nothing says what is too wrong."
+                f"allowing {self.approximate[0]} needs a bound on what it may cost: give --max-error (relative RMS "
+                "error, such as 1e-2), or a metric and --max-drop. Without one, nothing says what is too wrong."
             )
         return self
 
@@ -154,9 +157,18 @@ class Settings(Request):
         """What was given, of the whole study; else the effort's own, which begins when the subject is loaded."""
         return self.time_limit_s if self.time_limit_s is not None else self.effort.time_limit_s
 
+    @property
+    def approximate(self) -> tuple[str, ...]:
+        """Of ``allow`` the techniques."""
+        return tuple(name for name in self.allow if name != NAN_DIFFERENCES)
+
+    @property
+    def nan_differences(self) -> bool:
+        return NAN_DIFFERENCES in self.allow
+
     def allows(self, technique: Technique) -> bool:
         """Whether it is exact, or approximate and allowed. A bound alone allows every approximate technique."""
-        allowed = self.allow or ((ALL,) if self.has_bound else ())
+        allowed = self.approximate or ((ALL,) if self.has_bound else ())
         return technique.exact or any(_names(name, technique.id) for name in allowed)
 
     def check(self, techniques: Iterable[str]) -> None:
@@ -169,11 +181,11 @@ class Settings(Request):
                         f"{option}: there is no technique '{name}'{nearest(name, known) or '.'} 'togi explain' lists "
                         "them."
                     )
-        for name in self.allow:
+        for name in self.approximate:
             if not any(_names(name, id) for id in known):
                 raise UnknownNameError(
-                    f"allow: there is no technique '{name}'{nearest(name, [*known, ALL]) or '.'} 'togi explain' lists "
-                    f"them; {ALL} means all."
+                    f"allow: there is no technique '{name}'{nearest(name, [*known, ALL, NAN_DIFFERENCES]) or '.'} "
+                    f"'togi explain' lists them; {ALL} means all."
                 )
 
 

@@ -48,7 +48,13 @@ def run_study(
         progress.message(f"{phase} of {name}")
 
     with WorkerPool(
-        subject, here, device=settings.device, seed=settings.seed, callers=callers, from_host=from_host
+        subject,
+        here,
+        device=settings.device,
+        seed=settings.seed,
+        callers=callers,
+        from_host=from_host,
+        nan_differences=settings.nan_differences,
     ) as pool:
         with explained(name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)

@@ -39,6 +39,10 @@ class Domain(Record):
         return self
 
     @property
+    def bounded(self) -> bool:
+        return self.low is not None or self.high is not None
+
+    @property
     def everything(self) -> bool:
         return self == Domain()
 
@@ -49,16 +53,19 @@ class Domain(Record):
         """
         if not tensor.numel():
             return ""
-        if self.low is not None or self.high is not None or not self.constant:
+        if self.bounded or not self.constant:
             low, high = (bound.item() for bound in tensor.detach().aminmax())
-            if not low <= high:
+            if self.bounded and not low <= high:
                 return f"holds NaN, but was proven for {self._bounds()}"
             if self.low is not None and low < self.low:
-                return f"holds {low:g}, but was proven for {self._bounds()}"
+                return f"holds {_said(low)}, but was proven for {self._bounds()}"
             if self.high is not None and high > self.high:
-                return f"holds {high:g}, but was proven for {self._bounds()}"
+                return f"holds {_said(high)}, but was proven for {self._bounds()}"
             if not self.constant and low == high and tensor.numel() > 1:
-                return f"holds {low:g} alone, but was not proven for tensors of one value"
+                return f"holds {_said(low)} alone, but was not proven for tensors of one value"
+        return self._refusal_of_rows(tensor)
+
+    def _refusal_of_rows(self, tensor: Tensor) -> str:
         if not self.empty_rows and not bool(tensor.any(-1).all()):
             return "has a row of zeros alone, which was not proven"
         if not self.full_rows and bool(tensor.all(-1).any()):
@@ -68,7 +75,7 @@ class Domain(Record):
     def words(self, name: str) -> list[str]:
         """What it asks of an input of this name."""
         return [
-            *([f"{name} holds {self._bounds()}"] if self.low is not None or self.high is not None else []),
+            *([f"{name} holds {self._bounds()}"] if self.bounded else []),
             *([] if self.constant else [f"{name} holds more than one value"]),
             *([] if self.empty_rows else [f"no row of {name} is all zero"]),
             *([] if self.full_rows else [f"each row of {name} has a zero"]),
@@ -76,11 +83,11 @@ class Domain(Record):
 
     def _bounds(self) -> str:
         if self.low is None:
-            return "any finite values" if self.high is None else f"values up to {_said(self.high)}"
+            return f"values up to {_said(self.high)}"  # one of them is a bound
         if self.high is None:
             return f"values from {_said(self.low)}"
         return f"values from {_said(self.low)} to {_said(self.high)}"
 
 
-def _said(number: Number) -> str:
+def _said(number: Number | None) -> str:
     return f"{number:,}" if isinstance(number, int) else f"{number:.4g}"

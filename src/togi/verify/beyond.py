@@ -9,9 +9,10 @@ where it is further away than roundings explain, with the original in float64, i
 
 from __future__ import annotations
 
+import copy
 import enum
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
@@ -25,7 +26,7 @@ from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.compare import continuous, difference, hides, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
-from togi.verify.leaves import copy_inputs, with_layout_of
+from togi.verify.leaves import copy_inputs, may_be_index, with_layout_of
 from togi.verify.observe import Named, Observation, observe
 from togi.verify.output_structure import unlike
 from togi.verify.probes import (
@@ -46,8 +47,6 @@ from togi.verify.units import NUDGES_FEW, epsilon_of, leaf_error, measure_own_er
 
 ASKED_S = 10.0
 """So long are farther rungs asked for; the first of each ladder always is."""
-_ALONE = 4
-"""Up to so many inputs of one kind are asked one by one where all of them at once are answered wrongly."""
 
 Call = Callable[..., Any]
 
@@ -110,10 +109,12 @@ class _Jury:
     seed: int
     max_units: float
     _wide: nn.Module | None = None
+    _on_cpu: nn.Module | None = None
 
-    def verdict(self, given: Inputs) -> Verdict:
+    def verdict(self, given: Inputs, rung: Rung) -> Verdict:
         with torch.no_grad():
             try:
+                self._try_on_cpu_first(given)
                 eager = observe(self.original, given, self.signature, seed=self.seed)
             except Exception:  # foreign code: a model's forward may raise anything
                 return Verdict.ILLEGAL
@@ -121,19 +122,28 @@ class _Jury:
                 found = observe(self.call, given, self.signature, seed=self.seed)
             except Exception:  # foreign code: an engine that refuses answers nothing wrong
                 return Verdict.RIGHT
-            return Verdict.RIGHT if self._same(given, found, eager) else Verdict.WRONG
+            return Verdict.RIGHT if self._same(given, found, eager, rung) else Verdict.WRONG
 
-    def _same(self, given: Inputs, found: Observation, eager: Observation) -> bool:
+    def _try_on_cpu_first(self, given: Inputs) -> None:
+        """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device."""
+        if self.signature.device == "cpu" or not any(map(may_be_index, given.tensors())):
+            return
+        if self._on_cpu is None:
+            self._on_cpu = copy.deepcopy(self.original).to("cpu")
+        on_cpu = given.to("cpu")
+        self._on_cpu(*on_cpu.args, **on_cpu.kwargs)
+
+    def _same(self, given: Inputs, found: Observation, eager: Observation, rung: Rung) -> bool:
         if unlike(eager.structure, found.structure, "output") or not _alike(eager.leaves, found.leaves):
             return False
         pairs = [(plain(f), plain(e)) for (_, f), (_, e) in zip(found.leaves, eager.leaves, strict=True)]
         doubtful = [i for i, (f, e) in enumerate(pairs) if not self._near(f, e, e, [])]
-        if not doubtful:
-            return True
+        if not doubtful or rung.strict:
+            return not doubtful
         eagers = [e for _, e in pairs]
         truth = self._truth(given, eagers)
         doubtful = [i for i in doubtful if _branches(eagers[i], truth[i]) or not self._near(*pairs[i], truth[i], [])]
-        moved = self._nudged(given, eagers) if doubtful else []
+        moved = self._nudged(given, eagers, inputs=not rung.exact) if doubtful else []
         return all(
             self._near(*pairs[i], _trusted(eagers[i], truth[i], nudges), nudges)
             for i in doubtful
@@ -161,12 +171,13 @@ class _Jury:
             return [wide(e) for e in eager]
         return _of_shapes(seen, eager) or [wide(e) for e in eager]
 
-    def _nudged(self, given: Inputs, eager: Sequence[Tensor]) -> list[list[Tensor]]:
+    def _nudged(self, given: Inputs, eager: Sequence[Tensor], *, inputs: bool) -> list[list[Tensor]]:
         moved = []
         for number in range(NUDGES_FEW):
             try:
-                module, inputs = nudged(self.original, self.seed + number), nudged_inputs(given, self.seed + number)
-                moved.append(_of_shapes(observe(module, inputs, self.signature, seed=self.seed), eager))
+                module = nudged(self.original, self.seed + number)
+                asked = nudged_inputs(given, self.seed + number) if inputs else given
+                moved.append(_of_shapes(observe(module, asked, self.signature, seed=self.seed), eager))
             except Exception:  # foreign code: a module may insist on exact values
                 break
         return [leaves for leaves in moved if leaves]
@@ -223,56 +234,45 @@ class _Climb:
         for i, each in shown.items():
             dtype = self.flat[i].dtype
             for rung, otherwise in masks(each) if each.mask else ():
-                if self._asked([i], rung) is Verdict.WRONG:
+                if self._asked(i, rung) is Verdict.WRONG:
                     self._narrow(i, otherwise)
                     if otherwise.low == otherwise.high is not None:
                         break  # nothing is left to ask for
             if dtype is not torch.bool:
-                self._climb([i], larger_integers(dtype, each), Domain(high=each.high))
-                self._climb([i], smaller_integers(dtype, each), Domain(low=each.low))
+                self._climb(i, larger_integers(dtype, each), Domain(high=each.high))
+                self._climb(i, smaller_integers(dtype, each), Domain(low=each.low))
 
     def _floats(self, shown: dict[int, Shown]) -> None:
-        """All of one kind at once, which is what a call is; alone where that is wrong."""
-        signed = {i for i, each in shown.items() if each.low < 0}
-        unsigned = {i: each for i, each in shown.items() if each.low >= 0 and each.high > 0}
-        signed |= {i for i, each in unsigned.items() if self._asked([i], signs(each)) is Verdict.RIGHT}
-        kinds: dict[tuple[Any, ...], list[int]] = {}
         for i, each in shown.items():
-            kinds.setdefault((self.flat[i].dtype, i in signed, each.finite), []).append(i)
-        for (dtype, _, finite), members in kinds.items():
-            low, high = min(shown[i].low for i in members), max(shown[i].high for i in members)
-            ladder = magnitudes(dtype, Shown(low, high, False, finite), signed=members[0] in signed)
-            if not self.nan:
-                ladder = Ladder(ladder.rungs[:-1], ladder.first)
-            self._climb(members, ladder, Domain(low=low, high=high) if finite else Domain())
-        for i in (i for i in shown if self.flat[i].numel() > 1):
-            if self._asked([i], one_value(self.domains[i])) is Verdict.WRONG:
+            signed = each.low < 0 or (each.high > 0 and self._asked(i, signs(each)) is Verdict.RIGHT)
+            ladder = magnitudes(self.flat[i].dtype, each, signed=signed, nan=self.nan)
+            self._climb(i, ladder, each.domain)
+            if self.flat[i].numel() == 1:
+                continue
+            if self._asked(i, one_value(self.domains[i])) is Verdict.WRONG:
                 self._narrow(i, Domain(constant=False))
-            if self._asked([i], equal_values(self.domains[i])) is Verdict.WRONG:
+            if self._asked(i, equal_values(self.domains[i])) is Verdict.WRONG:
                 name = self.jury.signature.inputs_facts[i].name
                 self.problems[f"it answers otherwise than the original where {name} holds equal values"] = None
 
-    def _climb(self, members: list[int], ladder: Ladder, nearest: Domain) -> None:
-        """Narrow the inputs to what of the ladder they answer rightly; ``nearest``: where that is nothing of it."""
+    def _climb(self, i: int, ladder: Ladder, nearest: Domain) -> None:
+        """Narrow an input to what of the ladder is answered rightly; ``nearest``: where that is nothing of it.
+
+        One input alone is changed at a time: NaN in another would hide that it is lost here.
+        """
         if not ladder.rungs:
             return
         at, proven = ladder.first, nearest
-        verdict = self._asked(members, ladder.rungs[at])
-        if verdict is not Verdict.RIGHT and 1 < len(members) <= _ALONE:
-            for i in members:
-                self._climb([i], ladder, nearest)
-            return
+        verdict = self._asked(i, ladder.rungs[at])
         while verdict is not Verdict.RIGHT and at > 0:
             at -= 1
-            verdict = self._asked(members, ladder.rungs[at])
+            verdict = self._asked(i, ladder.rungs[at])
         while verdict is Verdict.RIGHT:
             proven, at = ladder.rungs[at].domain, at + 1
             if at == len(ladder.rungs) or self._time_is_up(ladder.rungs[at]):
                 break
-            verdict = self._asked(members, ladder.rungs[at])
-        if verdict is Verdict.ILLEGAL:
-            return  # as far as the original goes
-        for i in members:
+            verdict = self._asked(i, ladder.rungs[at])
+        if verdict is not Verdict.ILLEGAL:  # else: as far as the original goes
             self._narrow(i, proven)
 
     def _time_is_up(self, rung: Rung) -> bool:
@@ -281,18 +281,17 @@ class _Climb:
         self.notes[f"no time was left to ask for {rung.name}"] = None
         return True
 
-    def _asked(self, members: list[int], rung: Rung) -> Verdict:
+    def _asked(self, i: int, rung: Rung) -> Verdict:
         """The worst verdict on the values of a rung; the first that is not right ends it."""
-        verdicts = (self.jury.verdict(self._changed(members, change)) for change in rung.changes)
+        verdicts = (self.jury.verdict(self._changed(i, change), rung) for change in rung.changes)
         return next((verdict for verdict in verdicts if verdict is not Verdict.RIGHT), Verdict.RIGHT)
 
-    def _changed(self, members: list[int], change: Change) -> Inputs:
-        """The first sample with other values of these inputs. A tensor given twice stays one tensor given twice."""
-        chosen = {id(self.flat[i]) for i in members}
+    def _changed(self, i: int, change: Change) -> Inputs:
+        """The first sample with other values of one input. A tensor given twice stays one tensor given twice."""
         generator = torch.Generator().manual_seed(self.jury.seed)
 
         def of(tensor: Tensor) -> Tensor:
-            values = change(tensor.detach(), generator) if id(tensor) in chosen else tensor.detach()
+            values = change(tensor.detach(), generator) if tensor is self.flat[i] else tensor.detach()
             return with_layout_of(tensor, values)
 
         return copy_inputs(self.samples[0], of)

@@ -47,6 +47,11 @@ def copy_inputs(inputs: Inputs, change: Callable[[Tensor], Tensor]) -> Inputs:
     return Inputs(args, kwargs)
 
 
+def may_be_index(tensor: Tensor) -> bool:
+    """It holds integers."""
+    return not (tensor.is_floating_point() or tensor.is_complex() or tensor.dtype is torch.bool)
+
+
 def fresh(inputs: Inputs) -> Inputs:
     """New tensors with the same values, strides and ``requires_grad``."""
     return copy_inputs(inputs, clone)

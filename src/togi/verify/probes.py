@@ -36,12 +36,17 @@ class Rung:
     name: str
     changes: tuple[Change, ...]
     domain: Domain
+    strict: bool = False
+    """An answer that is further from plain eager's than roundings explain is wrong, without a look at float64: little
+    is lost where such values are refused."""
+    exact: bool = False
+    """What of the inputs' own roundings would explain is wrong as well: equal values are meant to be equal."""
 
 
 @final
 @dataclass(frozen=True)
 class Ladder:
-    """Rungs from near to far. ``first`` is asked first; nearer ones where it is wrong, farther ones where it is right."""
+    """Rungs from near to far. ``first`` is asked first: nearer ones where it is wrong, farther ones where not."""
 
     rungs: tuple[Rung, ...]
     first: int = 0
@@ -92,8 +97,8 @@ def signs(shown: Shown) -> Rung:
     return Rung("negative values", (_signed,), Domain(low=-shown.high, high=shown.high))
 
 
-def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
-    """Floats larger and smaller than any shown, then as large as there are, then NaN and infinity."""
+def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool, nan: bool) -> Ladder:
+    """Floats larger and smaller than any shown, then as large as there are, and with ``nan`` NaN and infinity."""
     most = torch.finfo(dtype).max
     size = max(abs(shown.low), abs(shown.high)) or 1.0
     low = None if signed else shown.low
@@ -106,10 +111,12 @@ def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool) -> Ladder:
         )
         for bound in bounds
     ]
+    not_finite = (_with(1, torch.nan), _with(0.1, torch.nan), _with(0.01, torch.inf, -torch.inf))
     largest = Rung(
-        "the largest numbers, NaN and infinity",
-        (_larger(most, signed=signed), _with(1, torch.nan), _with(0.1, torch.nan), _with(0.01, torch.inf, -torch.inf)),
+        "the largest numbers, NaN and infinity" if nan else "the largest numbers",
+        (_larger(most, signed=signed), *(not_finite if nan else ())),
         Domain(low=low),
+        strict=True,
     )
     return Ladder((*finite, largest), first=min(1, len(finite)))
 
@@ -147,12 +154,12 @@ def masks(shown: Shown) -> list[tuple[Rung, Domain]]:
 
 def one_value(within: Domain) -> Rung:
     """Floats that are all zero, or as near to it as the domain has them."""
-    return Rung("tensors of one value", (lambda t, g: _clamped(_filled(0)(t, g), within),), Domain())
+    return Rung("tensors of one value", (lambda t, g: _clamped(_filled(0)(t, g), within),), Domain(), exact=True)
 
 
 def equal_values(within: Domain) -> Rung:
     """Floats of few values in the domain."""
-    return Rung("equal values", (lambda t, g: _clamped(_of_lattice(t, g), within),), Domain())
+    return Rung("equal values", (lambda t, g: _clamped(_of_lattice(t, g), within),), Domain(), exact=True)
 
 
 def _clamped(tensor: Tensor, within: Domain) -> Tensor:

@@ -28,7 +28,7 @@ from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32, tf32_operators
 from togi.verify.compare import Difference, continuous, difference, identical, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
-from togi.verify.leaves import input_tensors
+from togi.verify.leaves import input_tensors, may_be_index
 from togi.verify.observe import Observation, Run, observe, overlaps
 from togi.verify.truth import Answer, LeafTruth, Truth, TruthFacts
 from togi.verify.units import FEW, NUDGES_FEW, Measured, epsilon_of, leaf_error, needs_nudges, share, units_of
@@ -160,8 +160,7 @@ class _Making:
     def _try_on_cpu_first(self, i: int, one: Inputs) -> None:
         """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device. Inputs without
         integers hold none, and large models take the CPU long."""
-        indices = any(not (t.is_floating_point() or t.is_complex() or t.dtype is torch.bool) for t in one.tensors())
-        if self.device == "cpu" or i < self.samples or not indices:
+        if self.device == "cpu" or i < self.samples or not any(map(may_be_index, one.tensors())):
             return
         try:
             with float64_arithmetic():

@@ -27,6 +27,7 @@ from togi.verify.compare import (
     columns_apart,
     continuous,
     difference,
+    far_off,
     mismatches,
     plain,
     sentinel_threshold,
@@ -215,7 +216,8 @@ def leaf_error(
     found = plain(found)
     if not continuous(found):
         wrong = share(mismatches(found, truth, eager), found)
-        return LeafError(name=name, rmse=wrong, max_abs=wrong, units=in_units(wrong, unit.rms)), False
+        units = math.inf if far_off(found, truth, eager) else in_units(wrong, unit.rms)
+        return LeafError(name=name, rmse=wrong, max_abs=wrong, units=units), False
     if unit.columns:
         return _worst_column(name, found, truth, eager, unit)
     error = difference(found, truth, eager, threshold)

@@ -41,11 +41,13 @@ class WorkerPool:
         seed: int,
         callers: int = 1,
         from_host: bool = False,
+        nan_differences: bool = False,
     ) -> None:
         """
         Args:
             callers: how many call at once, in threads of a child, while it is verified and measured.
             from_host: measured calls copy their inputs from host memory to the device, and their results back.
+            nan_differences: what is saved may answer with a number where the original shows NaN.
         """
         device, self._visible = one_device(device)
         self.folder = Path(tempfile.mkdtemp(prefix="togi-"))
@@ -59,6 +61,7 @@ class WorkerPool:
             machine=machine,
             callers=callers,
             from_host=from_host,
+            nan_differences=nan_differences,
         )
         self._inductor = InductorCache(self.folder)
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}

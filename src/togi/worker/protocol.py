@@ -68,6 +68,8 @@ class ServerConfig(Request):
     """How many call at once while something is verified and measured."""
     from_host: bool = False
     """A measured call has its inputs and results in host memory."""
+    nan_differences: bool = False
+    """What the original shows as NaN may be a number."""
 
 
 class PartRef(Record):

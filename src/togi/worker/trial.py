@@ -336,7 +336,13 @@ class TrialJob(ChildJob):
         original = prepare(self.subject, device=self.config.device).module
         max_units = max(self._limit_units(Truth.load(self.folder / TRUTH_FOLDER)), 2 * self.report.units)
         return reach_of(
-            self.call, original, self.samples, self.surveyed.signature, seed=self.config.seed, max_units=max_units
+            self.call,
+            original,
+            self.samples,
+            self.surveyed.signature,
+            seed=self.config.seed,
+            max_units=max_units,
+            nan=not self.config.nan_differences,
         )
 
 

@@ -1,0 +1,220 @@
+"""What a program answers for values that no sample shows: planted faults of engines are kept out or found."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from togi.subject.domain import Domain
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.prepare import prepare
+from togi.subject.signature import Signature
+from togi.verify.beyond import reach_of
+
+
+class Module(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.forward = function
+
+
+def reached(original, program, *args, **options):
+    subject = Subject(Module(original), Inputs(args))
+    ready = prepare(subject)
+    with torch.no_grad():
+        outputs = [ready.module(*sample.args) for sample in ready.samples]
+    signature = Signature.of(ready.module, ready.samples, outputs)
+    reach = reach_of(program, ready.module, ready.samples, signature, seed=0, **options)
+    return reach, signature.within(reach.domains)
+
+
+WEIGHT = torch.linspace(-1, 1, 13).reshape(13, 1)
+
+
+def hashed(ids):
+    return WEIGHT[ids.remainder(13)].sum(-2)
+
+
+def wrapped_ids(ids):
+    return hashed(ids.to(torch.int32).to(torch.int64))
+
+
+def remainder_of_c(ids):
+    return WEIGHT[ids.fmod(13).abs()].sum(-2)
+
+
+def saturated(frame):
+    return (frame.int() - 50).clamp(0, 255).float() / 255
+
+
+def masked_mean(x, mask):
+    return (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True)
+
+
+def numbers_for_nan(x):
+    return torch.relu(x.nan_to_num(0.0)).sum(-1)
+
+
+def cast_in_32_bits(x):
+    return (x * 10).clamp(-(2.0**31), 2.0**31 - 128).to(torch.int64)
+
+
+def last_of_equals(x):
+    return x.shape[-1] - 1 - x.flip(-1).argmax(-1)
+
+
+def spread(x):
+    return (x - x.mean()) / (x.var() + 1e-12).sqrt()
+
+
+def noisy_spread(x):
+    return spread(x * (1 + 1e-7 * torch.arange(x.numel()).reshape(x.shape)))
+
+
+def first_row(x):
+    return (x / x.abs().amax(-1, keepdim=True).clamp(min=1e-6))[0]
+
+
+IDS = torch.randint(0, 1000, (2, 64), generator=torch.Generator().manual_seed(0))
+FRAME = torch.randint(60, 200, (1, 3, 8, 8), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
+X = torch.randn(2, 40, generator=torch.Generator().manual_seed(0))
+ROWS = torch.randn(2, 9, 4, generator=torch.Generator().manual_seed(0))
+SHOWN = torch.ones(2, 9, dtype=torch.bool)
+
+FAULTS = {
+    "integers of 64 bits as 32": (hashed, wrapped_ids, [IDS], [IDS + 2**33 + 1]),
+    "the sign of a remainder": (hashed, remainder_of_c, [IDS], [IDS - 500]),
+    "saturation for wrap-around": (lambda f: (f - 50).float() / 255, saturated, [FRAME], [FRAME - 60]),
+    "a number for NaN": (lambda x: torch.relu(x).sum(-1), numbers_for_nan, [X], [X.where(X < 2, torch.nan)]),
+    "large floats as integers": (lambda x: (x * 10).to(torch.int64), cast_in_32_bits, [X], [X * 1e9]),
+    "halves away from zero": (torch.round, lambda x: (x.abs() + 0.5).floor() * x.sign(), [X], [X.round() + 0.5]),
+    "another of equal values": (lambda x: x.argmax(-1), last_of_equals, [X], [X.round()]),
+    "a variance of zero": (spread, noisy_spread, [X], [torch.zeros_like(X)]),
+    "a mask that was not shown": (masked_mean, lambda x, _: x.mean(1), [ROWS, SHOWN], [ROWS, SHOWN.tril()]),
+    "a row that hides all": (
+        masked_mean,
+        lambda x, mask: (x * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1),
+        [ROWS, SHOWN.tril()],
+        [ROWS, SHOWN & torch.tensor([[True], [False]])],
+    ),
+    "a division by zero": (lambda x: 1 / x, lambda x: 1 / x.where(x != 0, 1), [X], [torch.zeros_like(X)]),
+    "a root of negative numbers": (torch.sqrt, lambda x: x.abs().sqrt(), [X.abs()], [X]),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_beyond_the_samples_is_refused_or_found(fault):
+    original, program, sample, later = FAULTS[fault]
+    reach, signature = reached(original, program, *sample)
+    if reach.problems:
+        return
+    with pytest.raises(ValueError, match="proven"):
+        signature.check(later)
+    signature.check(sample)
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_what_is_right_takes_what_the_original_takes(fault):
+    original, _, sample, later = FAULTS[fault]
+    reach, signature = reached(original, original, *sample)
+    assert reach.domains == ()
+    assert reach.problems == ()
+    signature.check(later)
+
+
+def test_values_on_which_the_original_raises_need_no_answer():
+    table = torch.randn(1000, 4)
+    reach, _ = reached(lambda ids: table[ids], lambda ids: table[ids % 1000], IDS)
+    assert reach.domains == ()  # a thousand and more raises
+
+
+def test_integers_are_bounded_where_the_program_goes_wrong():
+    reach, signature = reached(hashed, lambda ids: hashed(ids.clamp(max=2**31)), IDS)
+    assert 1000 <= reach.domains[0].high <= 2**31
+    assert signature.domains_in_words() == [f"ids holds values up to {reach.domains[0].high:,}"]
+
+
+def test_only_the_input_that_is_answered_wrongly_is_bounded():
+    def original(a, b):
+        return torch.relu(a).sum() + b.sum()
+
+    reach, _ = reached(original, lambda a, b: numbers_for_nan(a).sum() + b.sum(), X, X.clone())
+    assert reach.domains[0].high is not None
+    assert reach.domains[1].everything
+
+
+def test_rounding_is_no_fault_however_large_the_values():
+    weight = torch.randn(40, 30, generator=torch.Generator().manual_seed(1))
+    reach, _ = reached(lambda x: torch.relu(x @ weight), lambda x: torch.relu((weight.T @ x.T).T.contiguous()), X)
+    assert reach.problems == ()
+    assert not reach.domains or reach.domains[0].high >= 1e9
+
+
+def test_more_nan_than_the_original_shows_is_allowed_where_it_shows_some():
+    reach, _ = reached(lambda x: x * 2, lambda x: x * 2 + (x.sum() * 0), X)
+    assert reach.domains == ()
+
+
+def test_nan_may_be_left_out_of_the_question():
+    reach, _ = reached(lambda x: torch.relu(x).sum(-1), numbers_for_nan, X, nan=False)
+    assert reach.domains == ()
+
+
+def test_a_program_that_raises_answers_nothing_wrong():
+    def refuses(ids):
+        if int(ids.max()) > 2000:
+            raise ValueError("too large")
+        return hashed(ids)
+
+    reach, _ = reached(hashed, refuses, IDS)
+    assert reach.domains == ()
+
+
+def test_what_is_not_asked_in_time_is_not_taken_and_said():
+    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=0.0)
+    assert reach.domains[0].high == pytest.approx(1e3 * float(X.abs().max()))
+    assert "no time was left" in reach.notes[0]
+
+
+def test_the_same_questions_are_asked_again():
+    first, _ = reached(hashed, wrapped_ids, IDS)
+    second, _ = reached(hashed, wrapped_ids, IDS)
+    assert first == second
+
+
+class TestDomain:
+    def test_bounds_hold_no_nan(self):
+        domain = Domain(low=-1.0, high=1.0)
+        assert domain.refusal(torch.tensor([0.5, -1.0, 1.0])) == ""
+        assert "NaN" in domain.refusal(torch.tensor([0.5, math.nan]))
+        assert "1.5" in domain.refusal(torch.tensor([0.5, 1.5]))
+        assert "inf" in domain.refusal(torch.tensor([0.5, math.inf]))
+
+    def test_integers_are_compared_exactly(self):
+        domain = Domain(high=2**62)
+        assert domain.refusal(torch.tensor([2**62])) == ""
+        assert domain.refusal(torch.tensor([2**62 + 1]))
+
+    def test_rows_of_a_mask(self):
+        mask = torch.tensor([[True, False], [False, False]])
+        assert Domain(empty_rows=False).refusal(mask)
+        assert Domain(full_rows=False).refusal(mask) == ""
+        assert Domain(full_rows=False).refusal(~mask)
+
+    def test_an_empty_tensor_lies_inside(self):
+        assert Domain(low=0, high=1, constant=False, empty_rows=False).refusal(torch.zeros(0, 3)) == ""
+
+    def test_one_number_is_no_constant_tensor(self):
+        assert Domain(constant=False).refusal(torch.tensor(3.0)) == ""
+        assert Domain(constant=False).refusal(torch.zeros(4))
+
+    def test_what_holds_nothing_is_refused(self):
+        with pytest.raises(ValueError, match="holds nothing"):
+            Domain(low=2, high=1)
+
+    def test_it_comes_back_from_json(self):
+        for domain in (Domain(low=-(2**63), high=2**62), Domain(low=-1.5, high=math.inf), Domain(constant=False)):
+            assert Domain.model_validate_json(domain.to_json()) == domain
