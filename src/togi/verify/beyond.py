@@ -249,7 +249,7 @@ class _Climb:
             self._climb(i, ladder, each.domain)
             if self.flat[i].numel() == 1:
                 continue
-            if self._asked(i, one_value(self.domains[i])) is Verdict.WRONG:
+            if self._asked(i, one_value(each, self.domains[i])) is Verdict.WRONG:
                 self._narrow(i, Domain(constant=False))
             if self._asked(i, equal_values(self.domains[i])) is Verdict.WRONG:
                 name = self.jury.signature.inputs_facts[i].name

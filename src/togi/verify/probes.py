@@ -8,6 +8,7 @@ floats a thousand times larger, NaN. A rung says what is proven once a program h
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import final
@@ -152,18 +153,30 @@ def masks(shown: Shown) -> list[tuple[Rung, Domain]]:
     ]
 
 
-def one_value(within: Domain) -> Rung:
-    """Floats that are all zero, or as near to it as the domain has them."""
-    return Rung("tensors of one value", (lambda t, g: _clamped(_filled(0)(t, g), within),), Domain(), exact=True)
+def one_value(shown: Shown, within: Domain) -> Rung:
+    """Floats that are all the same: zero, as large as those shown, and larger."""
+    values = (0.0, shown.high, 1e3 * shown.high)
+    return Rung("tensors of one value", tuple(_in(within, _filled(v)) for v in values), Domain(), exact=True)
 
 
 def equal_values(within: Domain) -> Rung:
-    """Floats of few values in the domain."""
-    return Rung("equal values", (lambda t, g: _clamped(_of_lattice(t, g), within),), Domain(), exact=True)
+    """Floats of few values, and rows that are equal, as they are and far from zero."""
+    changes = (_of_lattice, _equal_rows(0.0), _equal_rows(1e3))
+    return Rung("equal values", tuple(_in(within, change) for change in changes), Domain(), exact=True)
 
 
-def _clamped(tensor: Tensor, within: Domain) -> Tensor:
-    return tensor if within.low is within.high is None else tensor.clamp(within.low, within.high)
+def _in(within: Domain, change: Change) -> Change:
+    if not within.bounded:
+        return change
+    return lambda tensor, generator: change(tensor, generator).clamp(within.low, within.high)
+
+
+def _equal_rows(beyond: float) -> Change:
+    def change(tensor: Tensor, _: torch.Generator) -> Tensor:
+        row = tensor[:1] if tensor.dim() else tensor
+        return (row + beyond).expand(tensor.shape).contiguous()
+
+    return change
 
 
 def _signed(tensor: Tensor, generator: torch.Generator) -> Tensor:
@@ -172,11 +185,13 @@ def _signed(tensor: Tensor, generator: torch.Generator) -> Tensor:
 
 def _larger(bound: float, *, signed: bool) -> Change:
     def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
-        """A third as shown, the rest up to the bound in all magnitudes; zeros and subnormal numbers among them."""
+        """A third as shown, a third up to the bound, a third in all magnitudes below it; zeros and subnormal numbers
+        among them."""
         info = torch.finfo(tensor.dtype)
-        exponents = torch.empty(tensor.shape, dtype=torch.float64).uniform_(-1.0, 0.0, generator=generator)
-        span = max(1.0, torch.log10(torch.tensor(bound, dtype=torch.float64)).item() + 3.0)
-        sizes = (bound * torch.pow(10.0, exponents * span)).clamp(max=bound).to(tensor.dtype).to(tensor.device)
+        drawn = torch.empty(tensor.shape, dtype=torch.float64).uniform_(0.0, 1.0, generator=generator)
+        magnitude = torch.pow(10.0, -drawn * max(1.0, math.log10(bound) + 3.0))
+        sizes = bound * torch.where(_chosen(drawn, 0.5, generator), drawn, magnitude)
+        sizes = sizes.clamp(max=bound).to(tensor.dtype).to(tensor.device)
         sizes[_chosen(tensor, 0.02, generator)] = bound
         sizes[_chosen(tensor, 0.02, generator)] = 0.0
         sizes[_chosen(tensor, 0.02, generator)] = info.tiny / 4
@@ -244,7 +259,7 @@ def _rows(value: int) -> Change:
     return change
 
 
-def _filled(value: int) -> Change:
+def _filled(value: float) -> Change:
     return lambda tensor, _: torch.full_like(tensor, value)
 
 
