@@ -100,6 +100,12 @@ FAULTS = {
         [ROWS, SHOWN.tril()],
         [ROWS, SHOWN & torch.tensor([[True], [False]])],
     ),
+    "NaN for a number": (
+        lambda x: x.relu(),
+        lambda x: x.relu() + x.sum() / x.abs().max() * 0,
+        [X],
+        [torch.zeros_like(X)],
+    ),
     "a division by zero": (lambda x: 1 / x, lambda x: 1 / x.where(x != 0, 1), [X], [torch.zeros_like(X)]),
     "a root of negative numbers": (torch.sqrt, lambda x: x.abs().sqrt(), [X.abs()], [X]),
 }

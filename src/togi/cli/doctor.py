@@ -2,21 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from togi.cli.options import Device, Json, Seed, without_effect
 
+Engines = Annotated[
+    bool,
+    typer.Option("--engines", help="Which values each engine here answers otherwise than torch, measured; 1 to 3 min."),
+]
 
-def doctor(json: Json = False, device: Device = "cpu", seed: Seed = 0) -> int:
+
+def doctor(json: Json = False, engines: Engines = False, device: Device = "cpu", seed: Seed = 0) -> int:
     """Examine this machine: processor, memory, packages, compiler, allocators, GPU, other processes.
 
-    Exit code 1 when something needed is missing.
+    Exit code 1 when something needed is missing, or with --engines when one would answer wrongly in silence.
     """
     from togi.cli.output import print_json, print_text, stdout
     from togi.core.records import SCHEMA_VERSION
-    from togi.doctor import Level, examine
+    from togi.doctor import Level, check_engines, examine
     from togi.render.doctor_text import examination_text
 
     without_effect("doctor", seed=seed)
-    checks = examine(device)
+    checks = check_engines() if engines else examine(device)
     if json:
         # "mend": the name of "fix" before November 2026, kept while the schema's version is 1
         found = [{**check.model_dump(), "mend": check.fix} for check in checks]
