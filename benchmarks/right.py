@@ -194,7 +194,10 @@ def moves(module: nn.Module, given: list[Tensor], expected: Tensor, found: Tenso
         if moved.shape != expected.shape or not expected.is_floating_point():
             if moved.shape != expected.shape or not torch.equal(moved, expected):
                 return True
-        elif bool((moved.isfinite() != expected.isfinite()).any()) or _apart(moved, expected) * 20 > _apart(found, expected) > 0:
+        elif (
+            bool((moved.isfinite() != expected.isfinite()).any())
+            or _apart(moved, expected) * 20 > _apart(found, expected) > 0
+        ):
             return True
     return False
 

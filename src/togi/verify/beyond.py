@@ -38,6 +38,7 @@ from togi.verify.probes import (
     larger_integers,
     magnitudes,
     masks,
+    one_sign,
     one_value,
     signs,
     smaller_integers,
@@ -251,9 +252,10 @@ class _Climb:
                 continue
             if self._asked(i, one_value(each, self.domains[i])) is Verdict.WRONG:
                 self._narrow(i, Domain(constant=False))
-            if self._asked(i, equal_values(self.domains[i])) is Verdict.WRONG:
-                name = self.jury.signature.inputs_facts[i].name
-                self.problems[f"it answers otherwise than the original where {name} holds equal values"] = None
+            for rung in (equal_values(self.domains[i]), one_sign(self.domains[i])):
+                if self._asked(i, rung) is Verdict.WRONG:
+                    name = self.jury.signature.inputs_facts[i].name
+                    self.problems[f"it answers otherwise than the original where {name} holds {rung.name}"] = None
 
     def _climb(self, i: int, ladder: Ladder, nearest: Domain) -> None:
         """Narrow an input to what of the ladder is answered rightly; ``nearest``: where that is nothing of it.
@@ -282,9 +284,15 @@ class _Climb:
         return True
 
     def _asked(self, i: int, rung: Rung) -> Verdict:
-        """The worst verdict on the values of a rung; the first that is not right ends it."""
-        verdicts = (self.jury.verdict(self._changed(i, change), rung) for change in rung.changes)
+        """The worst verdict on the values of a rung that are taken; the first that is not right ends it."""
+        asked = (self._changed(i, change) for change in rung.changes)
+        verdicts = (self.jury.verdict(given, rung) for given in asked if self._is_taken(i, given))
         return next((verdict for verdict in verdicts if verdict is not Verdict.RIGHT), Verdict.RIGHT)
+
+    def _is_taken(self, i: int, given: Inputs) -> bool:
+        """Not: what was found to be wrong is refused already, as a tensor of one value."""
+        tensor = self.jury.signature.flatten_inputs(given.args, given.kwargs)[i]
+        return not self.domains[i].refusal(tensor)
 
     def _changed(self, i: int, change: Change) -> Inputs:
         """The first sample with other values of one input. A tensor given twice stays one tensor given twice."""

@@ -165,6 +165,12 @@ def equal_values(within: Domain) -> Rung:
     return Rung("equal values", tuple(_in(within, change) for change in changes), Domain(), exact=True)
 
 
+def one_sign(within: Domain) -> Rung:
+    """Floats that are all on one side of any threshold: nothing is found, or everything."""
+    changes: tuple[Change, ...] = (lambda t, _: -t.abs(), lambda t, _: t.abs())
+    return Rung("values of one sign", tuple(_in(within, change) for change in changes), Domain())
+
+
 def _in(within: Domain, change: Change) -> Change:
     if not within.bounded:
         return change
