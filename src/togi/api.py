@@ -181,6 +181,7 @@ def tune(
         max_first_call: seconds from loading its files to the first answer.
         max_error: relative RMS error, from 0 to 1, up to which approximate techniques are eligible.
         allow: approximate techniques to try within that bound: ids, or beginnings of ids (``int8``); none: all.
+            ``nan-differences``: what the original shows as NaN may be a number.
         only, without: ids of techniques.
         max_drop: with ``metric``: the drop up to which approximate techniques are eligible.
         progress: None writes a line for each event to standard error in a terminal and shows them in place in a

@@ -122,7 +122,7 @@ Allow = Annotated[
     typer.Option(
         "--allow",
         metavar="ID",
-        help="Of what is approximate only this: an id, its beginning (int8), or 'approximate'.",
+        help="Of what is approximate only this: an id, its beginning (int8), or 'approximate'. Or 'nan-differences'.",
     ),
 ]
 Only = Annotated[
