@@ -1,0 +1,131 @@
+"""One list of calls made of two recordings: each number is what the whole and the piece have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, final
+
+import sympy
+import torch
+from torch import Tensor
+
+from togi.graph.dependence.recording import Call, Recording, Value
+from togi.graph.dependence.state import UNLIKE, Depends, Times
+
+
+@final
+@dataclass
+class Pairing:
+    """Of a call with ``whole`` rows and one with ``piece`` rows."""
+
+    whole: int
+    piece: int
+
+    def __post_init__(self) -> None:
+        self._known: dict[Value, tuple[Value, Value]] = {}
+
+    def of(self, whole: Recording, piece: Recording) -> Recording:
+        """Raises Depends where they do not hold the same operators."""
+        found = Recording([self._value(a, b) for a, b in zip(whole.inputs, piece.inputs, strict=True)])
+        for a, b in zip(whole.calls, piece.calls, strict=False):
+            if a.operator != b.operator or len(a.results) != len(b.results):
+                raise Depends(f"{a.name} for {self.whole} rows is {b.name} for {self.piece}: it branches by their number")
+            arguments = {name: self._both(value, b.arguments[name]) for name, value in a.arguments.items()}
+            results = tuple(map(self._value, a.results, b.results))
+            found.calls.append(Call(a.operator, arguments, results, a.reads))
+        if len(whole.calls) != len(piece.calls) or len(whole.results) != len(piece.results):
+            raise Depends(f"{self.whole} rows take other operators than {self.piece}: it loops or branches by their number")
+        found.results += map(self._value, whole.results, piece.results)
+        return found
+
+    def _both(self, one: Any, other: Any) -> Any:
+        if isinstance(one, Value) and isinstance(other, Value):
+            return self._value(one, other)
+        if type(one) is not type(other):
+            return UNLIKE
+        if isinstance(one, list | tuple):
+            return list(map(self._both, one, other)) if len(one) == len(other) else UNLIKE
+        if isinstance(one, dict):
+            alike = one.keys() == other.keys()
+            return {key: self._both(one[key], other[key]) for key in one} if alike else UNLIKE
+        if type(one) is int:
+            return self._number(one, other)
+        both_nan = one != one and other != other
+        return one if one is other or one == other or both_nan else UNLIKE
+
+    def _number(self, one: int, other: int) -> Any:
+        if one == other:
+            return one
+        each, rest = divmod(one, self.whole)
+        return Times(each) if rest == 0 and other == each * self.piece else UNLIKE
+
+    def _value(self, one: Value, other: Value) -> Value:
+        known = self._known.get(one)
+        if known is None:
+            known = self._known[one] = other, self._merged(one, other)
+        if known[0] is not other:
+            raise Depends("the operators for the whole batch and for a piece take other operands")
+        return known[1]
+
+    def _merged(self, one: Value, other: Value) -> Value:
+        shape, stride = self._sizes(one.shape, other.shape), self._sizes(one.stride, other.stride)
+        if one.real is not None and not _equal(one.real, other.real):
+            shape = (UNLIKE,)
+        return Value(shape, one.dtype, stride, self._number(one.offset, other.offset), one.storage, one.real)
+
+    def _sizes(self, one: tuple[Any, ...], other: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(map(self._number, one, other)) if len(one) == len(other) else (UNLIKE,)
+
+
+def _equal(one: Tensor, other: Tensor | None) -> bool:
+    if one is other:
+        return True
+    return (
+        other is not None
+        and (one.dtype, one.shape, one.device) == (other.dtype, other.shape, other.device)
+        and torch.equal(one, other)
+    )
+
+
+def for_any_number(recording: Recording, rows: sympy.Symbol) -> Recording:
+    """The same list of one recording whose sizes are symbols, ``rows`` among them."""
+    known: dict[Value, Value] = {}
+
+    def number(size: Any) -> Any:
+        if isinstance(size, torch.SymFloat | torch.SymBool):
+            return UNLIKE if rows in size.node.expr.free_symbols else size.node.expr
+        if not isinstance(size, torch.SymInt):
+            return size
+        expression = size.node.expr
+        if rows not in expression.free_symbols:
+            return int(expression) if expression.is_number else expression
+        each = sympy.cancel(expression / rows)
+        if rows in each.free_symbols or sympy.fraction(each)[1] != 1:
+            return UNLIKE
+        return Times(int(each) if each.is_number else each)
+
+    def value(one: Value) -> Value:
+        if one not in known:
+            shape, stride = tuple(map(number, one.shape)), tuple(map(number, one.stride))
+            known[one] = Value(shape, one.dtype, stride, number(one.offset), one.storage, one.real)
+        return known[one]
+
+    def each(argument: Any) -> Any:
+        if isinstance(argument, Value):
+            return value(argument)
+        if isinstance(argument, list | tuple):
+            return [each(one) for one in argument]
+        if isinstance(argument, dict):
+            return {key: each(one) for key, one in argument.items()}
+        return number(argument)
+
+    return _mapped(recording, value, each)
+
+
+def _mapped(recording: Recording, value: Callable[[Value], Value], each: Callable[[Any], Any]) -> Recording:
+    calls = [
+        Call(call.operator, each(call.arguments), tuple(map(value, call.results)), call.reads)
+        for call in recording.calls
+    ]
+    return Recording(list(map(value, recording.inputs)), calls, list(map(value, recording.results)))

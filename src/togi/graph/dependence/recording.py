@@ -1,0 +1,197 @@
+"""Records the operators of a call on fake tensors: shapes and aliasing are real, values are not there.
+
+Fake tensors refuse whatever reads a value, so a recorded call takes no branch by values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from togi.graph.dependence.state import UNLIKE
+from togi.torch_internals.modes import DispatchObserver, FunctionObserver
+from togi.torch_internals.operators import OpOverload, bound_arguments, written_arguments
+from togi.torch_internals.tensors import (
+    FakeTensor,
+    FakeTensorMode,
+    storage_key,
+    tensors_of,
+    tree_leaves,
+    tree_map,
+    tree_map_only,
+)
+
+_FAST_PATH = "aten::_nested_tensor_from_mask_left_aligned"
+"""Only asks whether a fast path may be taken, which ``_PlainPaths`` switches off."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Value:
+    """A tensor at one moment of the call."""
+
+    shape: tuple[Any, ...]
+    dtype: torch.dtype
+    stride: tuple[Any, ...] = ()
+    offset: Any = 0
+    storage: int = 0
+    real: Tensor | None = None
+    """The tensor that the call found outside of its arguments: a parameter, a constant."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Call:
+    """An operator with its arguments by name, ``Value`` in place of tensors."""
+
+    operator: Any
+    arguments: dict[str, Any]
+    results: tuple[Value, ...]
+    reads: bool = False
+    """It hands a number or a bool computed from values to Python."""
+
+    @property
+    def name(self) -> str:
+        return str(self.operator).removesuffix(".default")
+
+    @property
+    def written(self) -> list[Value]:
+        """Arguments whose memory it changes."""
+        if not isinstance(self.operator, OpOverload) or torch.Tag.inplace_view in self.operator.tags:
+            return []
+        named = written_arguments(self.operator)
+        return [v for name in named for v in tree_leaves(self.arguments.get(name)) if isinstance(v, Value)]
+
+
+@final
+@dataclass
+class Recording:
+    """All of one call."""
+
+    inputs: list[Value] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    results: list[Value] = field(default_factory=list)
+    elsewhere: bool = False
+    """Operators ran that no function of torch had called from Python: those of TorchScript."""
+
+    @property
+    def alike(self) -> bool:
+        """Of a pairing: no number differs otherwise than by rows."""
+        leaves = (leaf for call in self.calls for leaf in tree_leaves([call.arguments, call.results]))
+        sizes = (size for leaf in leaves for size in (leaf.shape if isinstance(leaf, Value) else [leaf]))
+        return all(size is not UNLIKE for size in sizes)
+
+
+class _Values:
+    """Tensors by identity, each time that they may have another form."""
+
+    def __init__(self, *, memory: bool) -> None:
+        self._values: dict[int, Value] = {}
+        self._alive: list[Tensor] = []
+        self._memory = memory
+
+    def of(self, tensor: Tensor, *, anew: bool = False, real: Tensor | None = None) -> Value:
+        if anew or id(tensor) not in self._values:
+            self._alive.append(tensor)  # no other tensor gets its id
+            made = Value(tuple(tensor.shape), tensor.dtype, real=real)
+            if self._memory:
+                place = tuple(tensor.stride()), tensor.storage_offset(), storage_key(tensor.untyped_storage())
+                made = Value(made.shape, tensor.dtype, *place, real)
+            self._values[id(tensor)] = made
+        return self._values[id(tensor)]
+
+    def seen(self, leaf: Any) -> Any:
+        if isinstance(leaf, slice):
+            return [leaf.start, leaf.stop, leaf.step]
+        if not isinstance(leaf, Tensor):
+            return leaf
+        return self.of(leaf, real=None if isinstance(leaf, FakeTensor) else leaf)
+
+
+@final
+class _Functions(FunctionObserver):
+    """Records what Python calls of torch. While it is active, torch's encoder layers run operator by operator."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.values, self.found, self.inside = _Values(memory=False), Recording(), False
+
+    def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        given = tree_map(self.values.seen, {"args": args, "kwargs": kwargs})
+        before, self.inside = self.inside, True
+        try:
+            results = function(*args, **kwargs)
+        finally:
+            self.inside = before
+        made = tuple(self.values.of(tensor, anew=True) for tensor in tensors_of(results))
+        self.found.calls.append(Call(function, given, made))
+        return results
+
+
+class _Stop(Exception):
+    pass
+
+
+@final
+class _Recorder(DispatchObserver):
+    def __init__(self, mode: FakeTensorMode, functions: _Functions, stop_at: int) -> None:
+        super().__init__()
+        self._mode, self._functions, self._stop_at = mode, functions, stop_at
+        self._fakes: dict[int, tuple[Tensor, Tensor]] = {}
+        self._values = _Values(memory=True)
+        self.value = self._values.of
+        self.found = Recording()
+
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        if len(self.found.calls) == self._stop_at:
+            raise _Stop
+        self._functions.found.elsewhere |= not self._functions.inside
+        args, kwargs = tree_map_only(Tensor, self.fake, (args, kwargs))
+        given = self._named(operator, args, kwargs)
+        results = operator(*args, **kwargs)
+        made = tuple(self.value(tensor, anew=True) for tensor in tensors_of(results))
+        reads = any(isinstance(leaf, bool | int | float | complex) for leaf in tree_leaves(results))
+        fast_path = isinstance(operator, OpOverload) and str(operator.name()) == _FAST_PATH  # type: ignore[no-untyped-call]
+        self.found.calls.append(Call(operator, given, made, reads and not fast_path))
+        return results
+
+    def _named(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+        if isinstance(operator, OpOverload):
+            given = bound_arguments(operator, args, kwargs)
+        else:
+            given = {"args": args, "kwargs": kwargs}
+        return {name: tree_map(self._values.seen, argument) for name, argument in given.items()}
+
+    def fake(self, tensor: Tensor) -> Tensor:
+        if isinstance(tensor, FakeTensor):
+            return tensor
+        if id(tensor) not in self._fakes:
+            fake = self._mode.from_tensor(tensor)
+            self._fakes[id(tensor)] = fake, tensor
+            self.value(fake, real=tensor)
+        return self._fakes[id(tensor)][0]
+
+
+def record(
+    call: Callable[..., Any], tensors: Sequence[Tensor], mode: FakeTensorMode, *, stop_at: int = -1
+) -> tuple[Recording, Recording]:
+    """Of ``call(*tensors)``, which are fake tensors of ``mode``: its operators, and the functions of torch that Python
+    called. Raises what the call raises.
+
+    Args:
+        stop_at: raise at that operator, for a traceback that leads there.
+    """
+    functions = _Functions()
+    recorder = _Recorder(mode, functions, stop_at)
+    operators, called = recorder.found, functions.found
+    operators.inputs += map(recorder.value, tensors)
+    called.inputs += map(functions.values.of, tensors)
+    with mode, torch.no_grad(), functions, recorder:
+        results = tensors_of(call(*tensors))
+    operators.results += [recorder.value(recorder.fake(tensor)) for tensor in results]
+    called.results += map(functions.values.seen, results)
+    return operators, called

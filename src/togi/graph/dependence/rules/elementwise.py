@@ -1,0 +1,31 @@
+"""Operators that compute each element by itself, with broadcasting."""
+
+from __future__ import annotations
+
+import torch
+
+from togi.graph.dependence.rules.registry import Answer, Operands, agreed, aligned, rule
+from togi.graph.dependence.state import Depends
+
+_COUNTS = (torch.int32, torch.int64)
+
+
+@rule("pointwise native_dropout fill zero copy bucketize _prelu_kernel polar complex")
+def pointwise(given: Operands) -> Answer:
+    """Operands are aligned from the right."""
+    states = [aligned(given.states[each], len(each.shape), given.rank) for each in given.tensors()]
+    return agreed(given.call, states)
+
+
+@rule("_to_copy clone alias detach lift_fresh lift_fresh_copy contiguous _conj _neg_view resolve_conj", numbers=True)
+def copied(given: Operands) -> Answer:
+    state = given.rows("self")
+    if state.numbers and given.result.dtype not in _COUNTS:
+        raise Depends(f"{given.call.name} computes with the numbers of the rows")
+    return state
+
+
+@rule("view_as_real view_as_complex real imag")
+def complex_parts(given: Operands) -> Answer:
+    """The last dimension comes or goes."""
+    return given.kept("self", [-1] if given.call.name.startswith("aten.view_as_complex") else [])

@@ -1,0 +1,127 @@
+"""The rules by operator, and what a rule is given.
+
+A rule is asked where an operand holds rows, or where a number of the call grows with the rows. It returns the state of
+each result, or one for all, and raises Depends where rows would mix.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import torch
+
+from togi.graph.dependence.recording import Call, Value
+from togi.graph.dependence.state import SAME, Depends, Rows, Same
+from togi.torch_internals.operators import OpOverload, schema_of
+from togi.torch_internals.tensors import tree_leaves
+
+Found = Rows | Same
+Answer = Found | Sequence[Found | None]
+"""None for a result that nobody may use."""
+
+
+@final
+@dataclass(frozen=True)
+class Operands:
+    """A call whose tensors are all the same or have rows."""
+
+    call: Call
+    states: dict[Value, Found]
+
+    def __getitem__(self, name: str) -> Any:
+        return self.call.arguments.get(name)
+
+    @property
+    def result(self) -> Value:
+        return self.call.results[0]
+
+    @property
+    def rank(self) -> int:
+        return len(self.result.shape)
+
+    def state(self, name: str) -> Found:
+        """Of one argument; ``SAME`` where it is not given."""
+        value = self[name]
+        return self.states[value] if isinstance(value, Value) else SAME
+
+    def rows(self, name: str) -> Rows:
+        """Of one argument, where no other may have rows."""
+        state = self.state(name)
+        others = [v for v in self.tensors() if v is not self[name] and isinstance(self.states[v], Rows)]
+        if isinstance(state, Same) or others:
+            raise Depends(f"{self.call.name} takes rows where it is not known to keep them apart")
+        return state
+
+    def tensors(self) -> Iterator[Value]:
+        return (leaf for leaf in tree_leaves(self.call.arguments) if isinstance(leaf, Value))
+
+    def kept(self, name: str, mixed: Sequence[int]) -> Rows:
+        """The rows of an argument, none of whose dimensions in ``mixed`` holds them."""
+        state, rank = self.rows(name), len(self[name].shape)
+        if state.dim in [dim % max(rank, 1) for dim in mixed]:
+            raise Depends(f"{self.call.name} works across the rows")
+        return state
+
+
+Rule = Callable[[Operands], Answer]
+
+
+@final
+@dataclass(frozen=True)
+class Entry:
+    rule: Rule
+    sizes: frozenset[str]
+    """Arguments that may grow with the rows: the rule looks at them, or the shape of the result tells."""
+    numbers: bool
+    """It takes row numbers, too."""
+    shape_only: bool
+    """It reads no values of its tensors."""
+
+
+RULES: dict[str, Entry] = {}
+
+
+def rule(names: str, *, sizes: str = "", numbers: bool = False, shape_only: bool = False) -> Callable[[Rule], Rule]:
+    """Register for operators, by name without namespace where that is ``aten``, and without ``_`` of in-place forms."""
+
+    def register(found: Rule) -> Rule:
+        for name in names.split():
+            RULES[name] = Entry(found, frozenset(sizes.split()), numbers, shape_only)
+        return found
+
+    return register
+
+
+def entry_of(operator: Any) -> Entry | None:
+    """What is known of an operator; None for nothing."""
+    if not isinstance(operator, OpOverload):
+        return None
+    schema = schema_of(operator)
+    name = schema.name.removeprefix("aten::")
+    if schema.is_mutable and name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    return RULES.get(name) or (RULES["pointwise"] if _is_pointwise(name) else None)
+
+
+@functools.cache
+def _is_pointwise(name: str) -> bool:
+    """By torch's own mark, which stands at the functional form."""
+    packet = getattr(torch.ops.aten, name, None) if "::" not in name else None
+    overloads = [getattr(packet, overload) for overload in packet.overloads()] if packet is not None else []
+    return any(torch.Tag.pointwise in overload.tags for overload in overloads)
+
+
+def aligned(state: Found, rank: int, of: int) -> Found:
+    """Of an operand of a broadcast, in a result of ``of`` dimensions."""
+    return state if isinstance(state, Same) else state.at(state.dim + of - rank)
+
+
+def agreed(call: Call, states: Sequence[Found]) -> Found:
+    """The one way in which all that have rows hold them."""
+    found = list(dict.fromkeys(state for state in states if isinstance(state, Rows)))
+    if len(found) > 1:
+        raise Depends(f"{call.name} meets rows along different dimensions")
+    return found[0] if found else SAME
