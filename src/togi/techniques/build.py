@@ -50,11 +50,9 @@ def build(recipe: Recipe, candidate: Candidate) -> Candidate:
     before = fingerprint(candidate.module)
     module = candidate.module
     steps = [(technique(choice.technique), dict(choice.options)) for choice in recipe.choices]
-    for step, options in steps:
-        candidate = step.configure(candidate, options)
-    for step, options in steps:
+    for step, options, change in [(*each, "configure") for each in steps] + [(*each, "apply") for each in steps]:
         try:
-            candidate = step.apply(candidate, options)
+            candidate = getattr(step, change)(candidate, options)
         except Exception as error:  # foreign code: a technique and the backend below it
             raise StepFailed(step.id) from error
     if fingerprint(module) != before:

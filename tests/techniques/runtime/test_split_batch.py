@@ -28,7 +28,7 @@ class Rows(nn.Module):
         self.seen = []
 
     def forward(self, x, bias):
-        self.seen.append((len(x), threading.get_ident(), torch.get_num_threads()))
+        self.seen.append((x.shape[0], threading.get_ident(), torch.get_num_threads()))
         return {"y": self.linear(x) + bias, "largest": x.argmax(-1)}
 
 

@@ -21,9 +21,9 @@ from togi.core.errors import BudgetError
 from togi.core.proven import Proven
 from togi.core.quantities import first_line, parse_size, size
 from togi.core.records import Record
-from togi.footprint.guard.independence import why_dependent
 from togi.footprint.prediction.cpu import Probe, highest_peak
 from togi.footprint.prediction.fake_run import RunRecorder
+from togi.graph.dependence.proof import RowProof
 from togi.measure.memory import is_out_of_memory
 from togi.subject.inputs import Inputs
 from togi.torch_internals.operators import bound_arguments, written_arguments
@@ -106,7 +106,9 @@ class _Call:
         self.report = WithinReport(
             budget_bytes=budget_bytes, rows=self.rows, rows_per_part=self.rows, predicted_bytes=predicted, notes=notes
         )
-        self.splittable = False
+        self.proof: RowProof | None = None
+        self.proven: set[int] = set()
+        """Numbers of rows that a part may have."""
 
     def run(self) -> Any:
         part = self._planned_rows()
@@ -125,7 +127,8 @@ class _Call:
         """Rows of one part; None for all at once."""
         if self.whole is None or self.whole.peak_bytes <= self.budget_bytes:
             return None
-        self._must_be_splittable(f"a call would take {size(self.whole.peak_bytes)}, predicted")
+        why = f"a call would take {size(self.whole.peak_bytes)}, predicted"
+        self._must_be_splittable(why, _half(self.rows))
         assert self.rows is not None
         part, need = self.rows, self.whole.peak_bytes
         while need > self.budget_bytes:
@@ -135,33 +138,38 @@ class _Call:
                     f"({size(self.whole.result_bytes)} of it the results of all {self.rows} rows). Raise the budget, "
                     "or make a row smaller."
                 )
-            part = -(-part // 2)
+            part = _half(part)
             need = self._need(part)
+        self._must_be_splittable(why, part)
         self._say(predicted_part_bytes=need)
         return part
 
     def _need(self, part: int) -> int:
         """Results of all rows, and one part on its way."""
         assert self.whole is not None
-        found = estimate(self.function, self.sample, part, self.probe)
+        try:
+            found = estimate(self.function, self.sample, part, self.probe)
+        except Exception as error:  # foreign code: it may insist on its sizes
+            raise self._may_not_be_split(
+                "", f"{part} of its {self.rows} rows do not run ({first_line(error)})"
+            ) from error
         return self.whole.result_bytes + (found.peak_bytes if found else self.whole.peak_bytes)
 
     def _fewer_rows(self, part: int | None, refusal: str) -> int:
-        self._must_be_splittable(f"the device is out of memory ({refusal})")
-        assert self.rows is not None
         before = part or self.rows
         if before == 1:
             raise BudgetError(f"the device is out of memory with one row at a time ({refusal}). Free some of it.")
-        return -(-before // 2)
+        self._must_be_splittable(f"the device is out of memory ({refusal})", _half(before))
+        return _half(before)
 
-    def _must_be_splittable(self, why: str) -> None:
-        if self.splittable:
-            return
-        if reason := self._why_not():
-            raise BudgetError(f"{why}, the budget is {size(self.budget_bytes)}, and it may not be split: {reason}.")
-        self.splittable = True
+    def _must_be_splittable(self, why: str, part: int) -> None:
+        if reason := self._why_not(part):
+            raise self._may_not_be_split(f"{why}, ", reason)
 
-    def _why_not(self) -> str:
+    def _may_not_be_split(self, why: str, reason: str) -> BudgetError:
+        return BudgetError(f"{why}the budget is {size(self.budget_bytes)}, and it may not be split: {reason}.")
+
+    def _why_not(self, part: int) -> str:
         if self.rows is None or self.rows < 2:
             return "the inputs share no dimension 0 of at least 2 rows"
         found: Estimate | None = self.whole
@@ -173,7 +181,23 @@ class _Call:
             )
         if found.written:
             return f"it writes to a tensor that outlives the call ({found.written}), which parts would do several times"
-        return why_dependent(self.function, self.sample)
+        return self._why_dependent({part, self.rows % part or part})
+
+    def _why_dependent(self, parts: set[int]) -> str:
+        """Of parts of so many rows, at their full size: on fake tensors, which take no memory."""
+        if self.proof is None:
+            tensors = self.sample.tensors()
+            self.proof = RowProof(self._flat, tensors, [0 if tensor.dim() else None for tensor in tensors])
+        verdict = self.proof.of(parts - self.proven)
+        self.proven |= parts
+        if not verdict.reason and set(verdict.along) - {0}:
+            return "its results have their rows along another dimension than the first"
+        return verdict.reason
+
+    def _flat(self, *tensors: Tensor) -> Any:
+        waiting = iter(tensors)
+        given = self.sample.map(lambda _: next(waiting))
+        return self.function(*given.args, **given.kwargs)
 
     def _in_parts(self, part: int) -> Any:
         assert self.rows is not None
@@ -194,6 +218,10 @@ class _Call:
 
     def _say(self, **changes: Any) -> None:
         self.report = self.report.model_copy(update=changes)
+
+
+def _half(rows: int | None) -> int:
+    return -(-(rows or 0) // 2)
 
 
 def _room(part: Tensor, rows: int) -> Tensor:

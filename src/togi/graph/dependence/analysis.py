@@ -45,11 +45,12 @@ class _Walk:
     spoilt: dict[int, Mixed] = field(default_factory=dict)
     """Memory into which something was written that its values' states do not tell of."""
     outside: set[int] = field(default_factory=set)
+    forms: dict[tuple[Any, ...], State] = field(default_factory=dict)
 
     def verdict(self) -> Verdict:
         for value, dim in zip(self.recording.inputs, self.cut, strict=True):
             state: Found = SAME if dim is None else Rows(dim)
-            self.states[value] = state if fits(state, value.shape) else Mixed("an input has another number of rows")
+            self._set(value, state if fits(state, value.shape) else Mixed("an input has another number of rows"))
         for number, call in enumerate(self.recording.calls):
             if reason := self._effect(call):
                 return Verdict(reason=reason, call=number)
@@ -71,10 +72,18 @@ class _Walk:
         """Now: memory that it shares may have been written since it was made."""
         if value.storage in self.spoilt:
             return self.spoilt[value.storage]
-        if value not in self.states:  # found outside of the arguments
-            self.outside.add(value.storage)
-            self.states[value] = SAME if fits(SAME, value.shape) else Mixed("it takes another constant for fewer rows")
+        if value not in self.states:
+            self._set(value, self._found_outside(value))
         return self.states[value]
+
+    def _found_outside(self, value: Value) -> State:
+        if value.real is None:  # another tensor of known memory (``x.data``), or one that an earlier call kept
+            return self.forms.get(value.form, Mixed("it takes a tensor that no operator made"))
+        self.outside.add(value.storage)
+        return SAME if fits(SAME, value.shape) else Mixed("it takes another constant for fewer rows")
+
+    def _set(self, value: Value, state: State) -> None:
+        self.states[value] = self.forms[value.form] = state
 
     def _effect(self, call: Call) -> str:
         """What it does besides its results that pieces would do otherwise."""
@@ -98,7 +107,7 @@ class _Walk:
                 reason = result if isinstance(result, Mixed) else Mixed(f"{call.name} writes rows over others", number)
                 self.spoilt[value.storage] = before if isinstance(before, Mixed) else reason
         for value, state in zip(call.results, found, strict=True):
-            self.states[value] = state
+            self._set(value, state)
 
     def _found(self, call: Call) -> Sequence[State]:
         entry = entry_of(call.operator)

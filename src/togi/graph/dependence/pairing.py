@@ -30,12 +30,16 @@ class Pairing:
         found = Recording([self._value(a, b) for a, b in zip(whole.inputs, piece.inputs, strict=True)])
         for a, b in zip(whole.calls, piece.calls, strict=False):
             if a.operator != b.operator or len(a.results) != len(b.results):
-                raise Depends(f"{a.name} for {self.whole} rows is {b.name} for {self.piece}: it branches by their number")
+                raise Depends(
+                    f"{a.name} for {self.whole} rows is {b.name} for {self.piece}: it branches by their number"
+                )
             arguments = {name: self._both(value, b.arguments[name]) for name, value in a.arguments.items()}
             results = tuple(map(self._value, a.results, b.results))
             found.calls.append(Call(a.operator, arguments, results, a.reads))
         if len(whole.calls) != len(piece.calls) or len(whole.results) != len(piece.results):
-            raise Depends(f"{self.whole} rows take other operators than {self.piece}: it loops or branches by their number")
+            raise Depends(
+                f"{self.whole} rows take other operators than {self.piece}: it loops or branches by their number"
+            )
         found.results += map(self._value, whole.results, piece.results)
         return found
 
@@ -79,13 +83,13 @@ class Pairing:
 
 
 def _equal(one: Tensor, other: Tensor | None) -> bool:
-    if one is other:
-        return True
-    return (
-        other is not None
-        and (one.dtype, one.shape, one.device) == (other.dtype, other.shape, other.device)
-        and torch.equal(one, other)
-    )
+    if one is other or other is None:
+        return one is other
+    forms = [(tensor.dtype, tensor.shape, tensor.device) for tensor in (one, other)]
+    try:
+        return forms[0] == forms[1] and torch.equal(one, other)
+    except RuntimeError:  # inside of torch.vmap they are no tensors by themselves
+        return False
 
 
 def for_any_number(recording: Recording, rows: sympy.Symbol) -> Recording:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -24,75 +24,77 @@ Called = Callable[..., Any]
 
 
 def rows_apart(call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None], pieces: Iterable[int]) -> Verdict:
+    """Whether a call of some rows gives what these rows give in a call of all: ``RowProof`` for one question."""
+    return RowProof(call, tensors, cut).of(pieces)
+
+
+@final
+class RowProof:
     """Whether a call of some rows gives what these rows give in a call of all, for all values of the tensors.
 
-    Nothing is computed: it takes no memory to speak of, whatever the size of the tensors.
+    Nothing is computed: it takes no memory to speak of, whatever the size of the tensors. The call is recorded once for
+    each number of rows. What it keeps in Python objects may be fake tensors afterwards.
 
     Args:
-        call: run twice or more, on fake tensors. What it keeps in Python objects may be such a tensor afterwards.
         cut: for each tensor the dimension that holds the rows; None where it is given whole.
-        pieces: the numbers of rows that a call may have.
     """
-    whole = next(tensor.shape[dim] for tensor, dim in zip(tensors, cut, strict=True) if dim is not None)
-    asked = _Asked(call, tensors, cut)
-    try:
-        asked.recorded(max(whole, _LEAST))
-    except Exception as error:  # foreign code: it may read values, or leave torch
-        return Verdict(reason=f"it cannot be followed without values: {_said(error)}")
-    verdict = Verdict(reason="no piece of it was asked for")
-    for piece in dict.fromkeys(pieces):
-        verdict = asked.of(whole, piece)
-        if verdict.reason:
-            return asked.placed(verdict, whole)
-    return verdict
-
-
-class _Asked:
-    """One call, recorded once for each number of rows."""
 
     def __init__(self, call: Called, tensors: Sequence[Tensor], cut: Sequence[int | None]) -> None:
-        self.call, self.tensors, self.cut = call, tensors, cut
+        self._call, self._tensors, self._cut = call, tensors, cut
         self._known: dict[int, tuple[Recording, Recording]] = {}
+        self._whole = next(tensor.shape[dim] for tensor, dim in zip(tensors, cut, strict=True) if dim is not None)
 
-    def recorded(self, rows: int) -> tuple[Recording, Recording]:
+    def of(self, pieces: Iterable[int]) -> Verdict:
+        """For pieces of so many rows."""
+        try:
+            self._recorded(max(self._whole, _LEAST))
+        except Exception as error:  # foreign code: it may read values, or leave torch
+            return Verdict(reason=f"it cannot be followed without values: {said(error)}")
+        verdict = Verdict()
+        for piece in dict.fromkeys(pieces):
+            one = piece == 1 or self._whole < _LEAST
+            verdict = self._of_one(max(self._whole, _LEAST)) if one else self._of(self._whole, piece)
+            if verdict.reason:
+                return self._placed(verdict)
+        return verdict
+
+    def _recorded(self, rows: int) -> tuple[Recording, Recording]:
         if rows not in self._known:
             self._known[rows] = self._record(rows)
         return self._known[rows]
 
-    def of(self, whole: int, piece: int) -> Verdict:
-        if piece == 1 or whole < _LEAST:
-            return self._of_one(max(whole, _LEAST))
+    def _of(self, whole: int, piece: int) -> Verdict:
         try:
-            operators = Pairing(whole, piece).of(self.recorded(whole)[0], self.recorded(piece)[0])
+            operators = Pairing(whole, piece).of(self._recorded(whole)[0], self._recorded(piece)[0])
         except Depends as error:
             return Verdict(reason=str(error))
         except Exception as error:  # foreign code: it may insist on its sizes
-            return Verdict(reason=f"{piece} of its {whole} rows do not run: {_said(error)}")
-        return judged(operators, self.cut)
+            return Verdict(reason=f"{piece} of its {whole} rows do not run: {said(error)}")
+        return judged(operators, self._cut)
 
     def _of_one(self, whole: int) -> Verdict:
         """Operators treat a dimension of size 1 otherwise (it has no order in memory), so that those for one row are
         others. Then Python must call the same functions of torch, with the same arguments, as for two and for all."""
-        verdict = self.of(whole, 2)
+        verdict = self._of(whole, 2)
         if verdict.reason:
             return verdict
         try:
-            (_, for_all), (_, for_one) = self.recorded(whole), self.recorded(1)
+            (_, for_all), (_, for_one) = self._recorded(whole), self._recorded(1)
             functions = Pairing(whole, 1).of(for_all, for_one)
         except Depends as error:
             return Verdict(reason=str(error))
         except Exception as error:  # foreign code: it may insist on its sizes
-            return Verdict(reason=f"one row alone does not run: {_said(error)}")
+            return Verdict(reason=f"one row alone does not run: {said(error)}")
         if for_all.elsewhere or not functions.alike:
             return Verdict(reason="what it does with one row is not known to be what it does with more")
         return verdict
 
-    def placed(self, verdict: Verdict, whole: int) -> Verdict:
+    def _placed(self, verdict: Verdict) -> Verdict:
         """With the line of the user's source: the call again, up to the operator."""
         if verdict.call < 0:
             return verdict
         try:
-            self._record(max(whole, _LEAST), stop_at=verdict.call)
+            self._record(max(self._whole, _LEAST), stop_at=verdict.call)
         except Exception as error:
             line = error_line(error)
             return Verdict(reason=f"{verdict.reason}{f' at {line}' if line else ''}", call=verdict.call)
@@ -101,19 +103,23 @@ class _Asked:
     def _record(self, rows: int, stop_at: int = -1) -> tuple[Recording, Recording]:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
-            given = [_of_rows(mode.from_tensor(t), dim, rows) for t, dim in zip(self.tensors, self.cut, strict=True)]
-        return record(self.call, given, mode, stop_at=stop_at)
+            fakes = {
+                id(t): _of_rows(mode.from_tensor(t), dim, rows) for t, dim in zip(self._tensors, self._cut, strict=True)
+            }
+            given = [fakes[id(tensor)] for tensor in self._tensors]
+        return record(self._call, given, mode, stop_at=stop_at)
 
 
 def _of_rows(tensor: Tensor, dim: int | None, rows: int) -> Tensor:
     if dim is None:
         return tensor
-    if rows <= tensor.shape[dim]:
-        return tensor.narrow(dim, 0, rows)
-    return torch.cat([tensor] * -(-rows // tensor.shape[dim]), dim).narrow(dim, 0, rows)
+    if rows > tensor.shape[dim]:
+        tensor = torch.cat([tensor] * -(-rows // tensor.shape[dim]), dim)
+    return tensor.narrow(dim, 0, rows).clone()  # dense as the whole: other strides take other operators
 
 
-def _said(error: Exception) -> str:
+def said(error: Exception) -> str:
+    """What kept a call from being followed, and where."""
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         what = f"what it computes depends on values ({error.func})"
     else:

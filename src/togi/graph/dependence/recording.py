@@ -14,7 +14,7 @@ from torch import Tensor
 
 from togi.graph.dependence.state import UNLIKE
 from togi.torch_internals.modes import DispatchObserver, FunctionObserver
-from togi.torch_internals.operators import OpOverload, bound_arguments, written_arguments
+from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of, written_arguments
 from togi.torch_internals.tensors import (
     FakeTensor,
     FakeTensorMode,
@@ -26,7 +26,7 @@ from togi.torch_internals.tensors import (
 )
 
 _FAST_PATH = "aten::_nested_tensor_from_mask_left_aligned"
-"""Only asks whether a fast path may be taken, which ``_PlainPaths`` switches off."""
+"""Only asks whether a fast path may be taken, which ``_Functions`` switches off."""
 
 
 @final
@@ -41,6 +41,11 @@ class Value:
     storage: int = 0
     real: Tensor | None = None
     """The tensor that the call found outside of its arguments: a parameter, a constant."""
+
+    @property
+    def form(self) -> tuple[Any, ...]:
+        """Equal for tensors that are the same elements of the same memory."""
+        return self.storage, self.dtype, self.shape, self.stride, self.offset
 
 
 @final
@@ -77,6 +82,8 @@ class Recording:
     results: list[Value] = field(default_factory=list)
     elsewhere: bool = False
     """Operators ran that no function of torch had called from Python: those of TorchScript."""
+    decided: int = 0
+    """How many comparisons of sizes torch's own functions made."""
 
     @property
     def alike(self) -> bool:
@@ -116,17 +123,19 @@ class _Values:
 class _Functions(FunctionObserver):
     """Records what Python calls of torch. While it is active, torch's encoder layers run operator by operator."""
 
-    def __init__(self) -> None:
+    def __init__(self, decisions: Callable[[], int]) -> None:
         super().__init__()
         self.values, self.found, self.inside = _Values(memory=False), Recording(), False
+        self._decisions = decisions
 
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         given = tree_map(self.values.seen, {"args": args, "kwargs": kwargs})
-        before, self.inside = self.inside, True
+        before, self.inside, decided = self.inside, True, self._decisions()
         try:
             results = function(*args, **kwargs)
         finally:
             self.inside = before
+            self.found.decided += 0 if before else self._decisions() - decided
         made = tuple(self.values.of(tensor, anew=True) for tensor in tensors_of(results))
         self.found.calls.append(Call(function, given, made))
         return results
@@ -152,10 +161,10 @@ class _Recorder(DispatchObserver):
         self._functions.found.elsewhere |= not self._functions.inside
         args, kwargs = tree_map_only(Tensor, self.fake, (args, kwargs))
         given = self._named(operator, args, kwargs)
-        results = operator(*args, **kwargs)
+        fast_path = isinstance(operator, OpOverload) and schema_of(operator).name == _FAST_PATH
+        results = False if fast_path else operator(*args, **kwargs)
         made = tuple(self.value(tensor, anew=True) for tensor in tensors_of(results))
         reads = any(isinstance(leaf, bool | int | float | complex) for leaf in tree_leaves(results))
-        fast_path = isinstance(operator, OpOverload) and str(operator.name()) == _FAST_PATH  # type: ignore[no-untyped-call]
         self.found.calls.append(Call(operator, given, made, reads and not fast_path))
         return results
 
@@ -170,27 +179,33 @@ class _Recorder(DispatchObserver):
         if isinstance(tensor, FakeTensor):
             return tensor
         if id(tensor) not in self._fakes:
-            fake = self._mode.from_tensor(tensor)
+            fake = self._mode.from_tensor(tensor, static_shapes=True)
             self._fakes[id(tensor)] = fake, tensor
             self.value(fake, real=tensor)
         return self._fakes[id(tensor)][0]
 
 
 def record(
-    call: Callable[..., Any], tensors: Sequence[Tensor], mode: FakeTensorMode, *, stop_at: int = -1
+    call: Callable[..., Any],
+    tensors: Sequence[Tensor],
+    mode: FakeTensorMode,
+    *,
+    stop_at: int = -1,
+    decisions: Callable[[], int] = lambda: 0,
 ) -> tuple[Recording, Recording]:
     """Of ``call(*tensors)``, which are fake tensors of ``mode``: its operators, and the functions of torch that Python
     called. Raises what the call raises.
 
     Args:
         stop_at: raise at that operator, for a traceback that leads there.
+        decisions: how many comparisons of symbolic sizes have been made.
     """
-    functions = _Functions()
+    functions = _Functions(decisions)
     recorder = _Recorder(mode, functions, stop_at)
     operators, called = recorder.found, functions.found
     operators.inputs += map(recorder.value, tensors)
     called.inputs += map(functions.values.of, tensors)
-    with mode, torch.no_grad(), functions, recorder:
+    with mode, functions, recorder:
         results = tensors_of(call(*tensors))
     operators.results += [recorder.value(recorder.fake(tensor)) for tensor in results]
     called.results += map(functions.values.seen, results)

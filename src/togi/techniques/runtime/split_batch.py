@@ -93,6 +93,7 @@ class SplitBatch(Technique):
         rows = _rows(whole.outputs_facts)
         if not batched or (rows is not None and not _divides(count, rows)):
             raise Refused(f"a batch of {rows} rows cannot be cut into {count} pieces of the same size")
+        _must_be_apart(candidate, batched, count)
         callers = Callers(count) if at_once else None
         if at_once:
             threads = candidate.threads or candidate.facts.machine.threads
@@ -130,6 +131,16 @@ def _chosen(options: Options) -> tuple[int, bool]:
     if type(count) is not int or count < 2 or type(at_once) is not bool:
         raise Refused(f"pieces must be a number of two or more, not {count!r}, and at_once True or False")
     return count, at_once
+
+
+def _must_be_apart(candidate: Candidate, batched: Sequence[int], count: int) -> None:
+    """Shown on the operators of the module; of what was loaded it has been. Raises Refused."""
+    from togi.graph.dependence.candidates import why_rows_depend
+
+    rows = _rows(candidate.signature.outputs_facts)
+    pieces = None if rows is None else rows // count
+    if candidate.samples and (reason := why_rows_depend(candidate, batched, pieces)):
+        raise Refused(f"the rows of a batch are not shown to be computed apart from each other: {reason}")
 
 
 def _of_pieces(candidate: Candidate, batched: Sequence[int], rows: int) -> Candidate:

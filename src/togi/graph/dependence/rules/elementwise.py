@@ -10,7 +10,10 @@ from togi.graph.dependence.state import Depends
 _COUNTS = (torch.int32, torch.int64)
 
 
-@rule("pointwise native_dropout fill zero copy bucketize _prelu_kernel polar complex")
+@rule(
+    "pointwise native_dropout fill zero copy hardswish log_sigmoid_forward bucketize _prelu_kernel polar complex "
+    "fake_quantize_per_tensor_affine_cachemask"
+)
 def pointwise(given: Operands) -> Answer:
     """Operands are aligned from the right."""
     states = [aligned(given.states[each], len(each.shape), given.rank) for each in given.tensors()]

@@ -135,8 +135,10 @@ def _recurrent(given: Operands) -> Answer:
     weights = [given.state(f"weight{i}") for i in range(4)]
     if not isinstance(state, Rows) or state.dim != 1 or any(isinstance(each, Rows) for each in weights):
         raise Depends(f"{given.call.name} takes rows together")
-    first = [each.at(each.dim - (len(given[name].shape) - 2)) if isinstance(each, Rows) else each
-             for name, each in zip(("hx_", "cx_"), states, strict=True)]
+    first = [
+        each.at(each.dim - (len(given[name].shape) - 2)) if isinstance(each, Rows) else each
+        for name, each in zip(("hx_", "cx_"), states, strict=True)
+    ]
     if any(each != state.at(0) for each in first):
         raise Depends(f"{given.call.name} takes rows together")
     ranks = [len(each.shape) for each in given.call.results[1:3]]

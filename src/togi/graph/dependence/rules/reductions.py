@@ -24,8 +24,8 @@ def _reduced(given: Operands) -> Answer:
 
 
 @rule(
-    "_softmax _log_softmax softmax log_softmax _safe_softmax cumsum cumprod logcumsumexp cummax cummin sort topk argsort "
-    "glu"
+    "_softmax _log_softmax softmax log_softmax _safe_softmax cumsum cumprod logcumsumexp cummax cummin sort topk "
+    "argsort glu"
 )
 def _along_one(given: Operands) -> Answer:
     return given.kept("self", [given["dim"]])

@@ -185,7 +185,12 @@ def _as_strided(given: Operands) -> Answer:
     """Windows within each row of a contiguous tensor, as ``torch.stft`` takes them."""
     source, state = given["self"], given.rows("self")
     sizes, strides, offset = given["size"], given["stride"], given["storage_offset"]
-    if state.dim == 0 and (state.outer, state.inner) == (1, 1) and _contiguous(source) and offset in (None, source.offset):
+    if (
+        state.dim == 0
+        and (state.outer, state.inner) == (1, 1)
+        and _contiguous(source)
+        and offset in (None, source.offset)
+    ):
         row = source.stride[0]
         for dim, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
             others = [each for at, each in enumerate(zip(sizes, strides, strict=True)) if at != dim]
