@@ -1,11 +1,15 @@
 """What an exported graph holds for: the comparisons of sizes that ``torch.export`` decided while it followed a module.
 
 When torch drops ``ShapeEnv.guards``: the same comparisons are the code of ``ExportedProgram.module()._guards_fn``.
+
+Behind ``kernels_for_symbols``: torch._dispatch.python (torch 2.9 to 2.15; ``torch.export`` enters it). When it goes:
+calls of resampling and of recurrent layers fix the sizes they meet, and what needs them open must refuse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -91,6 +95,14 @@ def only_value(size: torch.SymInt) -> int | None:
     several."""
     bounds = _environment(size).bound_sympy(size.node.expr)
     return int(bounds.lower) if bounds.lower == bounds.upper else None
+
+
+def kernels_for_symbols() -> AbstractContextManager[Any]:
+    """Inside, composite operators run as Python where their C++ would turn symbolic sizes into numbers."""
+    from torch._dispatch.python import enable_python_dispatcher
+
+    entered: AbstractContextManager[Any] = enable_python_dispatcher()
+    return entered
 
 
 def _environment(size: torch.SymInt) -> Any:

@@ -142,9 +142,8 @@ def test_usual_models_are_shown_to_compute_rows_apart(name: str) -> None:
     torch.testing.assert_close(leaves[0].narrow(found.along[0], 2, 2), leaves[1], rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", [name for name in APART if "gru" not in name and "lstm" not in name])
+@pytest.mark.parametrize("name", APART)
 def test_they_are_for_any_number_of_rows(name: str) -> None:
-    """Recurrent layers turn sizes into plain numbers."""
     call, tensors = APART[name]
     places = [(i, dim) for i, dim in enumerate(_cut(tensors))]
     with torch.no_grad():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 
 import pytest
@@ -9,11 +10,10 @@ import torch
 from torch import nn
 
 from togi.core.errors import Refused
+from togi.core.records import Choice, Outcome, Recipe, Stage
 from togi.techniques import Applies, Refuses, conformance
+from togi.techniques.build import StepFailed, build, classify
 from togi.techniques.runtime.split_batch import SplitBatch
-from togi.verify.derived_inputs import variants
-from togi.verify.reference import make_truth
-from togi.verify.verdict import verify
 
 SPLIT = SplitBatch()
 AT_ONCE, IN_TURN = {"pieces": 2, "at_once": True}, {"pieces": 4, "at_once": False}
@@ -37,6 +37,28 @@ class Coupled(nn.Module):
 
     def forward(self, x):
         return x - x.mean(0)
+
+
+class Floored(nn.Module):
+    """One row's floor depends on the loudest row of the batch (whisper's log-mel spectrogram)."""
+
+    def forward(self, x):
+        spectrum = x.exp().log10()
+        return torch.maximum(spectrum, spectrum.max() - 4.0)
+
+
+class Keeps(nn.Module):
+    """Remembers its last result."""
+
+    kept = None
+
+    def forward(self, x):
+        self.kept = x.exp()
+        return self.kept * 2
+
+
+def recipe_of(options):
+    return Recipe(choices=(Choice(technique="split_batch", stage=Stage.RUNTIME, options=options),))
 
 
 def candidate(rows=8, *more):
@@ -102,13 +124,34 @@ def test_a_batch_of_any_size_is_cut_into_pieces_of_at_least_two_rows(rows, piece
     torch.testing.assert_close(found["y"], start.module.linear(given["x"]) + given["bias"])
 
 
-def test_rows_that_depend_on_others_are_wrong():
-    start = conformance.candidate_of(Coupled(), [torch.randn(8, 4)])
-    inputs = variants(start.samples, start.signature, 0)
-    with torch.no_grad():
-        truth = make_truth(start.module, inputs, start.signature, seed=0, samples=1)
-        report = verify(applied(start, IN_TURN).runnable(), truth, inputs, start.signature, seed=0)
-    assert not report.faithful
+@pytest.mark.parametrize("rows", [(8,), (8, 6)])
+@pytest.mark.parametrize("options", [AT_ONCE, IN_TURN])
+def test_rows_that_depend_on_others_are_refused_with_the_line(rows, options):
+    """Also where no sample shows it: here the loudest row sets a floor that none of them reaches."""
+    for module, said in ((Coupled(), "x.mean(0)"), (Floored(), "spectrum.max()")):
+        start = conformance.candidate_of(module, [torch.randn(n, 4) for n in rows])
+        with pytest.raises(Refused, match=re.escape(said)):
+            SPLIT.configure(start, options)
+
+
+def test_a_module_that_keeps_what_it_is_given_is_left_as_it_was():
+    module = Keeps()
+    start = conformance.candidate_of(module, [torch.randn(8, 4)])
+    SPLIT.configure(start, AT_ONCE)
+    assert start.module.kept is None
+
+
+def test_a_loaded_one_was_shown_when_it_was_built():
+    start = candidate()
+    loaded = start.with_(module=nn.Identity(), samples=())
+    assert SPLIT.configure(loaded, AT_ONCE).at_once == 2
+
+
+def test_a_refusal_is_the_techniques_own():
+    with pytest.raises(StepFailed) as raised:
+        build(recipe_of(AT_ONCE), conformance.candidate_of(Coupled(), [torch.randn(8, 4)]))
+    assert classify(raised.value, "build").stage == "split_batch"
+    assert classify(raised.value, "build").outcome is Outcome.REFUSED
 
 
 @pytest.mark.parametrize(
@@ -159,6 +202,6 @@ def test_a_call_that_fails_in_a_thread_fails():
         def forward(self, x, bias):
             raise ValueError("no")
 
-    call = applied(candidate().with_(module=Fails()), AT_ONCE).runnable()
+    call = applied(candidate(), AT_ONCE).with_(module=Fails()).runnable()
     with pytest.raises(ValueError, match="no"):
         call(x=torch.randn(8, 4), bias=torch.randn(3))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -11,9 +12,10 @@ from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, Stateles
 
 from togi.graph.dependence.analysis import Verdict, judged
 from togi.graph.dependence.pairing import for_any_number
-from togi.graph.dependence.proof import Called, said
+from togi.graph.dependence.proof import Called, placed, said
 from togi.graph.dependence.recording import record
 from togi.torch_internals.compiler import varying_source
+from togi.torch_internals.sizes import kernels_for_symbols
 from togi.torch_internals.tensors import FakeTensorMode
 
 Place = tuple[int, int]
@@ -36,14 +38,16 @@ def rows_apart_at_any_size(
     sizes = dict(zip(leads, _symbols(mode, [tensors[i].shape[dim] for i, dim in leads]), strict=True))
     try:
         given = [_with_sizes(mode, tensor, i, follows, sizes) for i, tensor in enumerate(tensors)]
-        operators, called = record(call, given, mode, decisions=lambda: len(environment.guards))
+        with kernels_for_symbols():
+            operators, called = record(call, given, mode, decisions=lambda: len(environment.guards))
     except Exception as error:  # foreign code: it may read values, or leave torch
         return Verdict(reason=f"it cannot be followed for any number of rows: {said(error)}")
     symbols = {lead: size.node.expr for lead, size in sizes.items()}
     if len(environment.guards) > called.decided or not all(symbol.is_Symbol for symbol in symbols.values()):
         return Verdict(reason="it branches by a size, or computes with one as a plain number")
     lead, _ = follows[next((i, dim) for i, dim in enumerate(cut) if dim is not None)]
-    return judged(for_any_number(operators, symbols[lead]), cut)
+    verdict = judged(for_any_number(operators, symbols[lead]), cut)
+    return placed(verdict, functools.partial(record, call, given, mode))
 
 
 def _symbols(mode: FakeTensorMode, hints: Sequence[int]) -> list[Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
@@ -55,7 +56,7 @@ class RowProof:
             one = piece == 1 or self._whole < _LEAST
             verdict = self._of_one(max(self._whole, _LEAST)) if one else self._of(self._whole, piece)
             if verdict.reason:
-                return self._placed(verdict)
+                return placed(verdict, functools.partial(self._record, max(self._whole, _LEAST)))
         return verdict
 
     def _recorded(self, rows: int) -> tuple[Recording, Recording]:
@@ -89,17 +90,6 @@ class RowProof:
             return Verdict(reason="what it does with one row is not known to be what it does with more")
         return verdict
 
-    def _placed(self, verdict: Verdict) -> Verdict:
-        """With the line of the user's source: the call again, up to the operator."""
-        if verdict.call < 0:
-            return verdict
-        try:
-            self._record(max(self._whole, _LEAST), stop_at=verdict.call)
-        except Exception as error:
-            line = error_line(error)
-            return Verdict(reason=f"{verdict.reason}{f' at {line}' if line else ''}", call=verdict.call)
-        return verdict
-
     def _record(self, rows: int, stop_at: int = -1) -> tuple[Recording, Recording]:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
@@ -116,6 +106,22 @@ def _of_rows(tensor: Tensor, dim: int | None, rows: int) -> Tensor:
     if rows > tensor.shape[dim]:
         tensor = torch.cat([tensor] * -(-rows // tensor.shape[dim]), dim)
     return tensor.narrow(dim, 0, rows).clone()  # dense as the whole: other strides take other operators
+
+
+def placed(verdict: Verdict, again: Callable[..., Any]) -> Verdict:
+    """With the line of the user's source.
+
+    Args:
+        again: records the call once more, up to the operator ``stop_at``.
+    """
+    if verdict.call < 0:
+        return verdict
+    try:
+        again(stop_at=verdict.call)
+    except Exception as error:
+        line = error_line(error)
+        return Verdict(reason=f"{verdict.reason}{f' at {line}' if line else ''}", call=verdict.call)
+    return verdict
 
 
 def said(error: Exception) -> str:
