@@ -170,7 +170,7 @@ DEPENDENT: dict[str, tuple[Callable[..., Any], str]] = {
     "floor of the loudest": (lambda x: torch.maximum(x, x.max() - 4), "aten.max works across the rows"),
     "capacity": (lambda x: x * (x.argmax(1).cumsum(0) <= 6)[:, None], "aten.cumsum works across the rows"),
     "router": (_router, "aten.cumsum works across the rows"),
-    "share of all": (lambda x: x / x.shape[0], "aten.div.Tensor computes with the number of rows"),
+    "share of all": (lambda x: x / x.shape[0], "aten.div computes with the number of rows"),
     "mixed up": (lambda x: x + x.roll(1, 0), "aten.roll works across the rows"),
     "reversed": (lambda x: x.flip(0), "aten.flip works across the rows"),
     "shifted by a view": (lambda x: torch.cat([x[1:], x[:1]]), "takes some rows"),

@@ -23,7 +23,7 @@ def why_rows_depend(candidate: Candidate, batched: Sequence[int], piece: int | N
         piece: rows of a piece; None where batches are of several sizes, and pieces have two rows or more.
     """
     signature = candidate.signature
-    call = FlatModule(_with_objects_of_its_own(candidate.module), signature)
+    call = FlatModule(with_objects_of_its_own(candidate.module), signature)
     sample = candidate.flat_samples()[0]
     cut = [0 if i in batched else None for i in range(len(sample))]
     verdicts = []
@@ -43,7 +43,7 @@ def _reason(verdict: Verdict) -> str:
     return verdict.reason
 
 
-def _with_objects_of_its_own(module: nn.Module) -> nn.Module:
+def with_objects_of_its_own(module: nn.Module) -> nn.Module:
     """A copy that shares the tensors: what a module keeps of a call on fake tensors, it keeps in the copy."""
     shared = {id(tensor): tensor for tensor in (*module.parameters(), *module.buffers())}
     with torch.no_grad():  # a copy of TorchScript would otherwise be computed from the original's parameters

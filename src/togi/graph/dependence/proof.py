@@ -93,10 +93,12 @@ class RowProof:
     def _record(self, rows: int, stop_at: int = -1) -> tuple[Recording, Recording]:
         mode = FakeTensorMode(allow_non_fake_inputs=True)
         with mode:
+            places = [(id(tensor), dim) for tensor, dim in zip(self._tensors, self._cut, strict=True)]
             fakes = {
-                id(t): _of_rows(mode.from_tensor(t), dim, rows) for t, dim in zip(self._tensors, self._cut, strict=True)
+                place: _of_rows(mode.from_tensor(tensor), place[1], rows)
+                for place, tensor in zip(places, self._tensors, strict=True)
             }
-            given = [fakes[id(tensor)] for tensor in self._tensors]
+            given = [fakes[place] for place in places]  # what is given twice is one tensor
         return record(self._call, given, mode, stop_at=stop_at)
 
 

@@ -61,7 +61,9 @@ class Call:
 
     @property
     def name(self) -> str:
-        return str(self.operator).removesuffix(".default")
+        """``aten.mean``, or what Python called."""
+        packet = getattr(self.operator, "overloadpacket", None)
+        return str(packet or getattr(self.operator, "__name__", self.operator))
 
     @property
     def written(self) -> list[Value]:

@@ -1,7 +1,6 @@
-"""Along which dimensions the calls of a module may be cut: asked of the module itself, with the values of a real pass.
+"""Along which dimensions the calls of a module may be cut: where its operators are shown to keep slices apart.
 
-The first question is put to two slices, which is cheap and finds out most (attention along the sequence, convolution
-along pixels, batch norm in training mode). What a plan then cuts is asked once more at its full size
+The first question is put for halves. What a plan then cuts is asked once more for slices of the plan's size
 (``why_dependent_in_full``).
 """
 
@@ -14,19 +13,21 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from togi.core.quantities import first_line
 from togi.footprint.fit.inference.chunked import CONSTANTS, constants, named_leaves
 from togi.footprint.fit.inference.simulate import Site
 from togi.footprint.fit.measure import random_state
 from togi.footprint.fit.policies import ANY, CUT, ONE, Chunk
 from togi.footprint.fit.proof import outputs_of
-from togi.footprint.guard.independence import Cut, joined_along, why_kept_changes
 from togi.footprint.step import Step
+from togi.graph.dependence.candidates import with_objects_of_its_own
+from togi.graph.dependence.proof import RowProof
 from togi.subject.inputs import Inputs
 from togi.torch_internals.autograd import version_of
 from togi.torch_internals.tensors import tree_leaves
 
 _RANDOM = "the random state"
+Cut = tuple[int | None, ...]
+"""Along which dimension each tensor of the arguments is cut, in their order; None where it is passed whole."""
 
 
 @dataclass(frozen=True)
@@ -114,24 +115,32 @@ def _divisions(site: Site, part: nn.Module, sample: Inputs) -> Divisions:
 
 
 def _way(site: Site, part: nn.Module, sample: Inputs, length: int, cut: Cut) -> tuple[Division | None, str]:
-    dimension = next(d for d in cut.dimensions if d is not None)
-    try:
-        along, reason = joined_along(part.forward, sample, cut)
-    except Exception as error:  # foreign code: a module may insist on its sizes
-        along, reason = [], f"two slices of it do not run ({first_line(error)})"
-    if reason:
-        return None, f"dimension {dimension}: {reason}"
+    dimension = next(d for d in cut if d is not None)
+    found = _proof(part, sample, cut).of([-(-length // 2)])
+    if found.reason:
+        return None, f"dimension {dimension}: {found.reason}"
     shapes = _shapes(part, sample, cut)
     entry = Chunk(
         module=site.name,
         inputs=shapes,
-        outputs=tuple(along),
+        outputs=found.along,
         size=length,
         constants=constants(_leaves(part, sample)),
         training=any(inner.training for inner in part.modules()),
     )
     lengths = [call.shapes[n][shape.index(CUT)] for call in site.calls for n, shape in shapes.items() if CUT in shape]
     return Division(entry, max(lengths)), ""
+
+
+def _proof(part: nn.Module, sample: Inputs, cut: Cut) -> RowProof:
+    copied = with_objects_of_its_own(part)
+
+    def call(*tensors: Tensor) -> Any:
+        waiting = iter(tensors)
+        given = sample.map(lambda _: next(waiting))
+        return copied.forward(*given.args, **given.kwargs)
+
+    return RowProof(call, sample.tensors(), cut)
 
 
 def _side_effect(before: Mapping[str, Any], after: Mapping[str, Any], output: Any) -> str:
@@ -188,7 +197,7 @@ def _cuts(sample: Inputs) -> Iterator[tuple[int, Cut]]:
     for dimension, length in enumerate(tensors[largest].shape):
         if length > 1:
             for chosen in dict.fromkeys(_together(tensors, largest, dimension, length)):
-                yield length, Cut(chosen)
+                yield length, chosen
 
 
 def _together(tensors: Sequence[Tensor], largest: int, dimension: int, length: int) -> Iterator[tuple[int | None, ...]]:
@@ -206,7 +215,7 @@ def _shapes(part: nn.Module, sample: Inputs, cut: Cut) -> dict[str, tuple[str, .
     named = {name: leaf for name, leaf in _leaves(part, sample).items() if isinstance(leaf, Tensor)}
     return {
         name: tuple(CUT if d == dimension else ONE if size == 1 else ANY for d, size in enumerate(tensor.shape))
-        for (name, tensor), dimension in zip(named.items(), cut.dimensions, strict=True)
+        for (name, tensor), dimension in zip(named.items(), cut, strict=True)
     }
 
 
@@ -215,8 +224,8 @@ def _leaves(part: nn.Module, sample: Inputs) -> dict[str, Any]:
 
 
 def why_dependent_in_full(step: Step, chunks: Sequence[Chunk], seed: int) -> dict[str, str]:
-    """One pass; at the calls of the modules that are cut, everything but one slice is replaced. By module, what became
-    of the slice's result where it changed."""
+    """One pass; the calls of the modules that are cut are asked for slices of the plan's sizes. By module, why they
+    depend on each other."""
     found: dict[str, str] = {}
     parts = dict(step.module.named_modules())
     asking = _AskingInFull(found)
@@ -229,7 +238,7 @@ def why_dependent_in_full(step: Step, chunks: Sequence[Chunk], seed: int) -> dic
 
 
 class _AskingInFull:
-    """Modules inside one that is asked are called with replaced values: those calls are not asked."""
+    """Modules inside one that is asked are called without values: those calls are not asked."""
 
     def __init__(self, found: dict[str, str]) -> None:
         self._found, self._busy = found, False
@@ -251,12 +260,12 @@ class _AskingInFull:
 def _why_dependent(part: nn.Module, entry: Chunk, sample: Inputs) -> str:
     leaves = named_leaves(type(part).forward, sample.args, sample.kwargs)
     shapes = [entry.inputs[name] for name, leaf in leaves.items() if isinstance(leaf, Tensor)]
-    cut = Cut(tuple(shape.index(CUT) if CUT in shape else None for shape in shapes))
+    cut = tuple(shape.index(CUT) if CUT in shape else None for shape in shapes)
     tensors = [leaf for leaf in leaves.values() if isinstance(leaf, Tensor)]
-    length = next(t.shape[d] for t, d in zip(tensors, cut.dimensions, strict=True) if d is not None)
+    length = next(t.shape[d] for t, d in zip(tensors, cut, strict=True) if d is not None)
     if length <= entry.size:
         return ""
-    start = length // entry.size // 2 * entry.size
-    count = min(entry.size, length - start)
-    change = why_kept_changes(part.forward, sample, cut, entry.outputs, start, count)
-    return f"the results of slices {start} to {start + count} change when all others become {change}" if change else ""
+    found = _proof(part, sample, cut).of([entry.size, length % entry.size or entry.size])
+    if not found.reason and found.along != entry.outputs:
+        return "its results have their slices along other dimensions than the plan joins them"
+    return found.reason
