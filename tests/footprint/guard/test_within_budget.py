@@ -159,6 +159,7 @@ def weighted(rows: Tensor, weight: Tensor) -> Tensor:
         (lambda rows: hungry(rows) * (rows.argmax(1).cumsum(0) < 9), "aten.cumsum works across the rows"),
         (lambda rows: hungry(rows) * (hungry(rows) >= hungry(rows).topk(60).values[-1]), "aten.topk works across"),
         (lambda rows: hungry(rows) if len(rows) > 40 else hungry(rows) + 1, "branches by their number"),
+        (lambda rows: (hungry(rows), len(rows)), "returns a number that changes"),
         (lambda rows: hungry(rows.view(32, 2, 8).flatten(0, 1)), "do not run"),
         (nn.Sequential(nn.BatchNorm1d(8), nn.Linear(8, 4096)), "outlives the call"),
     ],

@@ -166,6 +166,12 @@ def _all_rows_in_memory(x: Tensor) -> Tensor:
     return seen * 2
 
 
+def _list_in_place(x: Tensor) -> Tensor:
+    made = torch.zeros(8)
+    torch._foreach_add_([made], [x.sum(0)])
+    return x + made
+
+
 DEPENDENT: dict[str, tuple[Callable[..., Any], str]] = {
     "floor of the loudest": (lambda x: torch.maximum(x, x.max() - 4), "aten.max works across the rows"),
     "capacity": (lambda x: x * (x.argmax(1).cumsum(0) <= 6)[:, None], "aten.cumsum works across the rows"),
@@ -200,6 +206,18 @@ DEPENDENT: dict[str, tuple[Callable[..., Any], str]] = {
     "others for one": (lambda x: x if x.shape[0] == 1 else x * 2, "by their number"),
     "another number for one": (lambda x: x * min(2, x.shape[0]), "one row"),
     "kept from the call before": (_cached, "by their number"),
+    "the first hundred": (lambda x: x[:100], "takes some rows"),
+    "pieces of a hundred": (lambda x: torch.cat([part * 2 for part in x.split(100)]), "by the number of rows"),
+    "a number beside it": (lambda x: (x * 2, x.shape[0]), "returns a number that changes"),
+    "lists of tensors in place": (
+        lambda x: torch._foreach_mul([made := x * 2, x * 3], [x.sum(0), 2])[0] + made,
+        "foreach",
+    ),
+    "a list in place, without a result": (_list_in_place, "aten.sum works across the rows"),
+    "a choice as an operator": (
+        lambda x: torch.cond(torch.ones(()).bool(), lambda y: y - y.mean(0), lambda y: y.clone(), (x,)),
+        "is not known to keep rows apart",
+    ),
     "a sum": (lambda x: x.sum(), "aten.sum works across the rows"),
     "no row in the result": (lambda x: torch.ones(x.dim()), "one row for each"),
     "insists on its size": (lambda x: x.view(ROWS, 2, 4).sum(1), "do not run"),

@@ -58,6 +58,8 @@ class _Walk:
         return self._answer()
 
     def _answer(self) -> Verdict:
+        if not all(map(plain, self.recording.numbers)):
+            return Verdict(reason="it returns a number that changes with how many rows there are")
         along = []
         for value in self.recording.results:
             state = self.state(value)
@@ -90,6 +92,8 @@ class _Walk:
         operands = [self.state(value) for value in _tensors(call)]
         if call.reads and any(not isinstance(state, Same) for state in operands):
             return f"{call.name} hands values to Python"
+        if not isinstance(call.operator, OpOverload) and any(not isinstance(state, Same) for state in operands):
+            return f"{call.name} is not known to keep rows apart"  # it may write to what it is given
         if any(value.storage in self.outside for value in call.written):
             return f"{call.name} writes to a tensor that outlives the call"
         return ""
@@ -98,10 +102,11 @@ class _Walk:
         found: Sequence[State]
         try:
             found = self._found(call)
-        except Depends as error:
-            found = [Mixed(str(error), number)] * len(call.results)
-        for value in call.written:
             result = next(iter(found), SAME)
+        except Depends as error:
+            result = Mixed(str(error), number)
+            found = [result] * len(call.results)
+        for value in call.written:
             before = self.state(value)
             if isinstance(before, Mixed) or result != before:
                 reason = result if isinstance(result, Mixed) else Mixed(f"{call.name} writes rows over others", number)

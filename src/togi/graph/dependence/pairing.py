@@ -41,6 +41,7 @@ class Pairing:
                 f"{self.whole} rows take other operators than {self.piece}: it loops or branches by their number"
             )
         found.results += map(self._value, whole.results, piece.results)
+        found.numbers += self._both(whole.numbers, piece.numbers) if whole.numbers else []
         return found
 
     def _both(self, one: Any, other: Any) -> Any:
@@ -132,4 +133,5 @@ def _mapped(recording: Recording, value: Callable[[Value], Value], each: Callabl
         Call(call.operator, each(call.arguments), tuple(map(value, call.results)), call.reads)
         for call in recording.calls
     ]
-    return Recording(list(map(value, recording.inputs)), calls, list(map(value, recording.results)))
+    results = list(map(value, recording.results))
+    return Recording(list(map(value, recording.inputs)), calls, results, each(recording.numbers))

@@ -25,6 +25,7 @@ from togi.torch_internals.tensors import (
     tree_map_only,
 )
 
+_NUMBERS = (bool, int, float, complex, str, torch.SymInt, torch.SymFloat, torch.SymBool)
 _FAST_PATH = "aten::_nested_tensor_from_mask_left_aligned"
 """Only asks whether a fast path may be taken, which ``_Functions`` switches off."""
 
@@ -82,6 +83,8 @@ class Recording:
     inputs: list[Value] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     results: list[Value] = field(default_factory=list)
+    numbers: list[Any] = field(default_factory=list)
+    """What it returns beside tensors."""
     elsewhere: bool = False
     """Operators ran that no function of torch had called from Python: those of TorchScript."""
     decided: int = 0
@@ -208,7 +211,9 @@ def record(
     operators.inputs += map(recorder.value, tensors)
     called.inputs += map(functions.values.of, tensors)
     with mode, functions, recorder:
-        results = tensors_of(call(*tensors))
+        answer = call(*tensors)
+    results = tensors_of(answer)
+    operators.numbers += [leaf for leaf in tree_leaves(answer) if isinstance(leaf, _NUMBERS)]
     operators.results += [recorder.value(recorder.fake(tensor)) for tensor in results]
     called.results += map(functions.values.seen, results)
     return operators, called

@@ -113,8 +113,6 @@ def _slice(given: Operands) -> Answer:
         if not plain(given["start"]) or not (plain(given["end"]) or given.result.shape == shape):
             raise Depends(f"{given.call.name} cuts by the number of rows")
         return state
-    if given["step"] == 1 and given.result.shape == shape:
-        return state
     return _blocks(given, state, given["start"] or 0, given["end"], given["step"])
 
 
@@ -143,11 +141,12 @@ def min_of(one: Any, other: Any) -> Any:
 @rule("split unsafe_split split_with_sizes unsafe_split_with_sizes split_copy", sizes="split_size split_sizes")
 def _split(given: Operands) -> Answer:
     state, dim = given.rows("self"), given["dim"] % given.rank
-    if dim != state.dim:
-        sizes = given["split_size"] if "split_size" in given.call.arguments else given["split_sizes"]
-        if not all(map(plain, [sizes] if not isinstance(sizes, list) else sizes)):
-            raise Depends(f"{given.call.name} cuts by the number of rows")
+    sizes = given["split_size"] if "split_size" in given.call.arguments else given["split_sizes"]
+    fixed = all(map(plain, sizes if isinstance(sizes, list) else [sizes]))
+    if dim != state.dim and fixed:
         return state
+    if dim != state.dim or fixed:
+        raise Depends(f"{given.call.name} cuts by the number of rows")
     found, start = [], 0
     for part in given.call.results:
         size = part.shape[dim]
@@ -185,12 +184,7 @@ def _as_strided(given: Operands) -> Answer:
     """Windows within each row of a contiguous tensor, as ``torch.stft`` takes them."""
     source, state = given["self"], given.rows("self")
     sizes, strides, offset = given["size"], given["stride"], given["storage_offset"]
-    if (
-        state.dim == 0
-        and (state.outer, state.inner) == (1, 1)
-        and _contiguous(source)
-        and offset in (None, source.offset)
-    ):
+    if state.dim == 0 and (state.outer, state.inner) == (1, 1) and _contiguous(source) and offset is None:
         row = source.stride[0]
         for dim, (size, stride) in enumerate(zip(sizes, strides, strict=True)):
             others = [each for at, each in enumerate(zip(sizes, strides, strict=True)) if at != dim]
