@@ -120,6 +120,12 @@ APART: dict[str, tuple[Callable[..., Any], tuple[Tensor, ...]]] = {
     "modulated convolution": (_modulated, (_images(3), torch.randn(ROWS, 3))),
     "writes in place": (_written, (torch.randn(ROWS, 3),)),
     "boxes": (lambda x: torch.maximum(x[:, :, None, :2], x[:, None, :, :2]).prod(-1), (torch.rand(ROWS, 9, 4),)),
+    "mask by row numbers, as transformers has it": (
+        lambda x, keep: (x @ x.transpose(1, 2)).masked_fill(
+            ~keep[torch.arange(x.shape[0])[:, None, None], torch.arange(keep.shape[1])[None, None, :]], 0.0
+        ),
+        (torch.randn(ROWS, 7, 4), torch.ones(ROWS, 7).bool()),
+    ),
     "argmax of each": (lambda x: F.one_hot(x.argmax(-1), 5), (torch.randn(ROWS, 5),)),
     "singular values": (torch.linalg.svdvals, (torch.randn(ROWS, 5, 4),)),
 }
@@ -213,10 +219,14 @@ DEPENDENT: dict[str, tuple[Callable[..., Any], str]] = {
         lambda x: torch._foreach_mul([made := x * 2, x * 3], [x.sum(0), 2])[0] + made,
         "foreach",
     ),
-    "a list in place, without a result": (_list_in_place, "aten.sum works across the rows"),
+    "a list in place, without a result": (_list_in_place, "aten._foreach_add_ is not known"),
     "a choice as an operator": (
         lambda x: torch.cond(torch.ones(()).bool(), lambda y: y - y.mean(0), lambda y: y.clone(), (x,)),
         "is not known to keep rows apart",
+    ),
+    "numbers of later rows": (
+        lambda x: torch.stack([x, x])[:, torch.cat([torch.arange(x.shape[0]), torch.arange(1)])[1:]].sum(0),
+        "numbers of the rows",
     ),
     "a sum": (lambda x: x.sum(), "aten.sum works across the rows"),
     "no row in the result": (lambda x: torch.ones(x.dim()), "one row for each"),
@@ -247,6 +257,18 @@ def test_an_operator_that_nobody_knows_is_refused() -> None:
 
     plus_one.register_fake(torch.empty_like)
     assert "togi_tests.plus_one is not known" in rows_apart(plus_one, [torch.randn(ROWS, 8)], [0], [3]).reason
+
+
+def test_a_call_of_very_many_operators_is_not_followed_with_symbols() -> None:
+    def long(x: Tensor) -> Tensor:
+        for _ in range(3000):
+            x = x * 0.5
+        return x
+
+    assert (
+        "more than 2,000 operators"
+        in rows_apart_at_any_size(long, [torch.randn(ROWS, 8)], [0], {(0, 0): ((0, 0), 0)}).reason
+    )
 
 
 def test_the_line_is_named() -> None:

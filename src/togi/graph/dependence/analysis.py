@@ -102,17 +102,21 @@ class _Walk:
         found: Sequence[State]
         try:
             found = self._found(call)
-            result = next(iter(found), SAME)
         except Depends as error:
-            result = Mixed(str(error), number)
-            found = [result] * len(call.results)
+            found = [Mixed(str(error), number)] * len(call.results)
         for value in call.written:
+            result = found[0] if found else self._written_unseen(number, call)
             before = self.state(value)
             if isinstance(before, Mixed) or result != before:
                 reason = result if isinstance(result, Mixed) else Mixed(f"{call.name} writes rows over others", number)
                 self.spoilt[value.storage] = before if isinstance(before, Mixed) else reason
         for value, state in zip(call.results, found, strict=True):
             self._set(value, state)
+
+    def _written_unseen(self, number: int, call: Call) -> State:
+        """By an operator that returns nothing."""
+        apart = all(isinstance(self.state(value), Same) for value in _tensors(call))
+        return SAME if apart else Mixed(f"{call.name} is not known to keep rows apart", number)
 
     def _found(self, call: Call) -> Sequence[State]:
         entry = entry_of(call.operator)

@@ -18,6 +18,8 @@ from togi.torch_internals.compiler import varying_source
 from togi.torch_internals.sizes import kernels_for_symbols
 from togi.torch_internals.tensors import FakeTensorMode
 
+_MOST_OPERATORS = 2000
+"""Followed with symbols, each takes several milliseconds."""
 Place = tuple[int, int]
 """A tensor of the call, and a dimension of it."""
 
@@ -39,7 +41,8 @@ def rows_apart_at_any_size(
     try:
         given = [_with_sizes(mode, tensor, i, follows, sizes) for i, tensor in enumerate(tensors)]
         with kernels_for_symbols():
-            operators, called = record(call, given, mode, decisions=lambda: len(environment.guards))
+            decisions = functools.partial(_count, environment)
+            operators, called = record(call, given, mode, stop_at=_MOST_OPERATORS, decisions=decisions)
     except Exception as error:  # foreign code: it may read values, or leave torch
         return Verdict(reason=f"it cannot be followed for any number of rows: {said(error)}")
     symbols = {lead: size.node.expr for lead, size in sizes.items()}
@@ -48,6 +51,10 @@ def rows_apart_at_any_size(
     lead, _ = follows[next((i, dim) for i, dim in enumerate(cut) if dim is not None)]
     verdict = judged(for_any_number(operators, symbols[lead]), cut)
     return placed(verdict, functools.partial(record, call, given, mode))
+
+
+def _count(environment: ShapeEnv) -> int:
+    return len(environment.guards)
 
 
 def _symbols(mode: FakeTensorMode, hints: Sequence[int]) -> list[Any]:

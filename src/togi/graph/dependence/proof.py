@@ -13,7 +13,7 @@ from togi.core.quantities import first_line
 from togi.core.user_code import error_line
 from togi.graph.dependence.analysis import Verdict, judged
 from togi.graph.dependence.pairing import Pairing
-from togi.graph.dependence.recording import Recording, record
+from togi.graph.dependence.recording import Recording, Stopped, record
 from togi.graph.dependence.state import Depends
 from togi.torch_internals.tensors import DataDependentOutputException, DynamicOutputShapeException, FakeTensorMode
 
@@ -128,6 +128,8 @@ def placed(verdict: Verdict, again: Callable[..., Any]) -> Verdict:
 
 def said(error: Exception) -> str:
     """What kept a call from being followed, and where."""
+    if isinstance(error, Stopped):
+        return str(error)
     if isinstance(error, DataDependentOutputException | DynamicOutputShapeException):
         what = f"what it computes depends on values ({error.func})"
     else:

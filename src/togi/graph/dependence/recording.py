@@ -146,8 +146,8 @@ class _Functions(FunctionObserver):
         return results
 
 
-class _Stop(Exception):
-    pass
+class Stopped(Exception):
+    """The call was not followed further."""
 
 
 @final
@@ -162,7 +162,7 @@ class _Recorder(DispatchObserver):
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if len(self.found.calls) == self._stop_at:
-            raise _Stop
+            raise Stopped(f"it takes more than {self._stop_at:,} operators")
         self._functions.found.elsewhere |= not self._functions.inside
         args, kwargs = tree_map_only(Tensor, self.fake, (args, kwargs))
         given = self._named(operator, args, kwargs)

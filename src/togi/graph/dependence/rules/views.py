@@ -105,7 +105,7 @@ def _unbind(given: Operands) -> Answer:
     return state.at(state.dim - int(dim < state.dim))
 
 
-@rule("slice", sizes="start end")
+@rule("slice", sizes="start end", numbers=True)
 def _slice(given: Operands) -> Answer:
     dim, shape = given["dim"] % given.rank, given["self"].shape
     state = given.rows("self")
@@ -123,8 +123,8 @@ def _blocks(given: Operands, state: Rows, start: Any, end: Any, step: Any = 1) -
     end = size if end is None or (isinstance(end, int) and end >= 1 << 62) else _from_the_front(end, size)
     if step == 1 and isinstance(start, Times) and isinstance(end, Times):
         first, last = quotient(start.each, one), quotient(min_of(end.each, size.each), one)
-        if first is not None and last is not None:
-            return Rows(state.dim, last - first, state.inner)
+        if first is not None and last is not None and not (state.numbers and (first, last) != (0, 1)):
+            return Rows(state.dim, last - first, state.inner, state.numbers)
     raise Depends(f"{given.call.name} takes some rows and leaves others")
 
 
