@@ -51,8 +51,8 @@ class SplitBatch(Technique):
 
     Cost and risk: that no row depends on another is proven on the model's operators, for all values, and verified on
     the samples besides. The proof runs the model two or three times on tensors without values: 0.4 to 5 s for the
-    models of ``benchmarks/models.py``, up to 10 s where the size of the batch varies. Outputs are copied once more. With
-    ``at_once`` a process keeps a pool of threads.
+    models of ``benchmarks/models.py``, up to 10 s where the size of the batch varies. Outputs are copied once more.
+    With ``at_once`` a process keeps a pool of threads.
     """
 
     id = "split_batch"
