@@ -9,6 +9,7 @@ from batch_programs import NAMES, Step, batches, depends, program
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from togi.graph.dependence.any_size import rows_apart_at_any_size
 from togi.graph.dependence.proof import rows_apart
 
 PIECES = (3, 2, 1)
@@ -33,10 +34,19 @@ def _check(steps: list[Step]) -> bool:
 
 
 @given(st.lists(STEP, min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_what_is_shown_to_be_independent_is(steps: list[Step]) -> None:
     assume(_runs(steps))
     _check(steps)
+
+
+@given(st.lists(STEP, min_size=1, max_size=4))
+@settings(max_examples=25, deadline=None)
+def test_what_is_shown_for_any_number_of_rows_is(steps: list[Step]) -> None:
+    assume(_runs(steps))
+    found = rows_apart_at_any_size(program(steps), batches()[:1], [0], {(0, 0): ((0, 0), 0)})
+    if not found.reason:
+        assert depends(program(steps), (4, 3, 2), found.along[0]) == "", steps
 
 
 @pytest.mark.thorough
