@@ -335,7 +335,7 @@ def _put_plainly(graph_module: fx.GraphModule) -> None:
     for node in graph_module.graph.find_nodes(op="call_function", target=aten.cat.default):
         shapes = [part.meta["val"].shape for part in node.args[0]]
         if any(len(shape) != 1 for shape in shapes):
-            kept = [part for part, shape in zip(node.args[0], shapes, strict=True) if tuple(shape) != (0,)]
+            kept = [part for part, shape in zip(node.args[0], shapes, strict=True) if not _is_legacy_empty(shape)]
             node.args = (kept, *node.args[1:])
     plain = {
         aten.view.default: aten.reshape.default,
@@ -345,6 +345,11 @@ def _put_plainly(graph_module: fx.GraphModule) -> None:
     for node in graph_module.graph.nodes:
         node.target = plain.get(node.target, node.target)
     graph_module.recompile()
+
+
+def _is_legacy_empty(shape: torch.Size) -> bool:
+    """Compares no size that values decide, which would be a branch that the graph cannot take."""
+    return len(shape) == 1 and isinstance(shape[0], int) and shape[0] == 0
 
 
 def _check_buffers(candidate: Candidate, program: ExportedProgram) -> None:

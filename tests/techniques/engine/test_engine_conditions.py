@@ -304,11 +304,11 @@ class BranchesBySize(nn.Module):
 @pytest.mark.parametrize(
     ("module", "samples", "reason"),
     [
-        (BranchesByValue(), [torch.rand(4)], "the values that Python read"),
-        (Reads(lambda x: int(x.argmax())), [torch.rand(4)], "the values that Python read"),
-        (Reads(lambda x: x.max().item()), [torch.rand(4)], "the values that Python read"),
-        (Reads(lambda x: sum(x.tolist())), [torch.rand(4)], "the values that Python read"),
-        (Reads(lambda x: x.numpy().max().item()), [torch.rand(4)], "the values that Python read"),
+        (BranchesByValue(), [torch.rand(4)], "a trace holds what Python read"),
+        (Reads(lambda x: int(x.argmax())), [torch.rand(4)], "a trace holds what Python read"),
+        (Reads(lambda x: x.max().item()), [torch.rand(4)], "a trace holds what Python read"),
+        (Reads(lambda x: sum(x.tolist())), [torch.rand(4)], "a trace holds what Python read"),
+        (Reads(lambda x: x.numpy().max().item()), [torch.rand(4)], "a trace holds what Python read"),
         (BranchesBySize(), [torch.rand(4), torch.rand(6)], "one side of a branch"),
     ],
     ids=["branch by value", "int", "item", "tolist", "numpy", "branch by size"],
@@ -352,7 +352,7 @@ def test_a_value_that_export_kept_open_is_in_no_engine_a_constant(captured: bool
     candidate = candidate_of(Reads(lambda x: sum((x > 6).long().tolist())), torch.rand(4))
     if captured:
         candidate = candidate.with_(module=GraphModule(capture(candidate), candidate.signature))
-    with pytest.raises(Refused, match="the values that Python read"):
+    with pytest.raises(Refused, match="a trace holds what Python read"):
         technique("torchscript").apply(candidate, {"how": "trace", "freeze": True, "optimize": True})
     program = technique("openvino").apply(candidate, {}).program  # converts what was captured
     assert program is not None

@@ -16,7 +16,7 @@ from togi.core.quantities import last_line
 from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
-from togi.techniques.engine.programs.torchscript import quiet, refuse_decisions, trace
+from togi.techniques.engine.programs.torchscript import quiet, trace
 
 LAYERS, WEIGHTS = "model.param", "model.bin"
 
@@ -85,8 +85,7 @@ def convert(candidate: Candidate, folder: Path) -> None:
     inputs = candidate.flat_samples()[0]
     traced, example = folder / "trace.pt", folder / "example.py"
     with quiet() as caught:
-        trace(candidate).save(str(traced))
-    refuse_decisions(candidate, caught)
+        trace(candidate, caught).save(str(traced))
     shapes = ",".join(f"[{','.join(map(str, tensor.shape))}]f32" for tensor in inputs)
     unwanted = [f"{what}=/dev/null" for what in ("pnnxparam", "pnnxbin", "pnnxpy", "pnnxonnx")]
     wanted = [f"ncnnparam={folder / LAYERS}", f"ncnnbin={folder / WEIGHTS}", f"ncnnpy={example}"]

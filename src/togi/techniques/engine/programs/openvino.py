@@ -26,7 +26,7 @@ from togi.graph.recurrent import recurrent_layers
 from togi.measure.memory import is_out_of_memory
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
-from togi.techniques.engine.programs.torchscript import quiet, refuse_decisions
+from togi.techniques.engine.programs.torchscript import holding_no_values, quiet
 from togi.torch_internals.archive import without_traces
 from togi.torch_internals.tensors import tree_structure
 
@@ -241,16 +241,22 @@ def convert(candidate: Candidate) -> tuple[Any, list[int], list[str]]:
 
 def _convert_trace(candidate: Candidate) -> Any:
     """Raises Refused where OpenVINO cannot read the trace either."""
-    module = traceable(candidate.with_(module=candidate.copy()))
+    module, inputs = traceable(candidate.with_(module=candidate.copy())), tuple(candidate.flat_samples()[0])
     try:
         with torch.no_grad(), quiet() as caught:
-            model = openvino().convert_model(module, example_input=tuple(candidate.flat_samples()[0]))
+            convert = openvino().convert_model  # the import that sends nothing comes first
+            decoder = importlib.import_module("openvino.frontend.pytorch.ts_decoder")
+            with holding_no_values(candidate, module, caught):
+                traced = decoder.TorchScriptPythonDecoder(
+                    module, example_input=inputs, trace_kwargs={"check_trace": False}
+                )
+            return convert(traced, example_input=inputs)
+    except Refused:
+        raise
     except Exception as error:  # the converter raises many types
         if is_out_of_memory(error):
             raise
         raise Refused(f"OpenVINO cannot convert a trace of it either: {last_line(error)}") from error
-    refuse_decisions(candidate, caught)
-    return model
 
 
 def _name_and_shape(model: Any, signature: Signature) -> None:

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
 import torch
-from torch import Tensor
-from torch.overrides import TorchFunctionMode
+from torch import Tensor, nn
 
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
 from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
 from togi.graph.capture import traceable
-from togi.subject.behaviour import SavedBuffers
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.torch_internals.compiler import TracerWarning
+from togi.torch_internals.tracing import TraceReads
 
 FILE = "model.ts"
 
@@ -52,9 +51,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> tuple[TorchScript
         raise Refused(candidate.signature.opaque)
     with quiet() as caught:
         scripted = options["how"] == "script"
-        graph = _script(candidate) if scripted else trace(candidate)
-        if not scripted:  # a script decides in each call
-            refuse_decisions(candidate, caught)
+        graph = _script(candidate) if scripted else trace(candidate, caught)  # a script decides in each call
         if options["freeze"]:
             graph = torch.jit.freeze(graph)
         with hidden_folder() as (folder, stored):
@@ -89,59 +86,41 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
         yield caught
 
 
-def refuse_decisions(candidate: Candidate, caught: Sequence[warnings.WarningMessage]) -> None:
-    """A trace holds the values that Python read, and one side of each branch: others may come one day, and no proof on
-    some of them would show it. Of branches by sizes, what ``torch.export`` captured says when the other is taken.
+@contextmanager
+def holding_no_values(
+    candidate: Candidate, module: nn.Module, caught: Sequence[warnings.WarningMessage]
+) -> Iterator[None]:
+    """For one trace of ``module``. It holds what Python read, and one side of each branch: other values may come one day, and no
+    proof on some of them would show it. Of branches by sizes, what ``torch.export`` captured says when the other side
+    is taken.
 
-    Raises Refused, naming the line where the tracer tells it.
+    Args:
+        caught: the warnings of the tracer.
+
+    Raises Refused at the end, naming the line.
     """
-    read = [told for told in _tracer_warnings(caught) if "Converting a tensor to a" in told]  # values, or sizes
-    values = _values_read(candidate)
-    if values & _OPERATORS or (read and values):
-        line = f": {read[0]}" if read else ""
-        raise Refused(f"a trace holds the values that Python read, and others may come{line}")
-    decided = [told for told in read if "Python boolean" in told]
+    with TraceReads(module, buffers_change=candidate.facts.buffers_change) as reads:
+        yield
+    if found := [*reads.found, *reads.unseen(caught)]:
+        more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
+        raise Refused(
+            f"a trace holds what Python read, and other values may come: it read {found[0]}{more}. Compute both ways "
+            "and choose with torch.where, or leave that step to a function outside of the module"
+        )
+    decided = [told for told in _tracer_warnings(caught) if "Python boolean" in told]
     if decided and candidate.signature.dynamic and not candidate.facts.exportable:
         raise Refused(f"a trace holds one side of a branch, and nothing says when the other is taken: {decided[0]}")
 
 
-_OPERATORS = {torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default}
-"""In captured graphs. The tracer does not warn of them."""
-_METHODS = "item tolist numpy __bool__ __int__ __float__ __complex__ __index__ __array__".split()
-_READS = {*_OPERATORS, *(getattr(Tensor, name) for name in _METHODS)}
+def trace(candidate: Candidate, caught: Sequence[warnings.WarningMessage]) -> Any:
+    """A ScriptModule of the flattened module, of one call on its first sample.
 
-
-@final
-class _Reads(TorchFunctionMode):
-    """Collects the calls that tell Python what a tensor holds."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found = set[Callable[..., Any]]()
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        self.found.update({func} & _READS)
-        return func(*args, **(kwargs or {}))
-
-
-def _values_read(candidate: Candidate) -> set[Callable[..., Any]]:
-    """By which calls, in a pass over the first sample."""
-    given, reads, buffers = candidate.samples[0].clone(), _Reads(), SavedBuffers(candidate.module)
-    with torch.no_grad(), reads:
-        candidate.module(*given.args, **given.kwargs)
-    buffers.restore()  # the module is the user's
-    return reads.found
-
-
-def trace(candidate: Candidate) -> Any:
-    """A ScriptModule of the flattened module, of one call on its first sample."""
-    inputs = candidate.flat_samples()[0]
-    with torch.no_grad():
+    Raises Refused where it would hold what values decide; ``caught`` are the warnings of the tracer.
+    """
+    inputs, module = candidate.flat_samples()[0], traceable(candidate)
+    with torch.no_grad(), holding_no_values(candidate, module, caught):
         # Verification compares on other values and sizes; the tracer's own check would only run it a third time.
-        traced = torch.jit.trace(traceable(candidate), tuple(inputs), check_trace=False)  # type: ignore[no-untyped-call]
-        return traced.eval()
+        return torch.jit.trace(module, tuple(inputs), check_trace=False).eval()  # type: ignore[no-untyped-call]
 
 
 def _script(candidate: Candidate) -> Any:

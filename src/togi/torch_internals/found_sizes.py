@@ -1,0 +1,194 @@
+"""Sizes that values decide: how many elements ``nonzero``, ``unique`` or a mask finds, and all that follows from it.
+
+Each such tensor is given the shapes that it would have if nothing, one, two or very many had been found. An operator
+on it is run with fake tensors of these shapes. A dimension that is the same in all of them does not depend on what is
+found; a rank or a number of results that differs does.
+
+Behind it: fake tensors (see ``tensors``), ``SymInt.node`` (torch 2.9 to 2.15). When they go: every dimension after a
+dynamic operator counts as one that values decide.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbols
+from torch.utils.weak import WeakIdKeyDictionary
+
+from togi.torch_internals.modes import without_modes
+from togi.torch_internals.operators import OpOverload, schema_of
+from togi.torch_internals.tensors import FakeTensorMode, tree_leaves, tree_map_only
+
+_COUNTS = (0, 1, 2, 100_003)
+"""How many are found in each world. The last is prime, and beyond the thresholds that people write."""
+
+Shape = tuple[int, ...]
+_Results = list[Shape]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """The shape of a tensor, and its shape in each world: None where the operators before it fail."""
+
+    real: Shape
+    worlds: tuple[Shape | None, ...]
+    origin: str
+    """The operator whose values decide."""
+
+    @property
+    def rank_varies(self) -> bool:
+        return any(shape is not None and len(shape) != len(self.real) for shape in self.worlds)
+
+    def varies(self, dim: int | None = None) -> bool:
+        """Whether values decide the size of ``dim``, or of any dimension."""
+        known = [shape for shape in self.worlds if shape is not None]
+        if not known or self.rank_varies:
+            return True
+        return any(shape != self.real if dim is None else shape[dim] != self.real[dim] for shape in known)
+
+
+class FoundSizes:
+    """Follows operators as they run, and knows the tensors whose sizes values decide."""
+
+    def __init__(self) -> None:
+        self._of: Any = WeakIdKeyDictionary()
+        self._modes = _modes()
+
+    def of(self, tensor: Tensor) -> Sizes | None:
+        found: Sizes | None = self._of.get(tensor)
+        return found
+
+    def hand_on(self, given: Sequence[Tensor], results: Sequence[Tensor]) -> None:
+        """For operators whose results have the shape of what they are given."""
+        found = next((sizes for tensor in given if (sizes := self.of(tensor)) is not None), None)
+        if found is not None:
+            for result in results:
+                self._of[result] = found
+
+    def follow(
+        self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], results: Any, origin: str | None = None
+    ) -> str | None:
+        """Note the sizes of ``results``. Returns the operator whose values decide their rank or number, if one does.
+
+        Args:
+            origin: the operator whose values decided a number that this call was given as a size.
+        """
+        given = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        outputs = [leaf for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+        found = next((sizes for tensor in given if (sizes := self.of(tensor)) is not None), None)
+        if origin is not None:
+            worlds: list[_Results | None] = [None] * len(_COUNTS)
+        elif found is None and (not _may_find(operator, given) or self._is_fixed(operator, args, kwargs, outputs)):
+            return None
+        else:
+            worlds = [self._in_world(i, operator, args, kwargs) for i in range(len(_COUNTS))]
+        origin = origin or (str(operator) if found is None else found.origin)
+        kept = {id(tensor) for tensor in given}  # what an operator writes in place keeps its size
+        return _noted(outputs, worlds, origin, lambda out, sizes: id(out) in kept or self._of.update({out: sizes}))
+
+    def _is_fixed(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any], outputs: list[Tensor]) -> bool:
+        """Whether shapes alone decide the sizes of its results."""
+        shapes = self._in_world(0, operator, args, kwargs)
+        return shapes == [tuple(output.shape) for output in outputs]
+
+    def _in_world(self, i: int, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Results | None:
+        def shape_of(tensor: Tensor) -> Shape | None:
+            sizes = self.of(tensor)
+            return tuple(tensor.shape) if sizes is None else sizes.worlds[i]
+
+        return _run(self._modes[i], operator, (args, kwargs), shape_of, _COUNTS[i])
+
+
+def node_with_found_rank(graph: fx.Graph) -> fx.Node | None:
+    """The first operator of an exported graph whose rank, or number of results, values decide: an operator that
+    squeezes a dimension if one element is found, as an example. The graph holds one rank for it."""
+    modes = _modes()
+    for node in graph.nodes:
+        given = [each.meta.get("val") for each in node.all_input_nodes]
+        if not isinstance(node.target, OpOverload) or not any(map(free_unbacked_symbols, filter(_is_tensor, given))):
+            continue
+        args = fx.map_arg((node.args, node.kwargs), lambda each: each.meta.get("val"))
+        ranks = [len(leaf.shape) for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
+        for mode, count in zip(modes, _COUNTS, strict=True):
+            shapes = _run(mode, node.target, args, lambda tensor, count=count: _shape(tensor, count), count)
+            if shapes is not None and [len(shape) for shape in shapes] != ranks:
+                return node
+    return None
+
+
+def _modes() -> list[FakeTensorMode]:
+    return [FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True) for _ in _COUNTS]
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, Tensor)
+
+
+def _may_find(operator: Any, given: Sequence[Tensor]) -> bool:
+    """Whether values may decide the sizes of its results. ATen says so of its own operators by a tag, except where
+    integers are lengths."""
+    tags = getattr(operator, "tags", ())
+    if not given or torch.Tag.pointwise in tags:
+        return False
+    if torch.Tag.dynamic_output_shape in tags or not isinstance(operator, OpOverload):
+        return True
+    of_aten = schema_of(operator).name.startswith(("aten::", "prim"))
+    return not of_aten or any(not (tensor.is_floating_point() or tensor.is_complex()) for tensor in given)
+
+
+def _run(
+    mode: FakeTensorMode, operator: Any, args: Any, shape_of: Callable[[Tensor], Shape | None], count: int
+) -> _Results | None:
+    """The shapes of its results if its tensors had other shapes. None where it fails, or one of them has no shape."""
+
+    def fake(tensor: Tensor) -> Tensor:
+        shape = shape_of(tensor)
+        if shape is None:
+            raise ValueError("an operator before this one fails")
+        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
+
+    try:
+        with without_modes(), mode, torch.no_grad():
+            positional, named = tree_map_only(Tensor, fake, args)
+            positional, named = tree_map_only(torch.SymInt, lambda size: _number(size, count), (positional, named))
+            results = operator(*positional, **named)
+            return [_shape(leaf, count) for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+    except Exception:  # whatever an operator raises for shapes that it does not take
+        return None
+
+
+def _shape(tensor: Tensor, count: int) -> Shape:
+    return tuple(_number(size, count) for size in tensor.shape)
+
+
+def _number(size: int | torch.SymInt, count: int) -> int:
+    """The size where each operator finds ``count``."""
+    if isinstance(size, int):
+        return size
+    expression, environment = size.node.expr, size.node.shape_env
+    hints = environment.var_to_val if torch.__version__ < "2.11" else environment.backed_var_to_val
+    return int(expression.subs({symbol: hints.get(symbol, count) for symbol in expression.free_symbols}))
+
+
+def _noted(
+    outputs: Sequence[Tensor], worlds: Sequence[_Results | None], origin: str, note: Callable[[Tensor, Sizes], Any]
+) -> str | None:
+    """Hand each output's sizes to ``note``. Returns ``origin`` where their rank or number differs between worlds."""
+    counts = [len(shapes) for shapes in worlds if shapes is not None]
+    same_number = bool(counts) and set(counts) == {len(outputs)}
+    differ = bool(counts) and not same_number
+    for i, output in enumerate(outputs):
+        real = tuple(output.shape)
+        if same_number:
+            shapes = tuple(None if world is None else world[i] for world in worlds)
+        else:  # nothing is known: each dimension may be decided by values
+            shapes = tuple((count,) * len(real) for count in _COUNTS)
+        sizes = Sizes(real, shapes, origin)
+        differ = differ or sizes.rank_varies
+        if any(shape != real for shape in shapes if shape is not None):
+            note(output, sizes)
+    return origin if differ else None

@@ -1,0 +1,275 @@
+"""What Python asks of tensors while ``torch.jit.trace`` records: a trace holds each answer as a constant.
+
+An operator that runs while the tracer is at work, and not inside of an operator that it records, is not recorded. If
+it answers with a number, Python has read something: the graph recorded until then tells whether it follows from the
+values of inputs, or from weights and sizes alone.
+
+Behind it: torch._C._get_tracing_state, torch._C._set_tracing_state, torch._C._get_value_trace, and the nodes of
+torch._C.Graph (torch 2.9 to 2.15). When they go: the tracer's warnings tell the line, and not whether values decide;
+each line must then be refused.
+"""
+
+from __future__ import annotations
+
+import linecache
+import re
+import sys
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Any, final
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+
+from togi.core.checks import only_raises
+from togi.core.user_code import user_frames
+from togi.torch_internals.found_sizes import FoundSizes, Sizes
+from togi.torch_internals.modes import DispatchObserver
+from togi.torch_internals.operators import OpOverload, schema_of
+from togi.torch_internals.tensors import tree_leaves
+
+_HANDED_ON = frozenset({"Int", "IntImplicit", "FloatImplicit", "ComplexImplicit", "ScalarImplicit"})
+"""Nodes that turn a tensor into a number for an operator: the trace follows these."""
+_OF_SHAPE = frozenset({"size", "numel", "dim", "len", "sym_size", "sym_numel"})
+_NUMBERS, _LIST = frozenset({"IntType", "FloatType", "NumberType", "BoolType"}), "prim::ListConstruct"
+_COPIED_OUT = ("tolist", "numpy", "__dlpack__")
+"""Methods of a tensor that read its memory without an operator."""
+_TRACER = str(sys.modules["torch.jit._trace"].__file__)
+_DYNAMOS = re.compile(r"torch[/\\]_(dynamo[/\\]|compile\.py$)")
+_CONVERTS = "Converting a tensor to a"
+"""How the tracer's own warnings of a read begin."""
+
+
+@dataclass(frozen=True)
+class Read:
+    """An answer that values decide, and that a trace holds as it was."""
+
+    of: str
+    """``a value``, ``a size``, ``the number of dimensions or results``."""
+    operator: str
+    """Whose result was read, or whose values decide the size that was."""
+    place: str
+    """``model.py:12 (`if found.numel() == 0:`)``; empty where no line of the user's led there."""
+
+    def __str__(self) -> str:
+        return f"{self.of} that {self.operator} decides{f', at {self.place}' if self.place else ''}"
+
+
+@final
+class TraceReads(DispatchObserver):
+    """Active round ``torch.jit.trace``, it collects what Python reads of values. A read that decides only whether the
+    module raises is left out: a call that raises has no answer that could be wrong."""
+
+    def __init__(self, module: nn.Module, *, buffers_change: bool = False) -> None:
+        """
+        Args:
+            module: what is traced. A hook on it tells when the trace begins.
+        """
+        super().__init__()
+        self.found: list[Read] = []
+        self._buffers_change = buffers_change
+        self._sizes = FoundSizes()
+        self._graph: Any = None
+        self._node: tuple[Any, str | None] = (None, None)
+        self._of_nodes: dict[int, tuple[Any, list[Sizes | None]]] = {}  # the node is kept, since its id is the key
+        self._inside: Read | None = None
+        self._asked: list[tuple[Any, Read]] = []
+        self._handed_on = Counter[int]()
+        self._lines = Counter[tuple[str, int]]()
+        self._patches = ExitStack()
+        self._module = module
+
+    def __enter__(self) -> TraceReads:
+        self._patches.callback(self._module.register_forward_pre_hook(self._begin).remove)
+        for name in _COPIED_OUT:
+            self._patches.enter_context(patch.object(Tensor, name, self._noting(getattr(Tensor, name))))
+        super().__enter__()  # type: ignore[no-untyped-call]
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self._patches.close()
+        # What no operator came after was handed to none.
+        self.found += [read for _, read in self._asked] + ([self._inside] if self._inside is not None else [])
+
+    def unseen(self, warned: Sequence[warnings.WarningMessage]) -> list[Read]:
+        """Reads that the tracer warned of and no operator showed: modes are off while a tensor is printed."""
+        told = [each for each in warned if str(each.message).startswith(_CONVERTS) and each.filename != __file__]
+        lines = Counter((each.filename, each.lineno) for each in told) - self._lines
+        return [Read("a value", "an operator", _place(path, line)) for path, line in lines]
+
+    def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+        state = torch._C._get_tracing_state()
+        if state is None:
+            self._settle()
+        elif _answers_python(operator):
+            frame = _caller()
+            self._lines[frame.f_code.co_filename, frame.f_lineno] += 1
+            for tensor in _tensors((args, kwargs)):
+                self._ask(tensor, frame)
+            return operator(*args, **kwargs)
+        results = operator(*args, **kwargs)
+        if state is not None and torch._C._dispatch_tls_is_dispatch_key_excluded("Tracer"):
+            self._sizes.hand_on(_tensors((args, kwargs)), _tensors(results))  # detach, copy_: the tracer's own kernels
+        elif self._graph is not None:
+            with _untraced(state):
+                self._follow(operator, args, kwargs, results)
+        return results
+
+    def _begin(self, *_: Any) -> None:
+        if (state := torch._C._get_tracing_state()) is not None:
+            self._graph = state.graph()
+
+    def _noting(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def noted(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
+            if torch._C._get_tracing_state() is not None:
+                self._ask(tensor, sys._getframe(1))
+            return method(tensor, *args, **kwargs)
+
+        return noted
+
+    def _ask(self, tensor: Tensor, frame: FrameType) -> None:
+        """Python asks what a tensor holds. The tracer notes that a number goes on to the next operator just before it
+        reads it, or just after (bounds of a slice)."""
+        if tensor.requires_grad:
+            return  # a parameter: under no_grad nothing that was computed does
+        value = torch._C._get_value_trace(tensor)
+        if not self._was_handed_on(value) and (decided := self._decided_by(value)) and not only_raises(frame, _TRACER):
+            self._asked.append((value, _read(frame, *decided)))
+
+    def _settle(self) -> None:
+        """The next operator is being recorded: what it was not handed was read."""
+        asked, self._asked = self._asked, []
+        self.found += [read for value, read in asked if not self._was_handed_on(value)]
+
+    def _was_handed_on(self, value: Any) -> bool:
+        """Whether an operator was handed the number: once for each time that it was asked for."""
+        uses = sum(use.user.kind().removeprefix("aten::") in _HANDED_ON for use in value.uses())
+        handed_on = uses > self._handed_on[value.unique()]
+        self._handed_on[value.unique()] += handed_on
+        return handed_on
+
+    def _follow(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any], results: Any) -> None:
+        """Note the sizes that values decide."""
+        node = self._graph.insertPoint().prev()  # it was recorded before it ran
+        if node is not self._node[0]:
+            self._settle_node()
+            self._node = node, self._decides_a_number_of(node)
+        decided = self._sizes.follow(operator, args, kwargs, results, self._node[1])
+        if decided is not None:
+            self._inside = _read(_caller(), "the number of dimensions or results", decided)
+        self._of_nodes[id(node)] = node, [self._sizes.of(tensor) for tensor in _tensors(results)]
+
+    def _settle_node(self) -> None:
+        """Another node is recorded. What differed inside of the last one matters where its results differ."""
+        inside, self._inside = self._inside, None
+        if inside is None:
+            return
+        node, sizes = self._of_nodes[id(self._node[0])]
+        listed = any(value.type().kind() == "ListType" for value in node.outputs())
+        if listed or any(each is not None and each.rank_varies for each in sizes):
+            self.found.append(inside)
+
+    def _decides_a_number_of(self, node: Any) -> str | None:
+        """The operator whose values decide a number that a node is given."""
+        if node.kind().startswith("prim::"):
+            return None
+        given = list(node.inputs())
+        given += [inside for value in given if value.node().kind() == _LIST for inside in value.node().inputs()]
+        numbers = (value for value in given if value.type().kind() in _NUMBERS)
+        decided = (self._decided_by(number) for number in numbers if number.node().kind() != "prim::Constant")
+        return next((operator for _, operator in filter(None, decided)), None)
+
+    def _decided_by(self, value: Any) -> tuple[str, str] | None:
+        """Whether it is a value or a size that decides a number in the graph, and the operator it comes from. None:
+        the number is the same for all values of inputs."""
+        first, seen, rest = value.node().kind(), set[int](), [value]
+        while rest:
+            value = rest.pop()
+            if value.unique() in seen:
+                continue
+            seen.add(value.unique())
+            node = value.node()
+            inputs = list(node.inputs())
+            if _asks_for_shape(node.kind()):
+                sizes, inputs = self._sizes_of(inputs[0]), inputs[1:]
+                dim = inputs[0].toIValue() if node.kind() == "aten::size" and inputs else None
+                if sizes is not None and sizes.varies(dim):
+                    return "a size", sizes.origin
+            elif self._varies(node, value):
+                return "a value", "the input" if first == "prim::Param" else first
+            rest.extend(inputs)
+        return None
+
+    def _varies(self, node: Any, value: Any) -> bool:
+        """Whether another call may bring another value."""
+        if node.kind() == "prim::Param":
+            return bool(value.type().kind() == "TensorType")
+        if node.kind() in ("prim::TracedAttr", "prim::GetAttr"):
+            return self._buffers_change
+        return bool(node.kind().startswith("aten::") and node.isNondeterministic())
+
+    def _sizes_of(self, value: Any) -> Sizes | None:
+        node, i = value.node(), value.offset()
+        while node.kind() in ("prim::ListUnpack", "prim::TupleUnpack"):
+            node = node.input().node()
+        _, found = self._of_nodes.get(id(node), (None, []))
+        return found[i] if i < len(found) else next(filter(None, found), None)
+
+
+def _asks_for_shape(kind: str) -> bool:
+    name = kind.removeprefix("aten::")
+    return kind != name and (name in _OF_SHAPE or name.endswith("_like") or name.startswith("new_"))
+
+
+def _answers_python(operator: Any) -> bool:
+    """Whether it returns a number that follows from what tensors hold."""
+    if not isinstance(operator, OpOverload):
+        return False
+    schema = schema_of(operator)
+    if not schema.returns or any("Tensor" in str(each.type) for each in schema.returns):
+        return False
+    return torch.Tag.data_dependent_output in operator.tags or not schema.name.startswith(("aten::", "prim"))
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _caller() -> FrameType:
+    """What called the operator that is being observed, without the wrapper that keeps Dynamo out."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
+        frame = frame.f_back
+    while frame is not None and (frame.f_code.co_name == "__torch_dispatch__" or _DYNAMOS.search(frame.f_code.co_filename)):
+        frame = frame.f_back
+    return frame or sys._getframe(1)
+
+
+def _read(frame: FrameType | None, of: str, operator: str) -> Read:
+    """With the innermost line of the user's, or of a package's that uses torch."""
+    users = next(user_frames(frame), None)
+    place = "" if users is None else _place(users.f_code.co_filename, users.f_lineno)
+    return Read(of, operator.replace("aten::", "").replace("aten.", ""), place)
+
+
+def _place(path: str, line: int) -> str:
+    code = linecache.getline(path, line).strip()
+    return f"{path}:{line}" + (f" (`{code}`)" if code else "")
+
+
+@contextmanager
+def _untraced(state: Any) -> Iterator[None]:
+    """Inside, nothing is recorded. Nothing is where the tracer has no state: inside of an operator."""
+    if state is not None:
+        torch._C._set_tracing_state(None)
+    try:
+        yield
+    finally:
+        if state is not None:
+            torch._C._set_tracing_state(state)
