@@ -23,7 +23,7 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 
 from togi.core.errors import Refused
 from togi.core.quantities import first_line
-from togi.core.user_code import error_line
+from togi.core.user_code import error_line, printed_frames
 from togi.graph.recurrent import WholeRecurrentLayers, opened, recurrent_layers, sealed
 from togi.graph.sizes import sizes_held
 from togi.subject.behaviour import SavedBuffers
@@ -32,6 +32,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.program import ProgramModule
 from togi.subject.signature import Signature
 from togi.subject.state import WithState
+from togi.torch_internals.found_sizes import node_with_found_rank
 from togi.torch_internals.operators import OpOverload
 from togi.torch_internals.script import assigned_inside, holds_torchscript, operators_of
 from togi.torch_internals.sizes import Decided, decided_sizes, only_value
@@ -88,6 +89,8 @@ def export(candidate: Candidate) -> ExportedProgram:
     opened(program.graph_module)
     if fixed := _fixed_size(candidate.signature, program):
         raise Refused(f"torch.export cannot capture it: {_FIXED_SIZE} ({fixed}). {_KEEP_SIZES_OPEN}")
+    if node := node_with_found_rank(program.graph):
+        raise Refused(f"torch.export cannot capture it: {_found_rank(node)}")
     _met_by_samples(candidate, _decided_sizes(candidate, program).firm)
     if candidate.facts.buffers_change:
         _check_buffers(candidate, program)
@@ -306,6 +309,16 @@ def _dynamic_sizes(signature: Signature, program: ExportedProgram) -> dict[Place
     given = set(program.graph_signature.user_inputs)
     inputs = [node for node in program.graph.find_nodes(op="placeholder") if node.name in given]
     return {(i, dim): inputs[i].meta["val"].shape[dim] for i, dim in signature.dynamic_dims}
+
+
+def _found_rank(node: fx.Node) -> str:
+    """A graph has one number of dimensions for each tensor, and engines convert it with that."""
+    frames = printed_frames(node.meta.get("stack_trace") or "")
+    line = f", at {frames[-1].filename}:{frames[-1].lineno} (`{frames[-1].line}`)" if frames else ""
+    return (
+        f"how many elements are found decides the number of dimensions, or of results, of {node.target}{line}. Name the "
+        "dimension (squeeze(1)), so that it is the same for one element as for many"
+    )
 
 
 def _settle_sizes(graph: fx.Graph) -> None:

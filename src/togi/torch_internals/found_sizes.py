@@ -10,7 +10,9 @@ dynamic operator counts as one that values decide.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -152,13 +154,24 @@ def _run(
         return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
 
     try:
-        with without_modes(), mode, torch.no_grad():
+        with _silent(), without_modes(), mode, torch.no_grad():
             positional, named = tree_map_only(Tensor, fake, args)
             positional, named = tree_map_only(torch.SymInt, lambda size: _number(size, count), (positional, named))
             results = operator(*positional, **named)
             return [_shape(leaf, count) for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
     except Exception:  # whatever an operator raises for shapes that it does not take
         return None
+
+
+@contextmanager
+def _silent() -> Iterator[None]:
+    """Fake tensors log a traceback where an operator refuses shapes, which is an answer here."""
+    logger = logging.getLogger("torch._subclasses.fake_tensor")
+    before, logger.disabled = logger.disabled, True
+    try:
+        yield
+    finally:
+        logger.disabled = before
 
 
 def _shape(tensor: Tensor, count: int) -> Shape:

@@ -39,6 +39,7 @@ _OF_SHAPE = frozenset({"size", "numel", "dim", "len", "sym_size", "sym_numel"})
 _NUMBERS, _LIST = frozenset({"IntType", "FloatType", "NumberType", "BoolType"}), "prim::ListConstruct"
 _COPIED_OUT = ("tolist", "numpy", "__dlpack__")
 """Methods of a tensor that read its memory without an operator."""
+_KEY = "Tracer"
 _TRACER = str(sys.modules["torch.jit._trace"].__file__)
 _DYNAMOS = re.compile(r"torch[/\\]_(dynamo[/\\]|compile\.py$)")
 _CONVERTS = "Converting a tensor to a"
@@ -113,13 +114,21 @@ class TraceReads(DispatchObserver):
             for tensor in _tensors((args, kwargs)):
                 self._ask(tensor, frame)
             return operator(*args, **kwargs)
-        results = operator(*args, **kwargs)
-        if state is not None and torch._C._dispatch_tls_is_dispatch_key_excluded("Tracer"):
-            self._sizes.hand_on(_tensors((args, kwargs)), _tensors(results))  # detach, copy_: the tracer's own kernels
-        elif self._graph is not None:
+        if state is not None and self._is_recorded(operator):
+            results = operator(*args, **kwargs)
+            self._sizes.hand_on(_tensors((args, kwargs)), _tensors(results))
+            return results
+        with _tracer_dispatched(state is not None):  # a convolution is recorded as what it calls
+            results = operator(*args, **kwargs)
+        if self._graph is not None:
             with _untraced(state):
                 self._follow(operator, args, kwargs, results)
         return results
+
+    def _is_recorded(self, operator: Any) -> bool:
+        """Whether a kernel of the tracer's own has recorded it just now: ``detach``, ``copy_``, whose results have the
+        shape of what they are given."""
+        return self._graph is not None and bool(self._graph.insertPoint().prev().kind() == _name(operator))
 
     def _begin(self, *_: Any) -> None:
         if (state := torch._C._get_tracing_state()) is not None:
@@ -237,6 +246,10 @@ def _answers_python(operator: Any) -> bool:
     return torch.Tag.data_dependent_output in operator.tags or not schema.name.startswith(("aten::", "prim"))
 
 
+def _name(operator: Any) -> str:
+    return schema_of(operator).name if isinstance(operator, OpOverload) else str(operator)
+
+
 def _tensors(values: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
 
@@ -264,12 +277,25 @@ def _place(path: str, line: int) -> str:
 
 
 @contextmanager
-def _untraced(state: Any) -> Iterator[None]:
-    """Inside, nothing is recorded. Nothing is where the tracer has no state: inside of an operator."""
-    if state is not None:
-        torch._C._set_tracing_state(None)
+def _tracer_dispatched(wanted: bool) -> Iterator[None]:
+    """Inside, operators reach the tracer, which an observer of operators keeps them from."""
+    if wanted:
+        torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, False)
     try:
         yield
     finally:
+        if wanted:
+            torch._C._dispatch_tls_set_dispatch_key_excluded(_KEY, True)
+
+
+@contextmanager
+def _untraced(state: Any) -> Iterator[None]:
+    """Inside, nothing is recorded, sizes neither. Nothing is where the tracer has no state: inside of an operator."""
+    with _tracer_dispatched(state is not None):
         if state is not None:
-            torch._C._set_tracing_state(state)
+            torch._C._set_tracing_state(None)
+        try:
+            yield
+        finally:
+            if state is not None:
+                torch._C._set_tracing_state(state)

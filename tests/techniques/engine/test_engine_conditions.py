@@ -304,11 +304,11 @@ class BranchesBySize(nn.Module):
 @pytest.mark.parametrize(
     ("module", "samples", "reason"),
     [
-        (BranchesByValue(), [torch.rand(4)], "a trace holds what Python read"),
-        (Reads(lambda x: int(x.argmax())), [torch.rand(4)], "a trace holds what Python read"),
-        (Reads(lambda x: x.max().item()), [torch.rand(4)], "a trace holds what Python read"),
-        (Reads(lambda x: sum(x.tolist())), [torch.rand(4)], "a trace holds what Python read"),
-        (Reads(lambda x: x.numpy().max().item()), [torch.rand(4)], "a trace holds what Python read"),
+        (BranchesByValue(), [torch.rand(4)], "what Python read"),
+        (Reads(lambda x: int(x.argmax())), [torch.rand(4)], "what Python read"),
+        (Reads(lambda x: x.max().item()), [torch.rand(4)], "what Python read"),
+        (Reads(lambda x: sum(x.tolist())), [torch.rand(4)], "what Python read"),
+        (Reads(lambda x: x.numpy().max().item()), [torch.rand(4)], "what Python read"),
         (BranchesBySize(), [torch.rand(4), torch.rand(6)], "one side of a branch"),
     ],
     ids=["branch by value", "int", "item", "tolist", "numpy", "branch by size"],

@@ -136,7 +136,7 @@ def test_what_has_no_axis_to_leave_out_is_refused():
 def test_a_network_with_other_sizes_than_the_original_is_refused(monkeypatch):
     """As if pnnx had dropped an operator."""
     candidate = candidate_of(Call(lambda x: x.mean(1)), picture())
-    monkeypatch.setattr(ncnn, "trace", lambda _: torch.jit.trace(Call(lambda x: x), picture()))
+    monkeypatch.setattr(ncnn, "trace", lambda *_: torch.jit.trace(Call(lambda x: x), picture()))
     with pytest.raises(Refused, match="ncnn cannot run what pnnx made of it"):
         ncnn.build(candidate)
 
