@@ -22,7 +22,7 @@ from torch.fx.experimental.symbolic_shapes import ShapeEnv, free_unbacked_symbol
 from torch.utils.weak import WeakIdKeyDictionary
 
 from togi.torch_internals.modes import without_modes
-from togi.torch_internals.operators import OpOverload, schema_of
+from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of
 from togi.torch_internals.tensors import FakeTensorMode, tree_leaves, tree_map_only
 
 _COUNTS = (0, 1, 2, 100_003)
@@ -86,6 +86,8 @@ class FoundSizes:
             worlds: list[_Results | None] = [None] * len(_COUNTS)
         elif found is None and (not _may_find(operator, given) or self._is_fixed(operator, args, kwargs, outputs)):
             return None
+        elif self._takes_apart(operator, args, kwargs):
+            worlds = [[]] * len(_COUNTS)
         else:
             worlds = [self._in_world(i, operator, args, kwargs) for i in range(len(_COUNTS))]
         origin = origin or (str(operator) if found is None else found.origin)
@@ -96,6 +98,15 @@ class FoundSizes:
         """Whether shapes alone decide the sizes of its results."""
         shapes = self._in_world(0, operator, args, kwargs)
         return shapes == [tuple(output.shape) for output in outputs]
+
+    def _takes_apart(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+        """Whether it cuts its first argument along a dimension whose size values decide. There may be 100,003 pieces,
+        or one up to some size that no world has."""
+        if not isinstance(operator, OpOverload) or str(schema_of(operator).returns[0].type) != "List[Tensor]":
+            return False
+        named = bound_arguments(operator, args, kwargs)
+        sizes = self.of(named["self"]) if isinstance(named.get("self"), Tensor) else None
+        return sizes is not None and sizes.varies(named.get("dim"))
 
     def _in_world(self, i: int, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> _Results | None:
         def shape_of(tensor: Tensor) -> Shape | None:

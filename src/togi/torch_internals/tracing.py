@@ -37,7 +37,7 @@ _HANDED_ON = frozenset({"Int", "IntImplicit", "FloatImplicit", "ComplexImplicit"
 """Nodes that turn a tensor into a number for an operator: the trace follows these."""
 _OF_SHAPE = frozenset({"size", "numel", "dim", "len", "sym_size", "sym_numel"})
 _NUMBERS, _LIST = frozenset({"IntType", "FloatType", "NumberType", "BoolType"}), "prim::ListConstruct"
-_COPIED_OUT = ("tolist", "numpy", "__dlpack__")
+_COPIED_OUT = ("tolist", "numpy", "__dlpack__", "__repr__")
 """Methods of a tensor that read its memory without an operator."""
 _KEY = "Tracer"
 _TRACER = str(sys.modules["torch.jit._trace"].__file__)
@@ -69,7 +69,7 @@ class TraceReads(DispatchObserver):
     def __init__(self, module: nn.Module, *, buffers_change: bool = False) -> None:
         """
         Args:
-            module: what is traced. A hook on it tells when the trace begins.
+            module: what is traced. Hooks on it tell when the trace begins and ends.
         """
         super().__init__()
         self.found: list[Read] = []
@@ -87,6 +87,7 @@ class TraceReads(DispatchObserver):
 
     def __enter__(self) -> TraceReads:
         self._patches.callback(self._module.register_forward_pre_hook(self._begin).remove)
+        self._patches.callback(self._module.register_forward_hook(self._end).remove)
         for name in _COPIED_OUT:
             self._patches.enter_context(patch.object(Tensor, name, self._noting(getattr(Tensor, name))))
         super().__enter__()  # type: ignore[no-untyped-call]
@@ -95,8 +96,6 @@ class TraceReads(DispatchObserver):
     def __exit__(self, *error: Any) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self._patches.close()
-        # What no operator came after was handed to none.
-        self.found += [read for _, read in self._asked] + ([self._inside] if self._inside is not None else [])
 
     def unseen(self, warned: Sequence[warnings.WarningMessage]) -> list[Read]:
         """Reads that the tracer warned of and no operator showed: modes are off while a tensor is printed."""
@@ -117,6 +116,7 @@ class TraceReads(DispatchObserver):
         if state is not None and self._is_recorded(operator):
             results = operator(*args, **kwargs)
             self._sizes.hand_on(_tensors((args, kwargs)), _tensors(results))
+            self._keep_sizes(self._graph.insertPoint().prev(), results)
             return results
         with _tracer_dispatched(state is not None):  # a convolution is recorded as what it calls
             results = operator(*args, **kwargs)
@@ -133,6 +133,12 @@ class TraceReads(DispatchObserver):
     def _begin(self, *_: Any) -> None:
         if (state := torch._C._get_tracing_state()) is not None:
             self._graph = state.graph()
+
+    def _end(self, *_: Any) -> None:
+        """Still inside of the trace: its nodes are gone after it."""
+        self._settle()
+        self._settle_node()
+        self._graph = None
 
     def _noting(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def noted(tensor: Tensor, *args: Any, **kwargs: Any) -> Any:
@@ -172,6 +178,9 @@ class TraceReads(DispatchObserver):
         decided = self._sizes.follow(operator, args, kwargs, results, self._node[1])
         if decided is not None:
             self._inside = _read(_caller(), "the number of dimensions or results", decided)
+        self._keep_sizes(node, results)
+
+    def _keep_sizes(self, node: Any, results: Any) -> None:
         self._of_nodes[id(node)] = node, [self._sizes.of(tensor) for tensor in _tensors(results)]
 
     def _settle_node(self) -> None:
