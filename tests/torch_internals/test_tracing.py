@@ -53,11 +53,11 @@ def twice_if(condition: Any, x: Tensor) -> Tensor:
 
 class Decides(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor) -> Tensor:
+    def forward(_: Any, x: Tensor) -> Tensor:
         return twice_if(x.sum() > 0, x)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+    def backward(_: Any, gradient: Tensor) -> Tensor:
         return gradient
 
 
@@ -137,7 +137,7 @@ def test_a_read_is_found_with_its_line(function: Callable[..., Any]) -> None:
 def test_a_read_says_which_operator_decides() -> None:
     (read,) = reads(Calls(SIZES["numel"]))
     assert read.startswith("a size that nonzero.default decides, at ")
-    assert "`" in read and ".numel() == 0" in read
+    assert "torch.nonzero(mask(x)).numel() == 0" in read
     (read,) = reads(Calls(VALUES["int"]))
     assert read.startswith("a value that argmax decides, at ")
 
@@ -284,7 +284,7 @@ def test_the_trace_is_what_it_is_without_the_watch() -> None:
 
 
 def test_a_module_is_as_it_was_when_its_trace_fails() -> None:
-    module = Calls(lambda _, x: 1 / 0)
+    module = Calls(lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         reads(module)
     assert not module._forward_pre_hooks

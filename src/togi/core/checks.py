@@ -15,8 +15,8 @@ _Span = tuple[int, int, int, int]
 
 
 def only_raises(frame: FrameType, within: str) -> bool:
-    """Whether ``frame`` stands in an ``assert``, or in the condition of an ``if`` that does nothing else than raise, and
-    no ``except`` of the user's around it goes on after that. False where the source is not there.
+    """Whether ``frame`` evaluates an ``assert``, or the condition of an ``if`` that does nothing but raise, and no
+    ``except`` of the user's goes on after that. False if the source is missing.
 
     Args:
         within: the path of the file whose code called all that matters here.

@@ -316,8 +316,8 @@ def _found_rank(node: fx.Node) -> str:
     frames = printed_frames(node.meta.get("stack_trace") or "")
     line = f", at {frames[-1].filename}:{frames[-1].lineno} (`{frames[-1].line}`)" if frames else ""
     return (
-        f"how many elements are found decides the number of dimensions, or of results, of {node.target}{line}. Name the "
-        "dimension (squeeze(1)), so that it is the same for one element as for many"
+        f"how many elements are found decides the number of dimensions, or of results, of {node.target}{line}. Name "
+        "the dimension (squeeze(1)), so that it is the same for one element as for many"
     )
 
 

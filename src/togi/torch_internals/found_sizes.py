@@ -14,7 +14,8 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, cast
 
 import torch
 from torch import Tensor, fx
@@ -102,7 +103,8 @@ class FoundSizes:
     def _takes_apart(self, operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         """Whether it cuts its first argument along a dimension whose size values decide. There may be 100,003 pieces,
         or one up to some size that no world has."""
-        if not isinstance(operator, OpOverload) or str(schema_of(operator).returns[0].type) != "List[Tensor]":
+        returned = [str(each.type) for each in schema_of(operator).returns] if isinstance(operator, OpOverload) else []
+        if returned != ["List[Tensor]"]:
             return False
         named = bound_arguments(operator, args, kwargs)
         sizes = self.of(named["self"]) if isinstance(named.get("self"), Tensor) else None
@@ -127,9 +129,10 @@ def node_with_found_rank(graph: fx.Graph) -> fx.Node | None:
         args = fx.map_arg((node.args, node.kwargs), lambda each: each.meta.get("val"))
         ranks = [len(leaf.shape) for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
         for mode, count in zip(modes, _COUNTS, strict=True):
-            shapes = _run(mode, node.target, args, lambda tensor, count=count: _shape(tensor, count), count)
+            shapes = _run(mode, node.target, args, partial(_shape, count=count), count)
             if shapes is not None and [len(shape) for shape in shapes] != ranks:
-                return node
+                found: fx.Node = node
+                return found
     return None
 
 
@@ -193,7 +196,7 @@ def _number(size: int | torch.SymInt, count: int) -> int:
     """The size where each operator finds ``count``."""
     if isinstance(size, int):
         return size
-    expression, environment = size.node.expr, size.node.shape_env
+    expression, environment = size.node.expr, cast(Any, size.node.shape_env)
     hints = environment.var_to_val if torch.__version__ < "2.11" else environment.backed_var_to_val
     return int(expression.subs({symbol: hints.get(symbol, count) for symbol in expression.free_symbols}))
 

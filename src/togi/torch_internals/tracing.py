@@ -33,6 +33,8 @@ from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.operators import OpOverload, schema_of
 from togi.torch_internals.tensors import tree_leaves
 
+_internals: Any = torch._C
+"""Some of its functions have no types."""
 _HANDED_ON = frozenset({"Int", "IntImplicit", "FloatImplicit", "ComplexImplicit", "ScalarImplicit"})
 """Nodes that turn a tensor into a number for an operator: the trace follows these."""
 _OF_SHAPE = frozenset({"size", "numel", "dim", "len", "sym_size", "sym_numel"})
@@ -153,7 +155,7 @@ class TraceReads(DispatchObserver):
         reads it, or just after (bounds of a slice)."""
         if tensor.requires_grad:
             return  # a parameter: under no_grad nothing that was computed does
-        value = torch._C._get_value_trace(tensor)
+        value = _internals._get_value_trace(tensor)
         if not self._was_handed_on(value) and (decided := self._decided_by(value)) and not only_raises(frame, _TRACER):
             self._asked.append((value, _read(frame, *decided)))
 
@@ -268,7 +270,8 @@ def _caller() -> FrameType:
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name != "__torch_dispatch__":
         frame = frame.f_back
-    while frame is not None and (frame.f_code.co_name == "__torch_dispatch__" or _DYNAMOS.search(frame.f_code.co_filename)):
+    frame = None if frame is None else frame.f_back
+    while frame is not None and _DYNAMOS.search(frame.f_code.co_filename):
         frame = frame.f_back
     return frame or sys._getframe(1)
 
@@ -302,9 +305,9 @@ def _untraced(state: Any) -> Iterator[None]:
     """Inside, nothing is recorded, sizes neither. Nothing is where the tracer has no state: inside of an operator."""
     with _tracer_dispatched(state is not None):
         if state is not None:
-            torch._C._set_tracing_state(None)
+            _internals._set_tracing_state(None)
         try:
             yield
         finally:
             if state is not None:
-                torch._C._set_tracing_state(state)
+                _internals._set_tracing_state(state)

@@ -90,9 +90,9 @@ def quiet() -> Iterator[list[warnings.WarningMessage]]:
 def holding_no_values(
     candidate: Candidate, module: nn.Module, caught: Sequence[warnings.WarningMessage]
 ) -> Iterator[None]:
-    """For one trace of ``module``. It holds what Python read, and one side of each branch: other values may come one day, and no
-    proof on some of them would show it. Of branches by sizes, what ``torch.export`` captured says when the other side
-    is taken.
+    """For one trace of ``module``. It holds what Python read, and one side of each branch: other values may come one
+    day, and no proof on some of them would show it. Of branches by sizes, what ``torch.export`` captured says when the
+    other side is taken.
 
     Args:
         caught: the warnings of the tracer.
