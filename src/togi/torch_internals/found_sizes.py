@@ -24,7 +24,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from togi.torch_internals.modes import without_modes
 from togi.torch_internals.operators import OpOverload, bound_arguments, schema_of
-from togi.torch_internals.tensors import FakeTensorMode, tree_leaves, tree_map_only
+from togi.torch_internals.tensors import DynamicOutputShapeException, FakeTensorMode, tree_leaves, tree_map_only
 
 _COUNTS = (0, 1, 2, 100_003)
 """How many are found in each world. The last is prime, and beyond the thresholds that people write."""
@@ -59,7 +59,7 @@ class FoundSizes:
 
     def __init__(self) -> None:
         self._of: Any = WeakIdKeyDictionary()
-        self._modes = _modes()
+        self._known: dict[Any, _Results | None] = {}
 
     def of(self, tensor: Tensor) -> Sizes | None:
         found: Sizes | None = self._of.get(tensor)
@@ -115,29 +115,28 @@ class FoundSizes:
             sizes = self.of(tensor)
             return tuple(tensor.shape) if sizes is None else sizes.worlds[i]
 
-        return _run(self._modes[i], operator, (args, kwargs), shape_of, _COUNTS[i])
+        given = tree_map_only(Tensor, lambda tensor: (shape_of(tensor), tensor.dtype), (args, kwargs))
+        call = operator, i, repr(given)
+        if call not in self._known:  # a loop over classes asks the same again and again
+            self._known[call] = _run(operator, (args, kwargs), shape_of, _COUNTS[i])
+        return self._known[call]
 
 
 def node_with_found_rank(graph: fx.Graph) -> fx.Node | None:
     """The first operator of an exported graph whose rank, or number of results, values decide: an operator that
     squeezes a dimension if one element is found, as an example. The graph holds one rank for it."""
-    modes = _modes()
     for node in graph.nodes:
         given = [each.meta.get("val") for each in node.all_input_nodes]
         if not isinstance(node.target, OpOverload) or not any(map(free_unbacked_symbols, filter(_is_tensor, given))):
             continue
         args = fx.map_arg((node.args, node.kwargs), lambda each: each.meta.get("val"))
         ranks = [len(leaf.shape) for leaf in tree_leaves(node.meta.get("val")) if isinstance(leaf, Tensor)]
-        for mode, count in zip(modes, _COUNTS, strict=True):
-            shapes = _run(mode, node.target, args, partial(_shape, count=count), count)
+        for count in _COUNTS:
+            shapes = _run(node.target, args, partial(_shape, count=count), count)
             if shapes is not None and [len(shape) for shape in shapes] != ranks:
                 found: fx.Node = node
                 return found
     return None
-
-
-def _modes() -> list[FakeTensorMode]:
-    return [FakeTensorMode(shape_env=ShapeEnv(), allow_non_fake_inputs=True) for _ in _COUNTS]
 
 
 def _is_tensor(value: Any) -> bool:
@@ -156,25 +155,38 @@ def _may_find(operator: Any, given: Sequence[Tensor]) -> bool:
     return not of_aten or any(not (tensor.is_floating_point() or tensor.is_complex()) for tensor in given)
 
 
-def _run(
-    mode: FakeTensorMode, operator: Any, args: Any, shape_of: Callable[[Tensor], Shape | None], count: int
-) -> _Results | None:
+def _run(operator: Any, args: Any, shape_of: Callable[[Tensor], Shape | None], count: int) -> _Results | None:
     """The shapes of its results if its tensors had other shapes. None where it fails, or one of them has no shape."""
-
-    def fake(tensor: Tensor) -> Tensor:
-        shape = shape_of(tensor)
-        if shape is None:
-            raise ValueError("an operator before this one fails")
-        return torch.empty(shape, dtype=tensor.dtype, device=tensor.device)
-
     try:
-        with _silent(), without_modes(), mode, torch.no_grad():
-            positional, named = tree_map_only(Tensor, fake, args)
-            positional, named = tree_map_only(torch.SymInt, lambda size: _number(size, count), (positional, named))
-            results = operator(*positional, **named)
-            return [_shape(leaf, count) for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+        if torch.Tag.pointwise in getattr(operator, "tags", ()):
+            tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
+            return [tuple(torch.broadcast_shapes(*(_known(shape_of(tensor)) for tensor in tensors)))]
+        with _silent(), without_modes(), torch.no_grad():
+            try:
+                return _faked(FakeTensorMode(), operator, args, shape_of, count)
+            except DynamicOutputShapeException:  # symbols for what is found make everything slow
+                return _faked(FakeTensorMode(shape_env=ShapeEnv()), operator, args, shape_of, count)
     except Exception:  # whatever an operator raises for shapes that it does not take
         return None
+
+
+def _faked(
+    mode: FakeTensorMode, operator: Any, args: Any, shape_of: Callable[[Tensor], Shape | None], count: int
+) -> _Results:
+    def fake(tensor: Tensor) -> Tensor:
+        return torch.empty(_known(shape_of(tensor)), dtype=tensor.dtype, device=tensor.device)
+
+    with mode:
+        positional, named = tree_map_only(Tensor, fake, args)
+        positional, named = tree_map_only(torch.SymInt, lambda size: _number(size, count), (positional, named))
+        results = operator(*positional, **named)
+        return [_shape(leaf, count) for leaf in tree_leaves(results) if isinstance(leaf, Tensor)]
+
+
+def _known(shape: Shape | None) -> Shape:
+    if shape is None:
+        raise ValueError("an operator before this one fails")
+    return shape
 
 
 @contextmanager

@@ -48,6 +48,7 @@ class TorchScript(Engine):
 
     Cost and risk: deprecated since torch 2.5; ``torch.export`` with AOTInductor is the successor. A trace fixes Python
     control flow and sizes read into Python as they were on the first sample; the tracer's warnings are shown as notes.
+    A trace is refused if Python read something that values decide: a number, or the size of what a mask finds.
     """
 
     id = "torchscript"
