@@ -160,7 +160,8 @@ def _run(operator: Any, args: Any, shape_of: Callable[[Tensor], Shape | None], c
     try:
         if torch.Tag.pointwise in getattr(operator, "tags", ()):
             tensors = [leaf for leaf in tree_leaves(args) if isinstance(leaf, Tensor)]
-            return [tuple(torch.broadcast_shapes(*(_known(shape_of(tensor)) for tensor in tensors)))]
+            shapes = [_known(shape_of(tensor)) for tensor in tensors]
+            return [tuple(torch.broadcast_shapes(*shapes))]  # type: ignore[no-untyped-call]
         with _silent(), without_modes(), torch.no_grad():
             try:
                 return _faked(FakeTensorMode(), operator, args, shape_of, count)

@@ -83,6 +83,8 @@ class TraceReads(DispatchObserver):
         self._inside: Read | None = None
         self._asked: list[tuple[Any, Read]] = []
         self._handed_on = Counter[int]()
+        self._free = set[int]()
+        """Values of the graph that are the same for all inputs."""
         self._lines = Counter[tuple[str, int]]()
         self._patches = ExitStack()
         self._module = module
@@ -211,7 +213,7 @@ class TraceReads(DispatchObserver):
         first, seen, rest = value.node().kind(), set[int](), [value]
         while rest:
             value = rest.pop()
-            if value.unique() in seen:
+            if value.unique() in seen or value.unique() in self._free:
                 continue
             seen.add(value.unique())
             node = value.node()
@@ -224,6 +226,7 @@ class TraceReads(DispatchObserver):
             elif self._varies(node, value):
                 return "a value", "the input" if first == "prim::Param" else first
             rest.extend(inputs)
+        self._free |= seen
         return None
 
     def _varies(self, node: Any, value: Any) -> bool:
