@@ -121,7 +121,7 @@ class Signature(Record):
     @property
     def opaque(self) -> str | None:
         """Why outputs cannot be rebuilt from tensors, or None."""
-        found = [leaf.type for leaf in self.outputs.leaves() if leaf.kind == "opaque"]
+        found = [part.type for part in self.outputs.parts() if part.is_opaque]
         return f"the output holds a {found[0]}, which has no tensor form" if found else None
 
     @property

@@ -9,14 +9,9 @@ cache keeps), it is a ``count`` of that.
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import functools
-import importlib
-import re
-import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 from pydantic import model_validator
@@ -24,8 +19,22 @@ from pydantic import model_validator
 from togi.core.errors import ArtifactError
 from togi.core.quantities import a_type
 from togi.core.records import Record, Scalar
+from togi.subject.classes import (
+    OTHER_ATTRIBUTES,
+    attributes_beside,
+    check_registered,
+    data_names,
+    enum_member,
+    filled,
+    find_class,
+    is_data,
+    is_mapping,
+    is_plain,
+    name_of,
+)
 
 if TYPE_CHECKING:
+    import torch
     from torch import Tensor
 
 CONSTANTS = (type(None), bool, int, float, str)
@@ -54,10 +63,14 @@ class Structure(Record):
     more a count is than that size."""
 
     @model_validator(mode="after")
-    def _counts_what_is_there(self) -> Structure:
+    def _complete(self) -> Structure:
         for child in self.children:
             if child.kind == "count":
                 self._counted(child)
+        if self.kind in KEYED and len(self.keys) != len(self.children):
+            raise ValueError(f"{len(self.keys)} keys for {len(self.children)} values of a {self.kind}")
+        if self.is_leaf and self.children:
+            raise ValueError(f"a {self.kind} that holds values")
         return self
 
     def _counted(self, count: Structure) -> tuple[int, int, int]:
@@ -82,7 +95,7 @@ class Structure(Record):
         if isinstance(value, torch.Tensor):
             return TENSOR
         if isinstance(value, enum.Enum):
-            return cls(kind="enum", type=_name(type(value)), value=value.name)
+            return cls(kind="enum", type=name_of(type(value)), value=value.name)
         if isinstance(value, CONSTANTS):
             return cls(kind="constant", value=value)
         if isinstance(value, torch.SymInt):
@@ -92,8 +105,8 @@ class Structure(Record):
         if isinstance(value, torch.device):
             return cls(kind="device", value=str(value))
         if isinstance(value, type):
-            return cls(kind="class", type=_name(value))
-        opaque = cls(kind="opaque", type=_name(type(value)))
+            return cls(kind="class", type=name_of(value))
+        opaque = cls(kind="opaque", type=name_of(type(value)))
         items = None if id(value) in around else _items(value)
         if items is None:
             return opaque
@@ -101,7 +114,7 @@ class Structure(Record):
         children = tuple(cls._of(child, inner) for child in items.children)
         if items.kind in _WHOLE and any(leaf.kind == "opaque" for c in children for leaf in c.leaves()):
             return opaque
-        name = _name(type(value)) if items.kind in _NAMED else ""
+        name = name_of(type(value)) if items.kind in _NAMED else ""
         return cls(kind=items.kind, keys=items.keys, children=children, type=name, value=items.context)
 
     def walk(self, value: Any, path: str = "") -> Iterator[tuple[str, Structure, Any]]:
@@ -225,10 +238,10 @@ class Structure(Record):
     def _is_class_of(self, value: Any) -> bool:
         """Whether a value is of the very class: one derived from it may behave otherwise. A class that togi imported
         from a file under a name of its own is the program's own import of it."""
-        if self.kind not in _NAMED or self.type == _name(type(value)):
+        if self.kind not in _NAMED or self.type == name_of(type(value)):
             return True
         try:
-            return type(value) is _class(self.type, self.kind)
+            return type(value) is find_class(self.type, self.kind)
         except ArtifactError:
             return False
 
@@ -243,7 +256,10 @@ class Structure(Record):
             constant = self._constant()
             return lambda _: constant
         builders, counts = [child._builder for child in self.children], self._counts
-        make = _maker(self.kind, self.keys, self.value, _class(self.type, self.kind) if self.kind in _NAMED else None)
+        cls = find_class(self.type, self.kind) if self.kind in _NAMED else None
+        if self.kind == "object":
+            self._check_classes_in(cls)
+        make = _maker(self.kind, self.keys, self.value, cls)
         if not counts:
             return lambda tensors: make([build(tensors) for build in builders])
 
@@ -255,23 +271,41 @@ class Structure(Record):
 
         return build
 
-    def _constant(self) -> Any:
-        import torch
+    def _check_classes_in(self, cls: Any) -> None:
+        """An object may call the classes that it holds, so these are of the packages that its own class comes from: a
+        cache holds the class of its layers."""
+        own = {base.__module__.partition(".")[0] for base in cls.__mro__}
+        for leaf in self.leaves():
+            package = leaf.type.partition(":")[0].partition(".")[0]
+            if leaf.kind == "class" and package not in own:
+                raise ArtifactError(f"{self.type} is given the class {leaf.type}, of another package: it is not built")
 
+    def _constant(self) -> Any:
         match self.kind:
             case "dtype":
-                return getattr(torch, str(self.value))
+                return dtype_of(str(self.value))
             case "device":
-                return torch.device(str(self.value))
+                return _device_of(str(self.value))
             case "enum":
-                return _class(self.type, self.kind)[str(self.value)]  # type: ignore[index]
+                return enum_member(self.type, str(self.value))
             case "class":
-                return _class(self.type, self.kind)
+                return find_class(self.type, self.kind)
             case _:
                 return self.value
 
     def leaves(self) -> Iterator[Structure]:
         return (leaf for _, leaf in self.named_leaves())
+
+    def parts(self) -> Iterator[Structure]:
+        """Itself and all that it holds, however deep."""
+        yield self
+        for child in self.children:
+            yield from child.parts()
+
+    @property
+    def is_opaque(self) -> bool:
+        """No file says how it is built again."""
+        return self.kind == "opaque" or (self.kind == "mapping" and self.value == OTHER_ATTRIBUTES)
 
     def named_leaves(self, path: str = "") -> Iterator[tuple[str, Structure]]:
         """``(path, leaf)``, in the order of traversal."""
@@ -293,6 +327,27 @@ class Structure(Record):
 
 
 TENSOR = Structure(kind="tensor")
+
+
+def dtype_of(name: str) -> torch.dtype:
+    """Raises ArtifactError where torch has no dtype of this name."""
+    import torch
+
+    found = vars(torch).get(name)
+    if not isinstance(found, torch.dtype):
+        raise ArtifactError(
+            f"{name[:80]!r} is not a dtype of torch {torch.__version__}: it is damaged, or for another one"
+        )
+    return found
+
+
+def _device_of(name: str) -> torch.device:
+    import torch
+
+    try:
+        return torch.device(name)
+    except RuntimeError:
+        raise ArtifactError(f"{name[:80]!r} is not a device of torch {torch.__version__}: it is damaged") from None
 
 
 def _read_tensor(value: Any, tensors: list[Tensor]) -> bool:
@@ -322,16 +377,17 @@ def _items(value: Any) -> _Items | None:
         return _Items("tuple" if fields is None else "namedtuple", fields or (), list(value))
     if isinstance(value, list):
         return _Items("list", (), value)
-    if isinstance(value, Mapping):
+    if is_mapping(type(value)):
         keys = tuple(value)
         plain = type(value) is dict
         if not all(isinstance(key, str if not plain else str | int | float | bool) for key in keys):
             return None
-        return _Items("dict" if plain else "mapping", keys, list(value.values()))
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = tuple(field.name for field in dataclasses.fields(value) if field.init)
+        beside = None if plain else attributes_beside(value)
+        return _Items("dict" if plain else "mapping", keys, list(value.values()), beside)
+    if is_data(type(value)):
+        names = data_names(value)
         return _Items("dataclass", names, [getattr(value, name) for name in names])
-    if _is_plain(type(value)):  # type: ignore[arg-type]
+    if is_plain(type(value)):
         return _Items("object", tuple(vars(value)), list(vars(value).values()))
     return _registered(value)
 
@@ -343,8 +399,7 @@ def _quick_opener(kind: Kind, keys: tuple[Scalar, ...], count: int) -> Callable[
     if kind == "object":
         return lambda value: vars(value).values() if tuple(vars(value)) == keys else None
     if kind == "dataclass":
-        names = tuple(map(str, keys))
-        return lambda value: [getattr(value, name) for name in names]
+        return lambda value: [getattr(value, str(key)) for key in keys] if data_names(value) == keys else None
     return lambda value: value if len(value) == count else None
 
 
@@ -366,24 +421,12 @@ def _maker(kind: Kind, keys: tuple[Scalar, ...], context: Scalar, cls: Any) -> C
     if kind == "pytree":
         from togi.torch_internals.tensors import from_one_level
 
+        check_registered(str(context))
         return lambda children: from_one_level(list(children), str(context))
     if kind == "dict":
         return lambda children: dict(zip(keys, children, strict=True))
     names = tuple(map(str, keys))
-    return lambda children: _of_class(cls, kind, dict(zip(names, children, strict=True)))
-
-
-def _of_class(cls: Any, kind: Kind, named: dict[str, Any]) -> Any:
-    if kind == "object":
-        made = cls.__new__(cls)
-        vars(made).update(named)
-        return made
-    if kind == "mapping":
-        try:
-            return cls(**named)
-        except TypeError:  # transformers' BatchEncoding and other mappings are made of a dict
-            return cls(named)
-    return cls(**named)
+    return lambda children: filled(cls, kind, dict(zip(names, children, strict=True)), context)
 
 
 def mapped(value: Any, change: Callable[[Tensor], Any]) -> Any:
@@ -446,9 +489,16 @@ def _changed(value: Any, change: Callable[[Any], Any], *, new: bool = False, in_
         return value
     if isinstance(value, list | tuple) and items.kind != "namedtuple":
         return type(value)(children)
-    if items.kind == "dataclass":
-        return dataclasses.replace(value, **dict(zip(map(str, items.keys), children, strict=True)))
+    if items.context == OTHER_ATTRIBUTES:  # only its own class knows what else it keeps
+        return _made_by_its_class(type(value), dict(zip(map(str, items.keys), children, strict=True)))
     return _maker(items.kind, items.keys, items.context, type(value))(children)
+
+
+def _made_by_its_class(cls: Any, named: dict[str, Any]) -> Any:
+    try:
+        return cls(**named)
+    except TypeError:
+        return cls(named)
 
 
 def _opened(value: Any) -> _Items | None:
@@ -503,45 +553,6 @@ def assign(value: Any, other: Any) -> None:
         raise TypeError(f"{a_type(value)} cannot be changed in place")
 
 
-@functools.lru_cache(maxsize=4096)
-def _is_plain(cls: Any) -> bool:
-    """Its instances are their attributes and nothing else (no slots, no hooks for creating, copying and deleting), and
-    another process finds the class by its name."""
-    return (
-        "<locals>" not in cls.__qualname__
-        and cls.__module__ not in ("__main__", "torch")  # a symbol of torch's for a size is no object of the program
-        and cls.__dictoffset__ != 0
-        and cls.__new__ is object.__new__
-        and cls.__reduce_ex__ is object.__reduce_ex__
-        and cls.__reduce__ is object.__reduce__
-        and getattr(cls, "__getstate__", None) is getattr(object, "__getstate__", None)
-        and not hasattr(cls, "__setstate__")
-        and not hasattr(cls, "__del__")
-        and not any(vars(base).get("__slots__") for base in cls.__mro__)
-    )
-
-
-def _module(name: str) -> Any:
-    """The module; for one that togi imported from a file under a name of its own, the program's own import of it."""
-    stem = re.fullmatch(r"togi_subject_(.+)_[0-9a-f]{8}", name)
-    if stem is not None and name not in sys.modules:
-        for module in list(sys.modules.values()):
-            if Path(getattr(module, "__file__", None) or "").stem == stem[1]:
-                return module
-    return importlib.import_module(name)
-
-
-_MADE: dict[Kind, Callable[[Any], bool]] = {
-    "namedtuple": lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields"),
-    "mapping": lambda cls: issubclass(cls, Mapping),
-    "dataclass": dataclasses.is_dataclass,
-    "object": _is_plain,
-    "class": lambda cls: isinstance(cls, type),
-    "enum": lambda cls: issubclass(cls, enum.Enum),
-}
-"""What a class must be before a file may have it called, filled or returned."""
-
-
 def _labels(structure: Structure) -> list[str]:
     if structure.kind in ("tuple", "list", "pytree"):
         return [f"[{i}]" for i in range(len(structure.children))]
@@ -553,23 +564,3 @@ def _labels(structure: Structure) -> list[str]:
 def _describe(value: Any) -> str:
     items = _items(value)
     return a_type(value) + (f" of {len(items.children)}" if items else "")
-
-
-def _name(cls: type) -> str:
-    return f"{cls.__module__}:{cls.__qualname__}"
-
-
-def _class(name: str, kind: Kind) -> type:
-    """The class of a container or enum member, imported by name; nothing else is ever returned."""
-    module_name, _, qualified = name.partition(":")
-    try:
-        found: Any = _module(module_name)
-        for part in qualified.split("."):
-            found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
-        raise ArtifactError(
-            f"the outputs are a {name}, which cannot be imported here ({error}). Install the package that defines it."
-        ) from error
-    if not isinstance(found, type) or not _MADE[kind](found):
-        raise ArtifactError(f"{name} is no {kind} of plain values: it is not built from a file")
-    return found

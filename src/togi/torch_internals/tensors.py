@@ -32,7 +32,9 @@ from torch._subclasses.fake_tensor import (
     UnsupportedOperatorException,
 )
 from torch.utils._pytree import (
+    SERIALIZED_TYPE_TO_PYTHON_TYPE,
     SUPPORTED_NODES,
+    SUPPORTED_SERIALIZED_TYPES,
     TreeSpec,
     keystr,
     tree_flatten,
@@ -58,6 +60,7 @@ __all__ = [
     "keystr",
     "one_level",
     "operands",
+    "registered_plainly",
     "storage_key",
     "take_back",
     "tensors_of",
@@ -91,14 +94,22 @@ def operands(values: Iterable[Any]) -> Iterator[Tensor]:
 
 def one_level(value: Any) -> tuple[list[Any], str] | None:
     """The children of a value whose class is registered, and what rebuilds it from them as JSON; None where the class
-    is not registered or cannot be written down (it was registered without a name, or its context is no JSON)."""
+    is not registered or cannot be written down as JSON alone (it was registered without a name, or reads its context by
+    a function of its own)."""
     if type(value) not in SUPPORTED_NODES:
         return None
     try:
         children, spec = tree_flatten(value, is_leaf=lambda each: each is not value)
-        return children, treespec_dumps(spec)
+        plain = SUPPORTED_SERIALIZED_TYPES[type(value)].from_dumpable_context is None
+        return (children, treespec_dumps(spec)) if plain else None
     except Exception:  # foreign code: what a library registered, and what torch says of it
         return None
+
+
+def registered_plainly(name: str) -> bool:
+    """Whether a class is registered here under this name, and its context is read as JSON and nothing else."""
+    cls = SERIALIZED_TYPE_TO_PYTHON_TYPE.get(name)
+    return cls is not None and SUPPORTED_SERIALIZED_TYPES[cls].from_dumpable_context is None
 
 
 def from_one_level(children: Iterable[Any], spec: str) -> Any:

@@ -1,0 +1,280 @@
+"""Classes that a file names, and instances of them that are made without running a line of their code.
+
+Who writes an artifact chooses these names, so they decide as little as possible:
+
+- A name never causes an import. A class comes from a module that this process has imported already. The one exception
+  are the modules in which ``_LIBRARIES`` define their models, imported from where packages are installed, so that an
+  artifact of such a model loads in a fresh process.
+- A class must hold data (``_REFUSALS``). None of the standard library is made but ``collections``' own containers.
+- Nothing of a class is called. ``tuple``, ``dict`` or ``object`` makes the instance, and its fields are filled in.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import enum
+import functools
+import importlib
+import importlib.util
+import json
+import re
+import site
+import sys
+import sysconfig
+from collections import OrderedDict, UserDict
+from collections.abc import Callable, Collection, Iterator, Mapping
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from togi.core.errors import ArtifactError
+
+_LIBRARIES = re.compile(
+    r"transformers\.(modeling_outputs|cache_utils|tokenization_utils_base|feature_extraction_utils)"
+    r"|transformers\.models\.\w+\.modeling_\w+"
+    r"|(diffusers|torchvision)\.models(\.\w+)+"
+)
+"""Modules that may be imported on behalf of a file: they define models and what these return, and nothing else."""
+
+_MADE_OF_A_DICT = frozenset(
+    {"transformers.tokenization_utils_base:BatchEncoding", "transformers.feature_extraction_utils:BatchFeature"}
+)
+"""Known classes whose own ``__init__`` is called, with a dict alone: it sets what they keep beside the dict."""
+
+_CONSTANT_CLASSES = frozenset({bool, int, float, complex, str, bytes, list, tuple, dict, set, frozenset})
+"""Of the standard library, those that a value may name as it names a dtype."""
+
+
+def name_of(cls: type) -> str:
+    return f"{cls.__module__}:{cls.__qualname__}"
+
+
+def find_class(name: str, kind: str) -> type:
+    """The class of that name, if it is one that a ``kind`` of structure may have.
+
+    Raises ArtifactError where it is not imported here, or is not such a class.
+    """
+    module_name, _, qualified = name.partition(":")
+    module = _module(module_name)
+    found: Any = module
+    for part in qualified.split("."):
+        inside = object.__getattribute__(found, "__dict__") if isinstance(found, type | ModuleType) else {}
+        found = inside.get(part)  # not getattr: a module may import others when it is asked for a name
+    if module is not None and found is None:
+        raise ArtifactError(f"{name} is not defined here: install the version of the package that it was tuned with")
+    if module is None:
+        raise ArtifactError(
+            f"its values hold a {name}, and that module is not imported here. togi imports nothing that a file names: "
+            f"'import {module_name}' before it is used (with the command line, name the subject too)"
+        )
+    if not isinstance(found, type) or not _MADE[kind](found) or _refused_library(found, kind):
+        raise ArtifactError(f"{name} is not a {kind} of plain values: it is not built from a file")
+    return found
+
+
+def _module(name: str) -> ModuleType | None:
+    """The imported module; for one that togi imported from a file under a name of its own, the program's own import of
+    it."""
+    found = sys.modules.get(name)
+    if found is None and _LIBRARIES.fullmatch(name) and _is_installed(name.partition(".")[0]):
+        found = importlib.import_module(name)
+    stem = re.fullmatch(r"togi_subject_(.+)_[0-9a-f]{8}", name)
+    if found is None and stem is not None:
+        files = ((module, getattr(module, "__file__", None)) for module in list(sys.modules.values()))
+        found = next((module for module, file in files if Path(file or "").stem == stem[1]), None)
+    return found if isinstance(found, ModuleType) else None
+
+
+def _is_installed(package: str) -> bool:
+    """Whether the import would find it among the installed packages, not in the working folder."""
+    try:
+        spec = importlib.util.find_spec(package)
+    except (ImportError, ValueError):
+        return False
+    places = {sysconfig.get_path("purelib"), sysconfig.get_path("platlib"), *site.getsitepackages()}
+    places |= {site.getusersitepackages()} if site.ENABLE_USER_SITE else set()
+    origin = Path(spec.origin).resolve() if spec is not None and spec.origin else None
+    return origin is not None and any(origin.is_relative_to(Path(place).resolve()) for place in places)
+
+
+def _refused_library(cls: type, kind: str) -> bool:
+    """Classes of the standard library work on files and processes; none is an output of a model."""
+    if kind in ("enum", "namedtuple") or cls in _CONSTANT_CLASSES:
+        return False
+    package = cls.__module__.partition(".")[0]
+    return package in sys.stdlib_module_names and package != "collections"
+
+
+@functools.lru_cache(maxsize=4096)
+def is_plain(cls: Any) -> bool:
+    """Its instances are their attributes and nothing else (no slots, no hooks for creating, copying and deleting), and
+    another process finds the class by its name."""
+    return (
+        "<locals>" not in cls.__qualname__
+        and cls.__module__ not in ("__main__", "torch")  # a symbol of torch's for a size is no object of the program
+        and cls.__dictoffset__ != 0
+        and cls.__new__ is object.__new__
+        and cls.__reduce_ex__ is object.__reduce_ex__
+        and cls.__reduce__ is object.__reduce__
+        and getattr(cls, "__getstate__", None) is getattr(object, "__getstate__", None)
+        and not hasattr(cls, "__setstate__")
+        and not hasattr(cls, "__del__")
+        and not any(vars(base).get("__slots__") for base in cls.__mro__)
+    )
+
+
+_MADE: dict[str, Callable[[Any], bool]] = {
+    "namedtuple": lambda cls: issubclass(cls, tuple) and hasattr(cls, "_fields") and not hasattr(cls, "__del__"),
+    "mapping": lambda cls: is_mapping(cls) and not hasattr(cls, "__del__"),
+    "dataclass": lambda cls: is_data(cls) and not hasattr(cls, "__del__"),
+    "object": is_plain,
+    "class": lambda cls: isinstance(cls, type),
+    "enum": lambda cls: issubclass(cls, enum.Enum),
+}
+"""What a class must be before a file may have it filled or returned."""
+
+
+def is_mapping(cls: type) -> bool:
+    """A dict of a class of its own, as transformers' ModelOutput is."""
+    return issubclass(cls, dict) or (issubclass(cls, UserDict) and cls.__new__ is object.__new__)
+
+
+def is_data(cls: type) -> bool:
+    """A dataclass that Python's own ``object`` makes."""
+    return dataclasses.is_dataclass(cls) and cls.__new__ is object.__new__
+
+
+def data_names(value: Any) -> tuple[str, ...]:
+    """All that the instance of a dataclass holds: its fields, and attributes beside them."""
+    fields = [field.name for field in dataclasses.fields(value) if hasattr(value, field.name)]
+    return (*fields, *(name for name in getattr(value, "__dict__", ()) if name not in fields))
+
+
+def attributes_beside(value: Mapping[Any, Any]) -> str | None:
+    """What the attributes of a dict of its own class are to its items: None where a new one has them by itself."""
+    held = getattr(value, "__dict__", {})
+    if held is value:
+        return "itself"
+    if isinstance(value, UserDict):
+        known = name_of(type(value)) in _MADE_OF_A_DICT or held.keys() <= {"data"}
+    elif dataclasses.is_dataclass(value):  # transformers' ModelOutput keeps None as an attribute alone
+        fields = {field.name for field in dataclasses.fields(value)}
+        items = {name: item for name, item in held.items() if item is not None}
+        known = held.keys() <= fields and _same_items(items, value)
+    elif held and _same_items(held, value):
+        return "items"
+    else:
+        known = not held
+    return None if known else OTHER_ATTRIBUTES
+
+
+def _same_items(held: Mapping[str, Any], value: Mapping[Any, Any]) -> bool:
+    return held.keys() == value.keys() and all(value[name] is item for name, item in held.items())
+
+
+OTHER_ATTRIBUTES = "others"
+"""Such a value cannot be built again: what its class would do is not known."""
+
+
+def filled(cls: Any, kind: str, named: dict[str, Any], attributes: object = None) -> Any:
+    """An instance that holds these. ``attributes``: as ``attributes_beside`` says.
+
+    Raises ArtifactError where the class has other fields.
+    """
+    match kind:
+        case "namedtuple":
+            if tuple(named) != tuple(cls._fields):
+                raise _other_fields(cls, named)
+            return tuple.__new__(cls, named.values())
+        case "mapping":
+            return _filled_mapping(cls, named, attributes)
+        case _:
+            made = object.__new__(cls)
+            for name, item in named.items():
+                _set(made, name, item)
+            return made
+
+
+def _filled_mapping(cls: Any, named: dict[str, Any], attributes: object) -> Any:
+    if name_of(cls) in _MADE_OF_A_DICT:
+        return cls(dict(named))
+    if issubclass(cls, UserDict):
+        made = object.__new__(cls)
+        _set(made, "data", dict(named))
+        return made
+    base: Any = OrderedDict if issubclass(cls, OrderedDict) else dict
+    made = base.__new__(cls)
+    for name, item in named.items():
+        base.__setitem__(made, name, item)
+    if attributes == "itself":
+        object.__setattr__(made, "__dict__", made)
+    elif dataclasses.is_dataclass(cls) or attributes == "items":
+        fields = [field.name for field in dataclasses.fields(cls)] if dataclasses.is_dataclass(cls) else list(named)
+        for name in fields:
+            _set(made, name, named.get(name))
+    return made
+
+
+def _set(made: Any, name: str, item: Any) -> None:
+    """An attribute, by no code of its class: in a slot, or in its dict."""
+    slot = next((vars(base)[name] for base in type(made).__mro__ if name in vars(base)), None)
+    if type(slot) is type(_Slots.slot):
+        slot.__set__(made, item)
+    elif type(made).__dictoffset__:
+        object.__getattribute__(made, "__dict__")[name] = item
+    else:
+        raise _other_fields(type(made), {name: item})
+
+
+class _Slots:
+    __slots__ = ("slot",)
+    slot: Any
+
+
+def _other_fields(cls: type, named: Collection[str]) -> ArtifactError:
+    return ArtifactError(
+        f"{name_of(cls)} has other fields here than {', '.join(named)}: install the version of the package that it was "
+        "tuned with"
+    )
+
+
+def enum_member(name: str, member: str) -> enum.Enum:
+    """Raises ArtifactError where there is none."""
+    members: Mapping[str, Any] = find_class(name, "enum")._member_map_  # type: ignore[attr-defined]
+    if member not in members:
+        raise ArtifactError(f"{name} has no {member} here: install the version of the package that it was tuned with")
+    found: enum.Enum = members[member]
+    return found
+
+
+def check_registered(context: str) -> None:
+    """That what torch's pytree knows of a value (``tensors.one_level``) has torch import nothing.
+
+    Raises ArtifactError where it is of an unknown form, or names what is not imported here.
+    """
+    from togi.torch_internals.tensors import registered_plainly
+
+    try:
+        protocol, node = json.loads(context)
+        known, named = str(node["type"]), list(_dicts(json.loads(node["context"])))
+        leaves = all(child == {"type": None, "context": None, "children_spec": []} for child in node["children_spec"])
+    except (ValueError, TypeError, KeyError, RecursionError):
+        raise ArtifactError(f"what it says of a registered class cannot be read: {context[:80]!r}") from None
+    if protocol != 1 or not leaves or len(node) != 3:
+        raise ArtifactError(f"a registered class is written as {context[:80]!r}, which togi never does")
+    if not registered_plainly(known):
+        raise ArtifactError(
+            f"its values hold a {known}, which is not registered with torch's pytree here, or has a form of its own: "
+            "import the package that registers it before it is used"
+        )
+    for each in named:
+        if "__enum__" in each:  # torch imports the module that it names
+            enum_member(str(each.get("fqn")), str(each.get("name")))
+
+
+def _dicts(value: Any) -> Iterator[dict[Any, Any]]:
+    if isinstance(value, dict):
+        yield value
+        value = list(value.values())
+    for item in value if isinstance(value, list) else ():
+        yield from _dicts(item)
