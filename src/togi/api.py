@@ -248,8 +248,8 @@ def load(
 
     Args:
         device: what it is to run on, which has to be the device that it was tuned for. None: that one.
-        native: an artifact of ``aot_inductor`` holds machine code, which may do whatever this process may. False takes
-            an engine of its chain that holds none.
+        native: the files of ``aot_inductor`` (machine code), ``torchscript`` and ``ncnn`` are programs, which may do
+            whatever this process may. False takes an engine of its chain whose files are data.
         trusted: files of public keys, one of which has to have signed it (``togi sign``). None: it need not be signed.
         keep_memory: malloc keeps what this process frees for its next call, as where the artifact was proven; the
             process then does not shrink after a peak. False leaves malloc alone.
@@ -271,6 +271,7 @@ def bench(
     seed: int = 0,
     time_limit_s: float | str | None = None,
     progress: Progress | bool | None = None,
+    native: bool = True,
 ) -> Comparison:
     """Are they really different? Subjects (locators) and artifacts taking turns; the first is compared with.
 
@@ -282,6 +283,7 @@ def bench(
             subject's ``dynamic`` calls so (``{"x": {1: "batch"}}``), else dimension 0 of the inputs in which it varies,
             else of all of them.
         max_latency: seconds that a call of the best size may take, or ``"20ms"``; with several callers 95 of 100.
+        native: of artifacts, as for ``load``.
 
     Raises TogiError when there is nothing to compare, when one is a live module, when a subject cannot be loaded, or
     when it is not clear which dimension is the batch.
@@ -318,6 +320,7 @@ def bench(
         seed=seed,
         time_limit_s=limit_s,
         progress=_progress(progress, " / ".join(specs)),
+        native=native,
     )
 
 
@@ -331,13 +334,14 @@ def verify(
     time_limit_s: float | str | None = None,
     seed: int = 0,
     progress: Progress | bool | None = None,
+    native: bool = True,
 ) -> Verification:
     """Prove an artifact again on this machine: loaded in a fresh process, verified, measured beside the original.
 
     Args:
         subject: the locator of the original with its inputs; an artifact holds neither. None: what it was made of.
         max_error, max_drop: bounds on an approximate artifact, as for ``tune``; None: those that it was made with.
-        trusted: as for ``load``.
+        trusted, native: as for ``load``.
         time_limit_s: for measuring; None: 60.
 
     Raises:
@@ -355,6 +359,7 @@ def verify(
         max_drop=None if max_drop is None else parse_drop(max_drop, "max_drop"),
         trusted=trusted,
         progress=_progress(progress, str(artifact)),
+        native=native,
     )
 
 
@@ -372,19 +377,21 @@ def sign(artifact: PathOrName, *, key: PathOrName, password: str | None = None) 
     return sign_artifact(Path(artifact), key, password)
 
 
-def export(artifact: PathOrName, *, to: str, out: PathOrName, trusted: Trusted | None = None) -> Export:
+def export(
+    artifact: PathOrName, *, to: str, out: PathOrName, trusted: Trusted | None = None, native: bool = True
+) -> Export:
     """Write what a server loads without togi into the new folder ``out``. See ``togi.artifact.export.export``.
 
     Args:
         to: ``triton`` (a model repository), ``openvino``, ``onnx`` or ``pt2``.
-        trusted: as for ``load``.
+        trusted, native: as for ``load``: what is exported is opened here.
 
     Raises:
         TogiError: there is no such form, the artifact has no engine for it, or ``out`` is there.
     """
     from togi.artifact.export import export as export_artifact
 
-    return export_artifact(artifact, to, Path(out), trusted)
+    return export_artifact(artifact, to, Path(out), trusted, native=native)
 
 
 @overload

@@ -218,16 +218,16 @@ def test_without_native_code_the_chain_goes_on(tmp_path: Path, monkeypatch: pyte
     make(folder, recipe(onnxruntime={"spinning": True}, no_grad={}))
     monkeypatch.setattr(OnnxRuntime, "native", True)
     assert load(folder).engine == "onnxruntime"
-    with pytest.warns(FallbackWarning, match="machine code, which native=False leaves out.*using eager"):
+    with pytest.warns(FallbackWarning, match="a program, which native=False leaves out.*using eager"):
         assert load(folder, native=False).engine == "eager"
     edit(folder, {"chain": json.loads((folder / MANIFEST).read_text(encoding="utf-8"))["chain"][:1]})
     with pytest.raises(ArtifactError, match="native=False"):
         load(folder, native=False)
 
 
-def test_machine_code_is_declared_where_a_library_is_loaded() -> None:
+def test_engines_whose_files_are_programs_are_known() -> None:
     native = {name for name, each in all_techniques().items() if isinstance(each, Engine) and each.native}
-    assert native == {"aot_inductor"}
+    assert native == {"aot_inductor", "torchscript", "ncnn"}
 
 
 def test_a_cut_file(artifact: Path) -> None:

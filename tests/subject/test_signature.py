@@ -274,7 +274,8 @@ def test_outputs_that_differ_in_structure_are_opaque_there():
 
 @pytest.mark.parametrize("kind", ["mapping", "dataclass", "namedtuple", "object", "enum"])
 def test_only_classes_of_data_are_built_from_a_file(kind):
-    structure = Structure(kind=kind, keys=("a",), children=(Structure(kind="constant"),), type="subprocess:Popen")
+    held = {} if kind == "enum" else {"keys": ("a",), "children": (Structure(kind="constant"),)}
+    structure = Structure(kind=kind, type="subprocess:Popen", **held)
     with pytest.raises(ArtifactError, match=f"is not a {kind} of plain values"):
         structure.build(iter(()))
 

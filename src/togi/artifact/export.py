@@ -6,6 +6,7 @@ The file is the artifact's, byte for byte. What its caller must know, and the pr
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Iterator
 from os import PathLike
@@ -20,6 +21,7 @@ from togi.core.errors import ArtifactError, OutputExistsError, UnknownNameError,
 from togi.core.quantities import first_line
 from togi.core.records import SCHEMA_VERSION, Choice, Machine, Port, Recipe, Record, Scalar, Trial
 from togi.graph.candidate import FlatProgram
+from togi.techniques import Engine, technique
 
 EXPORT = "export.json"
 
@@ -60,11 +62,14 @@ class Export(Record):
     """Of the artifact: of its first engine, loaded in a fresh process."""
 
 
-def export(path: str | PathLike[str], to: str, out: Path, trusted: Trusted | None = None) -> Export:
+def export(
+    path: str | PathLike[str], to: str, out: Path, trusted: Trusted | None = None, *, native: bool = True
+) -> Export:
     """Write the artifact in ``path`` to the new folder ``out`` in the form ``to``: a key of ``ENGINES``.
 
     The first engine of its chain that the form takes is written; it is loaded here, to read what its file takes and
-    gives. ``trusted``: as for ``load``.
+    gives. ``trusted``, ``native``: as for ``load``. The files that are written are those that the engine writes, under
+    its names for them: no name in the manifest decides where something is written.
 
     Raises:
         UnknownNameError: there is no such form.
@@ -79,19 +84,20 @@ def export(path: str | PathLike[str], to: str, out: Path, trusted: Trusted | Non
     folder = Path(path)
     manifest = read_manifest(folder, trusted)
     check_files(folder, manifest)
-    link = _link(folder, manifest, to)
+    link = _link(folder, manifest, to, native)
+    files = _files(folder, manifest, link)
     program = _opened(folder, manifest, link)
     repository = None
     if to == TRITON:
         # compiled code does not check sizes, so those for the warm-up are tried on torch's operators, which do
         checking = "eager" if link.engine == "aot_inductor" else link.engine
         tried = next((_opened(folder, manifest, each) for each in manifest.chain if each.engine == checking), None)
-        repository = triton.served(program.interface(), folder.resolve().stem, manifest, link, tried)
+        repository = triton.served(program.interface(), _served_name(folder), manifest, link, tried)
     found = repository.interface if repository else program.interface()
     exported = Export(
         togi_version=manifest.togi_version,
         to=to,
-        file=f"{'1/' if repository else ''}{link.meta['file']}",
+        file=f"{'1/' if repository else ''}{files[0]}",
         engine=link.engine,
         device=manifest.facts.device,
         inputs=found.inputs,
@@ -107,21 +113,52 @@ def export(path: str | PathLike[str], to: str, out: Path, trusted: Trusted | Non
     )
     with written_whole(out) as whole:
         place = whole / repository.name if repository else whole
-        shutil.copytree(folder / link.folder, (place / exported.file).parent)
+        beside = (place / exported.file).parent
+        beside.mkdir(parents=True)
+        for name in files:
+            shutil.copyfile(folder / link.folder / name, beside / name)
         (place / EXPORT).write_text(json.dumps(json.loads(exported.to_json()), indent=1), encoding="utf-8")
         if repository:
             (place / "config.pbtxt").write_text(repository.config, encoding="utf-8")
     return exported
 
 
-def _link(folder: Path, manifest: Manifest, to: str) -> Link:
+def _engine(link: Link) -> Engine:
+    found = technique(link.engine)
+    if not isinstance(found, Engine):
+        raise ArtifactError(f"the manifest names {link.engine} as an engine, which it is not")
+    return found
+
+
+def _files(folder: Path, manifest: Manifest, link: Link) -> list[str]:
+    """Those of the engine's files that the artifact lists, the model first."""
+    listed = {entry.path for entry in manifest.files}
+    names = [name for name in _engine(link).files if f"{link.folder}/{name}" in listed]
+    if names[:1] != list(_engine(link).files[:1]):
+        raise ArtifactError(f"{folder} lists no file of {link.engine} to export: get the artifact again")
+    return names
+
+
+def _served_name(folder: Path) -> str:
+    """What Triton calls the model, which is the name of its folder there."""
+    name = folder.resolve().stem
+    if not re.fullmatch(r"\w[\w.\- ]*", name) or name.endswith("."):
+        raise ArtifactError(
+            f"{folder} is called {name!r}, which cannot be the name of a model in Triton's repository: rename the "
+            "artifact, such as to model.togi"
+        )
+    return name
+
+
+def _link(folder: Path, manifest: Manifest, to: str, native: bool) -> Link:
     held = [link.engine for link in manifest.chain]
     if PARTS in held:
         raise ArtifactError(
             f"{folder} holds parts of a program, whose rest is Python code that no server has. Serve the program from "
             "Python, with togi.load(path).into(program); or tune one of its modules alone, and export that"
         )
-    found = next((link for link in manifest.chain if link.engine in ENGINES[to]), None)
+    taken = (link for link in manifest.chain if link.engine in ENGINES[to])
+    found = next((link for link in taken if native or not _engine(link).native), None)
     if found is not None:
         return found
     others = ", ".join(form for form, engines in ENGINES.items() if set(held) & set(engines))

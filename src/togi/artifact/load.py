@@ -22,6 +22,7 @@ from togi.artifact.program import Installed, LoadedPart, install
 from togi.artifact.signing import Trusted
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError, TogiError
+from togi.core.quantities import first_line
 from togi.core.records import Recipe, Record, Trial
 from togi.graph.candidate import Candidate, FlatProgram, Program, in_contexts
 from togi.machine.describe import differences
@@ -45,19 +46,21 @@ def load(
 ) -> OptimizedModule:
     """The tuned model in ``path`` (a ``.togi`` folder), ready to call.
 
-    Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled, and no
-    Python of the artifact is run. If the chosen engine cannot run here, the next of the recorded chain is taken, with
-    a ``FallbackWarning``.
+    Every listed file is checked (presence, size, sha256, kind) before any is opened; nothing is unpickled, no Python
+    of the artifact is run, and no name in it causes an import (``togi.subject.classes``). If the chosen engine cannot
+    run here, the next of the recorded chain is taken, with a ``FallbackWarning``.
 
-    Who made an artifact is checked with ``trusted`` alone: its hashes stand in the artifact itself. ``aot_inductor``
-    loads machine code from it, which may do whatever this process may; load such an artifact only from people whose
-    programs you would run, or with ``native=False``. Graphs of the other engines are data to torch and to the backends,
-    which read them with their own parsers and call operators that are installed here.
+    Only ``trusted`` checks who made an artifact: its hashes stand in the artifact itself. The files of some engines
+    are programs, which may do whatever this process may: machine code of ``aot_inductor``, TorchScript of
+    ``torchscript``, and those of ``ncnn``, whose parser trusts them. Load such an artifact only from people whose
+    programs you would run, or with ``native=False``. Graphs of the other engines are data: torch and the backends read
+    them with their own parsers, and call operators that are installed here. That is not a sandbox: a fault in such a
+    parser or operator may be used by a file that was made for it.
 
     Args:
         device: what it is to run on: the device that it was tuned for, and of several the current one of this process.
             None: that one.
-        native: False leaves out engines whose files are machine code, and takes the next of the chain.
+        native: False leaves out engines whose files are programs, and takes the next of the chain.
         trusted: PEM files of public keys, one of which has to have signed it (``togi sign``); this is checked before
             anything of it is parsed. None: it need not be signed.
         keep_memory: on a CPU, tell glibc's malloc to keep what this process frees for its next call, as it was told in
@@ -72,9 +75,24 @@ def load(
     """
     wanted = None if device is None else parse_device(device)
     folder = Path(path)
-    manifest = read_manifest(folder, trusted)
+    return load_manifest(folder, read_manifest(folder, trusted), device=wanted, native=native, keep_memory=keep_memory)
+
+
+def load_manifest(
+    folder: Path,
+    manifest: Manifest,
+    *,
+    device: str | None = None,
+    native: bool = True,
+    keep_memory: bool = True,
+    whole: bool = True,
+) -> OptimizedModule:
+    """As ``load``, of an artifact whose manifest was read. ``whole``: it is not a part of a program, whose classes may
+    be imported later than this."""
     check_files(folder, manifest)
-    _check_device(manifest, wanted)
+    _check_device(manifest, device)
+    if whole and not (manifest.chain and manifest.chain[0].engine == PARTS):
+        manifest.signature.resolve()
     if keep_memory and manifest.facts.device == "cpu":
         keep_freed_memory()
     if manifest.chain and manifest.chain[0].engine == PARTS:
@@ -84,7 +102,7 @@ def load(
         try:
             loaded = load_link(folder, manifest, link, native)
         except Exception as error:  # foreign code: a backend that does not run on this machine
-            notes.append(f"{link.engine} cannot run here ({type(error).__name__}: {str(error).strip()[:300]})")
+            notes.append(f"{link.engine} cannot run here ({type(error).__name__}: {first_line(error)[:300]})")
             continue
         return _finish(loaded, manifest, link, notes)
     raise ArtifactError(
@@ -96,7 +114,7 @@ def load(
 def _finish(loaded: Candidate, manifest: Manifest, link: Link, notes: list[str]) -> OptimizedModule:
     if notes:
         notes.append(f"using {link.engine} instead")
-        warnings.warn(f"{', '.join(notes)}. It is right, but its speed is not the proven one.", FallbackWarning, 3)
+        warnings.warn(f"{', '.join(notes)}. It is right, but its speed is not the proven one.", FallbackWarning, 4)
     facts = manifest.facts
     notes += [f"proven on another machine: {each}" for each in differences(facts.machine, facts.device)]
     flat, keeps_state = None, False
@@ -131,7 +149,14 @@ def _load_parts(folder: Path, link: Link, native: bool) -> list[LoadedPart]:
         if path.resolve().parent.parent != folder.resolve():
             raise ArtifactError(f"the manifest names the folder {name!r}, which is not in the artifact")
     # the hash of each file of a part, its manifest too, stands in the manifest that was checked
-    return [LoadedPart(entry, load(inside[entry.folder], native=native, keep_memory=False)) for entry in entries]
+    return [LoadedPart(entry, _load_part(inside[entry.folder], native)) for entry in entries]
+
+
+def _load_part(folder: Path, native: bool) -> OptimizedModule:
+    manifest = read_manifest(folder)
+    if any(link.engine == PARTS for link in manifest.chain):
+        raise ArtifactError(f"{folder} holds parts again, which no part does: get the artifact again")
+    return load_manifest(folder, manifest, native=native, keep_memory=False, whole=False)
 
 
 def _check_device(manifest: Manifest, wanted: str | None) -> None:
@@ -153,10 +178,13 @@ def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> Can
     if not isinstance(engine, Engine):
         raise ArtifactError(f"the manifest names {link.engine} as an engine, which it is not")
     if engine.native and not native:
-        raise ArtifactError("its files are machine code, which native=False leaves out")
+        raise ArtifactError("its files are a program, which native=False leaves out")
     inside = folder / link.folder
     if inside.resolve().parent != folder.resolve():
         raise ArtifactError(f"the manifest names the folder {link.folder!r}, which is not in the artifact")
+    strange = sorted(path.name for path in inside.iterdir() if path.name not in engine.files) if inside.is_dir() else []
+    if engine.files and strange:
+        raise ArtifactError(f"{link.folder} holds {strange[0]!r}, which {link.engine} never writes")
     missing = [problem for package in engine.packages if (problem := package.missing())]
     if missing:
         raise ImportError(f"{missing[0]}: {engine.packages[0].fix}")

@@ -8,9 +8,10 @@ import stat
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from togi.artifact.signing import SIGNATURE, Trusted, check_signature
+from togi.core.callers import MOST_THREADS
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError
 from togi.core.records import SCHEMA_VERSION, Choice, Facts, Recipe, Record, Trial
@@ -56,7 +57,7 @@ class Link(Record):
     folder: str
     meta: dict[str, Any]
     runtime: tuple[Choice, ...] = ()
-    threads: int | None = None
+    threads: int | None = Field(default=None, ge=1, le=MOST_THREADS)
 
 
 class Saved(Record):
@@ -99,6 +100,11 @@ class Manifest(Record):
     sha256: str = ""
     """Of this document without it (``document_hash``). Against damage: who changes the one on purpose changes the
     other, which a signature shows. Empty in artifacts of before."""
+
+    @property
+    def identity(self) -> str:
+        """Hash of all that it says, and so of every file: equal where the same artifact was read."""
+        return hashlib.sha256(self.model_dump_json().encode()).hexdigest()
 
 
 def read_manifest(folder: Path, trusted: Trusted | None = None) -> Manifest:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import shutil
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,10 +39,9 @@ def check_writable(out: Path, force: bool) -> None:
     parent = out.absolute().parent
     if not parent.is_dir():
         raise ArtifactError(f"the folder {parent} does not exist: create it, or choose another place")
-    probe = parent / f".{out.name}.probe"
     try:
-        probe.touch()
-        probe.unlink(missing_ok=True)  # another process may be asking the same
+        with tempfile.TemporaryFile(dir=parent):  # a name of its own, so that no link can wait under it
+            pass
     except OSError as error:
         raise ArtifactError(
             f"{parent} cannot be written ({error.strerror}), so the result could not be saved. Give another --out"
@@ -113,17 +113,18 @@ def sign(folder: Path, key: PathLikeOrStr, password: str | None = None) -> str:
 @contextmanager
 def written_whole(out: Path) -> Iterator[Path]:
     """A folder for the block to make and fill, which then takes the place of ``out``: complete or not at all, and one
-    process after the other.
+    process after the other. It is made in a folder that nobody else may enter, where nobody can have put a link.
 
     Raises ArtifactError when the disk is full or the folder cannot be written.
     """
-    partial, replaced = (out.with_name(f".{out.name}.{what}") for what in ("partial", "replaced"))
+    partial = out.with_name(f".{out.name}.partial")
     try:
-        with locked(out.absolute().parent), _removed(partial), _removed(replaced):
-            yield partial
-            if out.exists():
-                out.rename(replaced)
-            partial.rename(out)
+        with locked(out.absolute().parent), _removed(partial):
+            partial.mkdir(mode=0o700)
+            yield partial / "new"
+            if out.is_symlink() or out.exists():
+                out.rename(partial / "replaced")
+            (partial / "new").rename(out)
     except OSError as error:
         why = "the disk is full" if error.errno == errno.ENOSPC else str(error.strerror or error)
         raise ArtifactError(
@@ -135,6 +136,8 @@ def written_whole(out: Path) -> Iterator[Path]:
 @contextmanager
 def _removed(folder: Path) -> Iterator[None]:
     """Before the block, where a killed process left it, and after it."""
+    if folder.is_symlink():
+        folder.unlink()
     shutil.rmtree(folder, ignore_errors=True)
     try:
         yield

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from togi.cli.options import DURATION, SHARE, AnyDevice, Json, Junit, Seed, TimeLimit
+from togi.cli.options import DURATION, SHARE, AnyDevice, Json, Junit, NoNative, Seed, TimeLimit
 
 if TYPE_CHECKING:
     from togi.render.junit import Case
@@ -51,6 +51,7 @@ def bench(
         Path | None,
         typer.Option("--against", metavar="FILE.json", help="With it: than in this earlier 'togi bench --json'."),
     ] = None,
+    no_native: NoNative = False,
     junit: Junit = None,
     json: Json = False,
     device: AnyDevice = None,
@@ -90,6 +91,7 @@ def bench(
                 seed=seed,
                 time_limit_s=time_limit,
                 progress=progress,
+                native=not no_native,
             )
         if json:
             print_json(comparison_json(found))

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import Device, Json, Seed, Trusted, without_effect
+from togi.cli.options import Device, Json, NoNative, Seed, Trusted, without_effect
 
 
 def export(
@@ -22,6 +22,7 @@ def export(
     ],
     out: Annotated[Path, typer.Option("--out", metavar="FOLDER", help="Where to write it; it must not exist.")],
     trusted: Trusted = None,
+    no_native: NoNative = False,
     json: Json = False,
     device: Device = "cpu",
     seed: Seed = 0,
@@ -34,7 +35,7 @@ def export(
     from togi.cli.output import print_json
 
     without_effect("export", device=device != "cpu", seed=seed)
-    exported = api.export(artifact, to=to, out=out, trusted=trusted)
+    exported = api.export(artifact, to=to, out=out, trusted=trusted, native=not no_native)
     if json:
         print_json(exported.model_dump(mode="json"))
         return 0

@@ -90,6 +90,13 @@ Trusted = Annotated[
         help="Refuse what this public key has not signed (togi sign); may be repeated: one of them.",
     ),
 ]
+NoNative = Annotated[
+    bool,
+    typer.Option(
+        "--no-native",
+        help="Of artifacts, leave out engines whose files are programs (machine code, TorchScript, ncnn).",
+    ),
+]
 StudyLimit = Annotated[
     float | None,
     typer.Option(

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import DROP, SHARE, Device, Json, Junit, Seed, TimeLimit, Trusted, without_effect
+from togi.cli.options import DROP, SHARE, Device, Json, Junit, NoNative, Seed, TimeLimit, Trusted, without_effect
 
 
 def verify(
@@ -33,6 +33,7 @@ def verify(
         float | None, typer.Option("--max-drop", metavar="DROP", parser=DROP, help="The same of the subject's metric.")
     ] = None,
     trusted: Trusted = None,
+    no_native: NoNative = False,
     time_limit: TimeLimit = None,
     junit: Junit = None,
     json: Json = False,
@@ -60,6 +61,7 @@ def verify(
             time_limit_s=time_limit,
             seed=seed,
             progress=progress,
+            native=not no_native,
         )
         cases.append(Case(str(artifact), found.verdict, "passed" if found.proven else "failure"))
     if json:

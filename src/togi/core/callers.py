@@ -6,6 +6,9 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import final
 
+MOST_THREADS = 1024
+"""More than a process of any machine has cores: a file that asks for more would only fill the memory."""
+
 
 @final
 class Callers:

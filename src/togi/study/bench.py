@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, final
 
-from togi.artifact.manifest import PARTS, read_manifest
+from togi.artifact.manifest import PARTS, Manifest, read_manifest
 from togi.core.errors import ArtifactError, SubjectError
 from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome
 from togi.machine.describe import machine
@@ -39,6 +40,8 @@ def run_bench(
     from_host: bool = False,
     batch_sizes: Sequence[int] = (),
     max_latency_s: float | None = None,
+    native: bool = True,
+    checked: Mapping[str, Manifest] = MappingProxyType({}),
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
@@ -51,6 +54,8 @@ def run_bench(
         from_host: with the copies of inputs to the device, and of results back.
         batch_sizes: each is raced in calls of each of these sizes, by the time per sample.
         max_latency_s: of a call, for the size that is named best.
+        native: artifacts may be run by engines whose files are programs.
+        checked: manifests that were checked, by spec; others are read here.
 
     Raises:
         ArtifactError: one was tuned for another device.
@@ -59,7 +64,7 @@ def run_bench(
     device = _device(specs, device)
     here = machine(device)
     with ExitStack() as stack:
-        bench = _Bench(stack, here, device, seed, progress, callers, from_host, max_latency_s)
+        bench = _Bench(stack, here, device, seed, progress, callers, from_host, max_latency_s, native, dict(checked))
         field = [Contestant(name=name, batch=size) for name in _names(specs) for size in batch_sizes or (None,)]
         loaded, ended = bench.load(field, specs)
         common: dict[str, Any] = {
@@ -101,6 +106,9 @@ class _Bench:
     callers: int
     from_host: bool
     max_latency_s: float | None
+    native: bool
+    manifests: dict[str, Manifest]
+    """By spec: of every artifact, as it was first read."""
     pools: dict[str, WorkerPool] = field(default_factory=dict)
     facts: dict[str, Facts] = field(default_factory=dict)
     unusable: dict[str, TrialEnded] = field(default_factory=dict)
@@ -134,14 +142,21 @@ class _Bench:
         pool = self._pool(host)
         batch = None if found.batch is None else self._batch(host, pool).model_copy(update={"size": found.batch})
         if _is_artifact(spec):
-            manifest = read_manifest(Path(spec))
+            manifest = self.manifests.setdefault(spec, read_manifest(Path(spec)))
             check = not _is_artifact(host) and found.name not in self.errors
             if check:
                 self._make_truth(host)
                 if manifest.chain and manifest.chain[0].engine == PARTS:
                     record_parts(pool)
             running = pool.start_artifact(
-                Path(spec).absolute(), manifest.recipe, manifest.facts, _LIMITS, check=check, batch=batch
+                Path(spec).absolute(),
+                manifest.recipe,
+                manifest.facts,
+                _LIMITS,
+                check=check,
+                batch=batch,
+                identity=manifest.identity,
+                native=self.native,
             )
         else:
             running = pool.start_unchecked(REFERENCE_RECIPE, _LIMITS, batch)

@@ -29,6 +29,7 @@ def verify_artifact(
     max_drop: float | None,
     trusted: Trusted | None,
     progress: Progress,
+    native: bool = True,
 ) -> Verification:
     """Load the artifact in a fresh process, verify it against the original and measure both in turns.
 
@@ -36,6 +37,7 @@ def verify_artifact(
         subject: the locator of the original; None: the one that the artifact was made of.
         max_error, max_drop: bounds on an approximate artifact; None: those that it was made with.
         trusted: public keys, one of which has to have signed it; None: it need not be signed.
+        native: it may be run by an engine whose files are a program.
 
     Raises ArtifactError (it cannot be loaded by anybody) and SubjectError (no original to compare with).
     """
@@ -51,6 +53,8 @@ def verify_artifact(
         progress=progress,
         callers=manifest.facts.callers,
         from_host=manifest.objective is Objective.END_TO_END,
+        native=native,
+        checked={str(artifact): manifest},
     )
     original, found = (_named(comparison, name) for name in (locator, str(artifact)))
     if original.outcome is not Outcome.OK:

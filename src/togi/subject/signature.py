@@ -22,7 +22,7 @@ from togi.subject.common_structure import in_common, merged
 from togi.subject.conditions import Holds, at_least, condition, in_words, sizes_in
 from togi.subject.domain import Domain
 from togi.subject.inputs import Dynamic, Inputs
-from togi.subject.structure import Structure
+from togi.subject.structure import Structure, dtype_of
 
 if TYPE_CHECKING:
     import torch
@@ -75,6 +75,9 @@ class Signature(Record):
             raise ValueError(
                 f"{len(self.arguments)} structures and {self.positional} positions for {len(self.names)} arguments"
             )
+        inputs, outputs = sum(map(_tensors, self.arguments)), _tensors(self.outputs)
+        if (inputs, outputs) != (len(self.inputs_facts), len(self.outputs_facts)):
+            raise ValueError(f"{inputs} tensors in the arguments and {outputs} in the outputs, and facts of others")
         dims = [len(facts.shape) for facts in self.inputs_facts]
         if not all(0 <= i < len(dims) and 0 <= dim < dims[i] for r in self.relations for i, dim in (r.one, r.other)):
             raise ValueError("a relation between sizes that the inputs do not have")
@@ -123,6 +126,17 @@ class Signature(Record):
         """Why outputs cannot be rebuilt from tensors, or None."""
         found = [part.type for part in self.outputs.parts() if part.is_opaque]
         return f"the output holds a {found[0]}, which has no tensor form" if found else None
+
+    def resolve(self) -> None:
+        """That this process has what outputs are made of, before the first call asks for it.
+
+        Raises ArtifactError: a class is not imported here, or is not one that a file may name (``subject.classes``); a
+        dtype that torch does not have.
+        """
+        for facts in (*self.inputs_facts, *self.outputs_facts):
+            dtype_of(facts.dtype)
+        if self.opaque is None:
+            self.outputs.resolve()
 
     @property
     def dynamic(self) -> bool:
@@ -391,6 +405,10 @@ class Signature(Record):
             f"called with ({', '.join(given)}), but it was tuned for calls of the form ({', '.join(self.names)}). "
             "Tune it again with samples of the form you need."
         )
+
+
+def _tensors(structure: Structure) -> int:
+    return sum(leaf.kind == "tensor" for leaf in structure.leaves())
 
 
 def _on(device: str) -> Callable[[Tensor], bool]:

@@ -296,6 +296,10 @@ class Structure(Record):
     def leaves(self) -> Iterator[Structure]:
         return (leaf for _, leaf in self.named_leaves())
 
+    def resolve(self) -> None:
+        """That values can be built again here. Raises ArtifactError where a class is missing or not of such values."""
+        _ = self._builder
+
     def parts(self) -> Iterator[Structure]:
         """Itself and all that it holds, however deep."""
         yield self

@@ -204,7 +204,10 @@ class Engine(Technique):
 
     stage = Stage.ENGINE
     native: ClassVar[bool] = False
-    """What it loads from an artifact is machine code, which may do whatever the process may."""
+    """Its files are a program: machine code, TorchScript, or what a parser without checks reads. Whoever made them may
+    do whatever the process may."""
+    files: ClassVar[tuple[str, ...]] = ()
+    """Names of the files that it writes into an artifact, the model first. Only these are exported."""
 
     def repro(self, options: Options, threads: int | None) -> str | None:
         """Python lines that make ``run(*tensors)`` from ``program`` (an ExportedProgram) and ``samples`` without togi.

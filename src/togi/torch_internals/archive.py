@@ -22,6 +22,7 @@ from __future__ import annotations
 import ast
 import copy
 import json
+import math
 import re
 import warnings
 import zipfile
@@ -36,6 +37,7 @@ from torch import nn
 
 from togi.core.errors import ArtifactError
 from togi.core.quantities import first_line
+from togi.torch_internals.accepted_operators import is_accepted
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -145,6 +147,9 @@ def _without_gradient(tensor: Tensor) -> Tensor:
 
 MAX_JSON_BYTES = 256 * 1024**2
 MAX_MEMBERS = 200_000
+MAX_SIZE_TEXT = 20_000
+MAX_SIZE_BITS = 16_384
+MAX_EXPONENT = 64
 
 _MEMBER = re.compile(
     r"data/weights/weight_\d+|data/weights/model_weights_config\.json|data/constants/tensor_\d+"
@@ -177,13 +182,9 @@ _TEXTS: dict[str, re.Pattern[str]] = {
 _EMPTY = frozenset({"guards_code", "metadata", "custom_obj_values", "treespec_namedtuple_fields"})
 _FORBIDDEN = frozenset({"as_custom_obj", "custom_obj", "class_fqn", "token", "as_opaque"})
 
-_NAMESPACES = frozenset({"aten", "prims", "quantized", "quantized_decomposed", "torchvision", "mkldnn", "onednn"})
 _HIGHER_ORDER = frozenset(
     {"wrap_with_set_grad_enabled", "wrap_with_autocast", "cond", "map_impl", "while_loop", "scan"}
 )
-_REFUSED_OPERATORS = frozenset({"from_file"})
-_OWN_OPERATORS = frozenset({"recurrence"})
-"""Of togi's, those that its rewrites put into a graph: they check what they are given."""
 _FUNCTION = re.compile(
     r"_operator\.(add|sub|mul|mod|floordiv|truediv|neg|pos|pow|eq|ne|lt|le|gt|ge|and_|or_|not_|xor|getitem|lshift|rshift)"
     r"|math\.(ceil|floor|trunc|sqrt|log|log2|exp|pow)"
@@ -335,27 +336,26 @@ def _check_operator(target: str) -> None:
     match target.split("."):
         case ["torch", "ops", "higher_order", name] if name in _HIGHER_ORDER:
             return
-        case ["torch", "ops", namespace, name, overload] if _is_safe(namespace, name):
+        case ["torch", "ops", namespace, name, overload] if is_accepted(namespace, name, overload):
             packet = getattr(getattr(torch.ops, namespace), name, None)
             found = getattr(packet, overload, None) if isinstance(packet, torch._ops.OpOverloadPacket) else None
             if isinstance(found, torch._ops.OpOverload):
                 return
     raise ArtifactError(
-        f"it calls {target[:120]!r}, which is not an operator of torch here. Custom operators have no safe file form; "
-        "operators of torchvision need 'import torchvision' before loading."
+        f"it calls {target[:120]!r}, which is not an operator that a file may call here: private and custom operators "
+        "have no safe file form. Operators of torchvision need 'import torchvision' before loading."
     )
-
-
-def _is_safe(namespace: str, name: str) -> bool:
-    if namespace == "togi":
-        return name in _OWN_OPERATORS
-    return namespace in _NAMESPACES and name not in _REFUSED_OPERATORS
 
 
 def _check_size(text: str) -> None:
     """A symbolic size: arithmetic on symbols. torch evaluates this text."""
     try:
-        nodes = list(ast.walk(ast.parse(text, mode="eval")))
+        if len(text) > MAX_SIZE_TEXT:
+            raise ValueError(f"it has {len(text):,} characters")
+        tree = ast.parse(text, mode="eval")
+        nodes = list(ast.walk(tree))
+        if _bits(tree.body) > MAX_SIZE_BITS:
+            raise ValueError("it is a number beyond all sizes")
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         raise ArtifactError(f"the size {text[:80]!r} cannot be read: {error}") from error
     for node in nodes:
@@ -364,6 +364,43 @@ def _check_size(text: str) -> None:
         quoted = isinstance(node, ast.Constant) and isinstance(node.value, str) and not node.value.isidentifier()
         if called or named or quoted or not isinstance(node, _SIZE_NODES):
             raise ArtifactError(f"the size {text[:80]!r} is more than arithmetic on sizes: refused")
+
+
+def _bits(node: ast.AST) -> int:
+    """A bound on the binary digits of an expression whose symbols are sizes: sympy would compute ``9**9**9`` for ever.
+
+    Raises ValueError where an exponent, or a precision, is not a small number.
+    """
+    inside = [_bits(child) for child in ast.iter_child_nodes(node) if isinstance(child, ast.expr | ast.keyword)]
+    match node:
+        case ast.Constant(value=float() as number) if not abs(number) < math.inf:
+            raise ValueError("it is not a number")
+        case ast.Constant(value=int() | float() as number):
+            return int(abs(number)).bit_length()
+        case ast.Constant() | ast.Name():
+            return 63
+        case (
+            ast.BinOp(op=ast.Pow() | ast.LShift(), left=base, right=exponent)
+            | ast.Call(func=ast.Name(id="Pow" | "PowByNatural" | "FloatPow" | "LShift"), args=[base, exponent])
+        ):
+            return _bits(base) * _small(exponent)
+        case ast.Call(func=ast.Name(id="Float"), args=args, keywords=given) if len(args) > 1 or given:
+            raise ValueError("a precision is given")
+        case _:
+            return min(sum(inside) + 1, MAX_SIZE_BITS + 1)
+
+
+def _small(exponent: ast.AST) -> int:
+    """Of a number as sympy writes it: ``2``, ``-1``, ``Integer(2)``, ``Rational(1, 2)``."""
+    nodes = [node for node in ast.walk(exponent) if not isinstance(node, ast.Load | ast.unaryop)]
+    parts = [node.id if isinstance(node, ast.Name) else getattr(node, "value", 0) for node in nodes]
+    numbers = [abs(part) for part in parts if isinstance(part, int | float)]
+    plain = all(isinstance(node, ast.Constant | ast.UnaryOp | ast.Call | ast.Name) for node in nodes)
+    if not plain or {part for part in parts if isinstance(part, str)} - {"Integer", "Rational", "Float"}:
+        raise ValueError("an exponent is not a number")
+    if not max(numbers, default=0) <= MAX_EXPONENT:
+        raise ValueError(f"an exponent is above {MAX_EXPONENT}")
+    return max(1, *map(int, numbers), 1)
 
 
 def _check_tree(text: str) -> None:

@@ -223,11 +223,24 @@ class WorkerPool:
         check: bool,
         name: str = "",
         batch: Batch | None = None,
+        identity: str = "",
+        native: bool = True,
     ) -> RunningTrial:
-        """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded."""
-        server = self.server(environment_of(recipe, facts))
+        """An artifact loaded in a fresh child (and verified with ``check``). Raises TrialEnded.
+
+        ``identity``: of the manifest that was checked; ``native``: engines may be programs. What an artifact says of
+        the machine is not believed: libraries that are preloaded are those that were found on this one.
+        """
+        server = self.server(environment_of(recipe, facts.model_copy(update={"machine": self.config.machine})))
         job = self._job(
-            "artifact", recipe=recipe, artifact=str(folder), check=check, proven_on=self._proven_on, batch=batch
+            "artifact",
+            recipe=recipe,
+            artifact=str(folder),
+            check=check,
+            proven_on=self._proven_on,
+            batch=batch,
+            identity=identity,
+            native=native,
         )
         return RunningTrial.start(server, job, limits, name or folder.name)
 

@@ -95,6 +95,10 @@ class Job(Record):
     part: PartRef | None = None
     recipe: Recipe | None = None
     artifact: str | None = None
+    identity: str = ""
+    """Of the artifact's manifest, as the parent checked it (``Manifest.identity``); empty: it is the run's own."""
+    native: bool = True
+    """The artifact's engines may be programs (``Engine.native``)."""
     function: str | None = None
     """``module:name`` of what a call calls with the subject and ``request``."""
     request: Message = Field(default_factory=dict)

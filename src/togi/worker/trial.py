@@ -122,10 +122,13 @@ class TrialJob(ChildJob):
             self.candidate = self.candidate.with_(module=torch.nn.Identity())  # its memory is not the program's
 
     def _load_artifact(self, folder: Path) -> None:
-        from togi.artifact.load import OptimizedProgram, load
+        from togi.artifact.load import OptimizedProgram, load_manifest
 
         self.mark = mark_memory(self.config.device)
-        optimized = load(folder)
+        manifest = read_manifest(folder)
+        if self.job.identity not in ("", manifest.identity):
+            raise ArtifactError(f"{folder} was changed after it was checked, so it is not loaded: get it again")
+        optimized = load_manifest(folder, manifest, native=self.job.native)
         self.call = optimized
         if isinstance(optimized, OptimizedProgram):
             if self.subject is None:

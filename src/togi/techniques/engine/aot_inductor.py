@@ -55,6 +55,7 @@ class AotInductor(Engine):
     proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:aot_inductor"})
     native = True
+    files = ("model.pt2",)
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         found = first_refusal(

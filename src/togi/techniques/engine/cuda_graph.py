@@ -40,6 +40,7 @@ class CudaGraph(Engine):
     id = "cuda_graph"
     devices = frozenset({"cuda"})
     provides = frozenset({"engine:cuda_graph"})
+    files = ("model.pt2",)
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.device != "cuda":

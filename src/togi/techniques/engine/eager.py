@@ -37,6 +37,7 @@ class Eager(Engine):
     id = "eager"
     proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:eager"})
+    files = ("model.pt2",)
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return Applies()

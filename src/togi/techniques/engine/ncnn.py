@@ -67,6 +67,8 @@ class Ncnn(Engine):
     packages = (Package("ncnn", "ncnn", "1.0.20261020"), Package("pnnx", "ncnn", "20261020"))
     provides = frozenset({"engine:ncnn", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
     conflicts = frozenset({"precision"})
+    native = True
+    files = ("model.param", "model.bin")
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return first_refusal(_other_calls(facts), _other_work(facts), changes_buffers(facts, "ncnn")) or Applies()

@@ -72,6 +72,7 @@ class OnnxRuntime(Engine):
         Package("onnxruntime", "onnx", "1.20", ("onnxruntime-gpu",)),
     )
     provides = frozenset({"engine:onnxruntime", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    files = ("model.onnx", "model.onnx.data")
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return first_refusal(not_exportable(facts), changes_buffers(facts, "ONNX Runtime")) or Applies()

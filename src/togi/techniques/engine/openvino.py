@@ -63,6 +63,7 @@ class OpenVino(Engine):
     devices = frozenset({"cpu"})
     packages = (Package("openvino", "openvino", "2025.0"),)
     provides = frozenset({"engine:openvino", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    files = ("model.xml", "model.bin")
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return changes_buffers(facts, "OpenVINO") or fixes_decisions(facts) or Applies()

@@ -51,6 +51,7 @@ class TorchCompile(Engine):
     inductor = True
     proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:torch_compile"})
+    files = ("model.pt2",)
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         return no_compiler(facts) or Applies()

@@ -51,6 +51,7 @@ class TorchTensorRt(Engine):
     devices = frozenset({"cuda"})
     packages = (Package("torch-tensorrt", "tensorrt"),)
     provides = frozenset({"engine:torch_tensorrt", FOLDS_CONSTANTS, OUTSIDE_TORCH, OWN_LAYOUT})
+    files = ("model.pt2",)
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if facts.device != "cuda":
@@ -76,7 +77,7 @@ class TorchTensorRt(Engine):
     def load(self, folder: Path, meta: dict[str, Any], signature: Signature, threads: int | None) -> Program:
         import torch
 
-        from togi.techniques.engine.programs.exported import FlatExportableProgram
+        from togi.techniques.engine.programs.exported import FILE, FlatExportableProgram
         from togi.torch_internals.archive import load_exported
 
         if not torch.cuda.is_available():
@@ -85,7 +86,7 @@ class TorchTensorRt(Engine):
             torch.zeros([size or 1 for size in facts.shape], dtype=getattr(torch, facts.dtype), device="cuda")
             for facts in signature.inputs_facts
         ]
-        call = _compiled(load_exported(folder / meta["file"]), inputs, meta["options"])
+        call = _compiled(load_exported(folder / FILE), inputs, meta["options"])
         return FlatExportableProgram(call, signature)
 
 

@@ -49,11 +49,15 @@ class TorchScript(Engine):
     Cost and risk: deprecated since torch 2.5; ``torch.export`` with AOTInductor is the successor. A trace fixes Python
     control flow and sizes read into Python as they were on the first sample; the tracer's warnings are shown as notes.
     A trace is refused if Python read something that values decide: a number, or the size of what a mask finds.
+    The file is a program: TorchScript runs ``__setstate__`` while it is loaded, and its operators read and write files.
+    Load it only from people whose programs you would run.
     """
 
     id = "torchscript"
     proven = Proven(cpu="2026-11-21")
     provides = frozenset({"engine:torchscript"})
+    native = True
+    files = ("model.ts",)
 
     def applies(self, facts: Facts) -> Applies | Refuses:
         if sys.version_info >= (3, 14):

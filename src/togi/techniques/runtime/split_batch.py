@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, final
 
-from togi.core.callers import Callers
+from togi.core.callers import MOST_THREADS, Callers
 from togi.core.errors import Refused
 from togi.core.proven import Proven
 from togi.core.records import Facts, Stage, TensorFacts
@@ -101,7 +101,7 @@ class SplitBatch(Technique):
         callers = Callers(count) if at_once else None
         if at_once:
             threads = candidate.threads or candidate.facts.machine.threads
-            candidate = candidate.with_(threads=max(1, threads // count), at_once=count)
+            candidate = candidate.with_(threads=min(max(1, threads // count), MOST_THREADS), at_once=count)
         if rows is not None:
             candidate = _of_pieces(candidate, batched, rows // count)
         return candidate.with_(around=lambda call: _pieces(call, whole, batched, count, callers))
@@ -132,8 +132,8 @@ def _divides(count: int, rows: int | None) -> bool:
 
 def _chosen(options: Options) -> tuple[int, bool]:
     count, at_once = options.get("pieces"), options.get("at_once")
-    if type(count) is not int or count < 2 or type(at_once) is not bool:
-        raise Refused(f"pieces must be a number of two or more, not {count!r}, and at_once True or False")
+    if type(count) is not int or not 2 <= count <= MOST_THREADS or type(at_once) is not bool:
+        raise Refused(f"pieces must be a number from 2 to {MOST_THREADS}, not {count!r}, and at_once True or False")
     return count, at_once
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, final
 
+from togi.core.callers import MOST_THREADS
 from togi.core.errors import Refused
 from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
@@ -97,6 +98,6 @@ def _counts(facts: Facts) -> list[int]:
 
 def _count(options: Options) -> int:
     count = options.get("count")
-    if type(count) is not int or count < 1:
-        raise Refused(f"count must be a positive number of threads, not {count!r}")
+    if type(count) is not int or not 1 <= count <= MOST_THREADS:
+        raise Refused(f"count must be a number of threads from 1 to {MOST_THREADS}, not {count!r}")
     return count

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, final
 import torch
 from torch import Tensor
 
+from togi.core.callers import MOST_THREADS
 from togi.core.errors import ArtifactError, Refused
 from togi.core.quantities import last_line
 from togi.core.records import Interface, Port, Scalar
@@ -179,8 +180,8 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int 
     streams = meta.get("streams", 1)
     if not _is_count(streams):
         raise ArtifactError(
-            f"its manifest says {streams!r} of its streams, where a positive number belongs: it is damaged. "
-            "Get the artifact again, or tune again"
+            f"its manifest says {streams!r} of its streams, where a number from 1 to {MOST_THREADS} belongs: it is "
+            "damaged. Get the artifact again, or tune again"
         )
     compiled = compile_file(folder / FILE, threads, streams)
     order = _checked_order(meta.get("order"), len(compiled.outputs), signature)
@@ -188,7 +189,7 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int 
 
 
 def _is_count(found: object) -> bool:
-    return type(found) is int and found > 0
+    return type(found) is int and 0 < found <= MOST_THREADS
 
 
 def _checked_order(order: Any, found: int, signature: Signature) -> list[int]:
