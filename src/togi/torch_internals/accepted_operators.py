@@ -25,6 +25,7 @@ import torch
 
 # fmt: off
 _PRIVATE = frozenset("""
+    __and__ __or__ __xor__ __lshift__ __rshift__ __iand__ __ior__ __ixor__ __ilshift__ __irshift__
     _adaptive_avg_pool2d _adaptive_avg_pool3d _add_relu _addmm_activation _aminmax _assert_async _assert_scalar
     _assert_tensor_metadata _batch_norm_impl_index _batch_norm_no_update _batch_norm_with_update
     _batch_norm_with_update_functional _cdist_forward _compute_linear_combination _conj _conj_physical _conv_depthwise2d

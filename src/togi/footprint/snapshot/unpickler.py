@@ -48,6 +48,9 @@ _MEMO_LIMIT: Final = 400_000_000
 _BATCH: Final = 1000
 """Python's pickler appends to a list in batches of so many."""
 _KNOWN_RUNS: Final = 20_000
+_KNOWN_TUPLES: Final = 1000
+_INTEGER_BYTES: Final = 9
+"""Of 64 bits, with a sign. Larger ones can be made to have one hash all, and a dict of them takes for ever."""
 
 _REFERENCES = re.compile(rb"\](?:\x94|q(.)|r(.{4}))\(((?:h.|j.{4})+)e", re.DOTALL)
 """A list that holds nothing but references: how the frames of a traceback are written."""
@@ -247,6 +250,8 @@ class SafeUnpickler:
 
     def _long(self, data: bytes, position: int) -> int:
         end = position + 1 + data[position]
+        if data[position] > _INTEGER_BYTES:
+            raise ValueError("an integer of more than 64 bits")
         self._stack.append(int.from_bytes(data[position + 1 : end], "little", signed=True))
         return end
 
@@ -342,6 +347,7 @@ class SafeUnpickler:
 
     def _tuple(self, data: bytes, position: int) -> int:
         items = tuple(self._since_mark())
+        _check_flat(items)
         self._stack.append(items)
         return position
 
@@ -349,8 +355,9 @@ class SafeUnpickler:
         items = tuple(self._stack[-count:])
         if len(items) < count:
             raise IndexError("tuple")
-        if all(type(item) is int for item in items):  # a pool's id: one object for all entries
-            items = self._tuples.setdefault(items, items)
+        _check_flat(items)
+        if all(type(item) is int for item in items) and len(self._tuples) < _KNOWN_TUPLES:
+            items = self._tuples.setdefault(items, items)  # a pool's id: one object for all entries
         self._stack[-count:] = [items]
         return position
 
@@ -384,6 +391,8 @@ class SafeUnpickler:
         mapping = stack[-1]
         if type(mapping) is not PickledDict or len(pairs) % 2:
             raise TypeError("items for what is no dict")
+        if any(type(key) is not str for key in pairs[::2]):
+            raise TypeError("a key that is not a text")
         mapping.update(zip(pairs[::2], pairs[1::2], strict=True))
         if "frames" in mapping and type(frames := mapping["frames"]) is PickledList:
             line = self._consumer.line_of(frames)
@@ -414,6 +423,12 @@ class SafeUnpickler:
         self._plain += 1
         if self._plain > _PLAIN_LIMIT:
             raise _too_much(_PLAIN_LIMIT)
+
+
+def _check_flat(items: tuple[Any, ...]) -> None:
+    """A tuple of a tuple twice, and so on sixty times, is hashed for ever."""
+    if any(type(item) is tuple for item in items):
+        raise TypeError("a tuple in a tuple")
 
 
 # Errors: the place, the reason, and what to do ----------------------------------------------------------------------

@@ -1,5 +1,8 @@
 """Subjects ``model.ts``, ``model.pt``, ``model.pth``: TorchScript files (``torch.jit.save``).
 
+A TorchScript file is a program: it may run ``__setstate__`` while it is loaded, and read and write files. It is loaded
+because a person named it, as a ``file.py:factory`` is; togi never loads one that it only found.
+
 Inputs are like those that ``torch.jit.trace`` noted in the file, else the sizes in the graph, else the option
 ``inputs``: ``model.ts?inputs=1x3x224x224,1x77:int64``. A pickled module or state dict has the same suffixes and is
 refused: reading it would run code of the file.
@@ -8,9 +11,12 @@ refused: reading it would run code of the file.
 from __future__ import annotations
 
 import io
+import math
 import pickle
+import pickletools
 import warnings
 import zipfile
+from collections.abc import Sequence
 from typing import Any, final
 
 import torch
@@ -83,22 +89,48 @@ def _asked_tensor(spec: Spec, text: str, generator: torch.Generator) -> torch.Te
         raise SubjectError(
             f"{spec.text}: '{text}' describes no input. Write sizes joined by x, as in 1x3x224x224 or 1x77:int64."
         )
-    return made_tensor(dtype, [int(part) for part in parts], generator)
+    return _made(dtype, [int(part) for part in parts], generator)
 
 
 def _traced(spec: Spec, generator: torch.Generator) -> Inputs | None:
     """Inputs like those that ``torch.jit.trace`` noted in the file: it keeps their form, sizes and dtypes."""
     with zipfile.ZipFile(spec.path) as archive:
-        notes = [name for name in archive.namelist() if name.endswith("/traced_inputs.pkl")]
-        text = archive.read(notes[0]) if notes else b""
-    if not text:
+        notes = [each for each in archive.infolist() if each.filename.endswith("/traced_inputs.pkl")]
+        text = archive.read(notes[0]) if notes and notes[0].file_size <= MAX_NOTE_BYTES else b""
+    if not text or not _remembers_little(text):
         return None
     try:
         stored = _TensorForms(text, generator).load()
-    except pickle.UnpicklingError:
+    except SubjectError:
+        raise
+    except Exception:  # whatever a damaged pickle raises
         return None  # another version of torch may note it in another form: the graph is asked then
     inputs = stored.get("forward") if isinstance(stored, dict) else None
     return Inputs(tuple(inputs)) if isinstance(inputs, list | tuple) and inputs else None
+
+
+MAX_NOTE_BYTES = 1 << 20
+MAX_ELEMENTS = 1 << 31
+"""Of one input that a file asks for: more is a mistake, or meant to fill the memory."""
+
+
+def _remembers_little(text: bytes) -> bool:
+    """Nine bytes can have a pickle's memo made of gigabytes. False as well where it is no pickle."""
+    try:
+        return all(
+            "PUT" not in code.name or int(given or 0) <= len(text) for code, given, _ in pickletools.genops(text)
+        )
+    except Exception:  # whatever a damaged pickle raises
+        return False
+
+
+def _made(dtype: torch.dtype, sizes: Sequence[int], generator: torch.Generator) -> torch.Tensor:
+    """Raises SubjectError for more elements than an input has."""
+    if math.prod(sizes) > MAX_ELEMENTS or len(sizes) > 64 or any(size < 0 for size in sizes):
+        raise SubjectError(
+            f"an input of the sizes {tuple(sizes)[:8]} is asked for, which nobody can hold: give 'inputs'"
+        )
+    return made_tensor(dtype, list(sizes), generator)
 
 
 @final
@@ -134,7 +166,7 @@ class _TensorForms(pickle.Unpickler):
         raise pickle.UnpicklingError("an unknown kind of storage")
 
     def _tensor(self, dtype: torch.dtype, _offset: int, size: tuple[int, ...], *_rest: Any) -> torch.Tensor:
-        return made_tensor(dtype, size, self.generator)
+        return _made(dtype, size, self.generator)
 
 
 _STORAGES = {
@@ -160,5 +192,5 @@ def _from_graph(module: nn.Module, generator: torch.Generator) -> Inputs | None:
         sizes = kind.sizes() if kind.kind() == "TensorType" else None
         if sizes is None or any(size is None for size in sizes):
             return None
-        tensors.append(made_tensor(kind.dtype() or torch.float32, sizes, generator))
+        tensors.append(_made(kind.dtype() or torch.float32, sizes, generator))
     return Inputs(tuple(tensors)) if tensors else None

@@ -6,9 +6,12 @@ of a model folder is run. The cache of keys and values is switched off: one call
 
 from __future__ import annotations
 
+import importlib.util
 import inspect
 import json
 import os
+import re
+from collections.abc import Iterator
 from typing import Any, final
 
 import torch
@@ -26,6 +29,7 @@ def from_transformers(spec: Spec, seed: int) -> Subject:
 
     Raises SubjectError when transformers cannot build it or its inputs are of no known form.
     """
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")  # a configuration may name a backbone, or kernels, to be downloaded
     import transformers
 
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
@@ -56,8 +60,11 @@ def _model(transformers: Any, spec: Spec, seed: int) -> Any:
 def _from_folder(transformers: Any, spec: Spec, seed: int) -> Any:
     path = spec.path
     folder = path if path.is_dir() else path.parent
-    config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True)
+    config = transformers.AutoConfig.from_pretrained(str(path), local_files_only=True, trust_remote_code=False)
     config = _overridden(spec, config)
+    _check_implementations(spec, config)
+    if path.is_dir():
+        _check_files(spec)
     cls = getattr(transformers, (config.architectures or [""])[0], None) or transformers.AutoModel
     has_weights = any((folder / name).exists() for name in ("model.safetensors", "model.safetensors.index.json"))
     if has_weights and path.is_dir():
@@ -71,6 +78,59 @@ def _from_folder(transformers: Any, spec: Spec, seed: int) -> Any:
         )
     fresh = cls.from_config(config) if cls is transformers.AutoModel else cls._from_config(config)
     return vary_constants(fresh, seed)
+
+
+def _check_implementations(spec: Spec, config: Any) -> None:
+    """transformers downloads the code of an attention that it lacks, where the package ``kernels`` is installed.
+
+    Raises SubjectError.
+    """
+    known = {"eager", "sdpa", "flex_attention", "paged|eager", "paged|sdpa"}
+    known |= {f"flash_attention_{n}" for n in "234" if importlib.util.find_spec("flash_attn") is not None}
+    for part in _configs(config):
+        for name, value in vars(part).items():
+            chosen = value.values() if isinstance(value, dict) else [value]
+            texts = [text for text in chosen if isinstance(text, str)] if "implementation" in name else []
+            strange = [text for text in texts if "/" in text or ("attn" in name and text not in known)]
+            if strange:
+                raise SubjectError(
+                    f"{spec.text}: its configuration asks for {strange[0]!r} ({name.strip('_')}), whose code would be "
+                    "downloaded, and togi downloads nothing: leave it out of config.json, or name 'sdpa' or 'eager'"
+                )
+
+
+def _configs(config: Any) -> Iterator[Any]:
+    """A configuration and those of its parts."""
+    yield config
+    for value in vars(config).values():
+        if hasattr(value, "model_type"):
+            yield from _configs(value)
+
+
+def _check_files(spec: Spec) -> None:
+    """That transformers reads weights from safetensors of the folder alone: of what an index names, it unpickles files
+    that end otherwise.
+
+    Raises SubjectError.
+    """
+    if (spec.path / "adapter_config.json").exists():
+        raise SubjectError(
+            f"{spec.text}: it holds an adapter (adapter_config.json), whose base may be downloaded: merge it into the "
+            "model, and save that with save_pretrained(NEW_DIR)"
+        )
+    for index in spec.path.glob("*.index.json"):
+        try:
+            named = set(json.loads(index.read_text(encoding="utf-8"))["weight_map"].values())
+        except (ValueError, TypeError, KeyError, AttributeError, OSError, RecursionError):
+            raise SubjectError(
+                f"{spec.text}: {index.name} cannot be read as a list of weights: it is damaged"
+            ) from None
+        strange = [name for name in named if not re.fullmatch(r"[\w\-][\w.\-]*\.safetensors", str(name))]
+        if strange and "safetensors" in index.name:
+            raise SubjectError(
+                f"{spec.text}: {index.name} names {strange[0]!r}, which is not a safetensors file of the folder, and togi "
+                "does not unpickle. AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
+            )
 
 
 def _overridden(spec: Spec, config: Any) -> Any:
