@@ -275,3 +275,44 @@ def test_the_package_runs_from_cpp(artifact_of: Callable[[str], Path], tmp_path:
     wrong = subprocess.run([*program, "float32:7x9:" + described[0].rpartition(":")[2]], capture_output=True, text=True)
     assert wrong.returncode == 1
     assert "does not hold 252 bytes" in wrong.stderr
+
+
+def test_no_name_of_the_manifest_decides_where_something_is_written(
+    artifact_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    artifact = Path(shutil.copytree(artifact_of("onnxruntime"), tmp_path / "net.togi"))
+    document = json.loads((artifact / MANIFEST).read_text(encoding="utf-8"))
+    document["chain"][0]["meta"]["file"] = "../../profile/ipython_config.json"
+    document["sha256"] = document_hash(document)
+    (artifact / MANIFEST).write_text(json.dumps(document), encoding="utf-8")
+    exported = export(artifact, to="onnx", out=tmp_path / "deep" / "out")
+    assert exported.file == "model.onnx"
+    assert sorted(path.name for path in (tmp_path / "deep").rglob("*")) == ["export.json", "model.onnx", "out"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "net.togi"]
+
+
+@pytest.mark.parametrize("name", ["...togi", "-x.togi", "a\nb.togi", ".togi"])
+def test_a_name_that_no_model_can_have_in_a_repository(
+    name: str, artifact_of: Callable[[str], Path], tmp_path: Path
+) -> None:
+    artifact = Path(shutil.copytree(artifact_of("onnxruntime"), tmp_path / "in" / name))
+    with pytest.raises(ArtifactError, match="cannot be the name of a model"):
+        export(artifact, to="triton", out=tmp_path / "out")
+    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+
+
+def test_without_programs_only_files_of_data_are_exported(artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
+    artifact = Path(shutil.copytree(artifact_of("aot_inductor"), tmp_path / "net.togi"))
+    assert export(artifact, to="pt2", out=tmp_path / "out", native=False).engine == "eager"
+
+
+def test_links_that_wait_are_not_written_through(artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
+    victim, place = tmp_path / "victim", tmp_path / "place"
+    victim.mkdir()
+    place.mkdir()
+    for what in ("partial", "replaced", "probe"):
+        (place / f".out.{what}").symlink_to(victim)
+    export(artifact_of("onnxruntime"), to="triton", out=place / "out")
+    assert not list(victim.iterdir())
+    assert (place / "out").is_dir()
+    assert not (place / "out").is_symlink()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,12 @@ from togi.core.errors import ArtifactError, SubjectError
 from togi.core.records import ErrorReport, Interval, Outcome
 from togi.machine.describe import machine
 from togi.study import verification
+from togi.study.bench import run_bench
 from togi.study.comparison import Comparison, Contestant
+from togi.techniques import recipe
+from togi.worker.pool import WorkerPool
+from togi.worker.protocol import SubjectRef
+from togi.worker.supervise import Limits
 
 MODELS = """
 import torch
@@ -99,6 +105,52 @@ def test_a_damaged_artifact_is_an_error(folder: Path) -> None:
     file.write_bytes(file.read_bytes()[:-1])
     with pytest.raises(ArtifactError, match="it was cut or changed"):
         api.verify(out)
+
+
+def test_what_was_changed_after_the_check_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = artifact_of(folder, "models.py:original", None)
+    other = made_artifact(folder / "other.togi", f"{folder / 'models.py'}:other", subject="models.py:original")
+
+    def changed(*given: Any, **options: Any) -> Comparison:
+        shutil.rmtree(out)
+        other.rename(out)
+        return run_bench(*given, **options)
+
+    monkeypatch.setattr(verification, "run_bench", changed)
+    found = api.verify(out, time_limit_s=1)
+    assert not found.proven
+    assert "was changed after it was checked" in found.verdict
+
+
+def test_no_library_that_an_artifact_names_is_preloaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Seen(Exception):
+        pass
+
+    def server(_: object, environment: dict[str, str]) -> None:
+        assert "canary" not in str(environment)
+        raise Seen
+
+    hostile = {name: f"/tmp/canary_{name}.so" for name in ("tcmalloc", "jemalloc", "mimalloc")}
+    facts = read_manifest(artifact_of(folder, "models.py:original", None)).facts
+    facts = facts.model_copy(update={"machine": facts.machine.model_copy(update={"allocators": hostile})})
+    monkeypatch.setattr(WorkerPool, "server", server)
+    pool = WorkerPool(SubjectRef(kind="nothing"), machine("cpu"), device="cpu", seed=0)
+    try:
+        for name in hostile:
+            with pytest.raises(Seen):
+                pool.start_artifact(folder, recipe(allocator={"name": name}), facts, Limits(), check=False)
+    finally:
+        pool.close()
+
+
+def test_programs_are_left_out_where_they_are_not_wanted(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bool] = []
+    monkeypatch.setattr(verification, "run_bench", lambda *_, native, **__: asked.append(native) or 1 / 0)
+    for native in (True, False):
+        with pytest.raises(ZeroDivisionError):
+            api.verify(artifact_of(folder, "models.py:original", None), native=native)
+        shutil.rmtree(folder / "model.togi")
+    assert asked == [True, False]
 
 
 FASTER, SAME, WIDE = interval(1.9, 2, 2.1), interval(0.99, 1, 1.01), interval(0.9, 1.1, 1.3)

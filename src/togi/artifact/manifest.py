@@ -25,6 +25,8 @@ FILE_KINDS = frozenset({".pt2", ".ts", ".onnx", ".data", ".xml", ".param", ".bin
 """Endings of the files that engines write. Anything else in an artifact is refused."""
 
 
+_NAME = r"^[A-Za-z0-9_][A-Za-z0-9_.\-]{0,99}$"
+
 PARTS = "parts"
 """The engine that a program's manifest names; its folder holds one artifact for each part."""
 
@@ -53,8 +55,8 @@ class FileEntry(Record):
 class Link(Record):
     """One way to run it: an engine, its files, and the runtime settings around every call."""
 
-    engine: str
-    folder: str
+    engine: str = Field(pattern=_NAME)
+    folder: str = Field(pattern=_NAME)
     meta: dict[str, Any]
     runtime: tuple[Choice, ...] = ()
     threads: int | None = Field(default=None, ge=1, le=MOST_THREADS)

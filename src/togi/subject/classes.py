@@ -54,6 +54,8 @@ def find_class(name: str, kind: str) -> type:
 
     Raises ArtifactError where it is not imported here, or is not such a class.
     """
+    if len(name) > 500:
+        raise ArtifactError(f"it names a class of {len(name):,} characters: it is damaged")
     module_name, _, qualified = name.partition(":")
     module = _module(module_name)
     found: Any = module
@@ -61,14 +63,14 @@ def find_class(name: str, kind: str) -> type:
         inside = object.__getattribute__(found, "__dict__") if isinstance(found, type | ModuleType) else {}
         found = inside.get(part)  # not getattr: a module may import others when it is asked for a name
     if module is not None and found is None:
-        raise ArtifactError(f"{name} is not defined here: install the version of the package that it was tuned with")
+        raise ArtifactError(f"{name!r} is not defined here: install the version of the package that it was tuned with")
     if module is None:
         raise ArtifactError(
-            f"its values hold a {name}, and that module is not imported here. togi imports nothing that a file names: "
-            f"'import {module_name}' before it is used (with the command line, name the subject too)"
+            f"its values are of the class {name!r}, whose module is not imported here. togi imports nothing because a "
+            "file names it: import that module before the artifact (with the command line, name the subject too)"
         )
     if not isinstance(found, type) or not _MADE[kind](found) or _refused_library(found, kind):
-        raise ArtifactError(f"{name} is not a {kind} of plain values: it is not built from a file")
+        raise ArtifactError(f"{name!r} is not a {kind} of plain values: it is not built from a file")
     return found
 
 
@@ -77,7 +79,10 @@ def _module(name: str) -> ModuleType | None:
     it."""
     found = sys.modules.get(name)
     if found is None and _LIBRARIES.fullmatch(name) and _is_installed(name.partition(".")[0]):
-        found = importlib.import_module(name)
+        try:
+            found = importlib.import_module(name)
+        except Exception:  # foreign code: another version of the library has no such module, or lacks what it needs
+            return None
     stem = re.fullmatch(r"togi_subject_(.+)_[0-9a-f]{8}", name)
     if found is None and stem is not None:
         files = ((module, getattr(module, "__file__", None)) for module in list(sys.modules.values()))
@@ -243,7 +248,7 @@ def enum_member(name: str, member: str) -> enum.Enum:
     listed: Any = enum.EnumType.__members__  # the property of all of them, since one may have its own
     members: Mapping[str, Any] = listed.fget(find_class(name, "enum"))
     if member not in members:
-        raise ArtifactError(f"{name} has no {member} here: install the version of the package that it was tuned with")
+        raise ArtifactError(f"{name} has no {member!r} here: install the version of the package that it was tuned with")
     found: enum.Enum = members[member]
     return found
 
@@ -265,7 +270,7 @@ def check_registered(context: str) -> None:
         raise ArtifactError(f"a registered class is written as {context[:80]!r}, which togi never does")
     if not registered_plainly(known):
         raise ArtifactError(
-            f"its values hold a {known}, which is not registered with torch's pytree here, or has a form of its own: "
+            f"its values hold a {known!r}, which is not registered with torch's pytree here, or has a form of its own: "
             "import the package that registers it before it is used"
         )
     for each in named:

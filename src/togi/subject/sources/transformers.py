@@ -128,8 +128,8 @@ def _check_files(spec: Spec) -> None:
         strange = [name for name in named if not re.fullmatch(r"[\w\-][\w.\-]*\.safetensors", str(name))]
         if strange and "safetensors" in index.name:
             raise SubjectError(
-                f"{spec.text}: {index.name} names {strange[0]!r}, which is not a safetensors file of the folder, and togi "
-                "does not unpickle. AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
+                f"{spec.text}: {index.name} names {strange[0]!r}, which is not a safetensors file of the folder, and "
+                "togi does not unpickle. AutoModel.from_pretrained(DIR).save_pretrained(NEW_DIR) writes safetensors"
             )
 
 

@@ -1,0 +1,188 @@
+"""Classes that a file names: which are found, which are refused, and that no line of them runs."""
+
+from __future__ import annotations
+
+import enum
+import json
+import subprocess
+import sys
+from collections import OrderedDict, UserDict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from togi.core.errors import ArtifactError
+from togi.subject import classes
+from togi.subject.structure import Structure
+
+
+@dataclass(frozen=True)
+class Frozen:
+    y: torch.Tensor
+    scale: float = 2.0
+    size: int = field(init=False, default=0)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "scale", self.scale * 2)
+        object.__setattr__(self, "size", len(self.y))
+        object.__setattr__(self, "beside", "more")
+
+
+@dataclass(slots=True)
+class Slots:
+    y: torch.Tensor
+    n: int
+
+
+class Attributes(dict[str, Any]):
+    """Its items are its attributes, as in EasyDict."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(given)
+        self.__dict__ = self
+
+
+class Mirrored(OrderedDict[str, Any]):
+    def __init__(self, **given: Any) -> None:
+        super().__init__(given)
+        for name, item in given.items():
+            setattr(self, name, item)
+
+
+class Keeping(dict[str, Any]):
+    """Keeps more than its items."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(given)
+        self.limit = 3
+
+
+class Wrapped(UserDict[str, Any]):
+    pass
+
+
+class Mode(enum.Enum):
+    FAST = 1
+
+
+def rebuilt(value: Any) -> Any:
+    structure = Structure.from_json(Structure.of(value).to_json())
+    found = structure.build(iter([item for _, leaf, item in structure.walk(value) if leaf.kind == "tensor"]))
+    assert Structure.of(found) == structure
+    assert type(found) is type(value)
+    return found
+
+
+def test_a_dataclass_holds_what_it_held_and_is_not_made_a_second_time() -> None:
+    value = Frozen(torch.ones(3))
+    found = rebuilt(value)
+    assert (found.scale, found.size, found.beside) == (4.0, 3, "more")
+    assert rebuilt(Slots(torch.ones(1), 5)).n == 5
+
+
+def test_dicts_of_their_own_class_have_their_items_and_attributes() -> None:
+    y = torch.ones(2)
+    for value in (Attributes(y=y, n=1), Mirrored(y=y, n=1)):
+        found = rebuilt(value)
+        assert found["y"] is y
+        assert found.y is y
+        assert list(found.items()) == [("y", y), ("n", 1)]
+    found = rebuilt(Wrapped(y=y))
+    assert found["y"] is y
+    found["more"] = 1
+    assert list(found) == ["y", "more"]
+
+
+def test_what_a_dict_keeps_beside_its_items_cannot_be_built_again() -> None:
+    assert Structure.of(Keeping(y=torch.ones(1))).is_opaque
+    assert not Structure.of(Mirrored(y=torch.ones(1))).is_opaque
+
+
+def test_outputs_of_transformers_are_those_that_it_makes() -> None:
+    from transformers import BatchEncoding
+    from transformers.modeling_outputs import BaseModelOutputWithPooling, MaskedLMOutput
+
+    x = torch.ones(1, 2)
+    value = BaseModelOutputWithPooling(last_hidden_state=x, attentions=(x, x))
+    found = rebuilt(value)
+    assert found.to_tuple() == value.to_tuple()
+    assert found[0] is x
+    assert found.pooler_output is None
+    assert list(found.keys()) == ["last_hidden_state", "attentions"]
+    assert rebuilt(MaskedLMOutput(logits=x)).logits is x
+    assert rebuilt(BatchEncoding({"input_ids": x})).n_sequences is None
+
+
+def test_a_name_imports_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "sprung_out.py").write_text("raise SystemExit", encoding="utf-8")
+    (tmp_path / "diffusers").mkdir()
+    (tmp_path / "diffusers" / "__init__.py").write_text("raise SystemExit", encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "diffusers", raising=False)
+    for name in ("sprung_out:Out", "this:Out", "json.tool:Out", "diffusers.models.vae:Out", "transformers.trainer:Out"):
+        monkeypatch.delitem(sys.modules, name.partition(":")[0], raising=False)
+        with pytest.raises(ArtifactError, match="imports nothing because a file names it"):
+            classes.find_class(name, "object")
+        assert name.partition(":")[0] not in sys.modules
+
+
+@pytest.mark.thorough
+def test_a_fresh_process_finds_the_outputs_of_a_known_library() -> None:
+    named = {"known": "transformers.models.clip.modeling_clip:CLIPOutput", "own": "test_classes:Frozen"}
+    asks = (
+        "import json, sys\n"
+        "from togi.subject.classes import find_class\n"
+        "print(find_class(sys.argv[1], 'mapping').__name__)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", asks, named["known"]], capture_output=True, text=True, check=False)
+    assert done.stdout.strip() == "CLIPOutput", done.stderr
+    done = subprocess.run([sys.executable, "-c", asks, named["own"]], capture_output=True, text=True, check=False)
+    assert "imports nothing" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("subprocess:Popen", "object"),
+        ("pathlib:Path", "object"),
+        ("subprocess:CompletedProcess", "object"),
+        ("types:SimpleNamespace", "class"),
+        ("builtins:int", "object"),
+        ("collections:OrderedDict", "dataclass"),
+        ("test_classes:Mode", "object"),
+        ("test_classes:missing", "object"),
+        ("test_classes:Frozen.y", "class"),
+    ],
+)
+def test_classes_of_other_kinds_and_of_the_standard_library_are_refused(name: str, kind: str) -> None:
+    sys.modules.setdefault("test_classes", sys.modules[__name__])
+    with pytest.raises(ArtifactError, match=r"is not a|is not defined|not imported"):
+        classes.find_class(name, kind)
+
+
+def test_constants_may_name_plain_classes() -> None:
+    assert classes.find_class("builtins:float", "class") is float
+    assert classes.find_class("torch:Tensor", "class") is torch.Tensor
+
+
+def test_what_a_registered_class_says_has_torch_import_nothing() -> None:
+    leaf = {"type": None, "context": None, "children_spec": []}
+
+    def context(type_: str, inside: str) -> str:
+        return json.dumps([1, {"type": type_, "context": inside, "children_spec": [leaf]}])
+
+    classes.check_registered(context("collections.OrderedDict", '["y"]'))
+    factory = '{"default_factory_module": "this", "default_factory_name": "x", "dict_context": ["y"]}'
+    for text in (
+        context("collections.defaultdict", factory),
+        context("collections.OrderedDict", '[{"__enum__": true, "fqn": "this:Out", "name": "x"}]'),
+        context("nobody.Knows", "null"),
+        "[" * 100_000,
+        "{}",
+    ):
+        with pytest.raises(ArtifactError):
+            classes.check_registered(text)
+    assert "this" not in sys.modules
