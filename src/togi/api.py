@@ -339,7 +339,8 @@ def verify(
     """Prove an artifact again on this machine: loaded in a fresh process, verified, measured beside the original.
 
     Args:
-        subject: the locator of the original with its inputs; an artifact holds neither. None: what it was made of.
+        subject: the locator of the original with its inputs; an artifact holds neither. None: what it was made of, if
+            that is a model of a library, or ``trusted`` is given: no program is run because an artifact names it.
         max_error, max_drop: bounds on an approximate artifact, as for ``tune``; None: those that it was made with.
         trusted, native: as for ``load``.
         time_limit_s: for measuring; None: 60.

@@ -285,6 +285,7 @@ def test_no_name_of_the_manifest_decides_where_something_is_written(
     document["chain"][0]["meta"]["file"] = "../../profile/ipython_config.json"
     document["sha256"] = document_hash(document)
     (artifact / MANIFEST).write_text(json.dumps(document), encoding="utf-8")
+    (tmp_path / "deep").mkdir()
     exported = export(artifact, to="onnx", out=tmp_path / "deep" / "out")
     assert exported.file == "model.onnx"
     assert sorted(path.name for path in (tmp_path / "deep").rglob("*")) == ["export.json", "model.onnx", "out"]

@@ -58,10 +58,12 @@ def interval(low: float, median: float, high: float) -> Interval:
     return Interval(median=median, low=low, high=high)
 
 
-def test_it_is_verified_beside_the_original_that_it_names_with_as_many_callers_as_it_was_tuned_for(
+def test_it_is_verified_beside_its_original_with_as_many_callers_as_it_was_tuned_for(
     folder: Path,
 ) -> None:
-    found = api.verify(artifact_of(folder, "models.py:original", None, callers=3), time_limit_s=1)
+    found = api.verify(
+        artifact_of(folder, "models.py:original", None, callers=3), subject="models.py:original", time_limit_s=1
+    )
     assert found.subject == "models.py:original"
     assert found.outcome is Outcome.OK
     artifact = found.comparison.contestants[1]
@@ -107,6 +109,17 @@ def test_a_damaged_artifact_is_an_error(folder: Path) -> None:
         api.verify(out)
 
 
+@pytest.mark.parametrize("subject", ["models.py:original", "models:original", "models.ts", "models.togi", "this:f"])
+def test_no_program_is_run_because_an_artifact_names_it(folder: Path, subject: str) -> None:
+    (folder / "models.py").write_text(MODELS.replace("import torch", "import torch, evil"), encoding="utf-8")
+    (folder / "evil.py").write_text("open('sprung', 'w').close()", encoding="utf-8")
+    (folder / "good.py").write_text(MODELS, encoding="utf-8")
+    out = made_artifact(folder / "model.togi", f"{folder / 'good.py'}:original", subject=subject)
+    with pytest.raises(SubjectError, match=r"no program is run because an artifact names it.*--subject"):
+        api.verify(out)
+    assert not (folder / "sprung").exists()
+
+
 def test_what_was_changed_after_the_check_is_not_loaded(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = artifact_of(folder, "models.py:original", None)
     other = made_artifact(folder / "other.togi", f"{folder / 'models.py'}:other", subject="models.py:original")
@@ -117,7 +130,7 @@ def test_what_was_changed_after_the_check_is_not_loaded(folder: Path, monkeypatc
         return run_bench(*given, **options)
 
     monkeypatch.setattr(verification, "run_bench", changed)
-    found = api.verify(out, time_limit_s=1)
+    found = api.verify(out, subject="models.py:original", time_limit_s=1)
     assert not found.proven
     assert "was changed after it was checked" in found.verdict
 
@@ -148,7 +161,7 @@ def test_programs_are_left_out_where_they_are_not_wanted(folder: Path, monkeypat
     monkeypatch.setattr(verification, "run_bench", lambda *_, native, **__: asked.append(native) or 1 / 0)
     for native in (True, False):
         with pytest.raises(ZeroDivisionError):
-            api.verify(artifact_of(folder, "models.py:original", None), native=native)
+            api.verify(artifact_of(folder, "timm:resnet18", None), native=native)
         shutil.rmtree(folder / "model.togi")
     assert asked == [True, False]
 
@@ -173,7 +186,7 @@ def verified(
     second = Contestant(name=str(out), latency_ms=interval(1, 1, 1), **contestant)
     made = Comparison(contestants=(first, second), machine=machine())
     monkeypatch.setattr(verification, "run_bench", lambda *_, **__: made)
-    found = api.verify(out, **bounds)
+    found = api.verify(out, subject="models.py:original", **bounds)
     assert read_manifest(out).max_error is None
     return found.proven, found.verdict
 

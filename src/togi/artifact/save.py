@@ -118,6 +118,8 @@ def written_whole(out: Path) -> Iterator[Path]:
     Raises ArtifactError when the disk is full or the folder cannot be written.
     """
     partial = out.with_name(f".{out.name}.partial")
+    if not out.absolute().parent.is_dir():
+        raise ArtifactError(f"the folder {out.absolute().parent} does not exist: create it, or choose another place")
     try:
         with locked(out.absolute().parent), _removed(partial):
             partial.mkdir(mode=0o700)

@@ -17,7 +17,7 @@ def verify(
         typer.Option(
             "--subject",
             metavar="SUBJECT",
-            help="The original, with its inputs: an artifact holds neither. Default: what it was made of.",
+            help="The original, with its inputs. Default: what it was made of, if that is no program or is --trusted.",
         ),
     ] = None,
     max_error: Annotated[

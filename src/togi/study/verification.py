@@ -15,7 +15,7 @@ from togi.decide.faster import BETWEEN_PROCESSES
 from togi.study.bench import run_bench
 from togi.study.comparison import Comparison, Contestant, Verification
 from togi.study.progress import Progress
-from togi.subject.spec import check_spec
+from togi.subject.spec import check_spec, parse
 from togi.techniques import is_exact
 
 
@@ -34,7 +34,8 @@ def verify_artifact(
     """Load the artifact in a fresh process, verify it against the original and measure both in turns.
 
     Args:
-        subject: the locator of the original; None: the one that the artifact was made of.
+        subject: the locator of the original; None: the one that the artifact was made of, which must be a model of a
+            library, unless ``trusted`` is given: an artifact does not decide which code is run.
         max_error, max_drop: bounds on an approximate artifact; None: those that it was made with.
         trusted: public keys, one of which has to have signed it; None: it need not be signed.
         native: it may be run by an engine whose files are a program.
@@ -43,7 +44,7 @@ def verify_artifact(
     """
     manifest = read_manifest(artifact, trusted)
     check_files(artifact, manifest)
-    locator = _original(artifact, manifest) if subject is None else subject
+    locator = _original(artifact, manifest, signed=trusted is not None) if subject is None else subject
     check_spec(locator)
     comparison = run_bench(
         [locator, str(artifact)],
@@ -83,16 +84,28 @@ def verify_artifact(
     )
 
 
-def _original(artifact: Path, manifest: Manifest) -> str:
+_CODE = frozenset({"file", "package", "torchscript", "artifact"})
+"""Forms of subjects that are programs: a person names them, or has trusted who did."""
+
+
+def _original(artifact: Path, manifest: Manifest, *, signed: bool) -> str:
     """The locator in the manifest."""
+    named = manifest.subject
     try:
-        check_spec(manifest.subject)
+        is_code = parse(named).form in _CODE
+        if signed or not is_code:
+            check_spec(named)
     except TogiError as error:
         raise SubjectError(
-            f"{artifact} was made of '{manifest.subject}', which cannot be loaded here ({error}), and an artifact "
+            f"{artifact} was made of '{named}', which cannot be loaded here ({error}), and an artifact "
             "holds neither the original nor its inputs. Give what it is to be compared with: --subject file.py:factory"
         ) from None
-    return manifest.subject
+    if is_code and not signed:
+        raise SubjectError(
+            f"{artifact} says that it was made of {named!r}, which is a program, and no program is run because an "
+            f"artifact names it. If it is yours, name it: togi verify {artifact} --subject {named}"
+        )
+    return named
 
 
 def _named(comparison: Comparison, name: str) -> Contestant:

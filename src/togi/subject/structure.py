@@ -278,7 +278,9 @@ class Structure(Record):
         for leaf in self.leaves():
             package = leaf.type.partition(":")[0].partition(".")[0]
             if leaf.kind == "class" and package not in own:
-                raise ArtifactError(f"{self.type} is given the class {leaf.type!r}, of another package: it is not built")
+                raise ArtifactError(
+                    f"{self.type} is given the class {leaf.type!r}, of another package: it is not built"
+                )
 
     def _constant(self) -> Any:
         match self.kind:
