@@ -24,7 +24,7 @@ import sysconfig
 from collections import OrderedDict, UserDict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
-from types import ModuleType
+from types import MemberDescriptorType, ModuleType
 from typing import Any
 
 from togi.core.errors import ArtifactError
@@ -223,17 +223,12 @@ def _filled_mapping(cls: Any, named: dict[str, Any], attributes: object) -> Any:
 def _set(made: Any, name: str, item: Any) -> None:
     """An attribute, by no code of its class: in a slot, or in its dict."""
     slot = next((vars(base)[name] for base in type(made).__mro__ if name in vars(base)), None)
-    if type(slot) is type(_Slots.slot):
+    if isinstance(slot, MemberDescriptorType):
         slot.__set__(made, item)
     elif type(made).__dictoffset__:
         object.__getattribute__(made, "__dict__")[name] = item
     else:
         raise _other_fields(type(made), {name: item})
-
-
-class _Slots:
-    __slots__ = ("slot",)
-    slot: Any
 
 
 def _other_fields(cls: type, named: Collection[str]) -> ArtifactError:

@@ -393,7 +393,7 @@ def _items(value: Any) -> _Items | None:
     if is_data(type(value)):
         names = data_names(value)
         return _Items("dataclass", names, [getattr(value, name) for name in names])
-    if is_plain(type(value)):
+    if is_plain(type(value)):  # type: ignore[arg-type]
         return _Items("object", tuple(vars(value)), list(vars(value).values()))
     return _registered(value)
 

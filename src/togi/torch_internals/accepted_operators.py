@@ -90,12 +90,5 @@ def _dispatched() -> frozenset[str]:
 @functools.cache
 def _public() -> frozenset[str]:
     """As the operators are named: ``torch.linalg.inv`` is ``linalg_inv``."""
-    bindings = (
-        torch._C._VariableFunctions,
-        torch.Tensor,
-        torch._C._nn,
-        torch._C._linalg,
-        torch._C._fft,
-        torch._C._special,
-    )  # type: ignore[attr-defined]
-    return frozenset(name for binding in bindings for name in dir(binding))
+    own = [getattr(torch._C, name) for name in ("_VariableFunctions", "_nn", "_linalg", "_fft", "_special")]
+    return frozenset(name for binding in (torch.Tensor, *own) for name in dir(binding))
