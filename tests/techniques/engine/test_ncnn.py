@@ -146,10 +146,37 @@ def test_a_damaged_network_is_told_from_a_sound_one(tmp_path):
     meta = ncnn.build(candidate).save(tmp_path)
     layers = tmp_path / ncnn.LAYERS
     text = layers.read_text(encoding="utf-8")
-    for damaged, reason in ((text.replace("ReLU ", "Rely "), "no layer Rely"), (text.replace("7767517", "1"), "read")):
+    for damaged, reason in (
+        (text.replace("ReLU ", "Rely "), "no layer Rely"),
+        (text.replace("7767517", "1"), "it says"),
+    ):
         layers.write_text(damaged, encoding="utf-8")
         with pytest.raises(RuntimeError, match=reason):
             ENGINE.load(tmp_path, meta, candidate.signature, None)
+
+
+@pytest.mark.parametrize(
+    ("kind", "given", "instead"),
+    [
+        ("Convolution", " 6=", " 6=9 60="),
+        ("Convolution", " 0=", " 0=64 60="),
+        ("Convolution", " 1=3", " 1=9"),
+        ("InnerProduct", " 2=", " 2=5 60="),
+        ("InnerProduct", " 0=", " 0=0 60="),
+        ("Input", "7767517", "7767517\n9 9\nX x 0 1 x\n#"),
+    ],
+)
+def test_a_network_that_would_read_beyond_its_weights_is_refused(tmp_path, kind, given, instead):
+    candidate = made("dense")
+    meta = ncnn.build(candidate).save(tmp_path)
+    layers = tmp_path / ncnn.LAYERS
+    lines = layers.read_text(encoding="utf-8").splitlines()
+    assert ENGINE.load(tmp_path, meta, candidate.signature, None)
+    at = 0 if kind == "Input" else next(n for n, line in enumerate(lines) if line.startswith(f"{kind} "))
+    lines[at] = lines[at].replace(given, instead, 1)
+    layers.write_text("\n".join(lines), encoding="utf-8")
+    with pytest.raises(RuntimeError, match=r"weights for|it is not a network|it says"):
+        ENGINE.load(tmp_path, meta, candidate.signature, None)
 
 
 def test_it_is_repeated_without_togi(tmp_path):

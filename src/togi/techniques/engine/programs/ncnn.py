@@ -15,6 +15,7 @@ from togi.core.errors import Refused
 from togi.core.quantities import last_line
 from togi.graph.candidate import Candidate
 from togi.subject.signature import Signature
+from togi.techniques.engine.programs.ncnn_network import check_weights, read_layers
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.techniques.engine.programs.torchscript import quiet, trace
 
@@ -67,7 +68,7 @@ def build(candidate: Candidate) -> NcnnProgram:
     with hidden_folder() as (folder, stored):
         convert(candidate, folder)
         try:
-            program = NcnnProgram(open_net(folder, candidate.threads), signature, stored)
+            program = NcnnProgram(open_net(folder, signature, candidate.threads), signature, stored)
             program.run(candidate.flat_samples()[0])
         except RuntimeError as error:  # of ncnn, or of the wrong number of elements
             raise Refused(f"ncnn cannot run what pnnx made of it: {error}") from error
@@ -75,7 +76,7 @@ def build(candidate: Candidate) -> NcnnProgram:
 
 
 def load(folder: Path, signature: Signature, threads: int | None) -> NcnnProgram:
-    return NcnnProgram(open_net(folder, threads), signature)
+    return NcnnProgram(open_net(folder, signature, threads), signature)
 
 
 def convert(candidate: Candidate, folder: Path) -> None:
@@ -106,17 +107,18 @@ def convert(candidate: Candidate, folder: Path) -> None:
         raise Refused("pnnx did not find that the first axis of each input is the batch's, which ncnn leaves out")
 
 
-def open_net(folder: Path, threads: int | None) -> Any:
-    """In float32. Raises RuntimeError where the installed ncnn cannot read the files."""
+def open_net(folder: Path, signature: Signature, threads: int | None) -> Any:
+    """In float32. Raises RuntimeError where the installed ncnn cannot read the files, or would read beyond weights."""
     import ncnn
 
+    layers = read_layers((folder / LAYERS).read_text(encoding="utf-8"))
+    check_weights(layers, [facts.shape for facts in signature.inputs_facts])
     net = ncnn.Net()
     for option in dir(net.opt):
         if option.startswith(("use_fp16_", "use_bf16_")):
             setattr(net.opt, option, False)
     net.opt.num_threads = threads or torch.get_num_threads()
-    kinds = {line.partition(" ")[0] for line in (folder / LAYERS).read_text(encoding="utf-8").splitlines()[2:]}
-    if unknown := sorted(kind for kind in kinds if ncnn.layer_to_index(kind) < 0):
+    if unknown := sorted({layer.kind for layer in layers if ncnn.layer_to_index(layer.kind) < 0}):
         raise RuntimeError(f"ncnn {ncnn.__version__} has no layer {', '.join(unknown)}")
     if net.load_param(str(folder / LAYERS)) != 0 or net.load_model(str(folder / WEIGHTS)) != 0:
         raise RuntimeError(f"ncnn {ncnn.__version__} cannot read {LAYERS} and {WEIGHTS}")
