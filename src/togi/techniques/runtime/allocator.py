@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, final
 from togi.core.errors import Refused
 from togi.core.proven import Proven
 from togi.core.records import Facts, Stage
-from togi.machine.describe import DEBIAN_PACKAGES
+from togi.machine.describe import DEBIAN_PACKAGES, installed_allocators
 from togi.techniques.base import Applies, Options, Refuses, Technique
 
 if TYPE_CHECKING:
@@ -80,7 +80,8 @@ class Allocator(Technique):
         path = candidate.facts.machine.allocators.get(name)
         if path is None:
             raise Refused(f"{name} is not installed: apt-get install {DEBIAN_PACKAGES[name]}")
-        if not _preloaded(path):
+        # an artifact says where the library was where it was proven; verify preloads the one of this machine
+        if not any(map(_preloaded, {path, installed_allocators().get(name, path)})):
             raise Refused(f"this process was not started with LD_PRELOAD={path}")
         return candidate.noting(f"needs LD_PRELOAD={path}")
 
