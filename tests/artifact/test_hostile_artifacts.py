@@ -16,9 +16,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hostile_cases import cases
+import torch
+from hostile_cases import cases, rewritten
 from small_artifacts import make
+from torch import nn
 
+from togi.artifact.load import FallbackWarning, load
+from togi.core.errors import ArtifactError
 from togi.techniques import recipe
 
 HERE = Path(__file__).parent
@@ -38,7 +42,46 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_nothing_gets_in(base: Path, artifact_of: Callable[[str], Path], tmp_path: Path) -> None:
-    check({"eager": base} | {each: artifact_of(each) for each in ("onnxruntime", "openvino")}, 8, tmp_path)
+    check({"eager": base} | {each: artifact_of(each) for each in ("onnxruntime", "openvino")}, 8, [], tmp_path)
+
+
+class Writes(nn.Module):
+    """TorchScript that writes a file while it is loaded."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.ones(1)
+
+    @torch.jit.export
+    def __getstate__(self) -> tuple[torch.Tensor, bool]:
+        return self.weight, self.training
+
+    @torch.jit.export
+    def __setstate__(self, state: tuple[torch.Tensor, bool]) -> None:
+        torch.save(state[0], "sprung")
+        self.weight = state[0]
+        self.training = state[1]
+
+    def forward(self, x: torch.Tensor, scale: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x * self.weight, scale
+
+
+def test_torchscript_is_a_program_and_is_left_out_as_one(
+    artifact_of: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifact = Path(shutil.copytree(artifact_of("torchscript"), tmp_path / "net.togi"))
+    torch.jit.script(Writes()).save(str(artifact / "torchscript" / "model.ts"))
+    rewritten(artifact, lambda _: None)
+    monkeypatch.chdir(tmp_path)
+    with pytest.warns(FallbackWarning, match="a program, which native=False leaves out"):
+        assert load(artifact, native=False).engine == "eager"
+    assert not (tmp_path / "sprung").exists()
+    rewritten(artifact, lambda document: document.update(chain=document["chain"][:1]))
+    with pytest.raises(ArtifactError, match="native=False"):
+        load(artifact, native=False)
+    assert not (tmp_path / "sprung").exists()
+    load(artifact)
+    assert (tmp_path / "sprung").exists(), "it does what it is left out for"
 
 
 @pytest.mark.thorough
@@ -46,11 +89,13 @@ def test_nothing_gets_in(base: Path, artifact_of: Callable[[str], Path], tmp_pat
 def test_nothing_gets_in_by_more_draws(
     engine: str, base: Path, artifact_of: Callable[[str], Path], tmp_path: Path
 ) -> None:
-    check({"eager": base} | ({} if engine == "eager" else {engine: artifact_of(engine)}), 100, tmp_path, thorough=True)
+    good = base if engine == "eager" else artifact_of(engine)
+    check({engine: good}, 100, [base], tmp_path, thorough=True)
 
 
-def check(good: dict[str, Path], count: int, place: Path, *, thorough: bool = False) -> None:
-    """``good``: by engine, the artifact that hostile ones are made of. ``count``: of each kind that is drawn."""
+def check(good: dict[str, Path], count: int, more: list[Path], place: Path, *, thorough: bool = False) -> None:
+    """``good``: by engine, the artifact that hostile ones are made of. ``count``: of each kind that is drawn. ``more``:
+    good ones of the engines that these fall back to."""
     names: dict[str, str] = {}
     made = ((engine, *case) for engine in good for case in cases(engine, count, thorough=thorough))
     for number, (engine, name, change) in enumerate(made):
@@ -58,7 +103,7 @@ def check(good: dict[str, Path], count: int, place: Path, *, thorough: bool = Fa
         change(folder)
         names[str(folder)] = f"{engine}: {name}"
     before = _tree(place)
-    found = _loaded(list(good.values()), list(names), place)
+    found = _loaded([*good.values(), *more], list(names), place)
     wrong = {names[path]: why for path, answer in found.items() if (why := _harm(answer))}
     assert not wrong, json.dumps(wrong, indent=1)[:20_000]
     assert found.keys() == names.keys()
