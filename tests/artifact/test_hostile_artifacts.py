@@ -1,6 +1,6 @@
 """Artifacts that were made to do harm: nothing of them is run, nothing is written, nothing hangs, one line says why.
 
-Each is loaded with ``native=False`` in a process that watches (``hostile_child``): about 500 quick cases, and more
+Each is loaded with ``native=False`` in a process that watches (``hostile_child``): 520 quick cases, and more
 draws under ``thorough``.
 """
 

@@ -1,3 +1,5 @@
+import zipfile
+
 import pytest
 import torch
 from torch import nn
@@ -86,6 +88,33 @@ def test_traced_torchscript_remembers_its_inputs(tmp_path):
     found = survey(locate(str(tmp_path / "m.pt")))
     assert [(t.name, t.shape) for t in found.facts.inputs] == [("x", (2, 3)), ("d['a']", (3,)), ("d['b']", (1, 3))]
     assert found.facts.module_class == "Structured"
+
+
+@pytest.mark.parametrize(
+    "note",
+    [
+        b"\x80\x02Nr\xff\xff\xff\x1f.",
+        b"\x80\x02" + b"(" * 9,
+        b"\x80\x02cos\nsystem\nX\x04\x00\x00\x00trueq\x00\x85R.",
+        b"x" * (2 << 20),
+    ],
+    ids=["a memo of gigabytes", "nothing but marks", "a call", "too long"],
+)
+def test_notes_of_a_trace_that_are_none_are_left(tmp_path, note):
+    path = tmp_path / "model.ts"
+    torch.jit.script(nn.Linear(4, 2).eval()).save(path)
+    with zipfile.ZipFile(path, "a") as archive:
+        root = archive.namelist()[0].split("/")[0]
+        archive.writestr(f"{root}/traced_inputs.pkl", note)
+    with pytest.raises(SubjectError, match="sizes of its inputs"):
+        locate(str(path))
+
+
+def test_inputs_that_nobody_can_hold_are_not_made(tmp_path):
+    path = tmp_path / "model.ts"
+    torch.jit.script(nn.Linear(4, 2).eval()).save(path)
+    with pytest.raises(SubjectError, match="nobody can hold"):
+        locate(f"{path}?inputs=9999999x9999999")
 
 
 def test_scripted_torchscript_asks_for_its_inputs(tmp_path):

@@ -115,6 +115,40 @@ def test_transformers_pickled_weights_are_refused(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"attn_implementation": "someone/kernel"}, "someone/kernel.*downloaded"),
+        ({"_attn_implementation": "someone/kernel:call"}, "someone/kernel.*downloaded"),
+        ({"experts_implementation": "someone/kernel"}, "someone/kernel.*downloaded"),
+    ],
+)
+def test_transformers_code_to_download_is_refused(tmp_path, changes, expected):
+    document = {"model_type": "bert", "architectures": ["BertModel"], **changes}
+    (tmp_path / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    with pytest.raises(SubjectError, match=expected):
+        locate(f"transformers:{tmp_path}")
+
+
+@pytest.mark.parametrize(
+    "named", ["evil.bin", "../other.safetensors", "/etc/passwd", "a/b.safetensors", "..safetensors"]
+)
+def test_transformers_weights_are_read_from_safetensors_of_the_folder_alone(tmp_path, named):
+    document = {"model_type": "bert", "architectures": ["BertModel"]}
+    (tmp_path / "config.json").write_text(json.dumps(document), encoding="utf-8")
+    index = {"metadata": {}, "weight_map": {"embeddings.word_embeddings.weight": named}}
+    (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index), encoding="utf-8")
+    with pytest.raises(SubjectError, match="not a safetensors file of the folder"):
+        locate(f"transformers:{tmp_path}")
+
+
+def test_a_transformers_adapter_is_refused(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "bert"}), encoding="utf-8")
+    (tmp_path / "adapter_config.json").write_text("{}", encoding="utf-8")
+    with pytest.raises(SubjectError, match="adapter"):
+        locate(f"transformers:{tmp_path}")
+
+
+@pytest.mark.parametrize(
     ("spec", "expected"),
     [
         ("transformers:bert?num_hiden_layers=2", "did you mean 'num_hidden_layers'"),

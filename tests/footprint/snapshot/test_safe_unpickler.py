@@ -264,3 +264,25 @@ def test_what_is_a_snapshot_by_name_or_first_byte(tmp_path: Path) -> None:
     assert not is_snapshot("timm:resnet50")
     with pytest.raises(SnapshotError, match="No such file"):
         snapshot_account("not/there.pickle")
+
+
+def doubled_tuples(depth: int) -> bytes:
+    """A dict whose key is a tuple of one tuple twice, and so on: its hash asks every one of 2 ** depth."""
+    data = b"\x80\x02}"
+    data += b")" + b"".join(b"q" + bytes([n]) + b"h" + bytes([n]) + b"\x86" for n in range(depth))
+    return data + b"Ns."
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        doubled_tuples(60),
+        b"\x80\x02}(" + b"".join(b"K" + bytes([n]) + b"N" for n in range(20)) + b"u.",
+        pickle.dumps([(2**61 - 1) * n for n in range(2**40, 2**40 + 9)], protocol=2),
+        pickle.dumps({"addr": 2**80}, protocol=4),
+    ],
+    ids=["nested tuples", "numbers as keys", "numbers of one hash", "a long number"],
+)
+def test_what_is_hashed_for_ever_is_refused(data: bytes) -> None:
+    with pytest.raises(SnapshotError):
+        parse(data)
