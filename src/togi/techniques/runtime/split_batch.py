@@ -133,7 +133,9 @@ def _divides(count: int, rows: int | None) -> bool:
 def _chosen(options: Options) -> tuple[int, bool]:
     count, at_once = options.get("pieces"), options.get("at_once")
     if type(count) is not int or not 2 <= count <= MOST_THREADS or type(at_once) is not bool:
-        raise Refused(f"pieces must be a number from 2 to {MOST_THREADS}, not {count!r}, and at_once True or False")
+        raise Refused(
+            f"pieces must be a number of two or more, up to {MOST_THREADS}, not {count!r}, and at_once True or False"
+        )
     return count, at_once
 
 

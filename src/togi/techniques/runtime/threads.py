@@ -99,5 +99,5 @@ def _counts(facts: Facts) -> list[int]:
 def _count(options: Options) -> int:
     count = options.get("count")
     if type(count) is not int or not 1 <= count <= MOST_THREADS:
-        raise Refused(f"count must be a number of threads from 1 to {MOST_THREADS}, not {count!r}")
+        raise Refused(f"count must be a positive number of threads up to {MOST_THREADS}, not {count!r}")
     return count
