@@ -180,8 +180,8 @@ def load(folder: Path, meta: dict[str, Any], signature: Signature, threads: int 
     streams = meta.get("streams", 1)
     if not _is_count(streams):
         raise ArtifactError(
-            f"its manifest says {streams!r} of its streams, where a positive number up to {MOST_THREADS} belongs: it is "
-            "damaged. Get the artifact again, or tune again"
+            f"its manifest says {streams!r} of its streams, where a positive number up to {MOST_THREADS} belongs: it "
+            "is damaged. Get the artifact again, or tune again"
         )
     compiled = compile_file(folder / FILE, threads, streams)
     order = _checked_order(meta.get("order"), len(compiled.outputs), signature)
