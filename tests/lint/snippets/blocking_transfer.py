@@ -2,6 +2,38 @@
 
 valid = (
     """
+    def train(accelerator, model, train_loader):
+        model, train_loader = accelerator.prepare(model, train_loader)
+        for x in train_loader:
+            model(x.to(accelerator.device))
+    """,
+    """
+    def start(fabric, data):
+        loaders = fabric.setup_dataloaders(torch.utils.data.DataLoader(data))
+        train_loader = wrap(loaders)
+        for x in train_loader:
+            f(x.cuda())
+    """,
+    """
+    class Trainer:
+        def __init__(self, wrap, train_loader):
+            self.train_loader = wrap(train_loader)
+
+        def run(self, model):
+            for x in self.train_loader:
+                model(x.cuda()).sum().backward()
+    """,
+    """
+    def evaluate(accelerator, model, val_loader):
+        for x in val_loader:
+            accelerator.gather(model(x.to(accelerator.device)))
+    """,
+    """
+    def move(loader, other):
+        for x in loader:
+            x.to(other, True)
+    """,
+    """
     def train(model, loader, device):
         for x, y in loader:
             x = x.to(device, non_blocking=True)

@@ -2,6 +2,12 @@
 
 valid = (
     """
+    class A(torch.nn.Module):
+        def forward(self, x):
+            weight = torch.ones(3, dtype=torch.float64, device=x.device)
+            return x * weight
+    """,
+    """
     import numpy as np
     import torch
 
@@ -92,12 +98,6 @@ invalid = (
     import torch
 
     x = torch.as_tensor(np.array([0.5, 1.5]))  # here
-    """,
-    """
-    class A(torch.nn.Module):
-        def forward(self, x):
-            weight = torch.ones(3, dtype=torch.float64, device=x.device)  # here
-            return x * weight
     """,
     "y = torch.zeros(3, dtype=float)  # here",
     """

@@ -26,12 +26,21 @@ class Deprecated:
     """Whether it raises when it is called."""
     documented: bool = False
     """Deprecated by its documentation alone: using it warns of nothing."""
+    keywords: bool = True
+    """Whether the successor's parameters have the same names, so that calls with keywords can be rewritten too."""
     private: bool = False
     """Not deprecated, but private, and its successor is the public name."""
 
 
-def _renamed(name: str, successor: str, *, documented: bool = False) -> Deprecated:
-    return Deprecated(name=name, successor=successor, instead=f"{successor}(...)", drop_in=True, documented=documented)
+def _renamed(name: str, successor: str, *, documented: bool = False, keywords: bool = True) -> Deprecated:
+    return Deprecated(
+        name=name,
+        successor=successor,
+        instead=f"{successor}(...)",
+        drop_in=True,
+        documented=documented,
+        keywords=keywords,
+    )
 
 
 def _removed(name: str, successor: str, instead: str) -> Deprecated:
@@ -122,7 +131,7 @@ _LAYERS = (
         successor="torch.nn.utils.parametrizations.weight_norm",
         instead="torch.nn.utils.parametrizations.weight_norm(module) (names in state_dict change)",
     ),
-    _renamed("torch.nn.utils.stateless.functional_call", "torch.func.functional_call"),
+    _renamed("torch.nn.utils.stateless.functional_call", "torch.func.functional_call", keywords=False),
     Deprecated(
         name="torch.nn.Module.register_backward_hook",
         successor="torch.nn.Module.register_full_backward_hook",
@@ -139,7 +148,7 @@ _SYSTEM = (
     _renamed("torch.cuda.reset_max_memory_cached", "torch.cuda.reset_peak_memory_stats"),
     _renamed("torch.accelerator.current_device_idx", "torch.accelerator.current_device_index"),
     _renamed("torch.accelerator.set_device_idx", "torch.accelerator.set_device_index"),
-    _renamed("torch.library.impl_abstract", "torch.library.register_fake"),
+    _renamed("torch.library.impl_abstract", "torch.library.register_fake", keywords=False),
     Deprecated(
         name="torch.backends.cuda.sdp_kernel",
         successor="torch.nn.attention.sdpa_kernel",
@@ -180,7 +189,11 @@ _OTHER = (
         successor="torch.func.functional_call",
         instead="torch.func.functional_call(module, parameters, arguments)",
     ),
-    _renamed("torch._vmap_internals.vmap", "torch.vmap"),
+    Deprecated(
+        name="torch._vmap_internals.vmap",
+        successor="torch.vmap",
+        instead="torch.vmap(...), which refuses random operations unless randomness= allows them",
+    ),
     *(
         Deprecated(
             name=f"torch.utils.data._utils.collate.{name}",

@@ -25,6 +25,7 @@ from togi.lint.calls import ModuleRequest, SubjectReport
 from togi.lint.finding import Cost, Finding, Table
 from togi.lint.module.context import ModuleContext
 from togi.lint.module.observe import observe
+from togi.lint.module.step_inputs import as_its_step_calls
 from togi.lint.roofline.costs import Costs, cost_table
 from togi.lint.roofline.devices import check_dtype, gpu
 from togi.lint.roofline.this_machine import figures_here
@@ -54,6 +55,7 @@ NEED_GRAPH = frozenset({"mergeable-branches", "channels-off-multiple", "not-capt
 
 def check_module(subject: Subject, request: ModuleRequest) -> SubjectReport:
     """Findings of the module rules, and the table of memory access cost."""
+    subject = as_its_step_calls(subject, request.seed)
     rules = rules_to_run(ModuleRule, request.rules)  # type: ignore[type-abstract]
     needs_graph = request.measure or any(rule.id in NEED_GRAPH for rule in rules)
     context = inspect_module(

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable
+import sys
+from collections.abc import Callable, Sequence
 
 from togi.lint.source.definitions import Callers
-from togi.lint.source.names import Names
-from togi.lint.source.tree import FUNCTIONS, Tree
+from togi.lint.source.names import BUILTINS, Names
+from togi.lint.source.tree import FUNCTIONS, Scope, Tree
 
+_OF_PROPERTIES = ("setter", "getter", "deleter")
 _OFF = ("torch.no_grad", "torch.inference_mode")
 
 
@@ -59,7 +61,9 @@ class Autograd:
     def _state(self, above: ast.AST, child: ast.AST) -> bool | None:
         if isinstance(above, ast.With | ast.AsyncWith) and isinstance(child, ast.stmt):
             states = [self._sets(item.context_expr) for item in above.items]
-            return next((state for state in reversed(states) if state is not None), None)
+            told = next((state for state in reversed(states) if state is not None), None)
+            contexts = [item.context_expr for item in above.items if item.optional_vars is None]
+            return told if told is not None else self._undecidable(above, contexts)
         body = getattr(above, "body", None)
         if isinstance(child, ast.stmt) and isinstance(body, list) and child in body:
             for statement in reversed(body[: body.index(child)]):
@@ -69,8 +73,50 @@ class Autograd:
                         return state
         if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef) and isinstance(child, ast.stmt):
             states = [self._sets(one) for one in above.decorator_list]
-            return next((state for state in states if state is not None), None)
+            told = next((state for state in states if state is not None), None)
+            return told if told is not None else self._undecidable(above, above.decorator_list)
         return None
+
+    def _undecidable(self, region: ast.AST, around: Sequence[ast.expr]) -> bool | None:
+        """False under decorators and context managers that the file does not show: they may switch autograd off.
+
+        None where they surely do not: those of PyTorch and of Python itself, and where ``region`` computes gradients.
+        """
+        opaque = any(self._may_switch_off(one) for one in around)
+        computes = (
+            one for one in self._tree.walk(region, ast.Attribute) if one.attr in ("backward", "manual_backward")
+        )
+        return False if opaque and not any(computes) else None
+
+    def _may_switch_off(self, node: ast.expr) -> bool:
+        scope = self._tree.scope(node)
+        func = node.func if isinstance(node, ast.Call) else node
+        name = self._names.qualified(func, scope) or ""
+        if name in BUILTINS or name.partition(".")[0] in (*sys.stdlib_module_names, "torch"):
+            return False
+        if isinstance(func, ast.Attribute) and func.attr in _OF_PROPERTIES:
+            return False
+        for binding in self._defined(func, scope):
+            inside = self._tree.walk(binding, ast.Name, ast.Attribute, ast.Call)
+            return any(self._sets(one) is False for one in inside)
+        given = self._assigned(node, scope)
+        return not given or any(self._may_switch_off(one) for one in given)
+
+    def _defined(self, func: ast.expr, scope: Scope) -> list[ast.AST]:
+        """The function or class of this file that ``func`` names."""
+        holder = self._names.holder(func.id, scope) if isinstance(func, ast.Name) else None
+        bindings = holder.bindings[func.id] if holder is not None and isinstance(func, ast.Name) else []
+        return [one for one in bindings if isinstance(one, ast.FunctionDef | ast.ClassDef)]
+
+    def _assigned(self, node: ast.expr, scope: Scope) -> list[ast.expr]:
+        """What the name ``node`` was given, of a choice each side: ``context = nullcontext() if cpu else autocast()``."""
+        holder = self._names.holder(node.id, scope) if isinstance(node, ast.Name) else None
+        bindings = holder.bindings[node.id] if holder is not None and isinstance(node, ast.Name) else []
+        made = [self._tree.parents.get(one) for one in bindings]
+        if not all(isinstance(one, ast.Assign) and one.value is not node for one in made):
+            return []
+        values = [one.value for one in made if isinstance(one, ast.Assign)]
+        return [side for one in values for side in ([one.body, one.orelse] if isinstance(one, ast.IfExp) else [one])]
 
     def _switch(self, call: ast.Call) -> bool | None:
         name = self._names.qualified(call.func, self._tree.scope(call)) or ""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from togi.lint.source import torch_api
-from togi.lint.source.syntax import last_name
+from togi.lint.source.syntax import last_name, position
 from togi.lint.source.tree import Tree
 
 Qualified = Callable[[ast.AST], str | None]
@@ -30,12 +30,23 @@ def rare_branch(tree: Tree, test: ast.expr, qualified: Qualified, loop_targets: 
         found = [rare_branch(tree, one, qualified, loop_targets) for one in test.values]
         if isinstance(test.op, ast.And):
             return True if True in found else None
-        return True if all(found) else False if False in found else None
+        return False if False in found else True if True in found else None  # the last step, or every so many
     if isinstance(test, ast.Compare) and len(test.ops) == 1:
         return _comparison(tree, test, test.ops[0], qualified, loop_targets)
     if isinstance(test, ast.BinOp) and _is_periodic(tree, test, loop_targets):
         return False
-    return True if _is_switch(test, qualified) else None
+    if _is_switch(test, qualified):
+        return True
+    told = _told(tree, test)
+    return rare_branch(tree, told, qualified, loop_targets) if told is not None else None
+
+
+def _told(tree: Tree, test: ast.expr) -> ast.expr | None:
+    """What the flag ``test`` was set to, where one assignment of its scope sets it: ``last = step == steps``."""
+    bindings = tree.scope(test).bindings.get(test.id, []) if isinstance(test, ast.Name) else []
+    statement = tree.parents.get(bindings[0]) if len(bindings) == 1 else None
+    set_before = isinstance(statement, ast.Assign) and position(statement) < position(test)
+    return statement.value if set_before and isinstance(statement, ast.Assign) else None
 
 
 def _comparison(
@@ -48,10 +59,25 @@ def _comparison(
         return True
     if isinstance(op, ast.IsNot | ast.Is) and any(_is_listener(side) for side in sides):
         return isinstance(op, ast.IsNot)
-    counter = any(isinstance(side, ast.Name) and side.id in loop_targets for side in sides)
+    counter = any(_counts(side, loop_targets) for side in sides)
     if counter and isinstance(op, ast.Eq) and not any(_is_text(side) for side in sides):
         return True
-    return None
+    return True if counter and isinstance(op, ast.In) and _counts(test.left, loop_targets) else None
+
+
+def _counts(node: ast.expr, loop_targets: frozenset[str]) -> bool:
+    """``step``, ``step + 1``."""
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add | ast.Sub):
+        return _counts(node.left, loop_targets) or _counts(node.right, loop_targets)
+    return isinstance(node, ast.Name) and node.id in loop_targets
+
+
+def runs_few_times(tree: Tree, node: ast.If) -> bool:
+    """``if shown < 5: ...; shown += 1``: a branch that counts its own turns up to a limit."""
+    compared = [one for one in tree.walk(node.test, ast.Compare) if isinstance(one.ops[0], ast.Lt | ast.LtE)]
+    counted = {ast.unparse(one.target) for statement in node.body for one in tree.walk(statement, ast.AugAssign)}
+    limited = {ast.unparse(one.left) for one in compared if isinstance(one.comparators[0], ast.Constant)}
+    return bool(counted & limited)
 
 
 def _is_listener(node: ast.expr) -> bool:
@@ -69,6 +95,8 @@ def _is_periodic(tree: Tree, node: ast.expr, loop_targets: frozenset[str]) -> bo
     if not (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)):
         return False
     names = [last_name(one) for one in tree.walk(node.left, ast.Name, ast.Attribute)]
+    keys = [one.slice for one in tree.walk(node.left, ast.Subscript)]  # state["iter"] % interval
+    names += [key.value for key in keys if isinstance(key, ast.Constant) and isinstance(key.value, str)]
     return any(name in loop_targets or (_COUNTERS.match(name) and len(name) > 2) for name in names)
 
 
@@ -83,16 +111,19 @@ def _is_switch(test: ast.expr, qualified: Qualified) -> bool:
         last = test.func.attr if isinstance(test.func, ast.Attribute) else name
         if last == "isEnabledFor":
             return True
+        if _SWITCHES.search(last) and not name.startswith("torch."):  # should_log(step)
+            return True
         return name in torch_api.GUARDS or name.rpartition(".")[2] in torch_api.GUARDS or last in torch_api.GUARDS
     if isinstance(test, ast.Attribute):
         return bool(_SWITCHES.search(test.attr)) or test.attr in torch_api.GUARDS
     return isinstance(test, ast.Name) and bool(_SWITCHES.search(test.id))
 
 
-def fills_cache(tree: Tree, node: ast.If) -> bool:
-    """``if self.x is None or ...: self.x = ...``: what runs once, or when a size changes."""
+def fills_cache(tree: Tree, node: ast.If | ast.IfExp) -> bool:
+    """``if self.x is None or ...: self.x = ...``: what runs once, or when a size or a device changes."""
     tested = {ast.unparse(one) for one in _cache_tests(tree, node.test)}
-    return bool(tested) and bool(tested & _stored(tree, [node]))
+    statement = node if isinstance(node, ast.If) else tree.statement(node)
+    return bool(tested) and statement is not None and bool(tested & _stored(tree, [statement]))
 
 
 def returns_cached(tree: Tree, node: ast.If, block: Sequence[ast.stmt]) -> bool:
@@ -141,9 +172,21 @@ def _cache_tests(tree: Tree, test: ast.expr) -> Iterator[ast.expr]:
     """Attributes that ``test`` finds empty: ``self.x is None``, ``key not in self.cache``."""
     for one in tree.walk(test, ast.Compare, ast.Call):
         if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Is | ast.NotIn | ast.NotEq | ast.Gt | ast.Lt):
-            yield from (side for side in (one.left, one.comparators[0]) if isinstance(side, ast.Attribute))
+            for side in (one.left, one.comparators[0]):
+                yield from _with_owners(side)  # self.x.device != x.device
         elif isinstance(one, ast.Call):
             yield from _asked_for(one)
+    flag = test.operand if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not) else test
+    if isinstance(flag, ast.Attribute) and _is_own(flag):  # if not self.moved: ...; self.moved = True
+        yield flag
+
+
+def _with_owners(node: ast.expr) -> Iterator[ast.expr]:
+    """``self.x.device``, ``self.x``; of ``self.x.size(0)`` and ``self.x.shape[0]`` the same."""
+    while isinstance(node, ast.Attribute | ast.Call | ast.Subscript):
+        if isinstance(node, ast.Attribute):
+            yield node
+        node = node.func if isinstance(node, ast.Call) else node.value
 
 
 def _asked_for(call: ast.Call) -> Iterator[ast.expr]:

@@ -183,6 +183,8 @@ class Callers:
             return base.id == owner.name
         if at is None or not (isinstance(base, ast.Name) or _is_super(base)):
             return False
+        if _is_super(base):  # the next class in line, never the one that says super()
+            return at is not owner and owner in self._classes.lineage(at)
         return at is owner or owner in self._classes.lineage(at) or at in self._classes.lineage(owner)
 
 

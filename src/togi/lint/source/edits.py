@@ -9,6 +9,7 @@ import ast
 import io
 import tokenize
 from collections.abc import Iterator
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from togi.lint.finding import Edit
@@ -132,12 +133,48 @@ def _imports(node: ast.stmt, module: str) -> bool:
 def rename(source: Source, node: ast.Name | ast.Attribute, old: str, new: str) -> tuple[Edit, ...] | None:
     """Edits after which the expression ``node``, which stands for ``old``, stands for ``new``.
 
-    None where that would take more than a rewriting of this place and of one import statement.
+    None where that would take more than a rewriting of this place and of one import statement, or where the file
+    names ``old`` in a string (as ``mock.patch`` takes it).
     """
+    if not isinstance(node.ctx, ast.Load) or _is_quoted(source, old):
+        return None
     if isinstance(node, ast.Attribute):
         return _attribute(source, node, old, new)
     found = import_of(source, node, old)
     return _imported(source, node, *found, new=new) if found else None
+
+
+def rename_module(source: Source, statement: ast.ImportFrom, module: str) -> Edit | None:
+    """``from module import ...`` in place of the module that a statement names.
+
+    None where others may import the names from this file, or where the module's name does not follow ``from`` at once.
+    """
+    names = {alias.asname or alias.name for alias in statement.names}
+    if _is_exported(source, names):
+        return None
+    line, column = source.place(statement).line, source.place(statement).column + len("from ")
+    old = statement.module or ""
+    if not _lines(source)[line - 1][column - 1 :].startswith(f"{old} "):
+        return None
+    return Edit(line=line, column=column, end_line=line, end_column=column + len(old), text=module)
+
+
+def _is_exported(source: Source, names: set[str]) -> bool:
+    """In a package's ``__init__.py``, or listed in ``__all__``."""
+    if PurePath(source.path).name == "__init__.py":
+        return True
+    listed = source.index.scopes[source.tree].bindings.get("__all__", [])
+    statements = (source.index.statement(one) for one in listed)
+    texts = {one.value for where in statements if where for one in source.walk(where, ast.Constant)}
+    return not names.isdisjoint(texts)
+
+
+def _is_quoted(source: Source, old: str) -> bool:
+    """Whether a string of the file is this name, or that of its module."""
+    names = (old, old.rpartition(".")[0])
+    return any(
+        one.value in names and "." in one.value for one in source.nodes(ast.Constant) if isinstance(one.value, str)
+    )
 
 
 def _attribute(source: Source, node: ast.Attribute, old: str, new: str) -> tuple[Edit, ...] | None:
@@ -146,34 +183,45 @@ def _attribute(source: Source, node: ast.Attribute, old: str, new: str) -> tuple
     if old_parent == new_parent and node.attr == old_last:
         line, column = end(source, node)
         return (Edit(line=line, column=column - len(old_last), end_line=line, end_column=column, text=new_last),)
-    spelled = text_of(source, node)
-    if spelled == old or source.qualified(ast.Name(id="torch")) == "torch":
-        import_ = add_import(source, "torch")
-        return (replace(source, node, new), *((import_,) if import_ else ()))
-    return None
+    if node.lineno != node.end_lineno:  # a comment may stand between its parts
+        return None
+    root = new.partition(".")[0]
+    if source.names.qualified(ast.Name(id=root), source.scope(node)) == root:
+        return (replace(source, node, new),)
+    if text_of(source, node) != old or source.names.holder(root, source.scope(node)) is not None:
+        return None
+    import_ = add_import(source, root)
+    return (replace(source, node, new), import_) if import_ and _imports_first(source) else None
+
+
+def _imports_first(source: Source) -> bool:
+    """Whether the file has an import at its top, so that another one does not land above its docstring."""
+    return any(isinstance(node, ast.Import | ast.ImportFrom) for node in source.tree.body)
 
 
 def _imported(
     source: Source, node: ast.Name, statement: ast.ImportFrom, alias: ast.alias, *, new: str
 ) -> tuple[Edit, ...] | None:
     """``from old import name``: the import and every use of the name change together."""
+    old = f"{statement.module}.{alias.name}"
     parent, _, last = new.rpartition(".")
     moved = statement.module != parent
-    if moved and len(statement.names) > 1:
+    if (moved and len(statement.names) > 1) or _is_exported(source, {alias.asname or alias.name}):
         return None
     edits = [replace(source, alias, f"{last} as {alias.asname}" if alias.asname else last)]
     if moved:
-        edits = [_module(source, statement, parent), *edits]
+        module = rename_module(source, statement, parent)
+        if module is None:
+            return None
+        edits = [module, *edits]
     if alias.asname or last == alias.name:
         return tuple(edits)
-    if source.names.holder(last, source.scope(node)) is not None:
-        return None
     same = [use for use in source.nodes(ast.Name) if use.id == node.id]
-    if any(not isinstance(use.ctx, ast.Load) for use in same):
+    if any(_means_another(source, use, old, last) for use in same):
         return None
     return (*edits, *(replace(source, use, last) for use in same))
 
 
-def _module(source: Source, statement: ast.ImportFrom, module: str) -> Edit:
-    line, column = source.place(statement).line, source.place(statement).column + len("from ")
-    return Edit(line=line, column=column, end_line=line, end_column=column + len(statement.module or ""), text=module)
+def _means_another(source: Source, use: ast.Name, old: str, last: str) -> bool:
+    """Whether a name stands for something else than the import, or would after it is renamed."""
+    return source.qualified(use) != old or source.names.holder(last, source.scope(use)) is not None

@@ -82,6 +82,8 @@ def annotated(node: ast.expr | None, qualified: Callable[[ast.AST], str | None])
         return _union([node.left, node.right], qualified)
     if isinstance(node, ast.Subscript):
         return _generic(node, qualified)
+    if isinstance(node, ast.Call):  # a type that is made: of a compiler for kernels, say
+        return Value(note="is annotated", origin=node)
     return _plain(node, qualified)
 
 

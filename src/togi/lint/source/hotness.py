@@ -12,7 +12,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
-from togi.lint.source.cold_branches import fills_cache, rare_branch, returns_cached
+from togi.lint.source.cold_branches import fills_cache, rare_branch, returns_cached, runs_few_times
 from togi.lint.source.definitions import Callers, Classes
 from togi.lint.source.flow import Flow
 from togi.lint.source.names import Names
@@ -150,8 +150,10 @@ class Hotness:
             if rare is not None:
                 return rare is (child in body)
             if not isinstance(above, ast.If):
-                return False
-            return _fails(_block(above, child)) or (child in above.body and fills_cache(self._tree, above))
+                return child is above.body and fills_cache(self._tree, above)
+            if _fails(_block(above, child)):
+                return True
+            return child in above.body and (fills_cache(self._tree, above) or runs_few_times(self._tree, above))
         if isinstance(above, ast.BoolOp) and isinstance(above.op, ast.And):
             before = above.values[: above.values.index(child)] if child in above.values else []
             return any(self._rare(one, above) is True for one in before)

@@ -15,7 +15,7 @@ from togi.lint.source.value import Kind
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
 
-_NAME = "torch.utils.data.DataLoader"
+LOADER = "torch.utils.data.DataLoader"
 _WRAPPERS = {"enumerate", "tqdm", "trange", "progress_bar", "track", "islice", "zip", "cycle", "iter"}
 _IN_MEMORY = {"torch.utils.data.TensorDataset", "torch.utils.data.dataset.TensorDataset"}
 _LOOK = {"len", "isinstance", "print", "str", "repr", "id", "type", "next", "prepare"}
@@ -25,7 +25,7 @@ def loader_calls(source: Source) -> Iterator[ast.Call]:
     """Calls of DataLoader whose arguments are all to be seen. None in a file of tests, whose data are tiny."""
     if is_test(source.path):
         return
-    for node, _ in uses(source, {_NAME, "torch.utils.data.dataloader.DataLoader"}):
+    for node, _ in uses(source, {LOADER, "torch.utils.data.dataloader.DataLoader"}):
         call = source.parent(node)
         if isinstance(call, ast.Call) and call.func is node and not unpacks(call):
             yield call
@@ -104,6 +104,11 @@ def batch_to_cuda(source: Source) -> ast.Call | None:
     return None
 
 
+def collates_tensors(call: ast.Call) -> bool:
+    """Whether the batches of this DataLoader can only hold tensors: PyTorch's own collation refuses other objects."""
+    return argument(call, "collate_fn", 6) is None and not unpacks(call)
+
+
 def _to_cuda(source: Source, call: ast.Call, devices: set[str]) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
@@ -117,8 +122,9 @@ def _to_cuda(source: Source, call: ast.Call, devices: set[str]) -> bool:
 
 
 def _of_batch(source: Source, node: ast.expr) -> bool:
-    if source.value(node).batch:
-        return True
+    value = source.value(node)
+    if value.batch:
+        return value.kind is Kind.TENSOR
     while isinstance(node, ast.Attribute | ast.Subscript):
         node = node.value
     if not isinstance(node, ast.Name):
@@ -135,10 +141,11 @@ def _binds(source: Source, loop: ast.For | ast.AsyncFor, name: str) -> bool:
 
 def _over_loader(source: Source, loop: ast.For | ast.AsyncFor) -> bool:
     loader = unwrapped(loop.iter)
-    if source.value(loader).kind is Kind.DATALOADER:
-        return True
+    value = source.value(loader)
+    if value.kind is Kind.DATALOADER:
+        return not value.wrapped
     name = last_name(loader)
-    made = any(isinstance(call, ast.Call) and source.qualified(call.func) == _NAME for call in made_by(source, loader))
+    made = any(isinstance(call, ast.Call) and source.qualified(call.func) == LOADER for call in made_by(source, loader))
     return made or "loader" in name.lower()
 
 

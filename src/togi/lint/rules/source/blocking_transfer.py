@@ -6,8 +6,11 @@ import ast
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
-from togi.lint.finding import Edit, Finding, Fix
+from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
+from togi.lint.source.edits import add_argument
+from togi.lint.source.loaders import LOADER, collates_tensors
+from togi.lint.source.syntax import argument, first_name, is_constant, unpacks
 from togi.lint.source.value import Kind, Value, evidence_of, excerpt
 
 if TYPE_CHECKING:
@@ -23,10 +26,12 @@ class BlockingTransfer(SourceRule):
     Why it costs: a copy from pageable memory goes through a staging buffer and Python waits for it. From pinned memory,
     with ``non_blocking=True``, it overlaps with what the device still computes. One without the other brings nothing.
 
-    The fix is offered only where the target is seen to be a GPU: ``.cuda()``, or a device that is ``"cuda"``.
+    The fix is offered only where the target is seen to be a GPU: ``.cuda()``, or a device that is ``"cuda"``. It is
+    safe where the file shows a DataLoader that gives tensors; other objects need not take ``non_blocking``.
 
     When it stays silent: moves to the CPU, changes of dtype, tensors that did not come from a DataLoader, batches that
-    something else has moved already.
+    something else has moved already or may have: a loader that was handed to code which the file does not show, or
+    came from there (``accelerator.prepare(loader)``).
 
     Example::
 
@@ -54,7 +59,7 @@ class BlockingTransfer(SourceRule):
             if before.kind is not Kind.TENSOR or not before.batch:
                 continue
             after = source.value(call)
-            if after.batch or after.device == "cpu":
+            if after.batch or after.device == "cpu" or _driven(source, call, before):
                 continue
             asynchronous = _asynchronous(call)
             if asynchronous is False:
@@ -73,41 +78,59 @@ class BlockingTransfer(SourceRule):
             remedy += "; only where this goes to the GPU: a copy to the CPU that nobody waits for is read half done"
         evidence = evidence_of(before, source.hot(call))
         return source.finding(
-            self.id, call, message, remedy, evidence=evidence, fix=_fix(source, call) if to_gpu else None
+            self.id, call, message, remedy, evidence=evidence, fix=_fix(source, call, before) if to_gpu else None
         )
 
 
 def _asynchronous(call: ast.Call) -> bool | None:
     """None where it is decided at run time."""
-    given = [keyword.value for keyword in call.keywords if keyword.arg == "non_blocking"]
-    if any(keyword.arg is None for keyword in call.keywords):
+    if unpacks(call):
         return None
-    if not given:
-        positional = 1 if isinstance(call.func, ast.Attribute) and call.func.attr == "cuda" else 2
-        return None if len(call.args) > positional else False
-    return bool(given[0].value) if isinstance(given[0], ast.Constant) else None
+    given = argument(call, "non_blocking", 1 if isinstance(call.func, ast.Attribute) and call.func.attr != "to" else 2)
+    flags = [arg for arg in call.args[1:] if is_constant(arg, True, False)]  # to(other, True)
+    given = given if given is not None or not flags else flags[0]
+    if given is None:
+        return False
+    return bool(given.value) if isinstance(given, ast.Constant) else None
 
 
-def _fix(source: Source, call: ast.Call) -> Fix | None:
+def _driven(source: Source, call: ast.Call, before: Value) -> bool:
+    """Whether the batch goes to the device of an object that does more in this file than hold settings.
+
+    Such an object (an Accelerator) may have wrapped the loader before it was handed over, and moved the batch already.
+    """
+    device = argument(call, "device", 0)
+    if before.loader is not None or not (isinstance(device, ast.Attribute) and isinstance(device.value, ast.Name)):
+        return False
+    driver = device.value.id
+    known = driver == "self" or source.value(device.value).kind is not Kind.UNKNOWN
+    return not known and any(
+        isinstance(one.func, ast.Attribute) and isinstance(one.func.value, ast.Name) and one.func.value.id == driver
+        for one in source.nodes(ast.Call)
+    )
+
+
+def _fix(source: Source, call: ast.Call, before: Value) -> Fix | None:
     """For copies to a GPU alone: they keep their order with the kernels that read them, so this changes no result.
 
-    The CPU does not wait for a copy to its own memory, and would read what has not arrived yet.
+    The CPU does not wait for a copy to its own memory, and would read what has not arrived yet. Safe where the file
+    shows that a tensor is moved (other objects need not take ``non_blocking``), and writes nothing into it later.
     """
-    if any(keyword.arg == "non_blocking" for keyword in call.keywords) or call.end_lineno is None:
+    if any(keyword.arg == "non_blocking" for keyword in call.keywords):
         return None
-    place = source.place(call)
-    if place.end_line is None or place.end_column is None:
-        return None
-    given: list[ast.expr | ast.keyword] = [*call.args, *call.keywords]
-    last = max(given, key=_end, default=None)
-    if last is None:
-        line, column, text = place.end_line, place.end_column - 1, "non_blocking=True"
-    else:
-        end = source.place(last)
-        line, column, text = end.end_line or 0, end.end_column or 0, ", non_blocking=True"
-    edit = Edit(line=line, column=column, end_line=line, end_column=column, text=text)
-    return Fix(title="Copy with non_blocking=True", edits=(edit,))
+    edit = add_argument(source, call, "non_blocking=True")
+    made = before.loader
+    safe = made is not None and source.qualified(made.func) == LOADER and collates_tensors(made)
+    title = "Copy with non_blocking=True"
+    return Fix(title=title, edits=(edit,), safe=safe and not _is_written(source, call)) if edit else None
 
 
-def _end(node: ast.expr | ast.keyword) -> tuple[int, int]:
-    return node.end_lineno or 0, node.end_col_offset or 0
+def _is_written(source: Source, call: ast.Call) -> bool:
+    """Whether the function changes the tensor on the CPU in place, while a copy may still read it."""
+    assert isinstance(call.func, ast.Attribute)
+    root = first_name(call.func.value)
+    region = source.function(call) or source.tree
+    stored = [one for one in source.walk(region, ast.Subscript) if isinstance(one.ctx, ast.Store)]
+    stored += [one.target for one in source.walk(region, ast.AugAssign)]
+    stored += [one for one in source.walk(region, ast.Attribute) if one.attr.endswith("_")]
+    return not root or any(first_name(one) == root for one in stored)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
+from togi.lint.source.compatibility import gives, guarded
 from togi.lint.source.edits import add_argument
 from togi.lint.source.references import uses
 from togi.lint.source.syntax import argument
@@ -27,7 +28,7 @@ class CheckpointWithoutUseReentrant(SourceRule):
     gradients are silently None), recomputes the whole region even where less is needed, and breaks with
     ``torch.autograd.grad`` and some compiled code. PyTorch warns, and will raise in a later release.
 
-    When it stays silent: ``use_reentrant`` is given, or ``**kwargs`` may hold it.
+    When it stays silent: ``use_reentrant`` is given, ``**kwargs`` may hold it, or the call is made under a test of the version.
 
     Example::
 
@@ -47,7 +48,7 @@ class CheckpointWithoutUseReentrant(SourceRule):
             call = source.parent(node)
             if not isinstance(call, ast.Call) or call.func is not node or any(k.arg is None for k in call.keywords):
                 continue
-            if argument(call, "use_reentrant") is None:
+            if argument(call, "use_reentrant") is None and not guarded(source, call, gives("use_reentrant")):
                 edit = add_argument(source, call, "use_reentrant=False")
                 fix = Fix(title="Use the non-reentrant variant", edits=(edit,), safe=False) if edit else None
                 yield source.finding(

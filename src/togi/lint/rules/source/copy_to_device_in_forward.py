@@ -27,7 +27,7 @@ class CopyToDeviceInForward(SourceRule):
     Why it costs: a copy from pageable memory waits for the device, in every pass, for values that the device could have
     filled in itself, or that could have moved once with the module.
 
-    When it stays silent: inputs and everything whose place is not known, changes of dtype only, tensors made on the
+    When it stays silent: an attribute that is moved once and kept (``self.table = self.table.to(x.device)``), inputs and everything whose place is not known, changes of dtype only, tensors made on the
     device, and what ``tensor-made-in-forward`` reports where it is made (``torch.tensor(...)``).
 
     Example::
@@ -61,6 +61,8 @@ class CopyToDeviceInForward(SourceRule):
             before, after = source.value(func.value), source.value(call)
             if before.kind is not Kind.TENSOR or before.device != "cpu" or before.call is None or after.device == "cpu":
                 continue
+            if _stays_moved(source, call, func.value):
+                continue
             here = source.function(before.call) is source.function(call)
             if here and _from_data(before.call):
                 continue
@@ -68,6 +70,13 @@ class CopyToDeviceInForward(SourceRule):
             yield source.finding(
                 self.id, call, message, _remedy(before.call, func, here), evidence=evidence_of(before, hot)
             )
+
+
+def _stays_moved(source: Source, call: ast.Call, moved: ast.expr) -> bool:
+    """``self.table = self.table.to(x.device)``: later passes find it there."""
+    above = source.parent(call)
+    kept = isinstance(moved, ast.Attribute) and isinstance(above, ast.Assign)
+    return kept and isinstance(above, ast.Assign) and ast.unparse(moved) in map(ast.unparse, above.targets)
 
 
 def _from_data(call: ast.Call) -> bool:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
+from togi.lint.source.collected import is_whole_output
 from togi.lint.source.value import Hot, Kind, evidence_of, excerpt
 
 if TYPE_CHECKING:
@@ -55,7 +56,9 @@ class CopyToHost(SourceRule):
             value = source.value(tensor)
             if value.on_device and not _SIZES.search(excerpt(tensor)):
                 message = f"{excerpt(call, 40)} copies {excerpt(tensor, 40)} to the CPU and waits for it"
-                yield source.finding(self.id, call, message, _remedy(hot, tensor), evidence=evidence_of(value, hot))
+                yield source.finding(
+                    self.id, call, message, _remedy(source, hot, tensor), evidence=evidence_of(value, hot)
+                )
 
 
 def _copies(source: Source) -> Iterator[tuple[ast.Call, ast.expr]]:
@@ -87,8 +90,10 @@ def _asynchronous(call: ast.Call) -> bool:
     return any(isinstance(one, ast.Constant) and one.value is True for one in given)
 
 
-def _remedy(hot: Hot, tensor: ast.expr) -> str:
+def _remedy(source: Source, hot: Hot, tensor: ast.expr) -> str:
     text = excerpt(tensor, 40)
+    if hot.loop is not None and is_whole_output(source, tensor):
+        return f'copy with {text}.to("cpu", non_blocking=True), and wait once: torch.cuda.synchronize() after the loop'
     if hot.loop is not None:
         return (
             f"collect {text} on the device and copy once after the loop; where it would not fit, copy into pinned "

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.compiled import names_in
 from togi.lint.source.syntax import is_constant, last_name
 from togi.lint.source.value import Kind
 
@@ -116,9 +115,7 @@ def _random_sizes(source: Source) -> Iterator[str]:
     drawn: dict[tuple[object, str], int] = {}
     for node in source.nodes(ast.Assign):
         if _draws(source, node.value):
-            drawn |= {
-                (source.scope(node), name): node.lineno for target in node.targets for name in names_in(source, target)
-            }
+            drawn |= {(source.scope(node), name): node.lineno for name in _bound(node.targets)}
     for call in source.nodes(ast.Call):
         name = last_name(call.func)
         if name not in _RESIZES:
@@ -132,9 +129,16 @@ def _random_sizes(source: Source) -> Iterator[str]:
             ]
         )
         for size in sizes:
-            known = any((source.scope(call), name) in drawn for name in names_in(source, size))
+            read = {ast.unparse(one) for one in source.walk(size, ast.Name, ast.Attribute)}
+            known = any((source.scope(call), name) in drawn for name in read)
             if known or _draws(source, size):
                 yield f"line {call.lineno} resizes to a random size: {ast.unparse(call)}"
+
+
+def _bound(targets: Iterable[ast.expr]) -> Iterator[str]:
+    """What an assignment binds, as it is written: ``opt.seed`` does not bind ``opt``."""
+    for target in targets:
+        yield from _bound(target.elts) if isinstance(target, ast.Tuple | ast.List) else [ast.unparse(target)]
 
 
 def _draws(source: Source, node: ast.expr) -> bool:

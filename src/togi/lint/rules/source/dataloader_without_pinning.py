@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source.edits import set_argument
-from togi.lint.source.loaders import batch_to_cuda, loader_calls
+from togi.lint.source.loaders import batch_to_cuda, collates_tensors, loader_calls
 from togi.lint.source.syntax import argument, is_constant
 
 if TYPE_CHECKING:
@@ -47,8 +47,7 @@ class DataloaderWithoutPinning(SourceRule):
     id = "dataloader-without-pinning"
 
     def check(self, source: Source) -> Iterable[Finding]:
-        loaders = list(loader_calls(source))
-        calls = [call for call in loaders if _unpinned(call)]
+        calls = [call for call in loader_calls(source) if _unpinned(call)]
         moved = batch_to_cuda(source) if calls else None
         if moved is None:
             return
@@ -59,7 +58,7 @@ class DataloaderWithoutPinning(SourceRule):
                 "batches of this DataLoader lie in pageable memory, from which a copy to the GPU makes the host wait",
                 "add pin_memory=True, and non_blocking=True where the batch is moved",
                 evidence=f"line {moved.lineno} moves a batch to the GPU: {ast.unparse(moved)}",
-                fix=_fix(source, call, alone=len(loaders) == 1),
+                fix=_fix(source, call, moved),
             )
 
 
@@ -68,8 +67,10 @@ def _unpinned(call: ast.Call) -> bool:
     return pinned is None or is_constant(pinned, False)
 
 
-def _fix(source: Source, call: ast.Call, *, alone: bool) -> Fix | None:
-    """Safe where the batch that is moved can only be of this loader: what is on the GPU already cannot be pinned."""
+def _fix(source: Source, call: ast.Call, moved: ast.Call) -> Fix | None:
+    """Safe where the tensors that are moved are of this loader: what is on the GPU already cannot be pinned."""
     edit = set_argument(source, call, "pin_memory", _POSITION, "True")
-    safe = alone and argument(call, "pin_memory", _POSITION) is None
+    assert isinstance(moved.func, ast.Attribute)
+    its_own = source.value(moved.func.value).loader is call and collates_tensors(call)
+    safe = its_own and argument(call, "pin_memory", _POSITION) is None
     return Fix(title="Pin the batches", edits=(edit,), safe=safe) if edit else None

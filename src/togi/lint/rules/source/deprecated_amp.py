@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.edits import end, insert, rename, start, text_of
-from togi.lint.source.references import called, guarded, import_of, uses
-from togi.lint.source.syntax import unpacks
+from togi.lint.source.edits import end, insert, rename, rename_module, start, text_of
+from togi.lint.source.compatibility import guarded, names_new
+from togi.lint.source.references import called, import_of, uses
+from togi.lint.source.syntax import first_name, unpacks
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
@@ -36,8 +37,8 @@ class DeprecatedAmp(SourceRule):
     Why it costs: each call warns (FutureWarning since torch 2.4), the names will go, and the code is tied to one kind
     of device. ``torch.amp`` takes the device as an argument.
 
-    When it stays silent: ``torch.amp`` and ``torch.autocast``, and imports that are one of two under ``try`` or under a
-    test of the version.
+    When it stays silent: ``torch.amp`` and ``torch.autocast``, and code for several versions: under ``try``, under a test
+    of the version or of a name (also through a flag of this or another file), beside a branch that takes ``torch.amp``.
 
     Example::
 
@@ -69,12 +70,22 @@ class DeprecatedAmp(SourceRule):
 
 
 def _chosen(source: Source, node: ast.Name | ast.Attribute, name: str) -> bool:
-    if guarded(source, node):
+    new_way = names_new(source, _NAMES, (_NAMES[name][1],))
+    if guarded(source, node, new_way):
         return True
     if isinstance(node, ast.Attribute):
-        return False
+        return _import_chosen(source, node)
     found = import_of(source, node, name)
     return found is None or guarded(source, found[0])
+
+
+def _import_chosen(source: Source, node: ast.Attribute) -> bool:
+    """Whether the module of ``amp.autocast`` is one of several, each imported for some versions."""
+    root = first_name(node)
+    holder = source.names.holder(root, source.scope(node))
+    bindings = holder.bindings[root] if holder is not None else []
+    imports = [one for one in bindings if isinstance(one, ast.alias)]
+    return len(bindings) > 1 and any(guarded(source, one) for one in imports)
 
 
 def _instead(device: str, function: str) -> str:
@@ -87,14 +98,20 @@ _Use = tuple[ast.Name | ast.Attribute, str]
 
 
 def _fix(source: Source, node: ast.Name | ast.Attribute, found: list[_Use]) -> Fix | None:
-    """Of an imported name, the import and all uses of all names in it change at once."""
+    """Of an imported name, the import and all uses of all names in it change at once.
+
+    None where the file asks whether something is of the old class, which objects of the new one are not.
+    """
+    if any(_is_tested(source, other) for other, _ in uses(source, _NAMES) if not called(source, other)):
+        return None
     together = [(node, next(name for other, name in found if other is node))]
     if isinstance(node, ast.Name):
         together = [(other, name) for other, name in found if _same_import(source, node, other, found)]
         statement = (import_of(source, node, together[0][1]) or (None,))[0]
-        if statement is None or not _all_known(source, statement, together):
+        module = rename_module(source, statement, "torch.amp") if statement is not None else None
+        if statement is None or module is None or not _all_known(source, statement, together):
             return None
-        head: tuple[Edit, ...] = (_module(source, statement),)
+        head: tuple[Edit, ...] = (module,)
     else:
         head = rename(source, node, together[0][1], f"torch.amp.{_NAMES[together[0][1]][1]}") or ()
     edits = [_arguments(source, other, *_NAMES[name]) for other, name in together]
@@ -118,11 +135,14 @@ def _all_known(source: Source, statement: ast.ImportFrom, together: list[_Use]) 
     return all(alias.name in _FUNCTIONS for alias in statement.names) and every == rewritten
 
 
-def _module(source: Source, statement: ast.ImportFrom) -> Edit:
-    line, column = start(source, statement)
-    column += len("from ")
-    end_column = column + len(statement.module or "")
-    return Edit(line=line, column=column, end_line=line, end_column=end_column, text="torch.amp")
+def _is_tested(source: Source, node: ast.expr) -> bool:
+    """``isinstance(scaler, torch.cuda.amp.GradScaler)``, ``type(x) is ...``, a base; not an annotation."""
+    for above in source.ancestors(node):
+        if isinstance(above, ast.Call | ast.Compare | ast.ClassDef):
+            return True
+        if isinstance(above, ast.stmt | ast.arg):
+            return False
+    return False
 
 
 def _arguments(source: Source, node: ast.expr, device: str, function: str) -> list[Edit] | None:

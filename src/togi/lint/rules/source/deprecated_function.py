@@ -10,7 +10,8 @@ from togi.lint.data.deprecated_names import DEPRECATED, Deprecated
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source.edits import end, insert, rename
-from togi.lint.source.references import guarded, probed, uses
+from togi.lint.source.compatibility import guarded, names_new, probed
+from togi.lint.source.references import uses
 from togi.lint.source.syntax import unpacks
 
 if TYPE_CHECKING:
@@ -55,7 +56,8 @@ class DeprecatedFunction(SourceRule):
             entry = DEPRECATED[name]
             call = _call(source, node)
             named = call is None and (name in _ONLY_CALLS or _in_table(source, node))
-            if not named and not _chosen(source, node, entry):
+            defined = not isinstance(node.ctx, ast.Load)  # a file that gives newer versions the old name back
+            if not named and not defined and not _chosen(source, node, entry):
                 fix = _fix(source, node, call, entry)
                 yield source.finding(self.id, node, _message(entry), f"write {entry.instead}", fix=fix)
 
@@ -77,7 +79,8 @@ def _in_table(source: Source, node: ast.expr) -> bool:
 def _chosen(source: Source, node: ast.Name | ast.Attribute, entry: Deprecated) -> bool:
     """Whether the file knows of the successor and takes the old name for versions that lack it."""
     last = {entry.name.rpartition(".")[2], entry.successor.rpartition(".")[2]}
-    return guarded(source, node) or _import_guarded(source, node) or any(probed(source, name) for name in last)
+    new_way = names_new(source, DEPRECATED, last)
+    return guarded(source, node, new_way) or _import_guarded(source, node) or any(probed(source, name) for name in last)
 
 
 def _call(source: Source, node: ast.expr) -> ast.Call | None:
@@ -99,6 +102,8 @@ def _import_guarded(source: Source, node: ast.Name | ast.Attribute) -> bool:
 
 def _fix(source: Source, node: ast.Name | ast.Attribute, call: ast.Call | None, entry: Deprecated) -> Fix | None:
     plain = call is not None and not call.keywords and not unpacks(call)
+    if not entry.keywords and not plain:
+        return None
     brackets: tuple[Edit, ...] = ()
     if entry.name == "torch.chain_matmul" and plain and call is not None and len(call.args) > 1:
         (line, column), (end_line, end_column) = end(source, call.func), end(source, call)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.references import called, guarded, uses
+from togi.lint.source.compatibility import guarded
+from togi.lint.source.references import called, uses
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

@@ -49,7 +49,7 @@ class Float64ByAccident(SourceRule):
     Why it costs: twice the bytes everywhere it reaches, since float32 and float64 give float64; and a GPU computes
     double precision at a 32nd to a 64th of its speed (consumer cards), without tensor cores.
 
-    When it stays silent: a dtype is given on either side, the tensor is cast where it is made or under its name later,
+    When it stays silent: a dtype is given on either side (``dtype=torch.float64`` says what it wants), the tensor is cast where it is made or under its name later,
     arrays whose type the file does not show, ``.double()`` of what is cast back, of sums, positions, frequencies and
     angles (deliberate), and files that call ``gradcheck``, which needs it, or hold tests.
 
@@ -109,16 +109,11 @@ class Float64ByAccident(SourceRule):
         for node in source.nodes(ast.keyword):
             call = source.parent(node)
             given = source.qualified(node.value) if node.arg == "dtype" else None
-            if given not in (*_DOUBLES, "float") or not isinstance(call, ast.Call):
+            if given != "float" or not isinstance(call, ast.Call):  # torch.float64 is asked for by its name
                 continue
             name = source.names.qualified(call.func, source.scope(call)) or ""
             factory = name.rpartition(".")[2] in (*torch_api.FACTORIES, *torch_api.FROM_DATA, *torch_api.LIKE)
-            if (
-                name.startswith("torch.")
-                and factory
-                and (given == "float" or source.hot(call))
-                and not _deliberate(source, call)
-            ):
+            if name.startswith("torch.") and factory and not _deliberate(source, call):
                 yield source.finding(
                     self.id,
                     call,

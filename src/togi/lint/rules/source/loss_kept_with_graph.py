@@ -122,7 +122,48 @@ def _starts_anew(source: Source, loop: ast.AST, target: ast.expr) -> bool:
     """Whether ``target`` is bound anew in each turn of ``loop``."""
     root = first_name(target)
     text = ast.unparse(target)
-    return any(_binds(source, node, root, text) for node in source.walk(loop, ast.Assign, ast.For, ast.Call))
+    return any(
+        _binds(source, node, root, text) and not _begins(source, loop, node, {root, text})
+        for node in source.walk(loop, ast.Assign, ast.For, ast.Call)
+    )
+
+
+def _begins(source: Source, loop: ast.AST, node: ast.AST, names: set[str]) -> bool:
+    """Whether ``node`` only runs while the target holds nothing: ``if total is None: total = loss``.
+
+    Also in the first turn of the loop (``if step == 0``), and where reading the target failed.
+    """
+    child = node
+    for above in source.ancestors(node):
+        if above is loop:
+            return False
+        if isinstance(above, ast.ExceptHandler):
+            return True
+        if isinstance(above, ast.If) and child is not above.test and _asks_for(source, loop, above.test, names):
+            return True
+        child = above
+    return False
+
+
+def _asks_for(source: Source, loop: ast.AST, test: ast.expr, names: set[str]) -> bool:
+    """``total is None``, ``not totals``, ``len(totals) == 0``, ``key in totals``, ``step > 0``."""
+    match test:
+        case ast.UnaryOp(op=ast.Not(), operand=inner):
+            return _asks_for(source, loop, inner, names)
+        case ast.BoolOp(values=values):
+            return any(_asks_for(source, loop, one, names) for one in values)
+        case ast.Compare(left=_, ops=[ast.In() | ast.NotIn()], comparators=[where]):
+            return ast.unparse(where) in names
+        case ast.Compare(left=ast.Call(func=ast.Name(id="len"), args=[held])):
+            return ast.unparse(held) in names
+        case ast.Compare(left=left, ops=[ast.Is() | ast.IsNot()]):
+            return ast.unparse(left) in names
+        case ast.Compare(left=ast.Name(id=name), comparators=[ast.Constant()]):
+            counted = source.walk(loop.target, ast.Name) if isinstance(loop, ast.For | ast.AsyncFor) else []
+            return name in {one.id for one in counted}
+        case ast.Call(func=ast.Name(id="hasattr"), args=[owner, ast.Constant(value=str(name))]):
+            return f"{ast.unparse(owner)}.{name}" in names
+    return ast.unparse(test) in names
 
 
 def _binds(source: Source, node: ast.AST, root: str, text: str) -> bool:

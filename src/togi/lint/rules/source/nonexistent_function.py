@@ -11,7 +11,7 @@ from togi.lint.data.deprecated_names import GONE
 from togi.lint.data.torch_names import behind_installed, torch_names
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.references import guarded, probed
+from togi.lint.source.compatibility import guarded, probed
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source

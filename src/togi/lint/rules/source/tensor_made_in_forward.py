@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from togi.lint.source.model import Source
 
 _FILLED = frozenset("arange zeros ones full eye linspace logspace tril_indices triu_indices".split())
+_VIEWS = ("from_numpy", "frombuffer")
+"""They share memory with an array: nothing is copied until the tensor is moved."""
 _DEFAULTS = ("torch.set_default_device", "torch.set_default_tensor_type")
 
 
@@ -30,7 +32,7 @@ class TensorMadeInForward(SourceRule):
     graphs and ``torch.export`` freeze such values into constants.
 
     When it stays silent: factories with ``device=``, ``zeros_like`` and ``x.new_zeros``, random draws on the CPU,
-    ``as_tensor`` of a tensor, a number without ``device=`` (kernels take it as an argument), cached functions,
+    ``as_tensor`` of a tensor, ``from_numpy`` of what stays on the CPU, a number without ``device=`` (kernels take it as an argument), cached functions,
     files that set a default device, results that are moved later (``copy-to-device-in-forward`` reports the move),
     code outside of ``forward``.
 
@@ -65,10 +67,11 @@ class TensorMadeInForward(SourceRule):
             if hot is None or hot.function is None or _read_back(source, call) or _is_cached(source, call):
                 continue
             last = name.rpartition(".")[2]
-            if last in _FILLED:
-                moved = _moved(source) if moved is None else moved
-                if call in moved:
-                    continue
+            moved = _moved(source) if moved is None else moved
+            if (last in _FILLED and call in moved) or (
+                last in _VIEWS and call not in moved and _is_named(source, call)
+            ):
+                continue
             yield source.finding(self.id, call, _message(call, last), _remedy(source, call, last), evidence=hot.reason)
 
 
@@ -133,6 +136,12 @@ def _read_back(source: Source, call: ast.Call) -> bool:
             if isinstance(func, ast.Name) and func.id in ("int", "float", "bool", "len", "range"):
                 return True
     return False
+
+
+def _is_named(source: Source, call: ast.Call) -> bool:
+    """Whether a local name holds the result, so that this file would show its move."""
+    above = source.parent(call)
+    return isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name)
 
 
 def _moved(source: Source) -> set[ast.AST]:

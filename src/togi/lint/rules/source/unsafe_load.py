@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
 from togi.lint.source.edits import add_argument
-from togi.lint.source.references import guarded, uses
+from togi.lint.source.compatibility import gives, guarded
+from togi.lint.source.references import uses
 from togi.lint.source.syntax import argument
 
 if TYPE_CHECKING:
@@ -48,7 +49,7 @@ class UnsafeLoad(SourceRule):
             call = source.parent(node)
             if not isinstance(call, ast.Call) or call.func is not node or any(k.arg is None for k in call.keywords):
                 continue
-            if argument(call, "weights_only") is None and not guarded(source, call) and not _fallback(source, call):
+            if argument(call, "weights_only") is None and not _chosen(source, call):
                 yield source.finding(
                     self.id,
                     call,
@@ -58,9 +59,11 @@ class UnsafeLoad(SourceRule):
                 )
 
 
-def _fallback(source: Source, call: ast.Call) -> bool:
-    """In the handler of an error: what is done where ``weights_only`` is not known."""
-    return any(isinstance(above, ast.ExceptHandler) for above in source.ancestors(call))
+def _chosen(source: Source, call: ast.Call) -> bool:
+    """One side of a choice between versions, or in the handler of an error: done where ``weights_only`` is unknown."""
+    return guarded(source, call, gives("weights_only")) or any(
+        isinstance(above, ast.ExceptHandler) for above in source.ancestors(call)
+    )
 
 
 def _fix(source: Source, call: ast.Call) -> Fix | None:

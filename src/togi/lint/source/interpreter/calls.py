@@ -27,11 +27,6 @@ _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParalle
 _REGISTERED = ("Parameter", "Buffer", "Variable", "UninitializedParameter", "UninitializedBuffer")
 """What moves with its module, so that nothing is known of its device."""
 _NORMS = ("clip_grad_norm_", "clip_grad_norm", "get_total_norm")
-_NOT_TELLING = frozenset(
-    """cuda half train type new scatter gather split size copy_ device storage expand register_hook softmax permute_
-    normal_ requires_grad to cpu sigmoid tanh relu gelu narrow fill_""".split()
-)
-"""Names of ``TORCH_ONLY`` that models, other libraries or users' classes have as methods too."""
 _NUMBERS = frozenset(
     """float int bool complex len isinstance issubclass hasattr callable any all id hash ord round divmod""".split()
 )
@@ -365,11 +360,11 @@ def _unknown_method(
     if name in OF_DISTRIBUTIONS and (name in ("log_prob", "rsample") or _is_distribution(base)):
         graph = state.recorded([Value(graph=True)]) if name != "sample" else False
         return Value(Kind.TENSOR, device=base.device, graph=graph, certain=_is_distribution(base), origin=node)
-    if name in ("log_every", "prepare_data_loader") and values and values[0].kind is Kind.DATALOADER:
+    if name == "log_every" and values and values[0].kind is Kind.DATALOADER:
         return values[0]
     if name in ("train_dataloader", "val_dataloader", "test_dataloader", "get_train_dataloader"):
         return Value(Kind.DATALOADER, certain=False)
-    if name == "item" or name not in torch_api.TORCH_ONLY or name in _NOT_TELLING:
+    if name == "item" or name not in torch_api.TORCH_ONLY or name in torch_api.NOT_TELLING:
         return None
     tensor = Value(Kind.TENSOR, origin=func.value, note=f"is a tensor, as {name} tells")
     known = key(func.value)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from togi.lint.source import torch_api
 from togi.lint.source.definitions import passed_argument
 from togi.lint.source.hints import annotated, guessed
+from togi.lint.source.names import BUILTINS
 from togi.lint.source.tree import Function, Scope
 from togi.lint.source.value import UNKNOWN, Environment, Kind, Value, join_all
 
@@ -108,6 +110,8 @@ def _passed(flow: Flow, scope: Scope, name: str, owner: ast.ClassDef | None) -> 
     function = scope.node
     if not isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef) or function.name == "forward":
         return UNKNOWN
+    if any(_may_change_arguments(flow, scope, one) for one in function.decorator_list):
+        return UNKNOWN
     method = owner is not None and not _is_static(function)
     sent = [passed_argument(call, function, name, method=method) for call in flow.callers.sites(function)]
     values = [flow.values[one] for one in sent if one is not None and one in flow.values]
@@ -116,6 +120,15 @@ def _passed(flow: Flow, scope: Scope, name: str, owner: ast.ClassDef | None) -> 
         return UNKNOWN
     joined = join_all(known)
     return joined if len(known) == len(values) else joined.but(certain=False)
+
+
+def _may_change_arguments(flow: Flow, scope: Scope, decorator: ast.expr) -> bool:
+    """Of a library other than PyTorch: it may compile the function, to which arguments are something else then."""
+    func = decorator.func if isinstance(decorator, ast.Call) else decorator
+    name = flow.names.qualified(func, scope.outer or scope)
+    return (
+        name is not None and name not in BUILTINS and name.partition(".")[0] not in (*sys.stdlib_module_names, "torch")
+    )
 
 
 def _by_use(flow: Flow, scope: Scope, name: str, position: int, default: ast.expr | None, where: str) -> Value:
@@ -149,9 +162,9 @@ def _note(flow: Flow, scope: Scope, use: _Use, load: ast.Name) -> None:
     parent = flow.tree.parents[load]
     match parent:
         case ast.Attribute():
-            if parent.attr in torch_api.TORCH_ONLY:
+            if parent.attr in torch_api.TORCH_ONLY - torch_api.NOT_TELLING:
                 use.strong = parent
-            elif parent.attr in torch_api.ARRAY_LIKE:
+            elif parent.attr in torch_api.ARRAY_LIKE | torch_api.NOT_TELLING:
                 use.weak = parent
             elif not parent.attr.endswith("_"):
                 use.against = parent

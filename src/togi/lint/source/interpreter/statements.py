@@ -13,8 +13,19 @@ from togi.lint.source.interpreter.calls import call
 from togi.lint.source.interpreter.expressions import EVALUATORS, operation, read
 from togi.lint.source.interpreter.parameters import parameters
 from togi.lint.source.interpreter.state import State, key, narrow
+from togi.lint.source.syntax import last_name
 from togi.lint.source.tree import FUNCTIONS, Scope
-from togi.lint.source.value import UNKNOWN, Environment, Kind, Value, iterate, join, join_all, join_environments
+from togi.lint.source.value import (
+    UNKNOWN,
+    Environment,
+    Kind,
+    Value,
+    element_of,
+    iterate,
+    join,
+    join_all,
+    join_environments,
+)
 
 _PASSES = 3
 """Turns of a loop that are interpreted, at most."""
@@ -212,26 +223,37 @@ def _assert(state: State, node: ast.Assert) -> None:
 
 def _assign(state: State, node: ast.Assign) -> None:
     value = state.evaluate(node.value)
+    unknown = isinstance(node.value, ast.Call) and value == UNKNOWN and not _is_foreign(state, node.value.func)
     for target in node.targets:
-        state.assign(target, value)
-        if (
-            isinstance(node.value, ast.Call)
-            and value.kind is Kind.UNKNOWN
-            and value == UNKNOWN
-            and not _is_foreign(state, node.value.func)
-        ):
-            _assign_by_name(state, target)
+        if unknown and isinstance(node.value, ast.Call):
+            _assign_by_name(state, target, node.value)
+        else:
+            state.assign(target, value)
 
 
 def _is_foreign(state: State, func: ast.expr) -> bool:
     return (state.qualified(func) or "").startswith(_FOREIGN)
 
 
-def _assign_by_name(state: State, target: ast.expr) -> None:
+def _assign_by_name(state: State, target: ast.expr, made: ast.Call) -> None:
     """``model, loader = build(options)``: only the names tell."""
-    for one in target.elts if isinstance(target, ast.Tuple) else [target]:
-        if isinstance(one, ast.Name) and (value := guessed_result(one.id)) != UNKNOWN:
-            state.assign_name(one.id, value)
+    wraps = _takes_loader(state, made)
+    for one in target.elts if isinstance(target, ast.Tuple | ast.List) else [target]:
+        guess = guessed_result(last_name(one))
+        if wraps and guess.kind in (Kind.DATALOADER, Kind.UNKNOWN):
+            state.assign(one, guess.but(wrapped=True))
+        else:
+            state.assign(one, guess if isinstance(one, ast.Name) else UNKNOWN)
+
+
+def _takes_loader(state: State, made: ast.Call) -> bool:
+    """``loader = accelerator.prepare(loader)``: whether a call is given a DataLoader, with which it may do anything."""
+    given = [*made.args, *(keyword.value for keyword in made.keywords)]
+    parts = [part.value if isinstance(part, ast.Starred) else part for part in given]
+    values = [state.values.get(part, UNKNOWN) for part in parts]
+    return any(
+        value.wrapped or value.kind is Kind.DATALOADER or element_of(value).kind is Kind.DATALOADER for value in values
+    )
 
 
 def _annotated_assign(state: State, node: ast.AnnAssign) -> None:

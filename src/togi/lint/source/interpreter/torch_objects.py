@@ -17,6 +17,8 @@ _SAME_DTYPE = frozenset(
     """view reshape permute transpose flatten squeeze unsqueeze expand expand_as repeat t flip roll contiguous
     logical_not index_select gather view_as movedim masked_fill clone T narrow""".split()
 )
+_PLAIN = frozenset([Kind.NUMBER, Kind.STRING, Kind.SHAPE, Kind.DTYPE, Kind.NONE])
+_ELSEWHERE = ("torch.cuda.", "torch.xpu.", "torch.mps.", "torch.distributed.", "torch.ops.")
 OF_DISTRIBUTIONS = frozenset(["sample", "rsample", "log_prob", "entropy"])
 
 
@@ -77,7 +79,7 @@ def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | No
     loss = last in torch_api.LOSSES and argument(node, "reduction") is None
     return Value(
         Kind.TENSOR,
-        device=given_device(state, node) or (common_device(tensors) if tensors else None),
+        device=given_device(state, node) or (common_device(tensors) if tensors else _made_on(state, node, values)),
         dtype=dtype,
         graph=False if counted or not state.grad else state.recorded(tensors),
         scalar=reduced or loss,
@@ -86,6 +88,16 @@ def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | No
         note="is a tensor",
         cause=tensors[0] if tensors else None,
     )
+
+
+def _made_on(state: State, node: ast.Call, values: list[Value]) -> str | None:
+    """The CPU, where PyTorch makes what it is given no tensor for: of a file, of numbers, of a size alone."""
+    name = state.qualified(node.func) or ""
+    if name in torch_api.ON_CPU:
+        return "cpu"
+    given = [*values, *(state.values.get(keyword.value, UNKNOWN) for keyword in node.keywords)]
+    plain = bool(given) and all(value.kind in _PLAIN for value in given) and argument(node, "device") is None
+    return "cpu" if plain and name.startswith("torch.") and not name.startswith(_ELSEWHERE) else None
 
 
 def pair(state: State, last: str, node: ast.Call, values: list[Value], rest: list[ast.expr]) -> Value:

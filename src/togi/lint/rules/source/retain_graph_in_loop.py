@@ -1,0 +1,111 @@
+"""The rule ``retain-graph-in-loop``."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from togi.lint.finding import Finding
+from togi.lint.rule import SourceRule
+from togi.lint.source.compiled import loop_names
+from togi.lint.source.loaders import is_test
+from togi.lint.source.syntax import argument, first_name, is_constant, last_name, unpacks
+from togi.lint.source.tree import Loop
+from togi.lint.source.value import Kind
+
+if TYPE_CHECKING:
+    from togi.lint.source.model import Source
+
+_DIFFERENTIATE = frozenset(["backward", "manual_backward", "grad", "jacobian", "hessian", "vjp", "scale_loss"])
+_DEPTH = 2
+
+
+class RetainGraphInLoop(SourceRule):
+    """A graph that is retained in each step though nothing goes through it again.
+
+    What it reports: ``loss.backward(retain_graph=True)`` in a loop that computes the loss anew in each pass and holds
+    no other backward pass.
+
+    Why it costs: the activations of the step stay until the loss is overwritten, which is after the next forward pass:
+    two steps' worth of memory at the peak. Where it was added against "Trying to backward through the graph a second
+    time", a state is carried over from step to step, and each backward pass goes through all steps before it.
+
+    When it stays silent: another ``backward`` or ``torch.autograd.grad`` in the loop, or in a function of the file that
+    it calls; a loss that was computed outside of the loop; ``retain_graph`` that is set from something; files of tests.
+
+    Example::
+
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward(retain_graph=True)
+            optimizer.step()
+
+    Use instead::
+
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            optimizer.step()
+
+    and ``state = state.detach()`` for a state that the next step starts from.
+
+    Source: https://docs.pytorch.org/docs/stable/generated/torch.Tensor.backward.html
+    """
+
+    id = "retain-graph-in-loop"
+
+    def check(self, source: Source) -> Iterable[Finding]:
+        if ".backward(" not in source.text or is_test(source.path):
+            return
+        for node in source.index.attributes.get("backward", ()):
+            call = source.parent(node)
+            if not isinstance(call, ast.Call) or call.func is not node or not _retains(call):
+                continue
+            loop = next(
+                (one for one in source.loops(call) if isinstance(one, ast.For | ast.AsyncFor | ast.While)), None
+            )
+            if loop is None or not _is_computed_in(source, loop, node.value) or _goes_through_again(source, loop, call):
+                continue
+            yield source.finding(
+                self.id,
+                call,
+                f"the activations of {ast.unparse(node.value)} are kept for another backward pass, and the loop holds "
+                "no other",
+                "leave retain_graph out; if PyTorch then says that a graph is gone through a second time, detach the "
+                "state that is carried over from the step before",
+                evidence=f"the loop in line {loop.lineno} holds one backward pass",
+            )
+
+
+def _retains(call: ast.Call) -> bool:
+    return not unpacks(call) and is_constant(argument(call, "retain_graph", 1), True)
+
+
+def _is_computed_in(source: Source, loop: Loop, loss: ast.expr) -> bool:
+    """Whether each pass of the loop computes the loss: ``loss``, ``loss.mean()``, ``scaler.scale(loss)``."""
+    root = first_name(loss)
+    names = {root} if root else {one.id for one in source.walk(loss, ast.Name)}
+    targets = (
+        {one.id for one in source.walk(loop.target, ast.Name)} if isinstance(loop, ast.For | ast.AsyncFor) else set()
+    )
+    return bool(names & (loop_names(source, loop) - targets)) and not names & targets
+
+
+def _goes_through_again(source: Source, loop: Loop, retaining: ast.Call) -> bool:
+    return any(_differentiates(source, call, _DEPTH) for call in source.walk(loop, ast.Call) if call is not retaining)
+
+
+def _differentiates(source: Source, call: ast.Call, depth: int) -> bool:
+    if last_name(call.func) in _DIFFERENTIATE or _is_given_closure(source, call):
+        return True
+    callee = source.value(call.func).definition
+    if not isinstance(callee, ast.FunctionDef) or callee in source.ancestors(call):
+        return False
+    return depth == 0 or any(_differentiates(source, one, depth - 1) for one in source.walk(callee, ast.Call))
+
+
+def _is_given_closure(source: Source, call: ast.Call) -> bool:
+    """``optimizer.step(closure)``; not ``scaler.step(optimizer)``."""
+    owner = call.func.value if isinstance(call.func, ast.Attribute) and call.func.attr == "step" else None
+    return owner is not None and bool(call.args or call.keywords) and source.value(owner).kind is Kind.OPTIMIZER
