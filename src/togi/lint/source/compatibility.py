@@ -19,29 +19,45 @@ if TYPE_CHECKING:
 
 NewWay = Callable[[ast.AST], bool]
 """Whether a node does in the new way what the code in question does in the old one."""
+Asks = Callable[["Source", ast.AST], bool]
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "AttributeError", "NameError", "Exception", "BaseException"}
-_WORDS = ("version", "_available", "type_checking", "compat", "is_torch_", "_greater", "find_spec")
+_WORDS = ("version", "_available", "type_checking", "compat", "is_torch_", "_greater", "hasattr", "getattr")
+"""Parts of a test beside the code that it guards."""
+_OF_LIBRARIES = ("__version__", "version_info", "version.parse", "find_spec", "torch_version", "is_torch_")
+"""Parts that tell of a library's version wherever they stand."""
 _PROBES = ("hasattr", "getattr")
 _VERSION = re.compile(r"^[<>=!~ ]*\d+(\.\d+)+")
 _DEPTH = 4
 """Flags of flags, and callers of callers, that are followed."""
 
 
-def guarded(source: Source, node: ast.AST, new_way: NewWay | None = None, depth: int = _DEPTH) -> bool:
+def guarded(source: Source, node: ast.AST, new_way: NewWay | None = None) -> bool:
     """Whether ``node`` is one side of a choice between versions, or stands in a function that is only called there.
 
     Both sides count: the fallback in ``except ImportError`` is written for versions that lack the other name.
     """
-    child = node
-    for above in source.ancestors(node):
-        if _chooses(source, above, child, new_way):
-            return True
-        child = above
-    if _after_test(source, node, new_way):
+    if _surrounded(source, node, new_way, _asks) or _after_test(source, node, new_way, _asks):
         return True
+    return _only_called_where_chosen(source, node, new_way, _DEPTH)
+
+
+def _only_called_where_chosen(source: Source, node: ast.AST, new_way: NewWay | None, depth: int) -> bool:
     function = source.function(node)
     sites = source.callers.sites(function) if function is not None and depth else []
-    return bool(sites) and all(guarded(source, site, new_way, depth - 1) for site in sites)
+    return bool(sites) and all(
+        _surrounded(source, site, new_way, _tells_version)
+        or _only_called_where_chosen(source, site, new_way, depth - 1)
+        for site in sites
+    )
+
+
+def _surrounded(source: Source, node: ast.AST, new_way: NewWay | None, asks: Asks) -> bool:
+    child = node
+    for above in source.ancestors(node):
+        if _chooses(source, above, child, new_way, asks):
+            return True
+        child = above
+    return False
 
 
 def probed(source: Source, name: str) -> bool:
@@ -61,8 +77,10 @@ def names_new(source: Source, old: Iterable[str], last: Iterable[str]) -> NewWay
     olds, ends = frozenset(old), frozenset(last)
 
     def new(node: ast.AST) -> bool:
-        named = isinstance(node, ast.Name | ast.Attribute) and last_name(node) in ends
-        return named and source.qualified(node) not in olds
+        if not isinstance(node, ast.Name | ast.Attribute) or last_name(node) not in ends:
+            return False
+        name = source.names.qualified(node, source.scope(node))
+        return name is not None and name not in olds
 
     return new
 
@@ -72,7 +90,7 @@ def gives(keyword: str) -> NewWay:
     return lambda node: isinstance(node, ast.Call) and any(one.arg == keyword for one in node.keywords)
 
 
-def _chooses(source: Source, above: ast.AST, child: ast.AST, new_way: NewWay | None) -> bool:
+def _chooses(source: Source, above: ast.AST, child: ast.AST, new_way: NewWay | None, asks: Asks) -> bool:
     if isinstance(above, ast.Try):
         parts = [above.body, above.orelse, *(handler.body for handler in above.handlers)]
         return child not in above.finalbody and (
@@ -82,10 +100,10 @@ def _chooses(source: Source, above: ast.AST, child: ast.AST, new_way: NewWay | N
         return child in above.body and any(_suppresses(source, item.context_expr) for item in above.items)
     if isinstance(above, ast.If | ast.IfExp):
         sides = [part if isinstance(part, list) else [part] for part in (above.body, above.orelse)]
-        return child is not above.test and (_asks(source, above.test) or _elsewhere(source, sides, child, new_way))
+        return child is not above.test and (asks(source, above.test) or _elsewhere(source, sides, child, new_way))
     if isinstance(above, ast.BoolOp):
-        return any(_asks(source, value) for value in above.values if value is not child)
-    return isinstance(above, ast.Match) and child is not above.subject and _asks(source, above.subject)
+        return any(asks(source, value) for value in above.values if value is not child)
+    return isinstance(above, ast.Match) and child is not above.subject and asks(source, above.subject)
 
 
 def _elsewhere(source: Source, sides: Iterable[list[ast.AST]], child: ast.AST, new_way: NewWay | None) -> bool:
@@ -103,36 +121,64 @@ def _holds(child: ast.AST) -> Callable[[ast.AST], bool]:
     return lambda node: node in parts
 
 
-def _asks(source: Source, test: ast.AST, depth: int = _DEPTH) -> bool:
-    """Whether a test asks for a version or a name, also through a flag or a function of this file."""
+def _asks(source: Source, test: ast.AST) -> bool:
+    """Whether a test asks for a version or a name, by its words or through a flag."""
     text = ast.unparse(test).lower().replace(".is_available()", "")  # of a device, not of a name
-    if any(word in text for word in (*_WORDS, *(_PROBES if depth == _DEPTH else ()))):
+    return any(word in text for word in _WORDS) or _tells_version(source, test)
+
+
+def _tells_version(source: Source, test: ast.AST, depth: int = _DEPTH) -> bool:
+    """Whether a test asks for the version or a name of a library, also through flags and functions of this file."""
+    text = ast.unparse(test).lower()
+    if any(word in text for word in _OF_LIBRARIES):
         return True
-    return any(_is_flag(source, one, depth) for one in source.walk(test, ast.Name, ast.Attribute, ast.Call))
+    return depth > 0 and any(_is_flag(source, one, depth) for one in _operands(test))
+
+
+def _operands(test: ast.AST) -> Iterator[ast.expr]:
+    """What decides a test: names and calls, alone, negated, in ``and`` and ``or``, or compared with a literal."""
+    match test:
+        case ast.Name() | ast.Attribute() | ast.Call():
+            yield test
+        case ast.UnaryOp(operand=operand):
+            yield from _operands(operand)
+        case ast.BoolOp(values=values):
+            for value in values:
+                yield from _operands(value)
+        case ast.Compare(left=left, comparators=[ast.Constant() | ast.Tuple() | ast.List()]):
+            yield from _operands(left)
+        case ast.IfExp(body=body, orelse=orelse):
+            yield from _operands(body)
+            yield from _operands(orelse)
 
 
 def _is_flag(source: Source, node: ast.expr, depth: int) -> bool:
     if isinstance(node, ast.Call):
         return _call_asks(source, node, depth)
-    if not isinstance(node.ctx, ast.Load) or (isinstance(node, ast.Name) and _is_foreign_flag(source, node)):  # type: ignore[attr-defined]
-        return isinstance(node.ctx, ast.Load)  # type: ignore[attr-defined]
-    return depth > 0 and any(_asks(source, value, depth - 1) for value in assigned(source, node))
+    if isinstance(node, ast.Name) and _is_foreign_flag(source, node):
+        return True
+    return any(_tells_version(source, value, depth - 1) for value in assigned(source, node))
 
 
 def _call_asks(source: Source, call: ast.Call, depth: int) -> bool:
     """``hasattr(torch, ...)``, ``at_least("2.4")``, ``has_new_amp()`` of this file."""
-    given = [one for one in source.walk(call, ast.Constant) if isinstance(one.value, str)]
-    if any(_VERSION.match(one.value) for one in given):
+    given = [*call.args, *(keyword.value for keyword in call.keywords)]
+    if any(isinstance(one, ast.Constant) and _VERSION.match(str(one.value)) for one in given if _is_text(one)):
         return True
-    if isinstance(call.func, ast.Name) and call.func.id in _PROBES and call.args:
-        return source.names.qualified(call.args[0], source.scope(call)) is not None
-    function = source.value(call.func).definition if depth > 0 else None
+    if isinstance(call.func, ast.Name) and call.func.id in (*_PROBES, "bool", "int") and call.args:
+        of_library = source.names.qualified(call.args[0], source.scope(call)) is not None
+        return of_library if call.func.id in _PROBES else any(_is_flag(source, one, depth) for one in _operands(given[0]))
+    function = source.value(call.func).definition
     if not isinstance(function, ast.FunctionDef):
         return False
     if any(any(map(_catches, one.handlers)) for one in source.walk(function, ast.Try)):
         return True
     returned = [one.value for one in source.walk(function, ast.Return) if one.value is not None]
-    return any(_asks(source, one, depth - 1) for one in returned)
+    return any(_tells_version(source, one, depth - 1) for one in returned)
+
+
+def _is_text(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _is_foreign_flag(source: Source, name: ast.Name) -> bool:
@@ -171,12 +217,12 @@ def _suppresses(source: Source, node: ast.expr) -> bool:
     return any(map(_are_of_missing_names, node.args))
 
 
-def _after_test(source: Source, node: ast.AST, new_way: NewWay | None) -> bool:
+def _after_test(source: Source, node: ast.AST, new_way: NewWay | None, asks: Asks) -> bool:
     """Below ``if version < ...: return`` (or raise), or ``assert hasattr(...)``, in a block that holds ``node``."""
     child = node
     for above in source.ancestors(node):
         block = next((block for block in _blocks(above) if child in block), [])
-        if any(_ends_here(source, statement, new_way) for statement in _before(block, child)):
+        if any(_ends_here(source, statement, new_way, asks) for statement in _before(block, child)):
             return True
         if isinstance(above, ast.FunctionDef | ast.AsyncFunctionDef | ast.Module):
             return False
@@ -192,9 +238,9 @@ def _blocks(node: ast.AST) -> Iterable[list[ast.stmt]]:
     return (block for name in ("body", "orelse", "finalbody") if isinstance(block := getattr(node, name, None), list))
 
 
-def _ends_here(source: Source, statement: ast.stmt, new_way: NewWay | None) -> bool:
+def _ends_here(source: Source, statement: ast.stmt, new_way: NewWay | None, asks: Asks) -> bool:
     if isinstance(statement, ast.Assert):
-        return _asks(source, statement.test)
+        return asks(source, statement.test)
     if isinstance(statement, ast.Try):
         leaves = isinstance(statement.body[-1], ast.Return)
         return leaves and (
@@ -202,4 +248,4 @@ def _ends_here(source: Source, statement: ast.stmt, new_way: NewWay | None) -> b
         )
     if not isinstance(statement, ast.If) or not isinstance(statement.body[-1], ast.Return | ast.Raise | ast.Continue):
         return False
-    return _asks(source, statement.test) or _elsewhere(source, [statement.body], statement, new_way)
+    return asks(source, statement.test) or _elsewhere(source, [statement.body], statement, new_way)

@@ -33,7 +33,7 @@ class AverageRecordsGraph(SourceRule):
     When it stays silent: under ``torch.no_grad()`` (around it, on the function, or around every call of it in the
     file), under decorators that the file does not show, ``p.data`` and ``p.detach()``, methods of modules and of classes
     whose base is in another file (whose caller decides), functions that call ``backward``, ``state_dict()``, whose
-    tensors are detached.
+    tensors are detached; files that switch gradients off for another model than the average.
 
     Example::
 
@@ -55,6 +55,8 @@ class AverageRecordsGraph(SourceRule):
         if "parameters()" not in source.text:
             return
         for loop, names in _over_parameters(source):
+            if _may_be_frozen(source, loop):
+                continue
             for node, target in _averages(source, loop, names):
                 if not source.records_grad(node) or _decided_elsewhere(source, node):
                     continue
@@ -83,6 +85,31 @@ def _over_parameters(source: Source) -> Iterator[tuple[ast.For, set[str]]]:
             }
             if found:
                 yield loop, found
+
+
+def _may_be_frozen(source: Source, loop: ast.For) -> bool:
+    """Whether the file switches gradients off for some other model than the average, which comes first in the loop."""
+    iterated = loop.iter.args if isinstance(loop.iter, ast.Call) and _is_call_of(loop.iter, ("zip",)) else []
+    average = ast.unparse(iterated[0]).partition(".parameters")[0].partition(".named_parameters")[0] if iterated else ""
+    return any(average != frozen for frozen in _frozen(source))
+
+
+def _frozen(source: Source) -> Iterator[str]:
+    """Whose gradients the file switches off: ``model.requires_grad_(False)``, ``p.requires_grad = False`` in a loop."""
+    for call in source.nodes(ast.Call):
+        if isinstance(call.func, ast.Attribute) and call.func.attr == "requires_grad_" and call.args:
+            yield _owner(source, call.func.value)
+    for node in source.nodes(ast.Attribute):
+        if node.attr == "requires_grad" and isinstance(node.ctx, ast.Store):
+            yield _owner(source, node.value)
+
+
+def _owner(source: Source, node: ast.expr) -> str:
+    """``model`` of ``model`` and of ``p`` in a loop over ``model.parameters()``."""
+    for loop in source.loops(node):
+        if isinstance(loop, ast.For) and any(one.id == ast.unparse(node) for one in source.walk(loop.target, ast.Name)):
+            return ast.unparse(loop.iter).partition(".parameters")[0].partition(".named_parameters")[0]
+    return ast.unparse(node)
 
 
 def _parameters_of(iterated: ast.expr, target: ast.expr) -> Iterator[str]:

@@ -23,6 +23,8 @@ _USUAL = frozenset(
     output outputs tensor mask""".split()
 )
 """Names that a parameter of ``forward`` without a default bears when it is a tensor."""
+_OF_OTHERS = frozenset("device gather type half cuda".split())
+"""Attributes that modules, settings and objects that drive a training have as well."""
 _PLURAL = frozenset("inputs targets features images labels preds predictions tokens embeddings outputs".split())
 """Names that lists bear as well."""
 
@@ -162,9 +164,9 @@ def _note(flow: Flow, scope: Scope, use: _Use, load: ast.Name) -> None:
     parent = flow.tree.parents[load]
     match parent:
         case ast.Attribute():
-            if parent.attr in torch_api.TORCH_ONLY - torch_api.NOT_TELLING:
+            if parent.attr in torch_api.TORCH_ONLY - _OF_OTHERS:
                 use.strong = parent
-            elif parent.attr in torch_api.ARRAY_LIKE | torch_api.NOT_TELLING:
+            elif parent.attr in torch_api.ARRAY_LIKE | _OF_OTHERS:
                 use.weak = parent
             elif not parent.attr.endswith("_"):
                 use.against = parent
