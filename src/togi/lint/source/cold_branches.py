@@ -160,18 +160,27 @@ def _is_own(node: ast.AST) -> bool:
 
 
 def _stored(tree: Tree, block: Sequence[ast.stmt]) -> set[str]:
-    """Attributes that ``block`` assigns, or assigns items of."""
+    """Attributes that ``block`` assigns, or assigns items of, or writes in place."""
     assigned = [one for statement in block for one in tree.walk(statement, ast.Assign)]
     targets = [target for one in assigned for target in one.targets]
     parts = [part for target in targets for part in (target.elts if isinstance(target, ast.Tuple) else [target])]
     stored = [part.value if isinstance(part, ast.Subscript) else part for part in parts]
+    stored += [one for statement in block for one in _written(tree, statement)]
     return {ast.unparse(one) for one in stored if isinstance(one, ast.Attribute)}
+
+
+def _written(tree: Tree, statement: ast.stmt) -> Iterator[ast.expr]:
+    """``self.ready`` of ``self.ready.fill_(1)`` and ``self.ready.data.copy_(flag)``."""
+    for call in tree.walk(statement, ast.Call):
+        func = call.func
+        if isinstance(func, ast.Attribute) and func.attr in ("fill_", "copy_", "zero_", "logical_or_"):
+            yield func.value.value if isinstance(func.value, ast.Attribute) and func.value.attr == "data" else func.value
 
 
 def _cache_tests(tree: Tree, test: ast.expr) -> Iterator[ast.expr]:
     """Attributes that ``test`` finds empty: ``self.x is None``, ``key not in self.cache``."""
     for one in tree.walk(test, ast.Compare, ast.Call):
-        if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Is | ast.NotIn | ast.NotEq | ast.Gt | ast.Lt):
+        if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Is | ast.NotIn | ast.Eq | ast.NotEq | ast.Gt | ast.Lt):
             for side in (one.left, one.comparators[0]):
                 yield from _with_owners(side)  # self.x.device != x.device
         elif isinstance(one, ast.Call):

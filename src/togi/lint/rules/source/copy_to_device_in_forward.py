@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
+from togi.lint.source.syntax import is_constant
 from togi.lint.source.value import Kind, evidence_of, excerpt
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class CopyToDeviceInForward(SourceRule):
             before, after = source.value(func.value), source.value(call)
             if before.kind is not Kind.TENSOR or before.device != "cpu" or before.call is None or after.device == "cpu":
                 continue
-            if _stays_moved(source, call, func.value):
+            if _stays_moved(source, call, func.value) or _is_empty(before.call):
                 continue
             here = source.function(before.call) is source.function(call)
             if here and _from_data(before.call):
@@ -77,6 +78,12 @@ def _stays_moved(source: Source, call: ast.Call, moved: ast.expr) -> bool:
     above = source.parent(call)
     kept = isinstance(moved, ast.Attribute) and isinstance(above, ast.Assign)
     return kept and isinstance(above, ast.Assign) and ast.unparse(moved) in map(ast.unparse, above.targets)
+
+
+def _is_empty(made: ast.Call) -> bool:
+    """``torch.tensor([])``, ``torch.zeros(0)``: nothing is copied."""
+    first = made.args[0] if made.args else None
+    return is_constant(first, 0) or (isinstance(first, ast.List | ast.Tuple) and not first.elts)
 
 
 def _from_data(call: ast.Call) -> bool:

@@ -49,7 +49,7 @@ class Float64ByAccident(SourceRule):
     Why it costs: twice the bytes everywhere it reaches, since float32 and float64 give float64; and a GPU computes
     double precision at a 32nd to a 64th of its speed (consumer cards), without tensor cores.
 
-    When it stays silent: a dtype is given on either side (``dtype=torch.float64`` says what it wants), the tensor is cast where it is made or under its name later,
+    When it stays silent: a dtype is given on either side (``dtype=torch.float64`` and ``.to(torch.float64)`` say what they want), the tensor is cast where it is made or under its name later,
     arrays whose type the file does not show, ``.double()`` of what is cast back, of sums, positions, frequencies and
     angles (deliberate), and files that call ``gradcheck``, which needs it, or hold tests.
 
@@ -123,7 +123,7 @@ class Float64ByAccident(SourceRule):
 
     def _doubled(self, source: Source) -> Iterator[Finding]:
         for call in source.nodes(ast.Call):
-            if not _doubles(source, call):
+            if not _doubles(call):
                 continue
             if source.value(call.func.value).kind is Kind.MODULE and "gradcheck" not in source.text:
                 yield source.finding(
@@ -154,13 +154,10 @@ def _is_double(source: Source, node: ast.expr) -> bool:
     return text or source.qualified(node) in _DOUBLES
 
 
-def _doubles(source: Source, call: ast.Call) -> bool:
+def _doubles(call: ast.Call) -> bool:
     if not isinstance(call.func, ast.Attribute):
         return False
-    if call.func.attr == "double":
-        return not call.args and not call.keywords
-    given = argument(call, "dtype") or (call.args[0] if len(call.args) == 1 else None)
-    return call.func.attr == "to" and given is not None and source.qualified(given) in _DOUBLES
+    return call.func.attr == "double" and not call.args and not call.keywords
 
 
 def _is_activation(source: Source, call: ast.Call) -> bool:

@@ -33,7 +33,7 @@ class ScalarFromTensor(SourceRule):
     back. Until then it queues nothing, so the device runs dry after every such line. Under ``torch.compile`` each one
     breaks the graph or adds a guard.
 
-    When it stays silent: below ``torch.cuda.synchronize()``, NumPy arrays, Python numbers, sizes, tensors known to lie on the CPU (batches as a DataLoader
+    When it stays silent: below ``torch.cuda.synchronize()`` or another reading of the same tensor, NumPy arrays, Python numbers, sizes, tensors known to lie on the CPU (batches as a DataLoader
     gives them, results of ``.cpu()``, what a function computes that makes its model and moves nothing), code outside of
     hot places, and branches that run every so many steps.
 
@@ -64,7 +64,7 @@ class ScalarFromTensor(SourceRule):
             if hot is None:
                 continue
             value = source.value(tensor)
-            if computes_on_cpu(source, node, value) or _after_wait(source, node):
+            if computes_on_cpu(source, node, value) or _after_wait(source, node, tensor):
                 continue
             if value.on_device or _is_result_of_training(source, node, tensor, value, hot):
                 message = f"{what} waits for the device to compute {excerpt(tensor, 40)}"
@@ -73,15 +73,18 @@ class ScalarFromTensor(SourceRule):
                 )
 
 
-def _after_wait(source: Source, node: ast.AST) -> bool:
-    """Below ``torch.cuda.synchronize()``, with no work for the device in between: the number is there."""
+def _after_wait(source: Source, node: ast.AST, tensor: ast.expr) -> bool:
+    """Below ``torch.cuda.synchronize()``, or another reading of the same tensor, with no work for the device in
+    between: the number is there."""
+    text = f"{ast.unparse(tensor)}.item"
     statement = source.index.statement(node)
     above = source.parent(statement) if statement is not None else None
     blocks = (getattr(above, name, None) for name in ("body", "orelse", "finalbody"))
     block = next((one for one in blocks if isinstance(one, list) and statement in one), [])
     for before in reversed(block[: block.index(statement)] if block else []):
         calls = source.walk(before, ast.Call)
-        if any(last_name(call.func) == "synchronize" for call in calls):
+        waits = any(last_name(call.func) == "synchronize" or ast.unparse(call.func) == text for call in calls)
+        if waits and isinstance(before, ast.Expr | ast.Assign | ast.AugAssign):
             return True
         if any(source.value(call.func).kind is Kind.MODULE or last_name(call.func) in _WORK for call in calls):
             return False

@@ -90,10 +90,12 @@ def _counts(source: Source, call: ast.Call, name: str) -> bool:
     first = source.value(call.args[0]).kind if call.args else Kind.UNKNOWN
     if first is Kind.TENSOR or _stays_on_cpu(source, call, last):
         return False
+    if last == "tensor" and first is Kind.UNKNOWN and not _is_placed(call) and not _is_display(call.args[:1]):
+        return False  # perhaps a number, which stays where it is
     return (
         last in ("tensor", "from_numpy", "frombuffer")
         or first in (Kind.NUMBER, Kind.NDARRAY)
-        or (bool(call.args) and isinstance(call.args[0], ast.List | ast.Tuple | ast.ListComp))
+        or _is_display(call.args[:1])
         or (first is Kind.LIST and _of_numbers(source.value(call.args[0])))
     )
 
@@ -114,8 +116,15 @@ def _stays_on_cpu(source: Source, call: ast.Call, last: str) -> bool:
     data = call.args[0]
     if isinstance(data, ast.List | ast.Tuple) and not data.elts:
         return True
-    placed = any(keyword.arg in ("device", None) for keyword in call.keywords)
-    return not placed and source.value(data).kind is Kind.NUMBER
+    return not _is_placed(call) and source.value(data).kind is Kind.NUMBER
+
+
+def _is_placed(call: ast.Call) -> bool:
+    return any(keyword.arg in ("device", None) for keyword in call.keywords)
+
+
+def _is_display(data: list[ast.expr]) -> bool:
+    return any(isinstance(one, ast.List | ast.Tuple | ast.ListComp) for one in data)
 
 
 def _is_cached(source: Source, call: ast.Call) -> bool:
