@@ -101,7 +101,8 @@ def _is_periodic(tree: Tree, node: ast.expr, loop_targets: frozenset[str]) -> bo
 
 
 def _mentions_clock(tree: Tree, node: ast.expr, qualified: Qualified) -> bool:
-    return any(qualified(one.func) in _CLOCKS for one in tree.walk(node, ast.Call))
+    read = [told for one in tree.walk(node, ast.Name) if (told := _told(tree, one)) is not None]
+    return any(qualified(one.func) in _CLOCKS for part in (node, *read) for one in tree.walk(part, ast.Call))
 
 
 def _is_switch(test: ast.expr, qualified: Qualified) -> bool:
@@ -174,13 +175,17 @@ def _written(tree: Tree, statement: ast.stmt) -> Iterator[ast.expr]:
     for call in tree.walk(statement, ast.Call):
         func = call.func
         if isinstance(func, ast.Attribute) and func.attr in ("fill_", "copy_", "zero_", "logical_or_"):
-            yield func.value.value if isinstance(func.value, ast.Attribute) and func.value.attr == "data" else func.value
+            yield (
+                func.value.value if isinstance(func.value, ast.Attribute) and func.value.attr == "data" else func.value
+            )
 
 
 def _cache_tests(tree: Tree, test: ast.expr) -> Iterator[ast.expr]:
     """Attributes that ``test`` finds empty: ``self.x is None``, ``key not in self.cache``."""
     for one in tree.walk(test, ast.Compare, ast.Call):
-        if isinstance(one, ast.Compare) and isinstance(one.ops[0], ast.Is | ast.NotIn | ast.Eq | ast.NotEq | ast.Gt | ast.Lt):
+        if isinstance(one, ast.Compare) and isinstance(
+            one.ops[0], ast.Is | ast.NotIn | ast.Eq | ast.NotEq | ast.Gt | ast.Lt
+        ):
             for side in (one.left, one.comparators[0]):
                 yield from _with_owners(side)  # self.x.device != x.device
         elif isinstance(one, ast.Call):

@@ -167,7 +167,9 @@ def _call_asks(source: Source, call: ast.Call, depth: int) -> bool:
         return True
     if isinstance(call.func, ast.Name) and call.func.id in (*_PROBES, "bool", "int") and call.args:
         of_library = source.names.qualified(call.args[0], source.scope(call)) is not None
-        return of_library if call.func.id in _PROBES else any(_is_flag(source, one, depth) for one in _operands(given[0]))
+        return (
+            of_library if call.func.id in _PROBES else any(_is_flag(source, one, depth) for one in _operands(given[0]))
+        )
     function = source.value(call.func).definition
     if not isinstance(function, ast.FunctionDef):
         return False

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
-from togi.lint.source.syntax import is_constant
+from togi.lint.source.syntax import is_constant, last_name
 from togi.lint.source.value import Kind, evidence_of, excerpt
 
 if TYPE_CHECKING:
@@ -83,7 +83,8 @@ def _stays_moved(source: Source, call: ast.Call, moved: ast.expr) -> bool:
 def _is_empty(made: ast.Call) -> bool:
     """``torch.tensor([])``, ``torch.zeros(0)``: nothing is copied."""
     first = made.args[0] if made.args else None
-    return is_constant(first, 0) or (isinstance(first, ast.List | ast.Tuple) and not first.elts)
+    sized = last_name(made.func) in ("zeros", "ones", "empty", "rand", "randn")
+    return (sized and is_constant(first, 0)) or (isinstance(first, ast.List | ast.Tuple) and not first.elts)
 
 
 def _from_data(call: ast.Call) -> bool:

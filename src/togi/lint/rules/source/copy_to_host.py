@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
-from togi.lint.source.collected import is_whole_output
+from togi.lint.source.uses_of_tensors import is_whole_output
 from togi.lint.source.value import Hot, Kind, evidence_of, excerpt
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.edits import end, insert, rename, rename_module, start, text_of
 from togi.lint.source.compatibility import guarded, names_new
+from togi.lint.source.edits import end, insert, rename, rename_module, start, text_of
 from togi.lint.source.references import called, import_of, uses
 from togi.lint.source.syntax import first_name, unpacks
 

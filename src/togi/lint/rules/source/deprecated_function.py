@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from togi.lint.data.deprecated_names import DEPRECATED, Deprecated
 from togi.lint.finding import Edit, Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.edits import end, insert, rename
 from togi.lint.source.compatibility import guarded, names_new, probed
+from togi.lint.source.edits import end, insert, rename
 from togi.lint.source.references import uses
 from togi.lint.source.syntax import unpacks
 

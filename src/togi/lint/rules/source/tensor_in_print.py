@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 _BUILTINS = ("print", "str", "repr", "format")
 _LOG_METHODS = ("info", "warning", "warn", "error", "critical", "exception", "log")
+_WARNINGS = ("warning", "warn", "error", "critical", "exception")
 _LOGGERS = ("log", "logger", "logging", "_logger", "_log", "LOGGER", "LOG")
 _PROGRESS = ("set_postfix", "set_description", "set_description_str", "set_postfix_str")
 _WRITERS = ("add_scalar", "add_scalars", "add_histogram")
@@ -32,7 +33,8 @@ class TensorInPrint(SourceRule):
     because nothing in the line says so.
 
     When it stays silent: shapes, dtypes, devices, Python numbers, tensors on the CPU, ``logger.debug`` (it formats only
-    when enabled), messages of exceptions and failed assertions, branches that run every so many steps or for debugging.
+    when enabled), messages of exceptions and failed assertions, warnings under a
+    condition, branches that run every so many steps or for debugging.
 
     Example::
 
@@ -55,7 +57,7 @@ class TensorInPrint(SourceRule):
     def check(self, source: Source) -> Iterable[Finding]:
         reported: set[ast.AST] = set()
         for node, parts, what in _texts(source):
-            hot = source.hot(node)
+            hot = source.hot(node) if not _warns(source, node) else None
             if hot is None or not reported.isdisjoint(source.ancestors(node)):
                 continue
             value, part = next(((v, p) for p in parts if (v := _tensor(source.value(p))) is not None), (None, node))
@@ -65,6 +67,13 @@ class TensorInPrint(SourceRule):
             message = f"{what} waits for the device and copies {excerpt(part, 40)} to write its numbers"
             remedy = f"write it every so many steps only, or collect {receiver(part)}.detach() and write after the loop"
             yield source.finding(self.id, node, message, remedy, evidence=evidence_of(value, hot))
+
+
+def _warns(source: Source, node: ast.AST) -> bool:
+    """Whether the text goes into a warning under a condition, which is for what seldom happens."""
+    calls = [one for one in (node, *source.ancestors(node)) if isinstance(one, ast.Call)]
+    warning = any(last_name(one.func) in _WARNINGS for one in calls)
+    return warning and any(isinstance(above, ast.If) for above in source.ancestors(node))
 
 
 def _tensor(value: Value) -> Value | None:

@@ -10,14 +10,13 @@ from togi.lint.finding import Finding
 from togi.lint.rule import SourceRule
 from togi.lint.source import torch_api
 from togi.lint.source.syntax import last_name
+from togi.lint.source.uses_of_tensors import meets_device
 from togi.lint.source.value import Kind, Value, excerpt
 
 if TYPE_CHECKING:
     from togi.lint.source.model import Source
 
 _FILLED = frozenset("arange zeros ones full eye linspace logspace tril_indices triu_indices".split())
-_VIEWS = ("from_numpy", "frombuffer")
-"""They share memory with an array: nothing is copied until the tensor is moved."""
 _DEFAULTS = ("torch.set_default_device", "torch.set_default_tensor_type")
 
 
@@ -32,7 +31,7 @@ class TensorMadeInForward(SourceRule):
     graphs and ``torch.export`` freeze such values into constants.
 
     When it stays silent: factories with ``device=``, ``zeros_like`` and ``x.new_zeros``, random draws on the CPU,
-    ``as_tensor`` of a tensor, ``from_numpy`` of what stays on the CPU, a number without ``device=`` (kernels take it as an argument), cached functions,
+    ``as_tensor`` of a tensor, data that the file shows to stay on the CPU, a number without ``device=`` (kernels take it as an argument), cached functions,
     files that set a default device, results that are moved later (``copy-to-device-in-forward`` reports the move),
     code outside of ``forward``.
 
@@ -68,9 +67,11 @@ class TensorMadeInForward(SourceRule):
                 continue
             last = name.rpartition(".")[2]
             moved = _moved(source) if moved is None else moved
-            if (last in _FILLED and call in moved) or (
-                last in _VIEWS and call not in moved and _is_named(source, call)
-            ):
+            if last in _FILLED:
+                stays = call in moved  # the move is reported instead
+            else:
+                stays = call not in moved and not _is_placed(call) and not meets_device(source, call)
+            if stays:
                 continue
             yield source.finding(self.id, call, _message(call, last), _remedy(source, call, last), evidence=hot.reason)
 
@@ -90,8 +91,6 @@ def _counts(source: Source, call: ast.Call, name: str) -> bool:
     first = source.value(call.args[0]).kind if call.args else Kind.UNKNOWN
     if first is Kind.TENSOR or _stays_on_cpu(source, call, last):
         return False
-    if last == "tensor" and first is Kind.UNKNOWN and not _is_placed(call) and not _is_display(call.args[:1]):
-        return False  # perhaps a number, which stays where it is
     return (
         last in ("tensor", "from_numpy", "frombuffer")
         or first in (Kind.NUMBER, Kind.NDARRAY)
@@ -145,12 +144,6 @@ def _read_back(source: Source, call: ast.Call) -> bool:
             if isinstance(func, ast.Name) and func.id in ("int", "float", "bool", "len", "range"):
                 return True
     return False
-
-
-def _is_named(source: Source, call: ast.Call) -> bool:
-    """Whether a local name holds the result, so that this file would show its move."""
-    above = source.parent(call)
-    return isinstance(above, ast.Assign) and isinstance(above.targets[0], ast.Name)
 
 
 def _moved(source: Source) -> set[ast.AST]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from togi.lint.finding import Finding, Fix
 from togi.lint.rule import SourceRule
-from togi.lint.source.edits import add_argument
 from togi.lint.source.compatibility import gives, guarded
+from togi.lint.source.edits import add_argument
 from togi.lint.source.references import uses
 from togi.lint.source.syntax import argument
 

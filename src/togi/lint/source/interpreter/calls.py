@@ -24,7 +24,7 @@ from togi.lint.source.value import ARRAY, NONE, NUMBER, STRING, UNKNOWN, Kind, V
 
 _MODEL_MAKERS = ("torchvision.models.", "segmentation_models_pytorch.", "efficientnet_pytorch.")
 _WRAPPERS = ("DataParallel", "DistributedDataParallel", "FullyShardedDataParallel")
-_REGISTERED = ("Parameter", "Buffer", "Variable", "UninitializedParameter", "UninitializedBuffer")
+_REGISTERED = ("Parameter", "Buffer", "UninitializedParameter", "UninitializedBuffer")
 """What moves with its module, so that nothing is known of its device."""
 _NORMS = ("clip_grad_norm_", "clip_grad_norm", "get_total_norm")
 _NUMBERS = frozenset(
@@ -122,6 +122,8 @@ def _torch_call(state: State, name: str, node: ast.Call, values: list[Value]) ->
             return special
     if name in torch_api.NUMBER_FUNCTIONS:
         return NUMBER
+    if name == "torch.autograd.Variable" and values and values[0].kind is Kind.TENSOR:
+        return values[0]
     if name in torch_api.TENSOR_CLASSES:
         if last in _REGISTERED:
             dtype = values[0].dtype if values else None
