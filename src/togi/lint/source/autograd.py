@@ -109,7 +109,7 @@ class Autograd:
         return [one for one in bindings if isinstance(one, ast.FunctionDef | ast.ClassDef)]
 
     def _assigned(self, node: ast.expr, scope: Scope) -> list[ast.expr]:
-        """What the name ``node`` was given, of a choice each side: ``context = nullcontext() if cpu else autocast()``."""
+        """What the name ``node`` was given, each side of a choice: ``context = autocast() if cuda else other()``."""
         holder = self._names.holder(node.id, scope) if isinstance(node, ast.Name) else None
         bindings = holder.bindings[node.id] if holder is not None and isinstance(node, ast.Name) else []
         made = [self._tree.parents.get(one) for one in bindings]

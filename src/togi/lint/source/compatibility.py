@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ast
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from togi.lint.source.loaders import assigned
@@ -106,7 +106,7 @@ def _chooses(source: Source, above: ast.AST, child: ast.AST, new_way: NewWay | N
     return isinstance(above, ast.Match) and child is not above.subject and asks(source, above.subject)
 
 
-def _elsewhere(source: Source, sides: Iterable[list[ast.AST]], child: ast.AST, new_way: NewWay | None) -> bool:
+def _elsewhere(source: Source, sides: Iterable[Sequence[ast.AST]], child: ast.AST, new_way: NewWay | None) -> bool:
     """Whether a side without ``child`` does the same in the new way."""
     if new_way is None:
         return False

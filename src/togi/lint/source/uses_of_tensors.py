@@ -67,8 +67,8 @@ def meets_device(source: Source, node: ast.expr, depth: int = _DEPTH) -> bool:
 
 
 def _goes_on(source: Source, call: ast.Call, name: str, node: ast.expr, depth: int) -> bool:
-    """Through a method of the tensor or a function of torch: what it is computed with, and what becomes of the result."""
-    if name in ("item", "tolist", "numpy", "size", "dim", "numel"):
+    """Through a method or a function of torch: what the tensor is computed with, and what becomes of the result."""
+    if name in ("item", "tolist", "numpy", "size", "dim", "numel", "equal", "allclose"):
         return False
     if any(source.value(one).on_device for one in call.args if one is not node):
         return True

@@ -28,7 +28,8 @@ class CheckpointWithoutUseReentrant(SourceRule):
     gradients are silently None), recomputes the whole region even where less is needed, and breaks with
     ``torch.autograd.grad`` and some compiled code. PyTorch warns, and will raise in a later release.
 
-    When it stays silent: ``use_reentrant`` is given, ``**kwargs`` may hold it, or the call is made under a test of the version.
+    When it stays silent: ``use_reentrant`` is given, ``**kwargs`` may hold it, or the call is made under a test of the
+    version.
 
     Example::
 

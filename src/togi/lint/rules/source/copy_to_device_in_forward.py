@@ -28,8 +28,9 @@ class CopyToDeviceInForward(SourceRule):
     Why it costs: a copy from pageable memory waits for the device, in every pass, for values that the device could have
     filled in itself, or that could have moved once with the module.
 
-    When it stays silent: an attribute that is moved once and kept (``self.table = self.table.to(x.device)``), inputs and everything whose place is not known, changes of dtype only, tensors made on the
-    device, and what ``tensor-made-in-forward`` reports where it is made (``torch.tensor(...)``).
+    When it stays silent: an attribute that is moved once and kept (``self.table = self.table.to(x.device)``), inputs
+    and everything whose place is not known, changes of dtype only, tensors made on the device, and what
+    ``tensor-made-in-forward`` reports where it is made (``torch.tensor(...)``).
 
     Example::
 

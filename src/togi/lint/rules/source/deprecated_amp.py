@@ -37,8 +37,9 @@ class DeprecatedAmp(SourceRule):
     Why it costs: each call warns (FutureWarning since torch 2.4), the names will go, and the code is tied to one kind
     of device. ``torch.amp`` takes the device as an argument.
 
-    When it stays silent: ``torch.amp`` and ``torch.autocast``, and code for several versions: under ``try``, under a test
-    of the version or of a name (also through a flag of this or another file), beside a branch that takes ``torch.amp``.
+    When it stays silent: ``torch.amp`` and ``torch.autocast``, and code for several versions: under ``try``, under a
+    test of the version or of a name (also through a flag of this or another file), beside a branch that takes
+    ``torch.amp``.
 
     Example::
 

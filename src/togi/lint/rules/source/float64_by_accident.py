@@ -49,9 +49,10 @@ class Float64ByAccident(SourceRule):
     Why it costs: twice the bytes everywhere it reaches, since float32 and float64 give float64; and a GPU computes
     double precision at a 32nd to a 64th of its speed (consumer cards), without tensor cores.
 
-    When it stays silent: a dtype is given on either side (``dtype=torch.float64`` and ``.to(torch.float64)`` say what they want), the tensor is cast where it is made or under its name later,
-    arrays whose type the file does not show, ``.double()`` of what is cast back, of sums, positions, frequencies and
-    angles (deliberate), and files that call ``gradcheck``, which needs it, or hold tests.
+    When it stays silent: a dtype is given on either side (``dtype=torch.float64`` and ``.to(torch.float64)`` say what
+    they want), the tensor is cast where it is made or under its name later, arrays whose type the file does not show,
+    ``.double()`` of what is cast back, of sums, positions, frequencies and angles (deliberate), and files that call
+    ``gradcheck``, which needs it, or hold tests.
 
     Example::
 

@@ -71,7 +71,7 @@ class HiddenStateNotDetached(SourceRule):
                     assign,
                     f"{excerpt(call, 40)} continues the graph of all steps before, through {', '.join(kept)}",
                     f"detach it first: {kept[0]}.detach() (of a tuple, each tensor), or start it anew in each step",
-                    evidence=f"the loop in line {loop.lineno} calls backward() in each pass, and nothing in it detaches",
+                    evidence=f"the loop in line {loop.lineno} calls backward() in each pass and detaches nothing",
                 )
 
 

@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 class OutputsKeptOnDevice(SourceRule):
     """The outputs of every batch stay on the device until the loop over a data set ends.
 
-    What it reports: ``outputs.append(model(x))`` in a loop over batches without training, of whole outputs of a model on
-    a device that is not the CPU, into a list that was made before the loop.
+    What it reports: ``outputs.append(model(x))`` in a loop over batches without training, of whole outputs of a model
+    on a device that is not the CPU, into a list that was made before the loop.
 
     Why it costs: the device's memory grows with the data set, beside the model, until the last batch. The host has more
     of it, and seldom needs the outputs earlier.
 
     When it stays silent: outputs that were reduced first (``argmax``, ``mean``, a count), moved to the CPU, or recorded
-    by autograd (``inference-records-graph`` reports those); loops that train; lists that start anew in each pass; batches
-    that the loop does not move to a device.
+    by autograd (``inference-records-graph`` reports those); loops that train; lists that start anew in each pass;
+    batches that the loop does not move to a device.
 
     Example::
 
@@ -68,12 +68,13 @@ class OutputsKeptOnDevice(SourceRule):
                 continue
             if not _moves_batches(source, loop) or _starts_in(source, loop, first_name(one.target)):
                 continue
+            text = excerpt(one.kept, 40)
             yield source.finding(
                 self.id,
                 one.node,
-                f"{excerpt(one.target, 40)} keeps {excerpt(one.kept, 40)} of every batch on the device until the loop ends",
-                f'append {excerpt(one.kept, 40)}.to("cpu", non_blocking=True) and call torch.cuda.synchronize() after the '
-                "loop, or append what is reduced from it",
+                f"{excerpt(one.target, 40)} keeps {text} of every batch on the device until the loop ends",
+                f'append {text}.to("cpu", non_blocking=True) and call torch.cuda.synchronize() after the loop, or '
+                "append what is reduced from it",
                 evidence=evidence_of(value, hot),
             )
 

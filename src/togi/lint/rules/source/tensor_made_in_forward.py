@@ -31,9 +31,9 @@ class TensorMadeInForward(SourceRule):
     graphs and ``torch.export`` freeze such values into constants.
 
     When it stays silent: factories with ``device=``, ``zeros_like`` and ``x.new_zeros``, random draws on the CPU,
-    ``as_tensor`` of a tensor, data that the file shows to stay on the CPU, a number without ``device=`` (kernels take it as an argument), cached functions,
-    files that set a default device, results that are moved later (``copy-to-device-in-forward`` reports the move),
-    code outside of ``forward``.
+    ``as_tensor`` of a tensor, data that the file shows to stay on the CPU, a number without ``device=`` (kernels take
+    it as an argument), cached functions, files that set a default device, results that are moved later
+    (``copy-to-device-in-forward`` reports the move), code outside of ``forward``.
 
     Example::
 
@@ -70,7 +70,8 @@ class TensorMadeInForward(SourceRule):
             if last in _FILLED:
                 stays = call in moved  # the move is reported instead
             else:
-                stays = call not in moved and not _is_placed(call) and not meets_device(source, call)
+                here = call not in moved and not _is_placed(call)
+                stays = here and (_may_be_number(source, call, last) or not meets_device(source, call))
             if stays:
                 continue
             yield source.finding(self.id, call, _message(call, last), _remedy(source, call, last), evidence=hot.reason)
@@ -116,6 +117,12 @@ def _stays_on_cpu(source: Source, call: ast.Call, last: str) -> bool:
     if isinstance(data, ast.List | ast.Tuple) and not data.elts:
         return True
     return not _is_placed(call) and source.value(data).kind is Kind.NUMBER
+
+
+def _may_be_number(source: Source, call: ast.Call, last: str) -> bool:
+    """``torch.tensor(self.p)``: kernels take a number as an argument."""
+    plain = last in ("tensor", "as_tensor") and bool(call.args) and not _is_display(call.args[:1])
+    return plain and source.value(call.args[0]).kind in (Kind.UNKNOWN, Kind.NUMBER)
 
 
 def _is_placed(call: ast.Call) -> bool:
