@@ -257,3 +257,35 @@ def test_a_fix_that_is_not_faithful_is_not_measured(monkeypatch: pytest.MonkeyPa
     (found,) = answer.findings
     assert found.cost is not None
     assert not found.cost.measured
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        lambda module, batch: nn.functional.cross_entropy(module(batch[0]).flatten(1), batch[1]),
+        lambda module, batch: module(input=batch[0]).mean(),
+    ],
+    ids=["unpacked", "by name"],
+)
+def test_a_module_gets_what_its_training_step_gives_it(step: Any) -> None:
+    module = norms().eval()
+    subject = Subject(module, (IMAGE, torch.tensor([1])), step=step)
+    report = check_module(subject, ModuleRequest(device="A100", rules=("bias-before-norm",)))
+    assert [one.rule for one in report.findings] == ["bias-before-norm"]
+    assert not module._forward_pre_hooks
+
+
+def test_a_step_that_never_calls_its_module_leaves_the_samples_as_they_are() -> None:
+    def step(module: nn.Module, _: Any) -> torch.Tensor:
+        return next(module.parameters()).sum()
+
+    report = check_module(Subject(norms(), IMAGE, step=step), ModuleRequest(device="A100", rules=("bias-before-norm",)))
+    assert [one.rule for one in report.findings] == ["bias-before-norm"]
+
+
+def test_what_a_module_cannot_be_called_with_is_told_where_the_step_fails() -> None:
+    def step(*_: Any) -> torch.Tensor:
+        raise ValueError("no such batch")
+
+    with pytest.raises(SubjectError, match="does not run on sample 1"):
+        check_module(Subject(norms(), (IMAGE, IMAGE), step=step), ModuleRequest(device="A100"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import warnings
 from typing import Any
 
@@ -125,3 +126,22 @@ def test_fixes_of_drop_in_successors(before: str, after: str) -> None:
 )
 def test_no_fix_where_more_than_the_name_changes(text: str) -> None:
     assert not any(finding.fix for finding in DeprecatedFunction().check(Source.parse(text)))
+
+
+@pytest.mark.parametrize(
+    "entry", [entry for entry in DEPRECATED.values() if entry.drop_in], ids=lambda entry: entry.name
+)
+def test_a_drop_in_successor_takes_the_same_arguments(entry: Deprecated) -> None:
+    """Parameters in the same order; of the same names, unless the entry says that calls with keywords stay."""
+    try:
+        old, new = (
+            list(inspect.signature(resolved(name)).parameters.values()) for name in (entry.name, entry.successor)
+        )
+    except (ValueError, AssertionError, AttributeError):  # written in C, or not in this version
+        return
+    if any(one.kind is one.VAR_POSITIONAL for one in old):  # a wrapper that hands all on
+        return
+    assert len(old) <= len(new)
+    for one, other in zip(old, new, strict=False):
+        assert one.name == other.name or not entry.keywords
+        assert one.default == other.default

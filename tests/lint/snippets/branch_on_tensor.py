@@ -2,6 +2,22 @@
 
 valid = (
     """
+    import taichi as ti
+    import torch
+    from torch import nn
+
+    @ti.kernel
+    def march(t: ti.types.ndarray()):
+        while t < 3:
+            t += 1
+
+    class Rays(nn.Module):
+        def forward(self, t):
+            t = t.contiguous()
+            march(t)
+            return t
+    """,
+    """
     import torch
     from torch import nn
 

@@ -2,6 +2,26 @@
 
 valid = (
     """
+    from torch import nn
+    import torch
+
+    class Rotated(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.I = torch.eye(4)
+            self.J = torch.eye(4)
+            self.moved = False
+
+        def forward(self, x):
+            if self.I.device != x.device:
+                self.I = self.I.to(x.device)
+            if not self.moved:
+                self.J = self.J.to(x.device)
+                self.moved = True
+            self.I = self.I.to(x.device)
+            return torch.cat((x @ self.I @ self.J, torch.tensor([]).to(x.device)))
+    """,
+    """
     import torch
     from torch import nn
 

@@ -1,6 +1,16 @@
 """Snippets of the rule ``cudnn-benchmark-varying-shapes``."""
 
 valid = (
+    """
+    import random
+    import torch
+    from torchvision import transforms
+
+    opt = parser.parse_args()
+    opt.seed = random.randint(1, 10000)
+    torch.backends.cudnn.benchmark = True
+    transform = transforms.Compose([transforms.Resize(opt.imageSize), transforms.ToTensor()])
+    """,
     "torch.backends.cudnn.benchmark = True",
     """
     import torch, random
@@ -45,6 +55,18 @@ valid = (
     """,
 )
 invalid = (
+    """
+    import random
+    import torch
+    import torch.nn.functional as F
+
+    torch.backends.cudnn.benchmark = True  # here
+
+    def train(opt, loader):
+        for x in loader:
+            opt.size = random.randint(100, 200)
+            x = F.interpolate(x, size=(opt.size, opt.size))
+    """,
     """
     import torch, random
     import torch.nn.functional as F

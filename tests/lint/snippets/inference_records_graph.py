@@ -2,6 +2,38 @@
 
 valid = (
     """
+    import torch
+    from mine import smart_inference_mode
+
+    @smart_inference_mode()
+    def run(model, loader):
+        model.eval()
+        for x in loader:
+            yield model(x.cuda())
+    """,
+    """
+    def quietly(function):
+        def inner(*args):
+            with torch.no_grad():
+                return function(*args)
+        return inner
+
+    @quietly
+    def run(model, loader):
+        model.eval()
+        for x in loader:
+            yield model(x.cuda())
+    """,
+    """
+    import torch
+    from mine import evaluation_mode
+
+    def run(model, loader):
+        with evaluation_mode(model):
+            for x in loader:
+                print(model(x.cuda()).shape)
+    """,
+    """
     def evaluate(model, loader):
         model.eval()
         with torch.no_grad():
@@ -65,6 +97,31 @@ valid = (
     """,
 )
 invalid = (
+    """
+    import functools
+
+    def timed(function):
+        @functools.wraps(function)
+        def inner(*args):
+            return function(*args)
+        return inner
+
+    @timed
+    def evaluate(model, loader):
+        model.eval()
+        for x in loader:
+            print(model(x.cuda()).shape)  # here
+    """,
+    """
+    import torch
+    from tqdm import tqdm
+
+    def evaluate(model, loader):
+        model.eval()
+        with tqdm(loader) as bar, torch.autocast("cuda"):
+            for x in bar:
+                print(model(x.cuda()).shape)  # here
+    """,
     """
     def evaluate(model, loader):
         model.eval()

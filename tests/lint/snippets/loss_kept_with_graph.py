@@ -2,6 +2,25 @@
 
 valid = (
     """
+    def train(model, loader, criterion, every):
+        for step, (x, y) in enumerate(loader):
+            loss = criterion(model(x), y)
+            if step % every == 0:
+                total = loss
+            else:
+                total = total + loss
+            if (step + 1) % every == 0:
+                total.backward()
+    """,
+    """
+    def train(model, loader, criterion):
+        total = None
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            total = loss.detach() if total is None else total + loss.detach()
+    """,
+    """
     def train(model, loader, criterion):
         total = 0
         for x, y in loader:
@@ -63,6 +82,38 @@ valid = (
     """,
 )
 invalid = (
+    """
+    def train(model, loader, criterion):
+        total = None
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            if total is None:
+                total = loss.detach()
+            else:
+                total = total + loss  # here
+    """,
+    """
+    def train(model, loader, criterion):
+        sums = {}
+        for x, y in loader:
+            loss = criterion(model(x), y)
+            loss.backward()
+            if "loss" not in sums:
+                sums["loss"] = loss.detach()
+            else:
+                sums["loss"] += loss  # here
+    """,
+    """
+    def train(model, loader, criterion):
+        for step, (x, y) in enumerate(loader):
+            loss = criterion(model(x), y)
+            loss.backward()
+            if step == 0:
+                smooth = loss.detach()
+            else:
+                smooth = 0.9 * smooth + 0.1 * loss  # here
+    """,
     """
     def train(model, loader, criterion, optimizer):
         total, losses = 0, []

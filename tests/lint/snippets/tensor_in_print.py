@@ -2,6 +2,38 @@
 
 valid = (
     """
+    def loop(model, optimizer, batches, steps, every, state):
+        for step in range(steps + 1):
+            last_step = step == steps
+            loss = model(next(batches))
+            loss.backward()
+            optimizer.step()
+            if last_step or step % every == 0:
+                print(f"loss {loss:.4f}")
+            if state["iter"] % every == 0:
+                print(f"loss {loss:.4f}")
+            if step in (1, 10, 100):
+                print(f"loss {loss:.4f}")
+    """,
+    """
+    import time
+
+    def loop(model, optimizer, loader, logger, shown=0):
+        last = time.time()
+        for x in loader:
+            loss = model(x).mean()
+            loss.backward()
+            optimizer.step()
+            now = time.time()
+            if now - last > 60:
+                print(f"loss {loss:.4f}")
+            if loss > 50:
+                logger.warning(f"loss {loss:.4f}")
+            if shown < 5:
+                shown += 1
+                print(f"loss {loss:.4f}")
+    """,
+    """
     import torch
     from torch import nn
 

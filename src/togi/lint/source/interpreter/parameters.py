@@ -208,9 +208,11 @@ def _note_call(flow: Flow, scope: Scope, use: _Use, load: ast.Name, call: ast.Ca
         use.sequence = True
     elif name.startswith("torch."):
         last = name.rpartition(".")[2]
-        if last in torch_api.FACTORIES:
+        if name in torch_api.ON_CPU:
+            use.sequence = True
+        elif last in torch_api.FACTORIES:
             use.number = True
-        elif last in ("cat", "stack", "concat", "hstack", "vstack", "as_tensor", "tensor", "is_tensor", "from_numpy"):
+        elif last in ("cat", "stack", "concat", "hstack", "vstack", "as_tensor", "tensor", "is_tensor"):
             use.sequence = True
         elif call.args[:1] == [load] and torch_api.returns_tensor(name):
             use.strong = call

@@ -79,7 +79,7 @@ def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | No
     loss = last in torch_api.LOSSES and argument(node, "reduction") is None
     return Value(
         Kind.TENSOR,
-        device=given_device(state, node) or (common_device(tensors) if tensors else _made_on(state, node, values)),
+        device=given_device(state, node) or _made_on(state, node, values, tensors),
         dtype=dtype,
         graph=False if counted or not state.grad else state.recorded(tensors),
         scalar=reduced or loss,
@@ -90,11 +90,13 @@ def tensor(state: State, node: ast.Call, values: list[Value], *, dtype: str | No
     )
 
 
-def _made_on(state: State, node: ast.Call, values: list[Value]) -> str | None:
-    """The CPU, where PyTorch makes what it is given no tensor for: of a file, of numbers, of a size alone."""
+def _made_on(state: State, node: ast.Call, values: list[Value], tensors: list[Value]) -> str | None:
+    """Where the tensors are; the CPU, where PyTorch makes what it is given none for: of a file, of numbers alone."""
     name = state.qualified(node.func) or ""
     if name in torch_api.ON_CPU:
         return "cpu"
+    if tensors:
+        return common_device(tensors)
     given = [*values, *(state.values.get(keyword.value, UNKNOWN) for keyword in node.keywords)]
     plain = bool(given) and all(value.kind in _PLAIN for value in given) and argument(node, "device") is None
     return "cpu" if plain and name.startswith("torch.") and not name.startswith(_ELSEWHERE) else None
