@@ -108,8 +108,8 @@ def test_a_file_that_gives_a_name_back_to_newer_versions_is_no_use_of_it() -> No
             "deprecated-amp",
             "from torch.cuda.amp import autocast as cast\nwith cast(\n    True,  # on\n    torch.float16,\n):\n"
             "    pass\n",
-            'from torch.amp import autocast as cast\nwith cast("cuda", enabled=\n    True,  # on\n    dtype=torch.float16,\n):\n'
-            "    pass\n",
+            'from torch.amp import autocast as cast\nwith cast("cuda", enabled=\n    True,  # on\n'
+            "    dtype=torch.float16,\n):\n    pass\n",
         ),
         (
             "deprecated-amp",
@@ -119,7 +119,8 @@ def test_a_file_that_gives_a_name_back_to_newer_versions_is_no_use_of_it() -> No
         (
             "blocking-transfer",
             "from torch.utils.data import DataLoader\nfor x in DataLoader(d):\n    x = x.to(('cuda'),)\n",
-            "from torch.utils.data import DataLoader\nfor x in DataLoader(d):\n    x = x.to(('cuda'), non_blocking=True)\n",
+            "from torch.utils.data import DataLoader\nfor x in DataLoader(d):\n"
+            "    x = x.to(('cuda'), non_blocking=True)\n",
         ),
     ],
 )
