@@ -106,6 +106,32 @@ CHOICES = {
 
         a = NEW if torch.__version__ > "2.4" else older()
         """,
+    "numbers of a version": """
+        major, minor = map(int, torch.__version__.split(".")[:2])
+        if (major, minor) < (2, 4):
+            a = OLD
+        b = NEW if major >= 2 else OLD
+        """,
+    "a flag of a class": """
+        class Trainer:
+            MODERN = hasattr(torch, "compile")
+
+            def make(self):
+                if not self.MODERN:
+                    return OLD
+        """,
+    "a flag of a module, named after versions": """
+        import mine.env as env
+        if not env.TORCH_GE_24:
+            a = OLD
+        """,
+    "a test that is skipped": """
+        import pytest
+
+        @pytest.mark.skipif(torch.__version__ >= "2.4", reason="gone")
+        def test_old():
+            return OLD
+        """,
     "an early return": """
         def make():
             if hasattr(torch.amp, "GradScaler"):

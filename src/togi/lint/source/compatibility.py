@@ -25,6 +25,10 @@ _WORDS = ("version", "_available", "type_checking", "compat", "is_torch_", "_gre
 """Parts of a test beside the code that it guards."""
 _OF_LIBRARIES = ("__version__", "version_info", "version.parse", "find_spec", "torch_version", "is_torch_")
 """Parts that tell of a library's version wherever they stand."""
+_FLAG = re.compile(
+    r"(?<![a-z])((torch|pt)_?v?_?\d|torch_?(ge|gt|le|lt|greater|less|newer|older|before|since)(?![a-z]))", re.IGNORECASE
+)
+"""Names of flags that tell of a version: ``TORCH_2_4``, ``is_torch2``, ``TORCH_GE_24``."""
 _PROBES = ("hasattr", "getattr")
 _VERSION = re.compile(r"^[<>=!~ ]*\d+(\.\d+)+")
 _DEPTH = 4
@@ -96,6 +100,8 @@ def _chooses(source: Source, above: ast.AST, child: ast.AST, new_way: NewWay | N
         return child not in above.finalbody and (
             any(map(_catches, above.handlers)) or (bool(above.handlers) and _elsewhere(source, parts, child, new_way))
         )
+    if isinstance(above, ast.FunctionDef | ast.ClassDef):  # skipif(torch.__version__ < ...)
+        return any(_tells_version(source, one) for one in above.decorator_list if isinstance(one, ast.Call))
     if isinstance(above, ast.With):
         return child in above.body and any(_suppresses(source, item.context_expr) for item in above.items)
     if isinstance(above, ast.If | ast.IfExp):
@@ -129,8 +135,8 @@ def _asks(source: Source, test: ast.AST) -> bool:
 
 def _tells_version(source: Source, test: ast.AST, depth: int = _DEPTH) -> bool:
     """Whether a test asks for the version or a name of a library, also through flags and functions of this file."""
-    text = ast.unparse(test).lower()
-    if any(word in text for word in _OF_LIBRARIES):
+    text = ast.unparse(test)
+    if any(word in text.lower() for word in _OF_LIBRARIES) or _FLAG.search(text):
         return True
     return depth > 0 and any(_is_flag(source, one, depth) for one in _operands(test))
 
@@ -145,8 +151,12 @@ def _operands(test: ast.AST) -> Iterator[ast.expr]:
         case ast.BoolOp(values=values):
             for value in values:
                 yield from _operands(value)
+        case ast.Compare(left=ast.Tuple(elts=[first, *_])):  # (major, minor) >= (2, 4)
+            yield from _operands(first)
         case ast.Compare(left=left, comparators=[ast.Constant() | ast.Tuple() | ast.List()]):
             yield from _operands(left)
+        case ast.Compare(left=ast.Constant() | ast.Tuple(), comparators=[right]):
+            yield from _operands(right)
         case ast.IfExp(body=body, orelse=orelse):
             yield from _operands(body)
             yield from _operands(orelse)
@@ -157,7 +167,21 @@ def _is_flag(source: Source, node: ast.expr, depth: int) -> bool:
         return _call_asks(source, node, depth)
     if isinstance(node, ast.Name) and _is_foreign_flag(source, node):
         return True
-    return any(_tells_version(source, value, depth - 1) for value in assigned(source, node))
+    return any(_tells_version(source, value, depth - 1) for value in _given_to(source, node))
+
+
+def _given_to(source: Source, flag: ast.expr) -> Iterator[ast.expr]:
+    """What was assigned to a name or an attribute, also of a class, also with others: ``major, minor = ...``."""
+    yield from assigned(source, flag)
+    scopes = [source.names.holder(flag.id, source.scope(flag))] if isinstance(flag, ast.Name) else []
+    if isinstance(flag, ast.Attribute):
+        scopes = [scope for node, scope in source.index.scopes.items() if isinstance(node, ast.ClassDef)]
+    for scope in scopes:
+        for binding in scope.bindings.get(last_name(flag), ()) if scope is not None else ():
+            above = source.parent(binding)
+            statement = source.parent(above) if isinstance(above, ast.Tuple) else above
+            if isinstance(statement, ast.Assign | ast.AnnAssign) and statement.value is not None:
+                yield statement.value
 
 
 def _call_asks(source: Source, call: ast.Call, depth: int) -> bool:
