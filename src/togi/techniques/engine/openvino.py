@@ -40,7 +40,8 @@ class OpenVino(Engine):
     When it applies: on x86 and ARM CPUs, to modules that ``torch.export`` or the tracer captures.
 
     When it refuses: where the forward pass updates a buffer; where an input or output is float64, which it computes in
-    float32; where one has a type that numpy does not share (bfloat16, float8, complex); where the converter does not know an operator.
+    float32; where one has a type that numpy does not share (bfloat16, float8, complex); where the converter does not
+    know an operator.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 54 ms against 134 ms of eager
     under ``inference_mode``; mobilenetv3_large 8 ms against 32 ms. The error was 1.1 to 2.4 times that of plain eager.
