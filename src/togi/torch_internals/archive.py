@@ -178,6 +178,8 @@ _TEXTS: dict[str, re.Pattern[str]] = {
     "as_string": re.compile(r"(?s).*"),  # a text argument of an operator, quoted by torch
     "as_strings": re.compile(r"(?s).*"),
     "as_none": re.compile(r""),
+    "as_float": re.compile(r"-?Infinity|NaN"),  # other numbers are JSON's own
+    "as_floats": re.compile(r"-?Infinity|NaN"),
 }
 _EMPTY = frozenset({"guards_code", "metadata", "custom_obj_values", "treespec_namedtuple_fields"})
 _FORBIDDEN = frozenset({"as_custom_obj", "custom_obj", "class_fqn", "token", "as_opaque"})
