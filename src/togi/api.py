@@ -268,6 +268,7 @@ def bench(
     callers: int = 1,
     batch_sizes: str | Sequence[int] | None = None,
     max_latency: float | str | None = None,
+    different_inputs: bool = False,
     seed: int = 0,
     time_limit_s: float | str | None = None,
     progress: Progress | bool | None = None,
@@ -284,9 +285,10 @@ def bench(
             else of all of them.
         max_latency: seconds that a call of the best size may take, or ``"20ms"``; with several callers 95 of 100.
         native: of artifacts, as for ``load``.
+        different_inputs: compare subjects whose inputs differ in number, dtypes or sizes, too.
 
-    Raises TogiError when there is nothing to compare, when one is a live module, when a subject cannot be loaded, or
-    when it is not clear which dimension is the batch.
+    Raises TogiError when there is nothing to compare, when one is a live module, when a subject cannot be loaded, when
+    subjects take different inputs, or when it is not clear which dimension is the batch.
     """
     from togi.study.bench import run_bench
     from togi.subject.spec import check_spec
@@ -317,6 +319,7 @@ def bench(
         callers=callers,
         batch_sizes=sizes,
         max_latency_s=None if max_latency is None else parse_duration(max_latency, "max_latency"),
+        different_inputs=different_inputs,
         seed=seed,
         time_limit_s=limit_s,
         progress=_progress(progress, " / ".join(specs)),

@@ -104,6 +104,7 @@ def test_unknown_claim_names_those_there_are() -> None:
         ([6.0, 5.0, 6.0], [3.0, 3.0, 3.1], {}, Verdict.HOLDS),
         ([6.0, 3.0, 6.0], [3.0, 3.0, 3.1], {}, Verdict.HOLDS_IN_PART),
         ([3.1, 3.0, 3.1], [3.0, 3.0, 3.1], {}, Verdict.REFUTED),
+        ([3.1, 3.0, 9.0], [3.0, 3.0, 3.1], {}, Verdict.UNTESTED),
         ([3.1], [], {"keeping": "RuntimeError: another C library"}, Verdict.UNTESTED),
     ],
 )

@@ -18,6 +18,7 @@ from togi import api
 from togi.cli.app import run
 from togi.core.errors import JournalError
 from togi.core.records import Interval, Outcome, Study
+from togi.decide.gate import Answer
 from togi.doctor import Check, Level
 from togi.journal import Journal
 from togi.journal.store import StudyEntry
@@ -120,9 +121,9 @@ def test_options_of_batch_sizes_that_ask_for_nothing(
     assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-@pytest.mark.parametrize("proven", [True, False])
+@pytest.mark.parametrize("answer", Answer)
 def test_verify(
-    proven: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+    answer: Answer, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     called: dict[str, Any] = {}
 
@@ -131,7 +132,7 @@ def test_verify(
         return Verification(
             artifact="b",
             subject="a",
-            proven=proven,
+            answer=answer,
             outcome=Outcome.OK,
             verdict="as it came out",
             comparison=comparison(),
@@ -139,15 +140,22 @@ def test_verify(
 
     monkeypatch.setattr(api, "verify", fake)
     command = ["verify", "b.togi", "--subject", "a", "--max-error", "1%", "--time-limit", "5s"]
+    proven, undecided = answer is Answer.PASSED, answer is Answer.UNDECIDED
     assert run([*command, "--json"]) == (0 if proven else 1)
     document = json.loads(capsys.readouterr().out)
-    assert (document["kind"], document["proven"]) == ("verification", proven)
+    assert (document["kind"], document["proven"], document["answer"]) == ("verification", proven, answer)
+    assert document["exit_code"] == (0 if proven else 1)
     assert document["comparison"]["kind"] == "comparison"
     assert (called["artifact"], called["subject"]) == (Path("b.togi"), "a")
     assert (called["max_error"], called["max_drop"], called["time_limit_s"]) == (0.01, None, 5.0)
     assert run([*command, "--junit", str(tmp_path / "junit.xml")]) == (0 if proven else 1)
     assert "as it came out" in capsys.readouterr().out
-    assert junit(tmp_path / "junit.xml") == [("b.togi", "system-out" if proven else "failure")]
+    kind = {Answer.PASSED: "system-out", Answer.FAILED: "failure"}.get(answer, "error")
+    assert junit(tmp_path / "junit.xml") == [("b", kind)]
+    for code in (0, 77):
+        asked = [*command, "--exit-undecided", str(code), "--junit", str(tmp_path / "junit.xml")]
+        assert run(asked) == (0 if proven else code if undecided else 1)
+        assert junit(tmp_path / "junit.xml") == [("b", "skipped" if undecided and code == 0 else kind)]
 
 
 @pytest.fixture

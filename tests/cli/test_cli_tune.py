@@ -3,13 +3,13 @@ from __future__ import annotations
 import inspect
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from made_up_study import made_up_study
 
 from togi import api
+from togi.api import StudyResult
 from togi.cli.app import run
 from togi.core.records import Study
 from togi.study.progress import Progress
@@ -24,6 +24,7 @@ class FakeTune:
     def __init__(self, study: Study, interrupt_after: int | None = None) -> None:
         self.study = study
         self.interrupt_after = interrupt_after
+        self.saves = True
         self.called: dict[str, Any] = {}
 
     def __call__(self, subject: str, *, progress: Progress, **settings: Any) -> Any:
@@ -36,7 +37,8 @@ class FakeTune:
             progress.trial_phase(trial.recipe, "build")
             progress.trial_ended(trial)
         progress.learned("openvino is the fastest engine")
-        return SimpleNamespace(record=self.study)
+        artifact = settings["out"] if self.saves else None
+        return StudyResult(self.study, artifact)
 
 
 @pytest.fixture
@@ -147,16 +149,28 @@ def test_the_original_that_was_not_even_run_is_a_choice(
     fake.study = fake.study.model_copy(
         update={"best": recipe(no_grad={}), "trials": (), "finalists": (), "verdict": "Nothing could be tried"}
     )
-    assert run(["tune", "m.py:f", "--out", str(tmp_path / "x.togi")]) == 0
+    fake.saves = False
+    assert run(["tune", "m.py:f"]) == 0
+    assert run(["tune", "m.py:f", "--out", str(tmp_path / "x.togi")]) == 1
     captured = capsys.readouterr()
     assert "Chosen: no_grad" in captured.out
     assert "keep it" not in captured.out
     assert "x.togi was not written: 'no_grad' was not run, since the time limit was over" in captured.err
 
 
-@pytest.mark.usefixtures("fake")
-def test_an_artifact_that_was_not_written_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["tune", "m.py:f", "--out", str(tmp_path / "x.togi")]) == 0
+def test_an_artifact_that_was_not_written_is_exit_code_1_also_where_an_earlier_one_lies_there(
+    fake: FakeTune, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    fake.saves, out = False, tmp_path / "x.togi"
+    assert run(["tune", "m.py:f", "--out", str(out)]) == 1
     captured = capsys.readouterr()
     assert "x.togi was not written: 'fold_batch_norm + openvino + inference_mode' could not be saved" in captured.err
     assert "togi.load" not in captured.out
+    out.mkdir()
+    assert run(["tune", "m.py:f", "--out", str(out), "--force"]) == 1
+    captured = capsys.readouterr()
+    assert "What lies there is of an earlier study." in captured.err
+    assert "togi.load" not in captured.out
+    assert "artifact:" not in captured.out + captured.err
+    fake.saves = True
+    assert run(["tune", "m.py:f", "--out", str(out), "--force"]) == 0

@@ -5,7 +5,7 @@ import random
 import pytest
 from simulated_runners import NOISES, SimulatedMachine, SimulatedRunner, gaussian
 
-from togi.decide.faster import BETWEEN_PROCESSES, Criterion
+from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
 from togi.measure import RaceResult, Verdict, compare, race, rounds_needed
 from togi.measure.turn import Turn
 
@@ -85,6 +85,36 @@ def test_each_group_finds_its_own_fastest_and_these_are_compared():
     assert "b2 is the fastest beyond doubt" in result.sentence
     in_one = race(field, base, budget_s=600, seed=3, clock=machine.clock, turn_ms=1.0)
     assert in_one.rounds < result.rounds
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_the_sentence_says_of_nobody_both_that_it_is_slower_and_that_it_cannot_be_told(seed):
+    rng = random.Random(seed)
+    machine = SimulatedMachine(gaussian(rng, 0.02))
+    names = "abcd"[: rng.randint(2, 4)]
+    noisy = SimulatedMachine(gaussian(rng, 0.5))  # the leader may be one of whom little is known
+    base, *field = [
+        SimulatedRunner(name, rng.choice([machine, noisy]), ms=10.0 * 2 ** rng.uniform(-1, 1)) for name in names
+    ]
+    clock = lambda: machine.clock() + noisy.clock()  # noqa: E731
+    result = race(field, base, budget_s=rng.uniform(0.1, 2), seed=seed, clock=clock, turn_ms=1.0)
+    left = [entry.name for entry in result.entries if entry.left_at is None]
+    speeds = {(a, b): result.criterion.speed(result.speed_x(a, b)) for a, b in itertools.permutations(left, 2)}
+    assert set(speeds.values()) <= {Speed.SAME, Speed.UNCLEAR}
+    assert (len(left) == 1) == (result.verdict is Verdict.SEPARATED)
+    if result.verdict is Verdict.CANNOT_TELL:
+        assert f"cannot tell {' and '.join(left)} apart" in result.sentence
+    assert result.winner == "a" or result.criterion.faster(result.entry(result.winner).speedup_x)
+    assert result.winner in left or "a" in left
+
+
+def test_orders_of_magnitude_are_told_after_one_round():
+    machine = SimulatedMachine(gaussian(random.Random(0), 0.05))
+    base, slow = SimulatedRunner("base", machine, ms=0.01), SimulatedRunner("slow", machine, ms=200.0)
+    result = compare(base, slow, budget_s=0.1, seed=0, clock=machine.clock)
+    assert result.rounds == 1
+    assert (result.verdict, result.winner) == (Verdict.SEPARATED, "base")
+    assert "(too few rounds) the time of base" in result.entry("slow").left_because
 
 
 def test_beaten_reference_goes_on_in_every_fourth_round():

@@ -9,12 +9,13 @@ import pytest
 
 from togi.cli.output import junit_report
 from togi.core.errors import OutputExistsError, SubjectError
-from togi.render.junit import Case, junit_xml
+from togi.decide.gate import Answer, Case
+from togi.render.junit import junit_xml
 
 CASES = (
-    Case("a.togi", "Proven: 2.00x the speed."),
-    Case('b "<&>.togi', "it is wrong:\x1b[31m \ud800 é 1 < 2", "failure"),
-    Case("c.togi", "it could not be run", "error"),
+    Case(name="a.togi", said="Proven: 2.00x the speed."),
+    Case(name='b "<&>.togi', said="it is wrong:\x1b[31m \ufffd é 1 < 2", answer=Answer.FAILED),
+    Case(name="c.togi", said="it could not be run", answer=Answer.ERROR),
 )
 
 
@@ -31,6 +32,14 @@ def test_every_case_with_its_answer() -> None:
     said = "it is wrong:\ufffd[31m \ufffd é 1 < 2"  # some hosts show the message, some the text
     assert (failed[0].tag, failed[0].get("message"), failed[0].text) == ("failure", said, said)
     assert (ended[0].tag, ended[0].text) == ("error", "it could not be run")
+
+
+def test_what_cannot_be_told_is_an_error_and_where_it_is_let_pass_skipped() -> None:
+    case = Case(name="a", said="it cannot be told", answer=Answer.UNDECIDED)
+    for undecided, kind in ((1, "error"), (77, "error"), (0, "skipped")):
+        suite = ElementTree.fromstring(junit_xml("togi bench", [case], 1.0, undecided).encode())[0]
+        assert suite[0][0].tag == kind
+        assert (suite.get("errors"), suite.get("skipped")) == ("01"[kind == "error"], "01"[kind == "skipped"])
 
 
 def test_an_error_is_in_the_report_and_goes_on(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import togi
+from togi.core.errors import SubjectError
 from togi.core.records import Outcome
 
 
@@ -64,3 +65,16 @@ def test_without_the_first_nothing_is_compared(subjects: Path) -> None:
     assert fast.outcome is slow.outcome is Outcome.OK
     assert "nothing could be loaded that would take turns" in fast.reason
     assert f"compared with {names[0]}, which could not be loaded" in found.verdict
+
+
+def test_subjects_that_take_different_inputs_are_refused_unless_asked_for(subjects: Path) -> None:
+    with subjects.open("a", encoding="utf-8") as file:
+        file.write("def wide():\n    return torch.nn.Linear(8, 8), torch.randn(400, 8)\n")
+        file.write("class Renamed(torch.nn.Linear):\n    def forward(self, y):\n        return super().forward(y)\n")
+        file.write("def renamed():\n    return make(Renamed)\n")
+    fast, wide, renamed = (f"{subjects}:{name}" for name in ("fast", "wide", "renamed"))
+    with pytest.raises(SubjectError, match=r"\(float32 4x8\), and .*wide takes \(float32 400x8\): their work differs"):
+        togi.bench(fast, renamed, wide, time_limit_s=1)
+    for given in ({"different_inputs": True}, {"batch_sizes": [4]}):
+        found = togi.bench(fast, wide, time_limit_s=1, **given)  # type: ignore[arg-type]
+        assert [each.outcome for each in found.contestants] == [Outcome.OK] * 2

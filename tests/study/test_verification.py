@@ -14,6 +14,7 @@ from togi.artifact.manifest import read_manifest
 from togi.core.choices import Objective
 from togi.core.errors import ArtifactError, SubjectError
 from togi.core.records import ErrorReport, Interval, Outcome
+from togi.decide.gate import Answer
 from togi.machine.describe import machine
 from togi.study import verification
 from togi.study.bench import run_bench
@@ -70,7 +71,7 @@ def test_it_is_verified_beside_its_original_with_as_many_callers_as_it_was_tuned
     assert artifact.error is not None
     assert artifact.error.faithful
     assert artifact.speedup_x is not None
-    assert found.proven == ("but slower" not in found.verdict)
+    assert found.proven == ("and not slower" in found.verdict)
     assert found.comparison.callers == 3
     assert all(contestant.call_ms is not None for contestant in found.comparison.contestants)
 
@@ -78,9 +79,9 @@ def test_it_is_verified_beside_its_original_with_as_many_callers_as_it_was_tuned
 def test_what_was_chosen_by_its_first_call_need_not_be_fast(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     out = artifact_of(folder, "models.py:original", FASTER, objective=Objective.FIRST_CALL)
     found, verdict = verified(out, monkeypatch, {"speedup_x": SLOWER, "error": RIGHT})
-    assert found
+    assert found is Answer.PASSED
     assert "measured by 'togi tune' alone" in verdict
-    assert not verified(out, monkeypatch, {"speedup_x": FASTER, "error": ROUGH})[0]
+    assert verified(out, monkeypatch, {"speedup_x": FASTER, "error": ROUGH})[0] is Answer.FAILED
 
 
 def test_another_original_shows_that_it_is_wrong(folder: Path) -> None:
@@ -168,40 +169,45 @@ def test_programs_are_left_out_where_they_are_not_wanted(folder: Path, monkeypat
 
 FASTER, SAME, WIDE = interval(1.9, 2, 2.1), interval(0.99, 1, 1.01), interval(0.9, 1.1, 1.3)
 SLOWER = interval(0.4, 0.5, 0.6)
+HALF, ENDLESS = interval(0.49, 0.5, 0.51), interval(0, 2, float("inf"))
 RIGHT = ErrorReport(faithful=True, units=1, rmse=1e-7, max_abs=1e-6)
 ROUGH = ErrorReport(faithful=False, units=90, rmse=1e-3, max_abs=1e-2)
 
 
 def judged(
     folder: Path, monkeypatch: pytest.MonkeyPatch, was: Interval | None, contestant: dict[str, Any], **bounds: float
-) -> tuple[bool, str]:
+) -> tuple[Answer, str]:
     """What is said where the measurement came out like this."""
     return verified(artifact_of(folder, "models.py:original", was), monkeypatch, contestant, **bounds)
 
 
 def verified(
     out: Path, monkeypatch: pytest.MonkeyPatch, contestant: dict[str, Any], **bounds: float
-) -> tuple[bool, str]:
+) -> tuple[Answer, str]:
     first = Contestant(name="models.py:original", latency_ms=interval(1, 1, 1))
     second = Contestant(name=str(out), latency_ms=interval(1, 1, 1), **contestant)
     made = Comparison(contestants=(first, second), machine=machine())
     monkeypatch.setattr(verification, "run_bench", lambda *_, **__: made)
     found = api.verify(out, subject="models.py:original", **bounds)
     assert read_manifest(out).max_error is None
-    return found.proven, found.verdict
+    return found.answer, found.verdict
 
 
 @pytest.mark.parametrize(
-    ("was", "now", "proven", "said"),
+    ("was", "now", "answer", "said"),
     [
-        (FASTER, FASTER, True, "faster: 2.00x the speed of the original (1.90-2.10), 2.00x when it was made"),
-        (FASTER, SAME, False, "no longer faster"),
-        (FASTER, SLOWER, False, "no longer faster"),
-        (FASTER, WIDE, False, "not faster beyond doubt"),
-        (FASTER, None, False, "could not be measured in the time"),
-        (SAME, WIDE, True, "not slower"),
-        (SAME, SLOWER, False, "but slower"),
-        (None, SAME, True, "not slower"),
+        (FASTER, FASTER, Answer.PASSED, "faster: 2.00x the speed of the original (1.90-2.10), 2.00x when it was made"),
+        (FASTER, SAME, Answer.FAILED, "no longer faster"),
+        (FASTER, SLOWER, Answer.FAILED, "no longer faster"),
+        (FASTER, WIDE, Answer.UNDECIDED, "whether it is faster cannot be told"),
+        (FASTER, None, Answer.UNDECIDED, "could not be measured in the time"),
+        (FASTER, ENDLESS, Answer.UNDECIDED, "whether it is faster cannot be told"),
+        (SAME, WIDE, Answer.UNDECIDED, "whether it is slower than the original cannot be told"),
+        (SAME, SLOWER, Answer.FAILED, "but slower than the original"),
+        (None, SAME, Answer.PASSED, "and not slower than the original"),
+        (SLOWER, SLOWER, Answer.UNDECIDED, "whether it is slower than it was cannot be told"),
+        (HALF, HALF, Answer.PASSED, "and not slower than it was"),
+        (HALF, interval(0.1, 0.11, 0.12), Answer.FAILED, "but slower than it was"),
     ],
 )
 def test_what_was_faster_must_be_faster(
@@ -209,23 +215,23 @@ def test_what_was_faster_must_be_faster(
     monkeypatch: pytest.MonkeyPatch,
     was: Interval | None,
     now: Interval | None,
-    proven: bool,
+    answer: Answer,
     said: str,
 ) -> None:
     found, verdict = judged(folder, monkeypatch, was, {"speedup_x": now, "error": RIGHT})
-    assert found is proven
+    assert found is answer
     assert said in verdict
-    assert verdict.startswith("Proven" if proven else "Not proven")
+    assert verdict.startswith({"passed": "Proven", "failed": "Not proven", "undecided": "Undecided"}[answer])
 
 
 def test_being_fast_does_not_make_it_right(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     proven, verdict = judged(folder, monkeypatch, FASTER, {"speedup_x": FASTER, "error": ROUGH})
-    assert not proven
+    assert proven is Answer.FAILED
     assert "beyond what rounding explains" in verdict
 
 
 def test_what_cannot_run_is_not_proven(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = {"outcome": Outcome.CRASHED, "reason": "its process was killed by SIGSEGV in build"}
     proven, verdict = judged(folder, monkeypatch, FASTER, failed)
-    assert not proven
+    assert proven is Answer.FAILED
     assert "crashed: its process was killed by SIGSEGV" in verdict

@@ -73,11 +73,14 @@ def judge(left_alone: Sequence[float], keeping: Sequence[float], notes: dict[str
         f"{statistics.median(left_alone):.2f} ms where malloc is left alone ({_spread(left_alone)}), "
         f"{statistics.median(keeping):.2f} ms where it keeps ({_spread(keeping)}): {gain_x:.2f} x."
     )
-    if gain_x <= BETWEEN_PROCESSES.band_x:
-        verdict = Verdict.REFUTED
-    else:
+    if gain_x > BETWEEN_PROCESSES.band_x:
         apart = min(left_alone) > BETWEEN_PROCESSES.band_x * max(keeping)
         verdict = Verdict.HOLDS if apart else Verdict.HOLDS_IN_PART
+    elif max(left_alone) <= BETWEEN_PROCESSES.band_x * min(keeping):
+        verdict = Verdict.REFUTED
+    else:
+        verdict = Verdict.UNTESTED
+        sentence += " The processes overlap, so it cannot be told. Repeat it when the machine is quiet."
     return {"verdict": verdict, "sentence": sentence}
 
 

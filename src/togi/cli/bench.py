@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from togi.cli.options import DURATION, SHARE, AnyDevice, Json, Junit, NoNative, Seed, TimeLimit
-
-if TYPE_CHECKING:
-    from togi.render.junit import Case
-    from togi.study.comparison import Comparison
+from togi.cli.options import DURATION, SHARE, AnyDevice, ExitUndecided, Json, Junit, NoNative, Seed, TimeLimit
 
 
 def bench(
@@ -37,6 +32,9 @@ def bench(
             "--max-latency", metavar="TIME", parser=DURATION, help="With it: of a call of the best size (50ms)."
         ),
     ] = None,
+    different_inputs: Annotated[
+        bool, typer.Option("--different-inputs", help="Compare subjects that take different inputs, too.")
+    ] = False,
     time_limit: TimeLimit = None,
     fail_if_slower: Annotated[
         float | None,
@@ -44,7 +42,7 @@ def bench(
             "--fail-if-slower",
             metavar="SHARE",
             parser=SHARE,
-            help="Exit with 1 when one is slower than the first by more than this (5%), beyond doubt.",
+            help="Exit with 1 when one is slower than the first by more than this (5%).",
         ),
     ] = None,
     against: Annotated[
@@ -52,6 +50,7 @@ def bench(
         typer.Option("--against", metavar="FILE.json", help="With it: than in this earlier 'togi bench --json'."),
     ] = None,
     no_native: NoNative = False,
+    exit_undecided: ExitUndecided = 1,
     junit: Junit = None,
     json: Json = False,
     device: AnyDevice = None,
@@ -60,14 +59,16 @@ def bench(
     """Compare subjects or artifacts in turns on the same inputs: which is faster, by how much, beyond doubt or not.
 
     Exit code 1 when one of them could not be measured (at no batch size within --max-latency), or is slower than
-    --fail-if-slower allows.
+    --fail-if-slower allows; --exit-undecided when the latter cannot be told.
     """
     from togi import api
     from togi.cli.output import junit_report, print_json, print_text, stdout
     from togi.core.quantities import parse_counts
+    from togi.decide.gate import Answer, exit_code
     from togi.render.json import comparison_json
     from togi.render.progress import watch
-    from togi.study.comparison import read_comparison, slowdowns
+    from togi.study.comparison import read_comparison
+    from togi.study.slowdown import cases_of
 
     if against is not None and fail_if_slower is None:
         raise typer.BadParameter("--against says beside what; give --fail-if-slower too, such as 5%")
@@ -79,7 +80,7 @@ def bench(
     if len(subjects) * len(sizes or (1,)) < 2:
         raise typer.BadParameter("give at least two to compare: togi bench A B")
     name = " / ".join(subjects)
-    with junit_report(junit, "togi bench", name) as cases:
+    with junit_report(junit, "togi bench", name, exit_undecided) as cases:
         before = None if against is None else read_comparison(against)
         with watch(name) as progress:
             found = api.bench(
@@ -88,42 +89,22 @@ def bench(
                 callers=callers,
                 batch_sizes=sizes,
                 max_latency=max_latency,
+                different_inputs=different_inputs,
                 seed=seed,
                 time_limit_s=time_limit,
                 progress=progress,
                 native=not no_native,
             )
+        cases += cases_of(found, fail_if_slower, before)
         if json:
-            print_json(comparison_json(found))
+            print_json(comparison_json(found, cases, exit_undecided))
         else:
             from togi.render.study_text import comparison_text
 
             print_text(stdout(), comparison_text(found))
         if before is not None and (different := before.machine.differences(found.machine)):
             typer.echo(f"the earlier comparison was made under other conditions: {'; '.join(different)}", err=True)
-        slower = {} if fail_if_slower is None else slowdowns(found, fail_if_slower, before)
-        for sentence in slower.values():
-            typer.echo(sentence, err=True)
-        cases += _cases(found, slower)
-    return 1 if any(case.verdict != "passed" for case in cases) else 0
-
-
-def _cases(found: Comparison, slower: Mapping[str, str]) -> Iterator[Case]:
-    """One for each contestant. ``slower``: sentences of those that are slower than they may be."""
-    from togi.core.quantities import bounds, times
-    from togi.core.records import Outcome
-    from togi.render.junit import Case
-
-    for best in found.best:
-        yield Case(best.name, best.verdict, "passed" if best.batch is not None else "error")
-    for contestant in () if found.best else found.contestants:
-        name, ratio = contestant.name, contestant.speedup_x
-        if contestant.outcome is not Outcome.OK:
-            yield Case(name, f"{contestant.outcome.value}: {contestant.reason}", "error")
-        elif ratio is None and contestant is not found.contestants[0]:
-            yield Case(name, f"not measured: {contestant.reason or found.verdict}", "error")
-        elif name in slower:
-            yield Case(name, slower[name], "failure")
-        else:
-            compared = "" if ratio is None else f"{times(ratio.median)} the speed of the first ({bounds(ratio)}). "
-            yield Case(name, f"{compared}{found.verdict}")
+        for case in cases:
+            if case.answer in (Answer.FAILED, Answer.UNDECIDED):
+                typer.echo(case.said, err=True)
+    return exit_code(cases, exit_undecided)

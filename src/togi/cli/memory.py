@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from togi.cli.options import SIZE, Device, Json, Junit, Seed
+from togi.cli.options import SIZE, Device, ExitUndecided, Json, Junit, Seed
 from togi.core.errors import TogiError
 
 if TYPE_CHECKING:
+    from togi.decide.gate import Case
     from togi.footprint.account.record import Account
     from togi.footprint.prediction.record import Prediction
-    from togi.render.junit import Case
 
 ACCOUNT, PREDICTION, SNAPSHOT = "account", "prediction", "snapshot"
 """Kinds of documents."""
@@ -50,6 +50,7 @@ def memory(
         typer.Option("--memory", metavar="SIZE", parser=SIZE, help="Predict the largest batch that fits."),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --report replace any file.")] = False,
+    exit_undecided: ExitUndecided = 1,
     junit: Junit = None,
     json: Json = False,
     device: Device = "cpu",
@@ -58,13 +59,14 @@ def memory(
     """Run once and say who owns the memory at the peak: by category, module, line; what autograd keeps; what to delete.
 
     SUBJECT may also be a CUDA memory snapshot (FILE.pickle): it is read, whatever its size, and nothing in it is run.
-    Exit code 1 when the peak is above --fail-over.
+    Exit code 1 when the peak is above --fail-over; --exit-undecided when a prediction lies on both
+    sides of it.
     """
     from togi import api
     from togi.cli.output import check_report_path, junit_report, write_whole
     from togi.footprint.snapshot import is_snapshot
 
-    with junit_report(junit, "togi memory", subject) as cases:
+    with junit_report(junit, "togi memory", subject, exit_undecided) as cases:
         if is_snapshot(subject):
             run_only = {"--train": train, "--optimizer": optimizer != "none", "--batch": batch is not None}
             run_only |= {"--dtype": dtype is not None, "--against": against is not None, "--device": device != "cpu"}
@@ -74,7 +76,8 @@ def memory(
                     f"{subject} is a CUDA memory snapshot, which is read and not run: {given} would have no effect. "
                     "Leave it out; --report, --json, --junit and --fail-over work"
                 )
-            return _gate(cases, subject, _read_snapshot(subject, report=report, force=force, json=json), fail_over)
+            peak_bytes = _read_snapshot(subject, report=report, force=force, json=json)
+            return _gate(cases, subject, (peak_bytes, peak_bytes), fail_over)
         if _must_predict(predict or compile, limit, device):
             if given := _given({"--report": report is not None, "--against": against is not None}):
                 raise TogiError(
@@ -93,7 +96,8 @@ def memory(
                 seed=seed,
             )
             _show_prediction(prediction, json)
-            return _gate(cases, subject, prediction.device_high_bytes, fail_over, "{size}, the most it may need,")
+            needed = (prediction.device_low_bytes, prediction.device_high_bytes)
+            return _gate(cases, subject, needed, fail_over, exit_undecided)
         before = _read_account(against) if against is not None else None
         if report is not None:
             check_report_path(report, force)
@@ -106,7 +110,7 @@ def memory(
             write_whole(account_html(found), report)
             typer.echo(f"report: {report}", err=True)
         _show(found, before, json)
-        return _gate(cases, subject, found.peak_bytes, fail_over)
+        return _gate(cases, subject, (found.peak_bytes, found.peak_bytes), fail_over)
 
 
 def _given(options: Mapping[str, bool]) -> str:
@@ -130,21 +134,21 @@ def _show(found: Account, before: Account | None, json: bool) -> None:
         print_text(stdout(), Group(text, Text(), change_text(change)) if change else text)
 
 
-def _gate(
-    cases: list[Case], subject: str, peak_bytes: int, fail_over: int | None, said: str = "the peak of {size}"
-) -> int:
-    """The exit code: 1 when the peak is above ``fail_over``. Adds a case that says so."""
+def _gate(cases: list[Case], subject: str, needed: tuple[int, int], fail_over: int | None, undecided: int = 1) -> int:
+    """The exit code. Adds a case that says so. ``needed``: the least and the most that the peak may be, in bytes."""
     from togi.core.quantities import size
-    from togi.render.junit import Case
+    from togi.decide.gate import Answer, Case, below, exit_code
 
-    said = said.format(size=size(peak_bytes))
-    if fail_over is None or peak_bytes <= fail_over:
-        cases.append(Case(subject, said))
-        return 0
-    said = f"{said} is above --fail-over {size(fail_over)}"
-    cases.append(Case(subject, said, "failure"))
-    typer.echo(f"togi memory: {said}", err=True)
-    return 1
+    low, high = map(size, needed)
+    answer = Answer.PASSED if fail_over is None else below(fail_over, *needed)
+    said = f"the peak of {high}" if low == high else f"the peak, {low} to {high},"
+    if answer is not Answer.PASSED and fail_over is not None:
+        limit = f"above --fail-over {size(fail_over)}"
+        failed = answer is Answer.FAILED
+        said = f"{said} is {limit}" if failed else f"it cannot be told whether {said} is {limit}"
+        typer.echo(f"togi memory: {said}", err=True)
+    cases.append(Case(name=subject, said=said.rstrip(","), answer=answer))
+    return exit_code(cases, undecided)
 
 
 def _read_account(path: Path) -> Account:

@@ -82,6 +82,16 @@ Junit = Annotated[
     Path | None,
     typer.Option("--junit", metavar="FILE.xml", help="Also write the result as JUnit XML, which CI hosts show."),
 ]
+ExitUndecided = Annotated[
+    int,
+    typer.Option(
+        "--exit-undecided",
+        metavar="CODE",
+        min=0,
+        max=255,
+        help="Exit with this code where it cannot be told; 0 lets it pass.",
+    ),
+]
 Trusted = Annotated[
     list[Path] | None,
     typer.Option(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
     from togi.core.records import Study
-    from togi.render.junit import Case
+    from togi.decide.gate import Case
 
 
 def stdout() -> Console:
@@ -64,10 +64,12 @@ def write_whole(text: str, path: Path) -> None:
 
 
 @contextmanager
-def junit_report(path: Path | None, gate: str, name: str) -> Iterator[list[Case]]:
+def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) -> Iterator[list[Case]]:
     """For the block to fill: the cases that ``path`` then shows as JUnit XML. An error that togi raises is one too,
-    of that name. A file of before is removed first, lest it be taken for this run's; None: nothing is written."""
-    from togi.render.junit import Case, junit_xml
+    of that name. An earlier file is removed first, lest it be taken for this run's; None: nothing is written.
+    ``undecided``: the exit code where it cannot be told."""
+    from togi.decide.gate import Answer, Case
+    from togi.render.junit import junit_xml
 
     cases: list[Case] = []
     if path is not None:
@@ -77,11 +79,11 @@ def junit_report(path: Path | None, gate: str, name: str) -> Iterator[list[Case]
     try:
         yield cases
     except TogiError as error:
-        cases.append(Case(name, str(error), "error"))
+        cases.append(Case(name=name, said=str(error), answer=Answer.ERROR))
         raise
     finally:
         if path is not None and cases:
-            write_whole(junit_xml(gate, cases, time.monotonic() - began), path)
+            write_whole(junit_xml(gate, cases, time.monotonic() - began, undecided), path)
 
 
 def _is_report(path: Path) -> bool:

@@ -28,7 +28,7 @@ from togi.core.choices import Effort, Objective
 from togi.core.errors import TogiError
 
 if TYPE_CHECKING:
-    from togi.core.records import Study
+    from togi.api import StudyResult
 
 SHOWN_RECIPES = 12
 """Measured recipes in the table; ``togi report`` shows all."""
@@ -87,7 +87,7 @@ def tune(
 ) -> int:
     """Find the fastest faithful way to run SUBJECT on this machine, prove it, save it.
 
-    Exit code 1 when nothing could be chosen, not even the original.
+    Exit code 1 when nothing could be chosen, not even the original, or when --out was not written.
     """
     from togi.cli.output import check_report_path
 
@@ -104,21 +104,20 @@ def tune(
     }
     settings = {"out": out, "force": force, "device": device, "effort": effort.value, "seed": seed, "journal": journal}
     raced = {"objective": objective.value, "callers": callers}
-    study = _study(subject, **settings, **raced, **limits, **chosen)
-    _show(study, out=out, report=report, json=json)
-    return 0 if study.best is not None else 1
+    found = _study(subject, **settings, **raced, **limits, **chosen)
+    _show(found, out=out, report=report, json=json)
+    return 0 if found.record.best is not None and (out is None or found.artifact is not None) else 1
 
 
-def _study(subject: str, **settings: Any) -> Study:
+def _study(subject: str, **settings: Any) -> StudyResult:
     from togi import api
     from togi.render.progress import watch
 
     with watch(subject) as progress:
         try:
-            study: Study = api.tune(subject, progress=progress, **settings).record
+            return api.tune(subject, progress=progress, **settings)
         except KeyboardInterrupt:
             raise _interrupted(progress.state.ended) from None
-    return study
 
 
 class Interrupted(TogiError):
@@ -137,16 +136,16 @@ def _interrupted(kept: int) -> Interrupted:
     )
 
 
-def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) -> None:
-    from togi.api import StudyResult
+def _show(found: StudyResult, *, out: Path | None, report: Path | None, json: bool) -> None:
     from togi.cli.output import print_json, print_text, stdout, write_report
     from togi.render.json import study_json
     from togi.render.study_text import study_text
     from togi.study.conclusion import unsaved
 
+    study = found.record
     if report is not None:
         write_report(study, report)
-    saved = out if out is not None and out.exists() else None
+    saved = out if found.artifact is not None else None  # what else lies there is an earlier study's
     if json:
         print_json(study_json(study))
     else:
@@ -158,5 +157,6 @@ def _show(study: Study, *, out: Path | None, report: Path | None, json: bool) ->
             typer.echo(f"{label}: {path}", err=json)
     if out is not None and saved is None:
         nothing = "nothing was chosen (the verdict says why)"
-        why = nothing if study.best is None else unsaved(StudyResult(study).best.trial)
-        typer.echo(f"{out} was not written: {why}", err=True)
+        why = nothing if study.best is None else unsaved(found.best.trial)
+        there = " What lies there is of an earlier study." if out.exists() else ""
+        typer.echo(f"{out} was not written: {why.rstrip('.')}.{there}", err=True)

@@ -7,7 +7,19 @@ from typing import Annotated
 
 import typer
 
-from togi.cli.options import DROP, SHARE, Device, Json, Junit, NoNative, Seed, TimeLimit, Trusted, without_effect
+from togi.cli.options import (
+    DROP,
+    SHARE,
+    Device,
+    ExitUndecided,
+    Json,
+    Junit,
+    NoNative,
+    Seed,
+    TimeLimit,
+    Trusted,
+    without_effect,
+)
 
 
 def verify(
@@ -35,6 +47,7 @@ def verify(
     trusted: Trusted = None,
     no_native: NoNative = False,
     time_limit: TimeLimit = None,
+    exit_undecided: ExitUndecided = 1,
     junit: Junit = None,
     json: Json = False,
     device: Device = "cpu",
@@ -42,16 +55,17 @@ def verify(
 ) -> int:
     """Prove an artifact again on this machine: is it right, is it still faster, and by how much?
 
-    Exit code 1 when it is not right, or not as fast as it must be.
+    Exit code 1 when it is not right, or not as fast as it must be; --exit-undecided when its speed cannot be told.
     """
     from togi import api
     from togi.cli.output import junit_report, print_json, print_text, stdout
+    from togi.decide.gate import exit_code
     from togi.render.json import verification_json
-    from togi.render.junit import Case
     from togi.render.progress import watch
 
     without_effect("verify", device=device != "cpu")
-    with junit_report(junit, "togi verify", str(artifact)) as cases, watch(str(artifact)) as progress:
+    name = str(artifact)
+    with junit_report(junit, "togi verify", name, exit_undecided) as cases, watch(name) as progress:
         found = api.verify(
             artifact,
             subject=subject,
@@ -63,11 +77,11 @@ def verify(
             progress=progress,
             native=not no_native,
         )
-        cases.append(Case(str(artifact), found.verdict, "passed" if found.proven else "failure"))
+        cases.append(found.case)
     if json:
-        print_json(verification_json(found))
+        print_json(verification_json(found, exit_undecided))
     else:
         from togi.render.study_text import verification_text
 
         print_text(stdout(), verification_text(found))
-    return 0 if found.proven else 1
+    return exit_code(cases, exit_undecided)

@@ -28,6 +28,12 @@ CONCLUSIVE_X = 1.5
 """Ends of an interval that differ by more than this factor say that something other than the contestants was measured
 (threads of one of them sharing a core for seconds). Nothing is concluded from such an interval, unless it is further
 from no difference than it is wide: 5 to 9 times as fast is faster, 1.2 to 2.5 times may be a disturbance."""
+FAR_X = 10.0
+"""Orders of magnitude are no noise: an interval whose nearer end differs by more than this factor from no difference
+may be as wide as it likes."""
+DISTURBANCE_X = 100.0
+"""By how much a busy machine disturbs a median of few rounds at most (threads of one engine that wait for each other
+lose a factor of a hundred). It bounds an interval that has too few rounds for ends of its own."""
 
 
 class Speed(StrEnum):
@@ -57,18 +63,12 @@ class Criterion(Record):
         """``speedup_x``: the other's time over this one's, above 1 is faster."""
         if 1.0 / self.band_x <= speedup_x.low and speedup_x.high <= self.band_x:
             return Speed.SAME
-        if not self.conclusive(speedup_x):
+        bounded = _bounded(speedup_x)
+        if not conclusive(speedup_x):
             return Speed.UNCLEAR
-        if speedup_x.low > self.band_x:
+        if bounded.low > self.band_x:
             return Speed.FASTER
-        return Speed.SLOWER if speedup_x.high < 1.0 / self.band_x else Speed.UNCLEAR
-
-    def conclusive(self, speedup_x: Interval) -> bool:
-        """It is narrow enough to conclude anything from it, or far enough from no difference."""
-        if speedup_x.low <= 0:
-            return False
-        width_x = speedup_x.high / speedup_x.low
-        return width_x <= max(CONCLUSIVE_X, speedup_x.low / self.band_x, 1 / (speedup_x.high * self.band_x))
+        return Speed.SLOWER if bounded.high < 1.0 / self.band_x else Speed.UNCLEAR
 
     def faster(self, speedup_x: Interval) -> bool:
         """Beyond doubt, and by more than what matters."""
@@ -83,7 +83,30 @@ class Criterion(Record):
 
     def at_most_same(self, speedup_x: Interval) -> bool:
         """Surely not faster; whether it is slower is not said."""
-        return speedup_x.high <= self.band_x
+        return _bounded(speedup_x).high <= self.band_x
+
+    def at_least_same(self, speedup_x: Interval) -> bool:
+        """Surely not slower; whether it is faster is not said."""
+        return _bounded(speedup_x).low >= 1.0 / self.band_x
+
+
+def conclusive(speedup_x: Interval) -> bool:
+    """It is narrow enough to conclude anything from it, or far enough from no difference.
+
+    How large a difference counts has no part in it: a gate that forgives more must not find the same interval noisier.
+    """
+    found = _bounded(speedup_x)
+    if not 0 < found.low <= found.high < math.inf:  # no measurement at all, NaN included
+        return False
+    away_x = max(found.low, 1 / found.high)
+    return away_x >= FAR_X or found.high / found.low <= max(CONCLUSIVE_X, away_x)
+
+
+def _bounded(found: Interval) -> Interval:
+    """With the ends that no disturbance exceeds, where too few rounds gave it none."""
+    low = found.low if found.low > 0 else found.median / DISTURBANCE_X
+    high = found.high if found.high < math.inf else found.median * DISTURBANCE_X
+    return Interval(median=found.median, low=low, high=high)
 
 
 BETWEEN_PROCESSES = Criterion()

@@ -163,7 +163,7 @@ def _verdict(front: Sequence[KindAnswer], kinds: Sequence[KindAnswer], currency:
         for kind in kinds
         if kind.kind != first.kind and kind.per_million is not None and not _less(cost, kind.per_million)
     ]
-    doubt = f", and cannot be told from {', '.join(equal)} in that" if equal else ""
+    doubt = f" in the median, and cannot be told from {', '.join(equal)} in that" if equal else ""
     said = (
         f"{first.kind} costs least{doubt}: {significant(cost.median)} {currency} ({bounds(cost)}) for a million calls "
         f"of {milliseconds(latency_ms.median)} with {first.recipe}"

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from enum import StrEnum
 from typing import Protocol, final
 
-from togi.core.quantities import plural
+from togi.core.quantities import TOO_FEW_ROUNDS, plural
 from togi.core.records import Interval, Noise, Record, Timing
 from togi.decide.faster import BETWEEN_PROCESSES, Criterion, Speed
 from togi.measure.interval import ratio_interval, rounds_needed, times_interval
@@ -343,7 +343,16 @@ class _RaceState:
                 continue
             against = self.speed_x(entry, leader)
             if against is not None and self.criterion.slower(against):
-                entry.leave(self.rounds, f"it takes {_times(_inverse(against))} the time of {leader.name}")
+                entry.leave(self.rounds, _slower(against, leader))
+
+    def _dismiss_beaten(self) -> None:
+        """Whoever is slower than another that is left, so that the sentence says of nobody both that it is slower and
+        that it cannot be told. The slowest go first, and the last one has nobody to lose against."""
+        for entry in sorted(self.racing, key=self._median_speedup):
+            beaten = ((self.speed_x(entry, other), other) for other in self.racing if other is not entry)
+            found = next(((x, other) for x, other in beaten if x is not None and self.criterion.slower(x)), None)
+            if found is not None:
+                entry.leave(self.rounds, _slower(*found))
 
     def leader(self, group: Sequence[_Contestant]) -> _Contestant:
         """That with the best median speed-up; the first where the medians are equal."""
@@ -371,8 +380,7 @@ class _RaceState:
         if self.reference.broken:
             said = f"{self.reference.name}, the reference, failed ({self.reference.left_because}): nothing to compare"
             return Verdict.CANNOT_TELL, self.reference.name, said, said
-        if self.rivals and self.racing and self.rounds >= min_rounds:  # the sentence is of all of them
-            self._dismiss(self.racing)
+        self._dismiss_beaten()
         winner = self._winner()
         if len(self.racing) < 2:
             beaten = [entry for entry in self.entries if not entry.broken and not entry.racing]
@@ -453,5 +461,10 @@ def _inverse(interval: Interval) -> Interval:
     )
 
 
+def _slower(against: Interval, other: _Contestant) -> str:
+    return f"it takes {_times(_inverse(against))} the time of {other.name}"
+
+
 def _times(interval: Interval) -> str:
-    return f"{interval.median:.2f} times ({interval.low:.2f} to {interval.high:.2f})"
+    ends = f"{interval.low:.2f} to {interval.high:.2f}" if math.isfinite(interval.high) else TOO_FEW_ROUNDS
+    return f"{interval.median:.2f} times ({ends})"

@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from togi.core.records import SCHEMA_VERSION, Recipe, Study, Trial
+from togi.decide.gate import FINDING, Case, exit_code
 from togi.fleet.answer import Fleet
 from togi.lint.finding import CheckResult
 from togi.render.attribution import Effect, effects
@@ -41,13 +43,23 @@ def study_json(study: Study) -> dict[str, Any]:
     return _document("study", content)
 
 
-def comparison_json(comparison: Comparison) -> dict[str, Any]:
-    return _document("comparison", comparison.model_dump())
+def comparison_json(comparison: Comparison, cases: Sequence[Case] = (), undecided: int = FINDING) -> dict[str, Any]:
+    """``cases``: what the gate answers, and with it how the command ends. ``undecided``: the exit code of that."""
+    told = {
+        "contestants": [each.model_dump() | {"speed": each.speed} for each in comparison.contestants],
+        "gate": [case.model_dump() for case in cases],
+        "exit_code": exit_code(cases, undecided) if cases else None,
+    }
+    return _document("comparison", comparison.model_dump() | told)
 
 
-def verification_json(verification: Verification) -> dict[str, Any]:
-    compared = {"comparison": comparison_json(verification.comparison)}
-    return _document("verification", verification.model_dump() | compared)
+def verification_json(verification: Verification, undecided: int = FINDING) -> dict[str, Any]:
+    told = {
+        "comparison": comparison_json(verification.comparison),
+        "proven": verification.proven,
+        "exit_code": exit_code([verification.case], undecided),
+    }
+    return _document("verification", verification.model_dump() | told)
 
 
 def fleet_json(fleet: Fleet) -> dict[str, Any]:

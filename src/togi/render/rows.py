@@ -17,7 +17,7 @@ from togi.core.quantities import bounds, milliseconds, relative, significant, si
 from togi.core.records import ErrorReport, Interval, Outcome, Recipe, Study, Timing, Trial
 from togi.decide.choose import Budget, front, why_not
 from togi.decide.faithful import is_tie, of_the_parts
-from togi.decide.faster import BETWEEN_PROCESSES
+from togi.decide.faster import BETWEEN_PROCESSES, Speed
 
 _NUMBER = re.compile(r"\d+(?:\.\d+)?")
 
@@ -130,9 +130,10 @@ def looks_faster(study: Study, found: Sequence[Row]) -> tuple[str, ...]:
 
 def speed(timing: Timing) -> str:
     """What the interval of the speed-up allows to say."""
-    if not well_measured(timing.speedup_x):
+    found = BETWEEN_PROCESSES.speed(timing.speedup_x)
+    if found is Speed.UNCLEAR and not well_measured(timing.speedup_x):
         return "not measured well enough"
-    return BETWEEN_PROCESSES.speed(timing.speedup_x).value
+    return found.value
 
 
 def objective_of(study: Study) -> Objective:

@@ -12,6 +12,7 @@ from rich.text import Text
 from togi.core.quantities import bounds, milliseconds, plural, relative, significant, size, times
 from togi.core.records import Interval, Outcome, Study, Trial
 from togi.decide.faster import BETWEEN_PROCESSES
+from togi.decide.gate import Answer
 from togi.journal.store import StudyEntry
 from togi.render.gains import gains, how_soon
 from togi.render.next_steps import how_to_load, next_steps
@@ -39,6 +40,13 @@ VERDICT_STYLES = {
     "faster": "green",
     "slower": "red",
     "reference": "cyan",
+}
+
+ANSWER_STYLES = {
+    Answer.PASSED: "bold green",
+    Answer.FAILED: "bold red",
+    Answer.ERROR: "bold red",
+    Answer.UNDECIDED: "bold yellow",
 }
 
 
@@ -107,7 +115,7 @@ def comparison_text(comparison: Comparison) -> RenderableType:
 
 def verification_text(verification: Verification) -> RenderableType:
     """What ``togi verify`` found: the comparison, and whether the artifact is proven."""
-    verdict = Text(clean(verification.verdict), style="bold green" if verification.proven else "bold red")
+    verdict = Text(clean(verification.verdict), style=ANSWER_STYLES[verification.answer])
     return stack(comparison_text(verification.comparison), verdict)
 
 
@@ -261,10 +269,15 @@ def _contestant(contestant: Contestant, *, first: bool) -> tuple[Text, ...]:
     return (
         name,
         _figure(contestant.latency_ms),
-        Text("1") if first or speedup is None else _figure(speedup, "x"),
+        Text("1") if first or speedup is None else _compared(contestant, speedup),
         Text(relative(error.rmse) if error else "-"),
         _memory(contestant),
     )
+
+
+def _compared(contestant: Contestant, speedup: Interval) -> Text:
+    said = contestant.speed or ""
+    return _figure(speedup, "x").append(f"\n{said}", style=VERDICT_STYLES.get(said, "dim"))
 
 
 def _by_size(comparison: Comparison) -> Table:
@@ -291,7 +304,7 @@ def _at_size(one: Contestant, *, best: bool) -> tuple[Text, ...]:
     latency = _figure(one.latency_ms)
     if one.call_ms is not None:
         latency.append(f"\ncall {significant(one.call_ms)}", style="dim")
-    speedup = _figure(one.speedup_x, "x") if one.speedup_x else Text("-")
+    speedup = _compared(one, one.speedup_x) if one.speedup_x else Text("-")
     return (name, latency, _figure(one.samples_per_s), speedup, _memory(one))
 
 

@@ -15,6 +15,7 @@ from togi.core.records import ErrorReport, Facts, Footprint, Machine, Outcome
 from togi.machine.describe import machine
 from togi.measure import RaceResult, race
 from togi.study.batch_sizes import ROUNDS, PerSample, by_size
+from togi.study.common_inputs import check_common_inputs
 from togi.study.comparison import Comparison, Contestant
 from togi.study.parts import record_parts
 from togi.study.progress import Progress
@@ -42,6 +43,7 @@ def run_bench(
     max_latency_s: float | None = None,
     native: bool = True,
     checked: Mapping[str, Manifest] = MappingProxyType({}),
+    different_inputs: bool = False,
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
@@ -56,10 +58,11 @@ def run_bench(
         max_latency_s: of a call, for the size that is named best.
         native: artifacts may be run by engines whose files are programs.
         checked: manifests that were checked, by spec; others are read here.
+        different_inputs: compare subjects that take different inputs, too.
 
     Raises:
         ArtifactError: one was tuned for another device.
-        SubjectError: it is not clear which dimension is the batch.
+        SubjectError: it is not clear which dimension is the batch, or subjects take different inputs.
     """
     device = _device(specs, device)
     here = machine(device)
@@ -67,6 +70,8 @@ def run_bench(
         bench = _Bench(stack, here, device, seed, progress, callers, from_host, max_latency_s, native, dict(checked))
         field = [Contestant(name=name, batch=size) for name in _names(specs) for size in batch_sizes or (None,)]
         loaded, ended = bench.load(field, specs)
+        if not different_inputs:
+            check_common_inputs(bench.surveys, bench.batches)
         common: dict[str, Any] = {
             "machine": here,
             "batch_sizes": batch_sizes,
@@ -111,6 +116,8 @@ class _Bench:
     """By spec: of every artifact, as it was first read."""
     pools: dict[str, WorkerPool] = field(default_factory=dict)
     facts: dict[str, Facts] = field(default_factory=dict)
+    """Of subjects for which nothing has been made yet that an artifact is verified against."""
+    surveys: dict[str, Survey] = field(default_factory=dict)
     unusable: dict[str, TrialEnded] = field(default_factory=dict)
     """Subjects that do not run on their own inputs."""
     batches: dict[str, Batch] = field(default_factory=dict)
@@ -203,7 +210,7 @@ class _Bench:
     def _survey(self, host: str, pool: WorkerPool) -> None:
         try:
             surveyed, _ = pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
-            self.facts[host] = surveyed.facts
+            self.facts[host], self.surveys[host] = surveyed.facts, surveyed
         except TrialEnded as ended:
             self.unusable[host] = ended
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from pathlib import Path
-
-from pydantic import ValidationError
+from typing import Any
 
 from togi.core.errors import SubjectError
-from togi.core.quantities import bounds, percent, times
+from togi.core.quantities import first_line
 from togi.core.records import SCHEMA_VERSION, ErrorReport, Footprint, Interval, Machine, Noise, Outcome, Record
-from togi.decide.faster import PROCESS_BIAS, Criterion, change
+from togi.decide.faster import BETWEEN_PROCESSES, Speed
+from togi.decide.gate import Answer, Case
 
 
 class Contestant(Record):
@@ -40,6 +39,11 @@ class Contestant(Record):
     def label(self) -> str:
         """Unique in a comparison."""
         return self.name if self.batch is None else f"{self.name}, batch {self.batch}"
+
+    @property
+    def speed(self) -> Speed | None:
+        """What ``speedup_x`` allows to say; None where it was not compared."""
+        return None if self.speedup_x is None else BETWEEN_PROCESSES.speed(self.speedup_x)
 
     @property
     def waited_ms(self) -> float | None:
@@ -91,8 +95,8 @@ class Verification(Record):
     artifact: str
     subject: str
     """The locator of the original beside which it was verified and measured."""
-    proven: bool
-    """It is right, and as fast as it must be (``verdict`` says which of them it is not)."""
+    answer: Answer
+    """Passed where it is right, and as fast as it must be (``verdict`` says which of them it is not)."""
     outcome: Outcome
     """``ok`` where it is right, else how it failed."""
     verdict: str
@@ -101,59 +105,31 @@ class Verification(Record):
     comparison: Comparison
     """The original under ``no_grad``, then the artifact."""
 
+    @property
+    def proven(self) -> bool:
+        return self.answer is Answer.PASSED
+
+    @property
+    def case(self) -> Case:
+        return Case(name=self.artifact, said=self.verdict, answer=self.answer)
+
 
 def read_comparison(path: Path) -> Comparison:
     """What ``togi bench --json`` wrote. Raises SubjectError where the file holds something else."""
     try:
         document = json.loads(path.read_bytes())
-        kind = document.pop("kind", None) if isinstance(document, dict) else None
+        kind = document.get("kind") if isinstance(document, dict) else None
         if kind != "comparison":
             raise SubjectError(f"{path} holds no comparison: write one with 'togi bench A B --json > {path}'")
-        return Comparison.model_validate_json(json.dumps(document))
-    except (ValueError, ValidationError) as error:
+        document["contestants"] = [_fields(Contestant, each) for each in document["contestants"]]
+        return Comparison.model_validate_json(json.dumps(_fields(Comparison, document)))
+    except (ValueError, KeyError, TypeError, AttributeError) as error:  # a ValidationError is a ValueError
         raise SubjectError(
-            f"{path} cannot be read as a comparison ({str(error).splitlines()[0]}): write it again with "
+            f"{path} cannot be read as a comparison ({first_line(error)}): write it again with "
             f"'togi bench A B --json > {path}'"
         ) from None
 
 
-def slowdowns(found: Comparison, share: float, before: Comparison | None = None) -> dict[str, str]:
-    """Who is slower by more than ``share`` beyond doubt: by name, a sentence each.
-
-    Than the first contestant; with ``before``, than in that earlier comparison: there too speed-ups over the first are
-    compared, since the milliseconds of two runs are not.
-
-    Raises SubjectError where ``before`` compared others, or did not measure one of them.
-    """
-    if before is not None and _names(found) != _names(before):
-        raise SubjectError(
-            f"the earlier comparison is of {', '.join(_names(before))}, and this one of {', '.join(_names(found))}: "
-            "compare the same in the same order"
-        )
-    if before is not None and (unknown := [each.name for each in before.contestants[1:] if each.speedup_x is None]):
-        raise SubjectError(
-            f"the earlier comparison did not measure {unknown[0]}, so nothing can be slower than it was: make it again"
-        )
-    return dict(_slowdowns(found, share, before))
-
-
-def _slowdowns(found: Comparison, share: float, before: Comparison | None) -> Iterator[tuple[str, str]]:
-    earlier = {} if before is None else {contestant.name: contestant for contestant in before.contestants}
-    # each of the two comparisons has processes of its own
-    criterion = Criterion(margin=share, process_bias=PROCESS_BIAS * (1 if before is None else 2))
-    for contestant in found.contestants[1:]:
-        if contestant.speedup_x is None:
-            continue
-        was = earlier[contestant.name].speedup_x if earlier else None
-        ratio = contestant.speedup_x if was is None else change(contestant.speedup_x, was)
-        if criterion.slower(ratio):
-            than = f"{found.contestants[0].name}" if before is None else "it was"
-            yield (
-                contestant.name,
-                f"{contestant.name} is slower than {than} by more than {percent(share)} beyond doubt: "
-                f"{times(ratio.median)} the speed ({bounds(ratio)})",
-            )
-
-
-def _names(comparison: Comparison) -> list[str]:
-    return [contestant.name for contestant in comparison.contestants]
+def _fields(record: type[Record], document: dict[str, Any]) -> dict[str, Any]:
+    """Those of the record; the JSON document has more, which are computed from them."""
+    return {name: value for name, value in document.items() if name in record.model_fields}

@@ -78,8 +78,9 @@ def _verdict(decision: Decision, untried: str, settings: Settings, callers: int 
     if chosen is None:
         return f"Nothing could be chosen: {decision.chosen.reason}."
     if chosen.recipe.is_reference or chosen.timing is None:
-        found = untried or "Nothing was faster than the original beyond doubt"
-        return f"{found}: keep it as it is, under torch.no_grad."
+        if untried:
+            return f"{untried}. The original stays as it is, under torch.no_grad."
+        return "Nothing was faster than the original beyond doubt: keep it as it is, under torch.no_grad."
     speedup = chosen.timing.speedup_x
     faithful = chosen.error is None or chosen.error.faithful
     right = "as right as plain eager" if faithful else chosen.reason

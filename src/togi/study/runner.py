@@ -17,7 +17,7 @@ from togi.core.choices import Objective
 from togi.core.quantities import seconds
 from togi.core.records import REFERENCE, Facts, Interval, Outcome, Recipe, Study, Timing, Trial, now
 from togi.decide.faithful import accept
-from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE
+from togi.decide.faster import BETWEEN_PROCESSES, CONFIDENCE, conclusive
 from togi.journal import Journal, StudyLog, study_key
 from togi.measure import call_ms_of, compare, median_interval, noise_of, rounds_needed, together, usable
 from togi.search import Experience, Search
@@ -466,7 +466,7 @@ class StudyRunner:
         Pairing does not help when a neighbour comes: one engine's threads wait for each other and lose a factor of ten,
         another's do not. The reference has run before, and tells.
         """
-        if not usable(timing.noise) and not BETWEEN_PROCESSES.conclusive(timing.speedup_x):
+        if not usable(timing.noise) and not conclusive(timing.speedup_x):
             return f"too noisy to judge: {'; '.join(timing.noise.warnings)}"
         in_session_x, since_x = timing.reference_ms / self._calm_ms, timing.reference_ms / self._earlier_ms
         if in_session_x > _DISTURBED_X or since_x > _DISTURBED_TODAY_X:

@@ -11,12 +11,16 @@ from togi.core.errors import SubjectError, TogiError
 from togi.core.quantities import bounds, times
 from togi.core.records import Interval, Outcome
 from togi.decide.faithful import accept
-from togi.decide.faster import BETWEEN_PROCESSES
+from togi.decide.faster import BETWEEN_PROCESSES, MARGIN, change
+from togi.decide.gate import Answer, slower_than
 from togi.study.bench import run_bench
 from togi.study.comparison import Comparison, Contestant, Verification
 from togi.study.progress import Progress
 from togi.subject.spec import check_spec, parse
 from togi.techniques import is_exact
+
+_SAID = {Answer.PASSED: "Proven", Answer.FAILED: "Not proven", Answer.UNDECIDED: "Undecided"}
+_LONGER = "Repeat it when the machine is quiet, or give a longer --time-limit"
 
 
 def verify_artifact(
@@ -68,17 +72,18 @@ def verify_artifact(
     )
     before = None if manifest.proof.timing is None else manifest.proof.timing.speedup_x
     if outcome is not Outcome.OK:
-        proven, verdict = False, reason
+        answer, verdict = Answer.FAILED, reason
     elif manifest.objective is Objective.FIRST_CALL:
-        proven, verdict = True, "it is right (how soon it gives its first answer is measured by 'togi tune' alone)"
+        answer = Answer.PASSED
+        verdict = "it is right (how soon it gives its first answer is measured by 'togi tune' alone)"
     else:
-        proven, verdict = _fast(found.speedup_x, before)
+        answer, verdict = _fast(found.speedup_x, before)
     return Verification(
         artifact=str(artifact),
         subject=locator,
-        proven=proven,
+        answer=answer,
         outcome=outcome,
-        verdict=f"{'Proven' if proven else 'Not proven'}: {verdict}.",
+        verdict=f"{_SAID[answer]}: {verdict}.",
         proven_speedup_x=before,
         comparison=comparison,
     )
@@ -123,23 +128,37 @@ def _right(
     return outcome, reason if outcome is Outcome.OK else f"it is not right here: {reason}"
 
 
-def _fast(now: Interval | None, before: Interval | None) -> tuple[bool, str]:
-    """What was faster when it was made must be so here; what was chosen for its memory must not be slower."""
+def _fast(now: Interval | None, before: Interval | None) -> tuple[Answer, str]:
+    """What was faster when it was made must be so here; what was chosen for its memory must not be slower, or not
+    slower than it was."""
     if now is None:
-        return False, "it is right, but its speed could not be measured in the time. Give a longer --time-limit"
+        return Answer.UNDECIDED, f"it is right, but its speed could not be measured in the time. {_LONGER}"
     speed = f"{times(now.median)} the speed of the original ({bounds(now)})"
     was = f", {times(before.median)} when it was made" if before is not None else ""
-    if before is None or not BETWEEN_PROCESSES.faster(before):
-        slower = BETWEEN_PROCESSES.slower(now)
-        return (
-            not slower,
-            f"it is right, {'but slower' if slower else 'and not slower'} than the original: {speed}{was}",
-        )
+    if before is not None and BETWEEN_PROCESSES.faster(before):
+        answer, said = _as_fast(now)
+    elif before is not None and BETWEEN_PROCESSES.slower(before):
+        answer, said = _not_slower(change(now, before), "than it was", comparisons=2)
+    else:
+        answer, said = _not_slower(now, "than the original")
+    doubt = f". {_LONGER}" if answer is Answer.UNDECIDED else ""
+    again = ". Tune again on this machine" if answer is Answer.FAILED else ""
+    return answer, f"it is right, {said}: {speed}{was}{again}{doubt}"
+
+
+def _as_fast(now: Interval) -> tuple[Answer, str]:
     if BETWEEN_PROCESSES.faster(now):
-        return True, f"it is right, and faster: {speed}{was}"
+        return Answer.PASSED, "and faster"
     if BETWEEN_PROCESSES.at_most_same(now):
-        return False, f"it is right, but no longer faster: {speed}{was}. Tune again on this machine"
-    return False, (
-        f"it is right, but not faster beyond doubt: {speed}{was}. Repeat it when the machine is quiet, or give a "
-        "longer --time-limit"
-    )
+        return Answer.FAILED, "but no longer faster"
+    return Answer.UNDECIDED, "but whether it is faster cannot be told"
+
+
+def _not_slower(now: Interval, than: str, *, comparisons: int = 1) -> tuple[Answer, str]:
+    answer = slower_than(MARGIN, now, comparisons=comparisons)
+    said = {
+        Answer.PASSED: f"and not slower {than}",
+        Answer.FAILED: f"but slower {than}",
+        Answer.UNDECIDED: f"but whether it is slower {than} cannot be told",
+    }
+    return answer, said[answer]

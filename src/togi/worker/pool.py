@@ -159,7 +159,8 @@ class WorkerPool:
         signature = survey.signature.under(captured.get("conditions", ()))
         if told := signature.conditions_in_words():
             facts["notes"] = (*survey.facts.notes, _proven_where(told))
-        survey = Survey(facts=survey.facts.model_copy(update=facts), signature=signature)
+        facts = survey.facts.model_copy(update=facts)
+        survey = survey.model_copy(update={"facts": facts, "signature": signature})
         survey.write(self.folder)
         return survey
 

@@ -115,6 +115,8 @@ class Survey(Record):
 
     facts: Facts
     signature: Signature
+    calls: tuple[tuple[tuple[int, ...], ...], ...] = ()
+    """Of each sample, the shapes of its flat inputs."""
 
     def write(self, folder: Path) -> None:
         """Where the trials of the subject read it."""

@@ -81,6 +81,8 @@ def survey(
     ready = prepare(subject, device=device)
     outputs = [first_call(ready.module, sample, number, seed) for number, sample in enumerate(ready.samples, start=1)]
     signature = Signature.of(ready.module, ready.samples, outputs, subject.dynamic)
+    flat = (signature.flatten_inputs(sample.args, sample.kwargs) for sample in ready.samples)
+    calls = tuple(tuple(tuple(tensor.shape) for tensor in tensors) for tensors in flat)
     behaviour = observe(ready.module, ready.samples[0], outputs, seed=seed)
     other = live.compared(outputs[0], ready.module) if live is not None else ""
     del outputs
@@ -137,7 +139,7 @@ def survey(
             signature = held_for(candidate, export(candidate))
         except Refused as refused:
             facts = facts.model_copy(update={"exportable": False, "export_error": str(refused)})
-    return Survey(facts=facts, signature=signature)
+    return Survey(facts=facts, signature=signature, calls=calls)
 
 
 def first_call(module: nn.Module, sample: Inputs, number: int, seed: int) -> Any:

@@ -53,6 +53,11 @@ class Prediction(Record):
     notes: tuple[str, ...] = ()
 
     @property
+    def device_low_bytes(self) -> int:
+        """All that the device must have, at its least."""
+        return self.reserved_low_bytes + self.context_low_bytes
+
+    @property
     def device_high_bytes(self) -> int:
         """All that the device must have, at its most."""
         return self.reserved_high_bytes + self.context_high_bytes

@@ -1,0 +1,69 @@
+"""Gates: whether what was measured keeps a limit, with an answer of its own for what cannot be told.
+
+Whoever gates makes one ``Case`` for each question. The text, the exit code, the JUnit XML and the JSON are rendered
+from these cases alone, so no two of them can contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import final
+
+from togi.core.records import Interval, Record
+from togi.decide.faster import MARGIN, PROCESS_BIAS, Criterion, Speed, conclusive
+
+FINDING = 1
+"""The exit code where a limit is not kept, or where something could not be measured."""
+
+
+class Answer(StrEnum):
+    """What a gate answers."""
+
+    PASSED = "passed"
+    FAILED = "failed"
+    """The limit is not kept, beyond doubt."""
+    UNDECIDED = "undecided"
+    """It was measured, and what was measured does not tell."""
+    ERROR = "error"
+    """It could not be measured."""
+
+
+@final
+class Case(Record):
+    """One question that a gate asks."""
+
+    name: str
+    said: str
+    """The answer, in a sentence."""
+    answer: Answer = Answer.PASSED
+
+
+def exit_code(cases: Iterable[Case], undecided: int = FINDING) -> int:
+    """0 where all passed. ``undecided``: the exit code where nothing is worse than undecided."""
+    answers = {case.answer for case in cases}
+    if answers & {Answer.FAILED, Answer.ERROR}:
+        return FINDING
+    return undecided if Answer.UNDECIDED in answers else 0
+
+
+def slower_than(share: float, speedup_x: Interval, *, comparisons: int = 1) -> Answer:
+    """Whether something is slower by more than ``share`` of the time.
+
+    Args:
+        share: less than the smallest difference that matters (1 %) is taken as that.
+        comparisons: from how many the interval was made; each has processes of its own, with a bias of their own.
+    """
+    criterion = Criterion(margin=max(share, MARGIN), process_bias=PROCESS_BIAS * comparisons)
+    if criterion.slower(speedup_x):
+        return Answer.FAILED
+    same = criterion.speed(speedup_x) is Speed.SAME
+    fast_enough = criterion.at_least_same(speedup_x) and conclusive(speedup_x)
+    return Answer.PASSED if same or fast_enough else Answer.UNDECIDED
+
+
+def below(limit: float, low: float, high: float) -> Answer:
+    """Whether a quantity between ``low`` and ``high`` keeps a limit."""
+    if low > limit:
+        return Answer.FAILED
+    return Answer.PASSED if high <= limit else Answer.UNDECIDED
