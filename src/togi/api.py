@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, overload
 
 import togi.render.display  # noqa: F401 (results show themselves when they are printed)
 from togi.artifact.save import check_writable, publish
-from togi.core.choices import Effort, Objective
+from togi.core.choices import Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
 from togi.core.quantities import a_type, parse_counts, parse_drop, parse_duration, parse_share, parse_size
@@ -156,6 +156,7 @@ def tune(
     metric: Any = None,
     calibration: Any = None,
     dynamic: Dynamic | None = None,
+    mode: Mode | str | None = None,
     seed: int = 0,
     journal: PathOrName | None = None,
     resume: bool = True,
@@ -184,6 +185,8 @@ def tune(
             ``nan-differences``: what the original shows as NaN may be a number.
         only, without: ids of techniques.
         max_drop: with ``metric``: the drop up to which approximate techniques are eligible.
+        mode: of a live module that is in training mode: ``eval`` calls ``eval()`` on the copy that is tuned, ``as-is``
+            leaves each part in its mode. Needed only where these answer differently.
         progress: None writes a line for each event to standard error in a terminal and shows them in place in a
             notebook, True writes lines anywhere, False nowhere.
         resume: go on with the trials of an earlier, equal study instead of repeating them, and learn from the
@@ -216,7 +219,7 @@ def tune(
     )
     if out is not None:
         check_writable(Path(out), force)
-    extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic}
+    extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic, "mode": mode}
     with (
         _reference(subject, inputs, extras, ask=(settings.device, seed)) as (ref, name),
         Journal.open(journal or default_journal()) as opened,
@@ -702,7 +705,8 @@ def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:
     from togi.subject.program import as_module
 
     if isinstance(subject, Subject):
-        return dataclasses.replace(subject, module=as_module(subject.module))
+        given = {name: value for name, value in extras.items() if value is not None}
+        return dataclasses.replace(subject, module=as_module(subject.module), **given)
     subject = as_module(subject)
     if not isinstance(subject, nn.Module):
         raise SubjectError(

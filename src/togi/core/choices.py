@@ -20,6 +20,16 @@ class _Choice(StrEnum):
 
 
 @final
+class Mode(_Choice):
+    """In which mode a module is tuned that was handed over in training mode."""
+
+    EVAL = "eval"
+    """``eval()`` is called on it."""
+    AS_IS = "as-is"
+    """Each of its parts keeps its mode: dropout drops, batch norm takes the statistics of the batch."""
+
+
+@final
 class Effort(_Choice):
     """How much is tried. The time limit holds in each."""
 

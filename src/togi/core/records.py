@@ -213,7 +213,7 @@ class Facts(Record):
     buffers_change: bool = False
     """The forward pass updates a buffer (a counter, a running average, a cache)."""
     training: bool = False
-    """It was handed over in training mode (trials use ``eval()``)."""
+    """It runs in training mode, or parts of it do."""
     random: bool = False
     """Two calls with the same input differ unless the seed is set before each."""
     repeatable: bool = True

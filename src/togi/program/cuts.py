@@ -17,6 +17,7 @@ import torch
 from torch import nn
 
 from togi.artifact.program import weights_hash
+from togi.core.choices import Mode
 from togi.core.quantities import first_line
 from togi.core.records import Obstacle, ProgramTree
 from togi.program.calls import Recorded, record_inputs, record_tree
@@ -268,7 +269,7 @@ class _Cutting:
                 changes = Effects.of(pure(use.module, kept), *(one.clone() for one in given)).changes
             effects = kept.model_copy(update={"changes": changes})
             found = survey(
-                Subject(pure(use.module, effects), list(given)),
+                Subject(pure(use.module, effects), list(given), mode=Mode.AS_IS),
                 device=self.request.device,
                 seed=self.request.seed,
                 machine=self.request.machine,

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, final
 
+from togi.core.choices import Mode
 from togi.core.errors import SubjectError
 from togi.core.quantities import a_type
 from togi.subject.structure import mapped, tensors_in
@@ -75,13 +76,17 @@ class Subject:
     """What is optimized.
 
     Args:
-        module: the model. It is never changed; trials work on copies, in ``eval()`` mode.
+        module: the model. It is never changed; trials work on copies.
         samples: one sample or a list of samples; the latency that is minimised is one pass over all of them.
         metric: ``metric(outputs) -> float``, higher is better: the outputs of one pass over the samples, in order.
             With it, approximate techniques are judged by the drop of the metric (``max_drop``).
         calibration: samples for quantization; the given samples are used where there are none.
         step: a training step, ``step(module, sample) -> loss``, for ``togi memory --train`` and ``togi fit``.
         dynamic: dimensions that vary beyond what the samples show.
+        mode: ``eval`` calls ``eval()`` on the copies, ``as-is`` leaves each part in its mode. Needed only for a module
+            in training mode that answers otherwise than in ``eval()``; parts that alone are in training mode stay so.
+
+    Raises UnknownNameError for another mode.
     """
 
     module: nn.Module
@@ -90,6 +95,11 @@ class Subject:
     calibration: Any = None
     step: Callable[..., Any] | None = None
     dynamic: Dynamic | None = None
+    mode: Mode | str | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode is not None:
+            Mode.of(self.mode)
 
     @property
     def inputs(self) -> tuple[Inputs, ...]:

@@ -1,4 +1,4 @@
-"""From what the user gave to what is measured: a copy of the module in eval mode, with its inputs, on one device."""
+"""From what the user gave to what is measured: a copy of the module, with its inputs, on one device."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import final
 import torch
 from torch import Tensor, nn
 
+from togi.core.choices import Mode
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
@@ -28,12 +29,12 @@ class Prepared:
     samples: tuple[Inputs, ...]
     calibration: tuple[Inputs, ...]
     training: bool
-    """It was handed over in training mode."""
+    """It runs in training mode, or parts of it do."""
     notes: tuple[str, ...] = ()
 
 
 def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Prepared:
-    """A copy in eval mode on ``device``; the user's module stays as it was.
+    """A copy on ``device``, in the mode of ``mode_of``; the user's module stays as it was.
 
     ``train`` says that the caller is going to set the modes for a training step, so that no note speaks of eval().
 
@@ -47,27 +48,53 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
     notes: list[str] = []
     module = _unwrapped(subject.module, notes)
     _check_values(module)
-    training = _is_training(module)
+    mode = mode_of(subject)
     if not train:
-        _note_training(module, notes)
+        _note_training(module, mode, notes)
     _note_devices(module, device, notes)
     copied = _copied(module, notes)
-    _set_eval(copied)
+    if mode is Mode.EVAL:
+        _set_eval(copied)
     return Prepared(
         module=_moved(copied, device),
         samples=tuple(sample.to(device) for sample in subject.inputs),
         calibration=tuple(sample.to(device) for sample in subject.calibration_inputs),
-        training=training,
+        training=any(map(_is_training, copied.modules())),
         notes=tuple(notes),
     )
 
 
-def copy_to_ask(module: nn.Module) -> nn.Module:
-    """A copy in eval mode that shares the parameters, for a call in the user's own process: of a large model a second
-    one need not fit. Raises whatever copying raises."""
-    copied = copy.deepcopy(_unwrapped(module, []), {id(parameter): parameter for parameter in module.parameters()})
-    _set_eval(copied)
+def mode_of(subject: Subject) -> Mode:
+    """As it was asked for; else ``eval()`` for a module that is in training mode itself (the survey refuses it where
+    that changes the answer). Parts that alone are in training mode were put into it, so they stay in it."""
+    if subject.mode is not None:
+        return Mode.of(subject.mode)
+    return Mode.EVAL if _is_training(_unwrapped(subject.module, [])) else Mode.AS_IS
+
+
+def copy_to_ask(subject: Subject) -> nn.Module:
+    """A copy in the mode of ``mode_of`` that shares the parameters: of a large model a second one need not fit. Raises
+    whatever copying raises."""
+    copied = sharing_parameters(_unwrapped(subject.module, []))
+    if mode_of(subject) is Mode.EVAL:
+        _set_eval(copied)
     return copied
+
+
+def as_given(subject: Subject, prepared: nn.Module) -> nn.Module | None:
+    """A copy of ``prepared`` that shares its parameters, in the mode that the subject was handed over in; None where
+    nobody has to ask in which mode it is run. Raises whatever copying raises."""
+    module = _unwrapped(subject.module, [])
+    if subject.mode is not None or not _is_training(module):
+        return None
+    copied = sharing_parameters(prepared)
+    restore_modes(copied, module)
+    return copied
+
+
+def sharing_parameters(module: nn.Module) -> nn.Module:
+    """A copy of all but the parameters. Raises whatever copying raises."""
+    return copy.deepcopy(module, {id(parameter): parameter for parameter in module.parameters()})
 
 
 def _check_device(device: str) -> None:
@@ -141,12 +168,17 @@ def is_exported(module: nn.Module) -> bool:
     return isinstance(module, torch.fx.GraphModule) and "eval" in vars(module)
 
 
-def _note_training(module: nn.Module, notes: list[str]) -> None:
+def _note_training(module: nn.Module, mode: Mode, notes: list[str]) -> None:
     parts = {type(part).__name__ for part in module.modules() if _is_training(part)}
-    if _is_training(module):
-        notes.append("It was handed over in training mode; it is run in eval().")
-    elif parts and not is_exported(module):
-        notes.append(f"Parts of it were in training mode ({', '.join(sorted(parts)[:3])}); it is run in eval().")
+    if not parts or is_exported(module):
+        return
+    listed = f" ({', '.join(sorted(parts)[:3])})"
+    which = "It was" if _is_training(module) else "Parts of it were"
+    said = f"{which} handed over in training mode{'' if _is_training(module) else listed}"
+    if mode is Mode.EVAL:
+        notes.append(f"{said}; it is run in eval().")
+    else:
+        notes.append(f"{said}, and it is run so. If that is not meant, call eval() on it first.")
 
 
 def _set_eval(module: nn.Module) -> None:

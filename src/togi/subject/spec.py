@@ -30,13 +30,13 @@ from togi.subject.sources.python_file import check_factory
 Form = Literal["file", "package", "timm", "torchvision", "transformers", "exported", "torchscript", "artifact"]
 
 FORMS: dict[Form, tuple[str, ...]] = {
-    "file": (),
-    "package": (),
+    "file": ("mode",),
+    "package": ("mode",),
     "timm": ("batch", "size", "weights", "classes"),
     "torchvision": ("batch", "size", "weights", "classes"),
     "transformers": ("batch", "length", "size", "*"),
     "exported": (),
-    "torchscript": ("inputs",),
+    "torchscript": ("inputs", "mode"),
     "artifact": (),
 }
 """Options of each form; ``*``: any other one is a value of the model's configuration (``?num_hidden_layers=4``)."""

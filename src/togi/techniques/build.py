@@ -31,7 +31,7 @@ class StepFailed(Exception):
 
 
 def first_candidate(subject: Subject, facts: Facts, signature: Signature) -> Candidate:
-    """The subject as the pipeline's start: a copy in eval mode, on the device."""
+    """The subject as the pipeline's start: a copy on the device."""
     ready = prepare(subject, device=facts.device)
     return Candidate(
         module=ready.module,

@@ -48,7 +48,7 @@ class LiveAnswer:
         if isinstance(subject.module, ProgramModule) or leaves_traces or elsewhere:
             return None
         with contextlib.suppress(Exception), kept_generators(), torch.no_grad():  # foreign code
-            module, sample = copy_to_ask(subject.module), subject.inputs[0].clone()
+            module, sample = copy_to_ask(subject), subject.inputs[0].clone()
             seed_all(seed)
             output = module(*sample.args, **sample.kwargs)
             return cls(structure=Structure.of(output), tensors=[plain(tensor).clone() for tensor in tensors_in(output)])

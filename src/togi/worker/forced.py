@@ -15,6 +15,7 @@ import torch
 
 from togi.artifact.load import OptimizedModule
 from togi.artifact.program import Installed
+from togi.core.choices import Mode
 from togi.core.records import ErrorReport, ForcedCalls
 from togi.decide.faithful import MAX_UNITS
 from togi.subject.behaviour import same, seed_all
@@ -83,7 +84,7 @@ def forced_calls(
     calls = [call for call in subject.samples if _serves(optimized, call)]  # there may have been no room to keep any
     if not calls:
         return None
-    start = first_candidate(Subject(subject.module, calls), optimized.manifest.facts, signature)
+    start = first_candidate(Subject(subject.module, calls, mode=Mode.AS_IS), optimized.manifest.facts, signature)
     truth = make_truth(start.module, start.samples, signature, seed=seed, device=device, samples=len(calls))
     report = verify(optimized, truth, start.samples, signature, seed=seed, max_units=limit_units(truth))
     problem = next(iter(report.problems), "") or _written_back_otherwise(start.module, start.samples)

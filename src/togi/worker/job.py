@@ -7,6 +7,7 @@ import functools
 from pathlib import Path
 from typing import Any
 
+from togi.core.choices import Mode
 from togi.graph.candidate import Candidate
 from togi.graph.capture import kept
 from togi.subject.inputs import Subject
@@ -63,4 +64,4 @@ def part_of(subject: Subject, part: PartRef, device: str) -> Subject:
     """A module of the subject with its recorded calls, as a subject; what the calls change is returned instead."""
     ready = prepare(subject, device=device)
     module = find_module(ready.module, part.path, ready.samples[0])
-    return Subject(pure(module, part.effects), read_inputs(Path(part.inputs)))
+    return Subject(pure(module, part.effects), read_inputs(Path(part.inputs)), mode=Mode.AS_IS)

@@ -6,6 +6,7 @@ leave behind stays out of it: the first one (whether the inputs fit) is made by 
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -24,7 +25,8 @@ def locate(spec: str, *, seed: int = 0) -> Subject:
     check_spec(spec)
     parsed = parse(spec)
     with _seeded(seed):
-        return _build(parsed, seed)
+        subject = _build(parsed, seed)
+    return dataclasses.replace(subject, mode=parsed.options["mode"]) if "mode" in parsed.options else subject
 
 
 def _build(spec: Spec, seed: int) -> Subject:

@@ -40,6 +40,7 @@ from togi.torch_internals.float32 import tf32_operators
 from togi.torch_internals.modules import forward_hook_counts
 from togi.torch_internals.script import assigned_inside
 from togi.verify.live import LiveAnswer
+from togi.verify.modes import outputs_in_one_mode
 from togi.worker.protocol import Survey
 
 _SHORT_MS = 50.0
@@ -75,11 +76,18 @@ def survey(
         live: what the module that the subject is a copy of answers where it lives.
 
     Raises SubjectError when the module cannot run on the inputs, with their shapes and the place in the user's code,
+    when it is in training mode and nobody said which mode is meant,
     when the samples differ in form, when a live module gives another kind of answer, or when several callers are wanted
     of what answers by the order of calls.
     """
     ready = prepare(subject, device=device)
-    outputs = [first_call(ready.module, sample, number, seed) for number, sample in enumerate(ready.samples, start=1)]
+    numbers = {id(sample): number for number, sample in enumerate(ready.samples, start=1)}
+    outputs = outputs_in_one_mode(
+        subject,
+        ready.module,
+        ready.samples,
+        lambda module, sample: first_call(module, sample, numbers[id(sample)], seed),
+    )
     signature = Signature.of(ready.module, ready.samples, outputs, subject.dynamic)
     flat = (signature.flatten_inputs(sample.args, sample.kwargs) for sample in ready.samples)
     calls = tuple(tuple(tuple(tensor.shape) for tensor in tensors) for tensors in flat)
