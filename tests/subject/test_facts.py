@@ -80,10 +80,10 @@ def test_it_crosses_processes_as_json():
 def test_the_users_module_stays_as_it_was():
     module = nn.Sequential(nn.BatchNorm1d(2), nn.Dropout())
     before = {name: tensor.clone() for name, tensor in module.state_dict().items()}
-    facts = facts_of(module, torch.rand(4, 2))
+    facts = survey(Subject(module, torch.rand(4, 2), mode="eval")).facts
     assert module.training
-    assert facts.training
-    assert noted(facts, "training mode")
+    assert not facts.training
+    assert noted(facts, "handed over in training mode; it is run in eval()")
     assert all(torch.equal(before[name], tensor) for name, tensor in module.state_dict().items())
 
 
@@ -91,8 +91,12 @@ def test_parts_left_in_training_mode():
     module = nn.Sequential(nn.Dropout()).eval()
     module[0].train()
     facts = facts_of(module, torch.rand(2))
+    assert facts.training
+    assert facts.random
+    assert noted(facts, "Parts of it were handed over in training mode (Dropout), and it is run so")
+    facts = survey(Subject(module, torch.rand(2), mode="eval")).facts
+    assert not facts.training
     assert not facts.random
-    assert noted(facts, "Parts of it were in training mode (Dropout)")
 
 
 def test_no_parameters():

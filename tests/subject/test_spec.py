@@ -42,7 +42,8 @@ def test_an_option_that_is_no_positive_integer(value):
     ("text", "expected"),
     [
         ("timm:resnet50?bach=8", "did you mean 'batch'"),
-        ("a.py:make?batch=8", "put the choice into the factory"),
+        ("a.py:make?batch=8", "It takes mode"),
+        ("a.pt2?batch=8", "put the choice into the factory"),
     ],
 )
 def test_unknown_option(text, expected):

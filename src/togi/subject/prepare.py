@@ -69,7 +69,7 @@ def mode_of(subject: Subject) -> Mode:
     that changes the answer). Parts that alone are in training mode were put into it, so they stay in it."""
     if subject.mode is not None:
         return Mode.of(subject.mode)
-    return Mode.EVAL if _is_training(_unwrapped(subject.module, [])) else Mode.AS_IS
+    return Mode.EVAL if is_undecided(subject) else Mode.AS_IS
 
 
 def copy_to_ask(subject: Subject) -> nn.Module:
@@ -81,14 +81,16 @@ def copy_to_ask(subject: Subject) -> nn.Module:
     return copied
 
 
-def as_given(subject: Subject, prepared: nn.Module) -> nn.Module | None:
-    """A copy of ``prepared`` that shares its parameters, in the mode that the subject was handed over in; None where
-    nobody has to ask in which mode it is run. Raises whatever copying raises."""
-    module = _unwrapped(subject.module, [])
-    if subject.mode is not None or not _is_training(module):
-        return None
+def is_undecided(subject: Subject) -> bool:
+    """It is in training mode, and nobody said that this, or ``eval()``, is meant."""
+    return subject.mode is None and _is_training(_unwrapped(subject.module, []))
+
+
+def as_given(subject: Subject, prepared: nn.Module) -> nn.Module:
+    """A copy of ``prepared`` that shares its parameters, in the mode that the subject was handed over in. Raises
+    whatever copying raises."""
     copied = sharing_parameters(prepared)
-    restore_modes(copied, module)
+    restore_modes(copied, _unwrapped(subject.module, []))
     return copied
 
 

@@ -12,7 +12,7 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import class_name
-from togi.subject.prepare import as_given
+from togi.subject.prepare import as_given, is_undecided, sharing_parameters
 from togi.subject.structure import Structure, tensors_in
 from togi.torch_internals.modules import in_training
 from togi.verify.compare import plain
@@ -30,26 +30,30 @@ def outputs_in_one_mode(subject: Subject, prepared: nn.Module, samples: Sequence
     Args:
         run: calls a module with a sample, from the same seed each time.
 
-    Raises SubjectError where ``prepared`` is in ``eval()``, the subject was handed over in training mode, and that makes
-    a difference. Where it does not run in training mode on these samples, nobody can mean that.
+    Raises SubjectError where ``prepared`` is in ``eval()``, the subject was handed over in training mode, and that
+    makes a difference. Where it does not run in training mode on these samples, nobody can mean that.
     """
+    if not is_undecided(subject):
+        return [run(prepared, sample) for sample in samples]
     try:
-        asked, why = as_given(subject, prepared), ""
+        trained, again = as_given(subject, prepared), sharing_parameters(prepared)
     except Exception as error:  # foreign code: what the module holds
-        asked, why = None, f"it cannot be copied to ask both: {first_line(error)}"
+        raise SubjectError(_refusal(subject.module, f"it cannot be copied to ask both: {first_line(error)}")) from error
     outputs = [run(prepared, sample) for sample in samples]
-    if asked is not None:
-        try:
-            others = [run(asked, sample) for sample in samples]
-        except Exception:  # foreign code: the user's forward, which wants targets to train on, or more than one row
-            return outputs
-        why = next(_differences(outputs, others, prepared, asked), "")
-    if why:
+    try:
+        others = [run(trained, sample) for sample in samples]
+    except Exception:  # foreign code: a forward that wants targets to train on, or more than one row
+        return outputs
+    why = next(_differences(outputs, others, prepared, trained), "")
+    # what answers differently each time does so in every mode
+    if why and not any(_differences(outputs, [run(again, sample) for sample in samples], prepared, again)):
         raise SubjectError(_refusal(subject.module, why))
     return outputs
 
 
-def _differences(evaluated: list[Any], trained: list[Any], prepared: nn.Module, asked: nn.Module) -> Iterator[str]:
+def _differences(
+    evaluated: Sequence[Any], trained: Sequence[Any], prepared: nn.Module, asked: nn.Module
+) -> Iterator[str]:
     for one, other in zip(evaluated, trained, strict=True):
         if different := unlike(Structure.of(one), Structure.of(other), "its output in training mode"):
             yield different
