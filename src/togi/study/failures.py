@@ -25,5 +25,5 @@ def explained(subject: str) -> Iterator[None]:
     except TrialEnded as ended:
         detail = f"\n{ended.ending.traceback}" if ended.ending.outcome is Outcome.CRASHED else ""
         raise SubjectError(
-            f"{subject} cannot be run on its own inputs, so there is nothing to tune: {ended.ending.reason}.{detail}"
+            f"{subject} cannot be tuned as it was given: {ended.ending.reason.rstrip('.')}.{detail}"
         ) from None

@@ -59,7 +59,7 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
         module=_moved(copied, device),
         samples=tuple(sample.to(device) for sample in subject.inputs),
         calibration=tuple(sample.to(device) for sample in subject.calibration_inputs),
-        training=any(map(_is_training, copied.modules())),
+        training=next(training_parts(copied), None) is not None,
         notes=tuple(notes),
     )
 
@@ -164,6 +164,16 @@ def _is_training(module: nn.Module) -> bool:
     return in_training(module) and not is_exported(module)
 
 
+def training_parts(module: nn.Module) -> Iterator[nn.Module]:
+    """The module and its parts that are in training mode, as far as that means anything: not in an exported program."""
+    if is_exported(module):
+        return
+    if in_training(module):
+        yield module
+    for child in module.children():
+        yield from training_parts(child)
+
+
 def is_exported(module: nn.Module) -> bool:
     """It is what ``ExportedProgram.module()`` returns: its ``train`` and ``eval`` raise and its flag says nothing,
     because the mode is part of the graph."""
@@ -171,8 +181,8 @@ def is_exported(module: nn.Module) -> bool:
 
 
 def _note_training(module: nn.Module, mode: Mode, notes: list[str]) -> None:
-    parts = {type(part).__name__ for part in module.modules() if _is_training(part)}
-    if not parts or is_exported(module):
+    parts = {type(part).__name__ for part in training_parts(module)}
+    if not parts:
         return
     listed = f" ({', '.join(sorted(parts)[:3])})"
     which = "It was" if _is_training(module) else "Parts of it were"

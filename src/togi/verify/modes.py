@@ -12,9 +12,8 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import class_name
-from togi.subject.prepare import as_given, is_undecided, sharing_parameters
+from togi.subject.prepare import as_given, is_undecided, sharing_parameters, training_parts
 from togi.subject.structure import Structure, tensors_in
-from togi.torch_internals.modules import in_training
 from togi.verify.compare import plain
 from togi.verify.output_structure import unlike
 from togi.verify.reference import apart, noise_limit
@@ -72,7 +71,7 @@ def _buffers(one: nn.Module, other: nn.Module) -> Iterator[tuple[str, Tensor, Te
 
 
 def _refusal(module: nn.Module, why: str) -> str:
-    parts = {type(part).__name__ for part in module.modules() if in_training(part)}
+    parts = {type(part).__name__ for part in training_parts(module)}
     telling = sorted(part for part in parts if any(word in part for word in _TELLING))[:3]
     because = f", which holds {', '.join(telling)}" if telling else ""
     return (

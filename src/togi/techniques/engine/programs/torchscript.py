@@ -49,23 +49,27 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> tuple[TorchScript
     """The program, and what the tracer warned of. Raises Refused where the module cannot be captured."""
     if candidate.signature.opaque:
         raise Refused(candidate.signature.opaque)
+    if candidate.facts.buffers_change:  # a trace and a script share them with the module, and are called here
+        candidate = candidate.with_(module=candidate.copy())
+    buffers = SavedBuffers(candidate.module)
     with quiet() as caught:
         scripted = options["how"] == "script"
         graph = _script(candidate) if scripted else trace(candidate, caught)  # a script decides in each call
         if options["freeze"]:
             graph = torch.jit.freeze(graph)
+        buffers.restore()
         with hidden_folder() as (folder, stored):
             torch.jit.save(graph, str(folder / FILE))
         graph = _optimized(graph, options)
     program = TorchScriptProgram(graph, candidate.signature, options, stored)
     warm(program, candidate.flat_samples())
+    buffers.restore()
     return program, _tracer_warnings(caught)
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature) -> TorchScriptProgram:
     with quiet():
         graph = torch.jit.load(str(folder / FILE))  # type: ignore[no-untyped-call]
-        graph.eval()
         return TorchScriptProgram(_optimized(graph, meta["options"]), signature, meta["options"])
 
 
@@ -135,7 +139,7 @@ def _script(candidate: Candidate) -> Any:
     if isinstance(candidate.module, torch.jit.ScriptModule):
         return candidate.copy()  # scripting it gives it back itself, with the state that it keeps
     try:
-        return torch.jit.script(candidate.module).eval()
+        return torch.jit.script(candidate.module)
     except Exception as error:  # the script compiler raises many types, from RuntimeError to OSError (no source)
         raise Refused(f"torch.jit.script cannot compile it: {_location(error)}") from error
 
