@@ -59,7 +59,7 @@ def prepare(subject: Subject, *, device: str = "cpu", train: bool = False) -> Pr
         module=_moved(copied, device),
         samples=tuple(sample.to(device) for sample in subject.inputs),
         calibration=tuple(sample.to(device) for sample in subject.calibration_inputs),
-        training=next(training_parts(copied), None) is not None,
+        training=mode is Mode.AS_IS and next(training_parts(module), None) is not None,
         notes=tuple(notes),
     )
 
