@@ -417,7 +417,7 @@ class _RaceState:
         found = self.speed_x(winner, self.reference)
         if winner is self.reference or found is None:
             nothing = f"; nothing is faster than {self.reference.name} beyond doubt"
-            return "" if verdict is Verdict.SEPARATED else nothing
+            return nothing if verdict is not Verdict.SEPARATED and self.reference.racing else ""
         return f"; {winner.name} is {_times(found)} as fast as {self.reference.name}"
 
     def entry(self, name: str) -> RaceEntry:
