@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from togi.core.telemetry import switch_off
+
 if TYPE_CHECKING:
     from togi import graphs, ops
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from togi.subject.inputs import Inputs, Subject
     from togi.tiling.lean import lean
 
+switch_off()
 
 _PUBLIC = {
     "BudgetError": "togi.core.errors",

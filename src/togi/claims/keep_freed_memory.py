@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import statistics
 import subprocess
-import sys
 import time
 from collections.abc import Sequence
 from typing import Any, ClassVar
 
 from togi.claims.claim import Claim, Measured, Proof, Verdict
+from togi.core.interpreter import python
 from togi.core.quantities import last_line
 from togi.decide.faster import BETWEEN_PROCESSES
 
@@ -49,7 +49,7 @@ class KeepFreedMemory(Claim):
         for _ in range(_PROCESSES):
             for name, found in times.items():
                 code = f"from {__name__} import pass_ms; print(pass_ms(keep={name == KEEPING}))"
-                done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+                done = subprocess.run(python(code), capture_output=True, text=True)
                 if done.returncode:
                     notes[name] = last_line(done.stderr) or "it failed"
                 else:

@@ -6,6 +6,7 @@ journal that cannot be used; 3 a defect of togi; 130 interrupted.
 
 from __future__ import annotations
 
+import itertools
 import os
 import shlex
 import sys
@@ -97,6 +98,7 @@ def run(given: Sequence[str]) -> int:
     try:
         # Taken out here, because errors of the parser are shown too, and because it may stand behind the command.
         arguments = [argument for argument in given if argument != DEBUG]
+        _check_options(arguments)
         code = app(args=arguments, prog_name="togi", standalone_mode=False)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
@@ -114,6 +116,17 @@ def run(given: Sequence[str]) -> int:
     except Exception as error:
         lines = f"{type(error).__name__}: {error}\nThis is a defect of togi, not of your model. --debug shows where."
         return _fail(lines, DEFECT, debug)
+
+
+def _check_options(arguments: Sequence[str]) -> None:
+    """Refuses an option that is also a file here. A shell's ``*`` and pre-commit pass names of files, and who sends a
+    change chooses these. Raises TogiError."""
+    for argument in itertools.takewhile(lambda argument: argument != "--", arguments):
+        if argument.startswith("-") and argument.strip("-") and os.path.lexists(argument):
+            raise TogiError(
+                f"{argument} is an option, and also a file in this folder, so togi cannot know which of them is meant. "
+                f"Nothing was done. For the file, write ./{argument}, or '--' before all paths"
+            )
 
 
 # Typer carries its own copy of click in newer versions: the class is found through what typer itself exports.

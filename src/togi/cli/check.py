@@ -51,6 +51,10 @@ def check(
             show_default=False,
         ),
     ] = None,
+    subject: Annotated[
+        list[str] | None,
+        typer.Option("--subject", metavar="SUBJECT", help="Also run and check this. Alone, no option is needed."),
+    ] = None,
     select: Annotated[
         list[str] | None,
         typer.Option(
@@ -138,7 +142,7 @@ def check(
     from togi.lint.settings import SubjectOptions, overrides
 
     given = overrides(names(select), names(ignore), names(exclude))
-    paths, subjects = _named(targets or ["."])
+    paths, subjects = _named(targets or ([] if subject else ["."]), subject or [])
     if not subjects:
         for_subjects = {"device": device != "cpu", "dtype": dtype, "measure": measure, "train": train}
         without_effect("check", **{f"{option} without a subject": value for option, value in for_subjects.items()})
@@ -162,16 +166,16 @@ def check(
     return 0 if exit_zero and result.exit_code == 1 else result.exit_code
 
 
-def _named(targets: list[str]) -> tuple[list[str], list[str]]:
+def _named(targets: list[str], subjects: list[str]) -> tuple[list[str], list[str]]:
     from togi.lint.check import paths_and_subjects
 
     if targets == [STDIN]:
-        return targets, []
+        return targets, subjects
     if STDIN in targets:
         raise TogiError(
             "'-' reads one file from standard input, so nothing can be named beside it. Nothing was checked"
         )
-    return paths_and_subjects(targets)
+    return paths_and_subjects(targets, subjects)
 
 
 def _change(

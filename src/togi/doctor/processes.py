@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-import sys
 import time
 from pathlib import Path
 
+from togi.core.interpreter import python
 from togi.core.records import Machine
 from togi.doctor.check import Check, Level
 
@@ -25,7 +25,7 @@ print(f"{(time.perf_counter() - start) * 1000:.1f}")
 
 def check_children() -> list[Check]:
     try:
-        done = subprocess.run([sys.executable, "-c", _PROBE], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(python(_PROBE), capture_output=True, text=True, timeout=60, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
         return [_no_children(str(error))]
     if done.returncode != 0:

@@ -74,7 +74,6 @@ def connect(address: str) -> Iterator[Cluster]:
             "machine of the cluster ('ray start --address=HOST:PORT --num-cpus=0' adds this one) with --cluster auto"
         )
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     if address == LOCAL:
         os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # for this run alone, in no file
     try:

@@ -98,7 +98,7 @@ def other_version(path: Path, version: int) -> str:
 def damaged(path: Path, problem: str) -> str:
     return (
         f"{path} is damaged ({problem}). It was kept as it is. To save what is still readable: "
-        f"python -m togi.journal rescue '{path}' '{path}.rescued'. To start a new journal: {move_aside(path)}"
+        f"python -P -m togi.journal rescue '{path}' '{path}.rescued'. To start a new journal: {move_aside(path)}"
     )
 
 

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
 
 from togi.core.errors import TogiError, nearest
 from togi.lint.check_paths import check_paths
+from togi.lint.files import MODEL
 from togi.lint.finding import CheckResult
 from togi.lint.settings import Overrides, SubjectOptions
 
 _LOCATOR = re.compile(r"[^:]{2,}:[^\\/].*", re.DOTALL)
 """``name:name``, and not a drive's letter with a path."""
-_MODEL = re.compile(r".*\.(?:togi|pt2|ts|pt|pth)(?:\?.*)?", re.DOTALL)
 
 
 def check_targets(
@@ -35,18 +36,35 @@ def with_subjects(
     return result
 
 
-def paths_and_subjects(targets: Sequence[str]) -> tuple[list[str], list[str]]:
-    """What exists is a path unless it holds a model; a mistyped path is said to be missing."""
-    paths: list[str] = []
-    subjects: list[str] = []
+def paths_and_subjects(targets: Sequence[str], named: Sequence[str] = ()) -> tuple[list[str], list[str]]:
+    """Splits ``targets`` into paths and subjects; ``named`` are subjects in any case (``--subject``).
+
+    A subject is run, and a list of names may come from a shell's ``*`` or a list of changed files, in which a stranger
+    chose the names. So among several targets nothing is a subject.
+
+    Raises TogiError for a path that does not exist, and for what looks like a subject among several targets.
+    """
+    if len(targets) == 1 and not named and is_subject(targets[0]):
+        return [], list(targets)
     for target in targets:
-        is_model = _MODEL.fullmatch(target) is not None
-        is_subject = is_model or (_LOCATOR.fullmatch(target) is not None and not Path(target).exists())
-        (subjects if is_subject else paths).append(target)
-    for path in paths:
-        if not Path(path).exists() and not Path(path).is_symlink():
-            raise TogiError(_missing(path))
-    return paths, subjects
+        if not os.path.lexists(target):
+            raise TogiError(_unexpected(target))
+    return list(targets), list(named)
+
+
+def is_subject(target: str) -> bool:
+    """Whether ``target`` names a subject where nothing else is named. What exists is a path, unless it is a model."""
+    is_locator = _LOCATOR.fullmatch(target) is not None and not os.path.lexists(target)
+    return is_locator or MODEL.fullmatch(target) is not None
+
+
+def _unexpected(target: str) -> str:
+    if not is_subject(target):
+        return _missing(target)
+    return (
+        f"{target} stands beside other targets, and togi runs only what is named alone: give --subject {target}, or "
+        "check it in a call of its own. Nothing was checked"
+    )
 
 
 def _missing(path: str) -> str:

@@ -7,6 +7,7 @@ A named path is always checked. A named folder is walked: Python files and noteb
 from __future__ import annotations
 
 import os
+import re
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +19,8 @@ from togi.lint.patterns import GitIgnore, Patterns, git_ignore_above, patterns, 
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 
 SUFFIXES = (".py", ".ipynb")
+MODEL = re.compile(r".*\.(?:togi|pt2|ts|pt|pth)(?:\?.*)?", re.DOTALL)
+"""A file that holds a model. Loading one may run it, so togi loads it only where the user names it as a subject."""
 LEFT_OUT = frozenset(
     [
         *(".bzr", ".direnv", ".eggs", ".git", ".hg", ".hypothesis", ".ipynb_checkpoints", ".mypy_cache", ".nox"),
@@ -71,7 +74,9 @@ class _Walk:
             except (OSError, ValueError) as error:
                 self._problem(absolute, f"cannot be read: {_reason(error)}")
                 continue
-            if stat.S_ISDIR(status.st_mode):
+            if MODEL.fullmatch(absolute):
+                self._problem(absolute, "is a model, which is loaded only where it is named alone, or with --subject")
+            elif stat.S_ISDIR(status.st_mode):
                 self._folder(absolute)
             elif stat.S_ISREG(status.st_mode):
                 self._file(absolute, os.path.islink(absolute), self._settings.of(Path(absolute).parent))

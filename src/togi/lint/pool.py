@@ -21,6 +21,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, Any, NoReturn, final
 
+from togi.core.interpreter import python
 from togi.lint.cache import cache_key
 from togi.lint.check_file import check_bytes, source_rules
 from togi.lint.finding import FileReport, Problem
@@ -163,10 +164,8 @@ def _be_child(asked: int, tell: int, of_caller: Sequence[int]) -> NoReturn:
 
 
 def _start() -> _Process:
-    # The caller's import path behind the interpreter's own: the same togi is found, and a json.py of the user's, in a
-    # folder that the caller has put first, is not. For the same reason -P: not the working directory.
-    code = f"import sys; sys.path += {sys.path!r}; from togi.lint.pool import answer_on_standard_streams as a; a()"
-    process = subprocess.Popen([sys.executable, "-P", "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    code = "from togi.lint.pool import answer_on_standard_streams as a; a()"
+    process = subprocess.Popen(python(code), stdin=subprocess.PIPE, stdout=subprocess.PIPE)
     assert process.stdin is not None
     assert process.stdout is not None
     return _Process(process.stdin, process.stdout, process.wait)

@@ -8,13 +8,13 @@ import os
 import signal
 import socket
 import subprocess
-import sys
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from weakref import WeakSet
 
 from togi.core.errors import TrialServerError
+from togi.core.interpreter import python
 from togi.machine.limits import oom_kills, processes_bytes
 from togi.worker.inductor_cache import inductor_folder
 from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Message, Raised, ServerConfig, Timeout
@@ -176,7 +176,7 @@ class TrialServer(ForkServer):
         Path(environment["TMPDIR"]).mkdir(exist_ok=True)
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
-                [sys.executable, "-c", _BOOT, str(fd)],
+                python(_BOOT, str(fd)),
                 pass_fds=(fd,),
                 stdin=subprocess.DEVNULL,
                 stdout=log,

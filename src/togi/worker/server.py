@@ -45,7 +45,6 @@ def main() -> None:
 def _run(channel: Channel, config: ServerConfig) -> None:
     _leave_the_terminal()
     os.chdir(config.subject.cwd)
-    sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:
         subject = _load(config)
@@ -85,6 +84,8 @@ def _load(config: ServerConfig) -> Any:
     all_techniques()
     gc.enable()
     torch.manual_seed(config.seed)
+    if config.subject.kind in ("locator", "live"):  # the user's modules are found as in the user's own process
+        sys.path[:] = [*config.subject.path, *(p for p in sys.path if p not in config.subject.path)]
     return load_subject(config.subject)
 
 

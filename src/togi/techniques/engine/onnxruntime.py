@@ -106,6 +106,8 @@ class OnnxRuntime(Engine):
 
         opset = f", opset_version={options['opset']}" if "opset" in options else ""
         return (
+            "import os\n"
+            "os.environ.setdefault('ORT_DISABLE_TELEMETRY', '1')  # read when it is imported\n"
             "import onnxruntime\n"
             f"torch.onnx.export(program, (), here / 'model.onnx', dynamo=True{opset})\n"
             "settings = onnxruntime.SessionOptions()\n"
