@@ -1,11 +1,12 @@
-"""``python -m togi``: the same as ``togi``."""
+"""``python -m togi``: the same as ``togi``, which does not search the working folder for modules."""
 
 import sys
 
-if not sys.flags.safe_path:
-    # Python searches the working folder first, where a json.py would hide the library's. ``togi`` does not search it.
-    sys.path.append(sys.path.pop(0))
+from togi.core.interpreter import without_working_folder
 
-from togi.cli import main
+if not sys.flags.safe_path:
+    sys.path[:] = without_working_folder()
+
+from togi.cli import main  # noqa: E402
 
 main()

@@ -316,3 +316,40 @@ def test_what_concerns_subjects_says_that_it_has_no_effect_on_paths(capsys: pyte
     assert "--device without a subject has no effect" in said
     assert "--measure without a subject" in said
     assert "--train" not in said
+
+
+EVIL = "import pathlib\npathlib.Path('ran').touch()\n"
+
+
+@pytest.mark.parametrize("target", ["evil.py:main", "evil.pt", "evil.ts", "evil.togi", "evil:main", "x/evil.py:main"])
+def test_names_that_a_shell_lists_are_never_run(folder: Path, target: str) -> None:
+    (folder / "evil.py").write_text(EVIL, encoding="utf-8")
+    (folder / "x").mkdir()
+    (folder / target).symlink_to("nowhere")
+    listed = sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
+    assert run(["check", *listed]) == 2
+    assert run(["check", target]) == 2
+    assert not (folder / "ran").exists()
+
+
+def test_a_subject_among_paths_needs_its_option(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "s.py").write_text(SUBJECT.format(failing="pass"), encoding="utf-8")
+    assert run(["check", "clean.py", "s.py:subject"]) == 2
+    assert "give --subject s.py:subject" in capsys.readouterr().err
+    said = out(capsys, "clean.py", "--subject", "s.py:subject", "--select", "module,deprecated-function", code=1)
+    assert "s.py:7" in said
+    assert "bias-before-norm" in said
+
+
+@pytest.mark.parametrize("name", ["--output-file=clean.py", "--fix", "-h", "--subject=evil.py:main"])
+def test_an_option_that_is_also_a_file_is_refused(
+    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (folder / "evil.py").write_text(EVIL, encoding="utf-8")
+    (folder / name).write_text(CODE, encoding="utf-8")
+    before = (folder / "clean.py").read_bytes(), (folder / "a.py").read_bytes()
+    assert run(["check", *sorted(os.listdir(folder))]) == 2
+    assert f"{name} is an option, and also a file in this folder" in capsys.readouterr().err
+    assert run(["check", "--", name]) in (1, 2)
+    assert ((folder / "clean.py").read_bytes(), (folder / "a.py").read_bytes()) == before
+    assert not (folder / "ran").exists()

@@ -1,14 +1,26 @@
-"""New Python processes that run togi's own code."""
+"""New Python processes that run togi's own code, and the folders in which Python finds it."""
 
 from __future__ import annotations
 
+import os
 import sys
+from pathlib import Path
+
+_HOME = str(Path(__file__).parents[2])
+"""The folder that holds the package ``togi``."""
 
 
 def python(code: str, *arguments: str) -> list[str]:
     """Returns the command that runs ``code`` in a new interpreter.
 
-    The import path of this process stands behind the interpreter's own: the same togi is found, and a ``socket.py`` in a
-    folder that the caller put first hides nothing. For the same reason ``-P``: the working folder is not searched.
+    ``-P``: the working folder is not searched. The import path of this process stands behind the interpreter's own, so
+    that the same togi is found, and a ``socket.py`` in a folder that the caller put first hides nothing.
     """
-    return [sys.executable, "-P", "-c", f"import sys; sys.path += {sys.path!r}\n{code}", *arguments]
+    return [sys.executable, "-P", "-c", f"import sys; sys.path += {without_working_folder()!r}\n{code}", *arguments]
+
+
+def without_working_folder() -> list[str]:
+    """``sys.path`` without the working folder, in which anybody's ``nt.py`` may lie: Python tries to import that, on
+    Linux too. The folder of togi itself stays."""
+    here = os.path.realpath(os.curdir)
+    return [path for path in sys.path if path == _HOME or (os.path.isabs(path) and os.path.realpath(path) != here)]
