@@ -5,13 +5,17 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Sequence
 
-from togi.lint.finding import FileReport, Finding, Ignore, Problem
+from togi.lint.finding import FileReport, Finding, Ignore, Note, Problem
 from togi.lint.notebooks import SUFFIX, Cell, Notebook, NotebookError, read_notebook
 from togi.lint.rule import SourceRule, rules_of
 from togi.lint.selection import ignore_comments
 from togi.lint.source.model import FRAMEWORKS, Source
 from togi.lint.source_text import UndecodableError, decode, parser_warnings_hidden
 
+_NOT_WHOLE = (
+    "its loops and branches are too many or nested too deeply to be followed to the end, so rules that ask for values "
+    "were silent about the rest: exclude it if it was generated"
+)
 _FRAMEWORKS = tuple(name.encode() for name in FRAMEWORKS)
 
 
@@ -43,7 +47,8 @@ def check_text(text: str, path: str, hot: Sequence[str] = ()) -> FileReport:
         message = f"is nested too deeply for Python's parser ({type(error).__name__}: {error}): exclude generated files"
         return FileReport(problems=(Problem(path=path, message=message),))
     findings, problems = _run(source, source_rules())
-    return FileReport(findings=findings, ignores=ignore_comments(text), problems=problems, lines=lines)
+    notes = () if source.is_whole else (Note(path=path, message=_NOT_WHOLE),)
+    return FileReport(findings=findings, ignores=ignore_comments(text), problems=problems, notes=notes, lines=lines)
 
 
 @functools.cache
@@ -78,6 +83,7 @@ def _check_notebook(notebook: Notebook, path: str, hot: Sequence[str]) -> FileRe
         findings=tuple(notebook.placed(finding) for finding in report.findings),
         ignores=tuple(_placed_ignore(ignore, notebook) for ignore in report.ignores),
         problems=(*broken, *report.problems),
+        notes=report.notes,
         lines=report.lines,
     )
 
@@ -105,11 +111,12 @@ def _syntax_problem(error: SyntaxError, path: str) -> Problem:
 
 def at_path(report: FileReport, path: str) -> FileReport:
     """The same report with ``path`` in its places: the user may stand in another folder than last time."""
-    if all(f.place is None or f.place.path == path for f in report.findings) and not report.problems:
+    if all(f.place is None or f.place.path == path for f in report.findings) and not (report.problems or report.notes):
         return report
     findings = tuple(
         f if f.place is None else f.model_copy(update={"place": f.place.model_copy(update={"path": path})})
         for f in report.findings
     )
     problems = tuple(problem.model_copy(update={"path": path}) for problem in report.problems)
-    return report.model_copy(update={"findings": findings, "problems": problems})
+    notes = tuple(note.model_copy(update={"path": path}) for note in report.notes)
+    return report.model_copy(update={"findings": findings, "problems": problems, "notes": notes})

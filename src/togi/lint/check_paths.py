@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import final
 
 from togi.core.caches import cache_folder
+from togi.core.plain_files import read_plain
 from togi.lint.cache import Cache, cache_key
 from togi.lint.check_file import at_path, check_bytes, may_concern
 from togi.lint.files import CheckedFile, discover
@@ -32,7 +33,7 @@ def check_paths(paths: Sequence[str | Path], settings: Overrides | None = None, 
     store = Cache(cache_folder() / CACHE_FILE if cache else None)
     reports, cached = _reports(found.files, store)
     result = _result(reports, len(found.files), cached)
-    notes = [Note(path=str(cache_folder()), message=store.problem)] if store.problem else []
+    notes = [*found.notes, *([Note(path=str(cache_folder()), message=store.problem)] if store.problem else [])]
     return result.model_copy(
         update={"problems": (*found.problems, *result.problems), "notes": (*result.notes, *notes)},
     )
@@ -60,7 +61,10 @@ def _result(reports: Sequence[tuple[CheckedFile, FileReport]], files: int, cache
         findings=in_order([finding for one in chosen for finding in one.findings]),
         suppressed=in_order([finding for one in chosen for finding in one.suppressed]),
         problems=tuple(problem for _, report in reports for problem in report.problems),
-        notes=tuple(note for one in chosen for note in one.notes),
+        notes=(
+            *(note for _, report in reports for note in report.notes),
+            *(note for one in chosen for note in one.notes),
+        ),
         files=files,
         cached=cached,
     )
@@ -88,7 +92,7 @@ def _reports(files: Sequence[CheckedFile], store: Cache) -> tuple[list[tuple[Che
             done.append((file, read))
     known = store.read([read.key for read in reads])
     new = [read for read in reads if read.key not in known]
-    answers = check_all([Task(str(r.file.path), r.file.shown, r.data, r.file.settings.hot) for r in new])
+    answers = check_all([Task(str(r.file.path), r.file.shown, r.data, r.file.settings.hot, largest(r.file)) for r in new])
     store.write({answer.key: answer.report for answer in answers if answer.key is not None})
     done += [(read.file, at_path(known[read.key], read.file.shown)) for read in reads if read.key in known]
     done += [(read.file, answer.report) for read, answer in zip(new, answers, strict=True)]
@@ -98,8 +102,7 @@ def _reports(files: Sequence[CheckedFile], store: Cache) -> tuple[list[tuple[Che
 def _read(file: CheckedFile) -> _Read | FileReport:
     """The bytes; or a report at once, where it cannot be read or no rule could find anything in them."""
     try:
-        with file.path.open("rb") as opened:
-            data = opened.read(_limit(file) + 1)
+        data = read_plain(file.path, largest(file) + 1)
     except OSError as error:
         return _problem(file, f"cannot be read: {error.strerror or error}")
     return _refused(file, data) or _Read(file, data, cache_key(str(file.path), data, file.settings.hot))
@@ -109,17 +112,17 @@ def _refused(file: CheckedFile, data: bytes) -> FileReport | None:
     """The report of what is not looked at any closer: nothing could be found in it, or it is too large."""
     if not may_concern(data):
         return FileReport()
-    if len(data) > _limit(file):
+    if len(data) > largest(file):
         return _problem(
             file,
-            f"is larger than {_limit(file):,} bytes, so it was generated rather than written: exclude it, or raise "
+            f"is larger than {largest(file):,} bytes, so it was generated rather than written: exclude it, or raise "
             "max-file-bytes in [tool.togi.check] of pyproject.toml",
         )
     return None
 
 
-def _limit(file: CheckedFile) -> int:
-    """Notebooks hold pictures beside their code."""
+def largest(file: CheckedFile) -> int:
+    """The bytes that are read of a file. Notebooks hold pictures beside their code."""
     return file.settings.max_file_bytes * (10 if file.path.suffix == ".ipynb" else 1)
 
 

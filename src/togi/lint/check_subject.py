@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from togi.core.errors import TogiError
+from togi.core.plain_files import read_plain
 from togi.lint.calls import EXAMINE, WATCH, ModuleRequest, SubjectReport, TraceRequest
 from togi.lint.check_paths import check_paths
 from togi.lint.finding import CheckResult, FileReport, Finding, Ignore, Note, Problem, in_order
@@ -101,6 +102,6 @@ def _ignores(path: str) -> tuple[Ignore, ...]:
     if not path.endswith(".py"):
         return ()
     try:
-        return ignore_comments(decode(Path(path).read_bytes()).text)
+        return ignore_comments(decode(read_plain(path, 2**30)).text)
     except (OSError, UndecodableError, SyntaxError):  # not there, or no Python: then nothing in it silences anything
         return ()

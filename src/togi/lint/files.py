@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import final
 
-from togi.lint.finding import Problem
+from togi.lint.finding import Note, Problem
 from togi.lint.patterns import GitIgnore, Patterns, git_ignore_above, patterns, slashes
 from togi.lint.settings import CheckSettings, Overrides, SettingsFinder
 
@@ -49,6 +49,7 @@ class Discovery:
 
     files: list[CheckedFile] = field(default_factory=list)
     problems: list[Problem] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
 
 
 def discover(paths: Sequence[Path], given: Overrides) -> Discovery:
@@ -85,13 +86,15 @@ class _Walk:
         return self._found
 
     def _folder(self, top: str) -> None:
-        """Depth first, without recursion: a tree may be deeper than Python's stack."""
+        """Depth first, without recursion: a tree may be deeper than Python's stack. What a link leads to counts as a
+        part of the tree only where it lies in it, or in its repository: else ``--fix`` would write anywhere."""
+        inside_of = _tree(top)
         waiting: list[tuple[str, GitIgnore]] = [(top, git_ignore_above(Path(top)))]
         while waiting:
             folder, outer = waiting.pop()
             if not self._first_visit(folder):
                 continue
-            ignored = outer.below(folder)
+            ignored = outer.below(folder, self._problem)
             settings = self._settings.of(Path(folder))
             excluded = self._excluded(settings, top)
             inside: list[tuple[str, GitIgnore]] = []
@@ -101,6 +104,9 @@ class _Walk:
                 if not wanted or ignored.ignores(entry.path, is_folder):
                     continue
                 if any(one.ignores(entry.path, is_folder) for one in excluded):
+                    continue
+                if entry.is_symlink() and not _lies_in(entry.path, inside_of):
+                    self._note(entry.path, "leads out of the folder that was named, so it was left out: name it")
                     continue
                 if is_folder:
                     inside.append((entry.path, ignored))
@@ -143,10 +149,26 @@ class _Walk:
     def _problem(self, path: str, message: str) -> None:
         self._found.problems.append(Problem(path=self._shown(path), message=message))
 
+    def _note(self, path: str, message: str) -> None:
+        self._found.notes.append(Note(path=self._shown(path), message=message))
+
     def _shown(self, path: str) -> str:
         """Relative to the working folder where it lies below it, with forward slashes."""
         here = os.path.join(self._here, "")
         return slashes(path.removeprefix(here)) or "."
+
+
+def _tree(top: str) -> str:
+    """The real path of the repository that holds ``top``, else of ``top``."""
+    real = Path(os.path.realpath(top))
+    return str(next((folder for folder in (real, *real.parents) if (folder / ".git").exists()), real))
+
+
+def _lies_in(path: str, tree: str) -> bool:
+    """Whether ``path`` leads to something in ``tree``, and not to what git keeps there for itself."""
+    real = os.path.realpath(path)
+    below = real.removeprefix(os.path.join(tree, ""))
+    return real == tree or (below != real and ".git" not in below.split(os.sep))
 
 
 def _is_folder(entry: os.DirEntry[str]) -> bool:

@@ -140,6 +140,7 @@ class FileReport(Record):
     findings: tuple[Finding, ...] = ()
     ignores: tuple[Ignore, ...] = ()
     problems: tuple[Problem, ...] = ()
+    notes: tuple[Note, ...] = ()
     lines: int = 0
     """Lines of code that the rules looked at."""
 

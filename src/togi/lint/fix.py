@@ -13,14 +13,16 @@ import os
 import re
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
+from togi.core.plain_files import read_plain
 from togi.lint.check_file import check_bytes
-from togi.lint.check_paths import check_paths
+from togi.lint.check_paths import check_paths, largest
 from togi.lint.files import CheckedFile, discover
 from togi.lint.finding import CheckResult, Edit, Finding, Fix, Problem
 from togi.lint.notebooks import SUFFIX, read_notebook, without_magics, write_cells
@@ -108,7 +110,7 @@ def _with(result: CheckResult, problems: Sequence[Problem], **counted: int) -> C
 def rewrite(file: CheckedFile, propose: Proposal) -> FileChange | Problem | None:
     """What ``propose`` makes of ``file``, without writing it. None when there is nothing to change."""
     try:
-        before = file.path.read_bytes()
+        before = read_plain(file.path, largest(file))
         after, count = _rounds(file, before, propose)
     except (UnfixableError, OSError) as error:
         return Problem(path=file.shown, message=f"stays as it is: {error}")
@@ -119,7 +121,7 @@ def write(change: FileChange) -> Problem | None:
     """Replace the file in one step; its mode stays, and a symbolic link stays one."""
     path = Path(os.path.realpath(change.file.path))
     try:
-        if path.read_bytes() != change.before:
+        if read_plain(path, len(change.before) + 1) != change.before:
             raise UnfixableError("it was changed by somebody else meanwhile. Run the same command again")
         if not os.access(path, os.W_OK):
             raise UnfixableError("it is write-protected")
@@ -178,9 +180,11 @@ def _in_text(text: str, findings: Sequence[Finding], propose: Proposal) -> tuple
 def _in_cells(text: str, findings: Sequence[Finding], propose: Proposal) -> tuple[str, int]:
     total = 0
     changed: dict[int, str] = {}
+    by_cell: dict[int | None, list[Finding]] = defaultdict(list)
+    for finding in findings:
+        by_cell[finding.place and finding.place.cell].append(finding)
     for cell in read_notebook(text).cells:
-        inside = [finding for finding in findings if finding.place is not None and finding.place.cell == cell.number]
-        new, count = apply_fixes(cell.code, propose(cell.code, inside))
+        new, count = apply_fixes(cell.code, propose(cell.code, by_cell[cell.number]))
         if count:
             changed[cell.number] = new
             total += count

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,8 +22,7 @@ from togi.lint.source_text import syntax_error, unify_line_ends
 SUFFIX = ".ipynb"
 _PYTHON_CELL_MAGICS = frozenset(["%%time", "%%timeit", "%%capture", "%%prun", "%%memit", "%%mprun"])
 _TIMED = re.compile(r"^(\s*)(%(?:time|timeit|prun|memit))(\s+)(?=[^\s-])")
-_MAGIC = re.compile(r"^(\s*)(?:[%!?]|.*\?\s*$)")
-_CAPTURED = re.compile(r"^(\s*[\w.,\s]+=\s*)[%!].*$")
+_TARGETS = re.compile(r"[\w.,\s]+")
 _BLANK = re.compile(r"[ \t\r\n]*")
 _DECODER = json.JSONDecoder()
 
@@ -63,7 +63,12 @@ class Notebook:
 
     def cell_at(self, line: int) -> Cell | None:
         """The cell of a line of ``text``."""
-        return next((cell for cell in self.cells if cell.first <= line < cell.first + cell.lines), None)
+        number = bisect_right(self._firsts, line) - 1
+        return self.cells[number] if number >= 0 and line < self._firsts[number] + self.cells[number].lines else None
+
+    @cached_property
+    def _firsts(self) -> list[int]:
+        return [cell.first for cell in self.cells]
 
     def placed(self, finding: Finding) -> Finding:
         """With the place of a finding in ``text`` as a place in its cell; a fix that leaves the cell is dropped."""
@@ -86,7 +91,7 @@ def read_notebook(text: str) -> Notebook:
     """Raises NotebookError for what is no notebook of format 4 with Python code."""
     try:
         document = json.loads(text.removeprefix("\ufeff"))
-    except (json.JSONDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:  # also of integers with thousands of digits
         raise NotebookError(f"is no JSON: {error}. A notebook is: save it again with Jupyter") from None
     if not isinstance(document, dict) or not isinstance(document.get("cells"), list):
         raise NotebookError(
@@ -162,14 +167,20 @@ def _blanked(lines: list[str]) -> Iterator[str]:
             new = ""
         elif timed := _TIMED.match(line):
             new = f"{timed[1]}0;{' ' * (len(timed[2]) - 2)}{timed[3]}{line[timed.end() :]}"
-        elif captured := _CAPTURED.match(line):
-            new = f"{captured[1]}None"
-        elif magic := _MAGIC.match(line):
-            new = f"{magic[1]}pass"
         else:
-            new = line
+            new = _without_magic(line)
         continued = (continued or new != line) and line.rstrip().endswith("\\") and not _TIMED.match(line)
         yield new
+
+
+def _without_magic(line: str) -> str:
+    """``files = !ls`` assigns None; ``%matplotlib inline``, ``!ls`` and ``x?`` do nothing."""
+    targets, equals, value = line.partition("=")
+    if equals and value.lstrip().startswith(("%", "!")) and _TARGETS.fullmatch(targets):
+        return f"{targets}={value[: len(value) - len(value.lstrip())]}None"
+    code = line.lstrip()
+    is_magic = code.startswith(("%", "!", "?")) or line.rstrip().endswith("?")
+    return f"{line[: len(line) - len(code)]}pass" if is_magic else line
 
 
 def _moved(fix: Fix, cell: Cell) -> Fix | None:

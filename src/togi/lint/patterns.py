@@ -1,52 +1,26 @@
-"""Patterns as people write them in .gitignore, ``exclude`` and ``per-file-ignores`` (gitignore(5), read by pathspec).
+"""Patterns as people write them in .gitignore, ``exclude`` and ``per-file-ignores``.
 
 As in git, later lines and deeper files win, ``!`` takes a file back, and a trailing ``/`` means folders. Not read:
-.git/info/exclude and the user's global file. pathspec is imported when the first pattern is met.
+.git/info/exclude and the user's global file.
 """
 
 from __future__ import annotations
 
 import codecs
 import functools
+import itertools
 import os
-import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, final
+from typing import final
 
-if TYPE_CHECKING:
-    from pathspec import GitIgnoreSpec
-    from pathspec.pattern import Pattern
+from togi.core.plain_files import read_plain
+from togi.lint.globs import Glob, glob
 
-
-@final
-@dataclass(frozen=True)
-class _Line:
-    """One pattern. While a tree is walked, it must match an entry itself, not merely a folder above the entry: such a
-    folder was walked into because a later line took it back."""
-
-    pattern: Pattern
-    any_folder: bool
-    """It has no slash inside, or only those of a leading ``**/``, so it is compared with names."""
-    folders_only: bool
-    below: bool
-    """It ends with ``/**``: it means everything below a folder, and not the folder."""
-
-    def matches(self, path: str, is_folder: bool) -> bool:
-        """``path`` is relative to the folder in which the line was written."""
-        if self.folders_only and not is_folder:
-            return False
-        above, _, name = path.rpartition("/")
-        end = "/" if self.folders_only else ""
-        if self.any_folder:
-            return self.pattern.match_file(name + end) is not None
-        if self.below:
-            return self.pattern.match_file(path) is not None
-        if self.pattern.match_file(path + end) is None:
-            return False
-        return not above or self.pattern.match_file(f"{above}/") is None
+LARGEST_BYTES, MOST_PATTERNS = 1_000_000, 5_000
+"""Of a .gitignore: longer ones were generated, and each pattern is compared with each file."""
 
 
 @final
@@ -56,14 +30,14 @@ class Patterns:
 
     folder: str
     """Absolute, with forward slashes and one at the end."""
-    lines: tuple[_Line, ...]
+    lines: tuple[Glob, ...]
 
     def ignores(self, path: str, is_folder: bool) -> bool | None:
         """Whether the absolute ``path`` is left out: the last line that matches decides. None when no line does."""
         relative = self._relative(path)
         for line in reversed(self.lines):
             if line.matches(relative, is_folder):
-                return line.pattern.include
+                return line.includes
         return None
 
     def without_those_for(self, path: str) -> Patterns:
@@ -87,9 +61,16 @@ class GitIgnore:
     files: tuple[Patterns, ...] = ()
     """The outermost first."""
 
-    def below(self, folder: str) -> GitIgnore:
-        """With the .gitignore of ``folder`` itself, which lies directly below."""
-        lines = _read(os.path.join(folder, ".gitignore"))
+    def below(self, folder: str, tell: Callable[[str, str], None] = lambda _path, _why: None) -> GitIgnore:
+        """With the .gitignore of ``folder`` itself, which lies directly below. ``tell`` is told of one that cannot be
+        used."""
+        file = os.path.join(folder, ".gitignore")
+        try:
+            lines = _read(file)
+        except OSError as error:
+            if os.path.lexists(file):
+                tell(file, f"is left out, so files that it names are checked: {error.strerror or error}")
+            return self
         return GitIgnore((*self.files, Patterns(_as_folder(folder), lines))) if lines else self
 
     def ignores(self, path: str, is_folder: bool) -> bool:
@@ -126,24 +107,19 @@ def patterns(folder: Path, lines: tuple[str, ...]) -> Patterns:
     return Patterns(_as_folder(str(folder)), tuple(_parsed(lines)))
 
 
-@functools.lru_cache(maxsize=1000)
-def _spec(pattern: str) -> GitIgnoreSpec:
-    from pathspec import GitIgnoreSpec
-
-    return GitIgnoreSpec.from_lines([pattern], backend="simple")
-
-
 def matches(path: Path, folder: Path, pattern: str) -> bool:
     """Whether the file ``path``, or a folder above it up to ``folder``, matches ``pattern`` written in ``folder``."""
-    text, top = slashes(str(path)), _as_folder(str(folder))
-    return bool(_spec(pattern).match_file(text.removeprefix(top).lstrip("/")))
+    names = slashes(str(path)).removeprefix(_as_folder(str(folder))).lstrip("/").split("/")
+    above = ("/".join(names[:count]) for count in range(1, len(names)))
+    return any(
+        line.includes and (line.matches("/".join(names), False) or any(line.matches(one, True) for one in above))
+        for line in _parsed((pattern,))
+    )
 
 
 def check_pattern(pattern: str) -> None:
     """Raises ValueError for what is no pattern."""
-    for line in _parsed((pattern,)):
-        if line.pattern.include is None:
-            raise ValueError("it matches nothing")
+    list(_parsed((pattern,)))
 
 
 def slashes(path: str) -> str:
@@ -155,36 +131,28 @@ def _as_folder(path: str) -> str:
     return slashes(path).rstrip("/") + "/"
 
 
-def _read(path: str) -> tuple[_Line, ...]:
-    try:
-        data = Path(path).read_bytes()
-    except OSError:
-        return ()
+def _read(path: str) -> tuple[Glob, ...]:
+    """Raises OSError."""
+    data = read_plain(path, LARGEST_BYTES + 1)
+    if len(data) > LARGEST_BYTES:
+        raise OSError(f"it is larger than {LARGEST_BYTES:,} bytes")
     # As the names of files are read, so that bytes are compared with bytes, as in git.
     text = data.removeprefix(codecs.BOM_UTF8).decode(sys.getfilesystemencoding(), "surrogateescape")
     lines = (line.removesuffix("\r") for line in text.split("\n"))
-    return tuple(line for line in _parsed(lines, strict=False) if line.pattern.include is not None)
+    found = tuple(itertools.islice(_parsed(lines, strict=False), MOST_PATTERNS + 1))
+    if len(found) > MOST_PATTERNS:
+        raise OSError(f"it holds more than {MOST_PATTERNS:,} patterns")
+    return found
 
 
-def _parsed(lines: Iterable[str], *, strict: bool = True) -> Iterator[_Line]:
+def _parsed(lines: Iterable[str], *, strict: bool = True) -> Iterator[Glob]:
     """Blank lines and comments left out; git skips what is no pattern, so a .gitignore is not read strictly."""
-    for raw in lines:
-        text = raw.rstrip(" ")
-        if not text or text.startswith("#"):
-            continue
+    for line in lines:
         try:
-            (pattern,) = _spec(raw).patterns
-        except (ValueError, re.error) as error:  # pathspec does not see to all of its regular expressions
+            found = glob(line)
+        except ValueError:
             if strict:
-                raise ValueError(str(error)) from None
+                raise
             continue
-        yield _line(pattern, text.removeprefix("!"))
-
-
-def _line(pattern: Pattern, text: str) -> _Line:
-    rest = text.removeprefix("/")
-    anchored = rest != text
-    while rest.startswith("**/"):
-        rest, anchored = rest[3:], False
-    any_folder = not anchored and "/" not in rest.rstrip("/")
-    return _Line(pattern, any_folder, text.endswith("/"), not any_folder and text.endswith(("/**", "/**/")))
+        if found is not None:
+            yield found

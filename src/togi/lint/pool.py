@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from typing import IO, Any, NoReturn, final
 
 from togi.core.interpreter import python
+from togi.core.plain_files import read_plain
 from togi.lint.cache import cache_key
 from togi.lint.check_file import check_bytes, source_rules
 from togi.lint.finding import FileReport, Problem
@@ -29,6 +30,8 @@ from togi.lint.finding import FileReport, Problem
 BYTES_PER_PROCESS = 250_000
 """Fewer bytes than this are checked sooner than a process starts."""
 MAX_PROCESSES = 16
+LONGEST_S = 120
+"""A file that takes longer ends the process that checks it. What is known to take long is bounded otherwise."""
 _COLLECT_EVERY = 50
 
 
@@ -39,6 +42,8 @@ class Task:
     shown: str
     data: bytes
     hot: tuple[str, ...]
+    limit: int = 2**30
+    """Bytes that are read of it."""
 
 
 @final
@@ -52,9 +57,9 @@ class Done:
 def check_all(tasks: Sequence[Task]) -> list[Done]:
     """One answer per task, in order."""
     count = processes(sum(len(task.data) for task in tasks), len(tasks))
-    if count < 2:
+    if count < 2 and not (tasks and may_fork()):  # a fork costs nothing, and what goes wrong with a file stays in it
         return [_here(task) for task in tasks]
-    return _Pool(tasks).run(count)
+    return _Pool(tasks).run(max(count, 1))
 
 
 def processes(total_bytes: int, files: int) -> int:
@@ -180,7 +185,7 @@ def _stop(process: _Process) -> int:
 
 def _ask(process: _Process, task: Task) -> Done | None:
     """None when the process is gone."""
-    request = {"path": task.path, "shown": task.shown, "hot": task.hot}
+    request = {"path": task.path, "shown": task.shown, "hot": task.hot, "limit": task.limit}
     try:
         process.requests.write(json.dumps(request).encode() + b"\n")
         process.requests.flush()
@@ -197,7 +202,9 @@ def _read(answer: dict[str, Any], task: Task) -> Done:
 
 
 def _died(process: _Process, task: Task) -> Done:
-    message = f"the process that checked it died (exit code {_stop(process)}): exclude it if it was generated"
+    code = _stop(process)
+    how = f"took longer than {LONGEST_S} s" if code == -signal.SIGALRM else f"died (exit code {code})"
+    message = f"the process that checked it {how}: exclude it if it was generated"
     return Done(None, FileReport(problems=(Problem(path=task.shown, message=message),)))
 
 
@@ -210,20 +217,22 @@ def answer_on_standard_streams() -> None:
 
 def answer_requests(requests: IO[bytes], answers: IO[bytes]) -> None:
     """The child: check what each line of ``requests`` names until it ends."""
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the caller was interrupted too, and closes our input
     gc.disable()  # trees are full of cycles and short-lived: scanning them repeatedly costs a third of the time
     source_rules()
     gc.freeze()  # what is loaded stays, and need not be looked at again
     for number, line in enumerate(requests, start=1):
+        signal.alarm(LONGEST_S)
         _answer(json.loads(line), answers)
+        signal.alarm(0)
         if number % _COLLECT_EVERY == 0:
             gc.collect()
 
 
 def _answer(request: dict[str, Any], answers: IO[bytes]) -> None:
     try:
-        with open(request["path"], "rb") as file:
-            data = file.read()
+        data = read_plain(request["path"], request["limit"])
     except OSError as error:
         reply = {"error": f"cannot be read: {error.strerror or error}"}
     else:

@@ -6,6 +6,7 @@ the call replaces that of the file, ``ignore`` and ``exclude`` of the call are a
 
 from __future__ import annotations
 
+import reprlib
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,9 +17,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from togi.core.device import is_device
 from togi.core.errors import TogiError, UnknownNameError, nearest
+from togi.core.plain_files import NotPlainError, read_plain
 from togi.lint.patterns import check_pattern
 from togi.lint.rule import check_names
 
+LARGEST_TABLE = 1_000_000
+"""Bytes of a pyproject.toml: longer ones are refused."""
 MAX_FILE_BYTES = 2_000_000
 """Generated files beyond this are refused with a message: a person does not write 50,000 lines in one file."""
 
@@ -39,7 +43,7 @@ class CheckTable(BaseModel):
     per_file_ignores: dict[str, list[str]] = Field(default_factory=dict, alias="per-file-ignores")
     exclude: list[str] = Field(default_factory=list)
     hot: list[str] = Field(default_factory=list)
-    max_file_bytes: Annotated[int, Field(gt=0)] = Field(MAX_FILE_BYTES, alias="max-file-bytes")
+    max_file_bytes: Annotated[int, Field(gt=0, le=2**30)] = Field(MAX_FILE_BYTES, alias="max-file-bytes")
 
 
 @final
@@ -116,16 +120,24 @@ class SettingsFinder:
 def read_table(path: Path) -> CheckSettings | None:
     """The settings in a pyproject.toml; None where there is no such file, or no such table in it."""
     try:
-        text = path.read_bytes().decode()
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError):
+        data = read_plain(path, LARGEST_TABLE + 1)
+    except NotPlainError:
+        if path.is_dir():
+            return None
+        raise SettingsError(f"{path} is a pipe or a device, so no settings can be read from it: remove it") from None
+    except OSError:
         return None
+    if len(data) > LARGEST_TABLE:
+        raise SettingsError(f"{path} is larger than {LARGEST_TABLE:,} bytes, so a person did not write it: shorten it")
+    try:
+        text = data.decode()
     except UnicodeDecodeError as error:
         raise SettingsError(f"{path} is not UTF-8 ({error.reason} at byte {error.start}), so it is no TOML") from None
     if "togi" not in text:
         return None
     try:
         document = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
+    except (ValueError, RecursionError) as error:  # of tables too deep, of integers with thousands of digits
         raise SettingsError(f"{path} is no valid TOML: {error}. Correct it, then run the same command again") from None
     table = _table(path, document)
     return None if table is None else _settings(path, table)
@@ -136,7 +148,7 @@ def _table(path: Path, document: dict[str, Any]) -> Any:
     for depth, key in enumerate(("tool", "togi", "check"), start=1):
         if not isinstance(here, dict):
             name = ".".join(("tool", "togi", "check")[: depth - 1])
-            raise SettingsError(f"{path}: [{name}] must be a table, not {here!r}")
+            raise SettingsError(f"{path}: [{name}] must be a table, not {reprlib.repr(here)}")
         if key not in here:
             return None
         here = here[key]
@@ -170,7 +182,7 @@ def _explain(path: Path, error: ValidationError) -> str:
         if one["type"] == "extra_forbidden":
             lines.append(f"there is no key '{key}'{nearest(key, known)} It takes {', '.join(known)}")
         else:
-            lines.append(f"{key}: {one['msg']}, got {one['input']!r}")
+            lines.append(f"{key}: {one['msg']}, got {reprlib.repr(one['input'])}")
     return f"{path}: [tool.togi.check]: " + "; ".join(lines)
 
 

@@ -78,6 +78,11 @@ class Source:
     def flow(self) -> Flow:
         return Flow(self.index, self.names, self.classes, self.callers, interpret)
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the rules that have run could ask for all values."""
+        return "flow" not in vars(self) or self.flow.is_whole
+
     @cached_property
     def hotness(self) -> Hotness:
         return Hotness(self.index, self.names, self.classes, self.callers, self.flow, self.hot_functions, self.path)

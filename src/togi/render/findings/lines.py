@@ -9,9 +9,9 @@ from __future__ import annotations
 import unicodedata
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from togi.core.plain_files import read_plain
 from togi.lint.finding import Place
 from togi.lint.notebooks import SUFFIX, NotebookError, read_notebook
 from togi.lint.source_text import UndecodableError, decode
@@ -95,25 +95,24 @@ def excerpt(place: Place, width: int) -> list[Line]:
 
 
 _given: dict[str, bytes] = {}
+_LARGEST_BYTES = 100_000_000
 
 
 @lru_cache(maxsize=8)
-def _read(path: str) -> tuple[str, dict[int, str]]:
-    """The text of a file; of a notebook, the code by cell."""
+def _read(path: str) -> dict[int | None, Sequence[str]]:
+    """The lines of a file, under None; of a notebook, those of each cell."""
     try:
-        text = decode(_given[path] if path in _given else Path(path).read_bytes()).text
+        text = decode(_given[path] if path in _given else read_plain(path, _LARGEST_BYTES)).text
         if path.endswith(SUFFIX):
-            return "", {cell.number: cell.code for cell in read_notebook(text).cells}
+            return {cell.number: cell.code.split("\n") for cell in read_notebook(text).cells if cell.code}
     except (OSError, UndecodableError, NotebookError):
-        return "", {}
-    return text, {}
+        return {}
+    return {None: text.split("\n")} if text else {}
 
 
 def source_lines(path: str, cell: int | None = None) -> Sequence[str]:
     """The lines of a file or of a notebook's cell; empty where they cannot be read."""
-    text, cells = _read(path)
-    text = text if cell is None else cells.get(cell, "")
-    return text.split("\n") if text else []
+    return _read(path).get(cell, ())
 
 
 def forget() -> None:

@@ -55,6 +55,7 @@ class State:
 
     def evaluate(self, node: ast.expr) -> Value:
         """The value of ``node`` here and now."""
+        self.flow.take(1)
         evaluator = self._evaluators.get(type(node))
         value = evaluator(self, node) if evaluator is not None else UNKNOWN
         self.values[node] = value

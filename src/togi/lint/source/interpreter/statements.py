@@ -29,6 +29,8 @@ from togi.lint.source.value import (
 
 _PASSES = 3
 """Turns of a loop that are interpreted, at most."""
+_BRANCHES = (ast.If, ast.For, ast.AsyncFor, ast.While, ast.Try, ast.TryStar, ast.Match)
+"""Statements that copy all that is known."""
 _FOREIGN = (
     "sklearn.",
     "tensorflow.",
@@ -73,6 +75,7 @@ def _block(state: State, statements: Sequence[ast.stmt]) -> None:
             return
         handler = _HANDLERS.get(type(statement))
         if handler is not None:
+            state.flow.take(1 + len(state.env) // 8 if isinstance(statement, _BRANCHES) else 1)
             handler(state, statement)
 
 

@@ -1,0 +1,35 @@
+"""Files that others wrote: read only where they are plain files, and no further than a limit."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+
+class NotPlainError(OSError):
+    """A pipe, a device, a socket or a folder where a file was expected."""
+
+
+def read_plain(path: str | Path, limit: int) -> bytes:
+    """Returns the first ``limit`` bytes of a file. Reads no more than the size that the file has when it is opened.
+
+    A pipe or a device may never end, or change when it is opened, so it is not opened. A file of /proc says that its
+    size is 0, so nothing is read from one that would wait for the kernel.
+
+    Raises OSError, and NotPlainError for what is no file.
+    """
+    if not stat.S_ISREG(os.stat(path).st_mode):
+        raise NotPlainError("it is not a plain file")
+    # between the two calls it may have become a pipe: O_NONBLOCK waits for nobody
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with open(opened, "rb", buffering=0) as file:
+        status = os.fstat(opened)
+        if not stat.S_ISREG(status.st_mode):
+            raise NotPlainError("it is not a plain file")
+        left = min(status.st_size, limit)
+        parts: list[bytes] = []
+        while left > 0 and (part := file.read(left)):
+            parts.append(part)
+            left -= len(part)
+    return b"".join(parts)
