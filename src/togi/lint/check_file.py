@@ -9,6 +9,7 @@ from togi.lint.finding import FileReport, Finding, Ignore, Note, Problem
 from togi.lint.notebooks import SUFFIX, Cell, Notebook, NotebookError, read_notebook
 from togi.lint.rule import SourceRule, rules_of
 from togi.lint.selection import ignore_comments
+from togi.lint.source.budget import TooManyStepsError
 from togi.lint.source.model import FRAMEWORKS, Source
 from togi.lint.source_text import UndecodableError, decode, parser_warnings_hidden
 
@@ -62,6 +63,8 @@ def _run(source: Source, rules: Iterable[SourceRule]) -> tuple[tuple[Finding, ..
     for rule in rules:
         try:
             findings += rule.check(source)
+        except TooManyStepsError:  # what it found till then is lost, and a note says that not all was found
+            continue
         except Exception as error:  # one rule that stumbles over one file must not take the others with it
             where = _innermost(error)
             message = f"the rule {rule.id} failed ({type(error).__name__}: {error}, {where}): a defect of togi"

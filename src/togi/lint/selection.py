@@ -26,7 +26,7 @@ from togi.lint.rule import ALL, Kind, canonical, rule_kinds, rules_named, rules_
 from togi.lint.settings import CheckSettings
 
 MARK = "togi:"
-_COMMENT = re.compile(r"#\s*togi:\s*ignore(?P<file>-file)?\s*(?:\[(?P<rules>[^\]]*)\])?", re.IGNORECASE)
+_COMMENT = re.compile(r"#\s*togi:\s*ignore(?P<file>-file)?\s*(?:\[(?P<rules>[^\]#]*)\])?", re.IGNORECASE)
 _NO_CODE = (tokenize.COMMENT, tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENCODING)
 
 

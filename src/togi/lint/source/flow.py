@@ -10,24 +10,19 @@ from __future__ import annotations
 import ast
 from collections.abc import Callable
 
+from togi.lint.source.budget import TooManyStepsError
 from togi.lint.source.definitions import Callers, Classes
 from togi.lint.source.hints import guessed, named
 from togi.lint.source.names import BUILTINS, Names
 from togi.lint.source.tree import FUNCTIONS, Function, Scope, Tree
 from togi.lint.source.value import UNKNOWN, Kind, Value, join
 
-MOST_STEPS = 500_000
-"""Of the interpretation of a file. Each of nested loops is interpreted up to three times: 18 of them would take a day."""
 _DEPTH = 12
 """How many scopes may wait for each other. Chains of calls beyond this are left unknown."""
 _GIVEN_TENSORS = frozenset(
     """forward training_step validation_step test_step predict_step compute_loss loss criterion forward_features
     forward_head encode decode sample""".split()
 )
-
-
-class TooManyStepsError(Exception):
-    """The file's interpretation has used up ``MOST_STEPS``."""
 
 
 class Flow:
@@ -47,7 +42,6 @@ class Flow:
         self._state: dict[Scope, str] = {}
         self._interpreter = interpreter
         self._depth = 0
-        self._steps_left = MOST_STEPS
 
     def value(self, node: ast.AST) -> Value:
         """The value of the expression ``node``."""
@@ -109,21 +103,9 @@ class Flow:
 
     def _interpret(self, scope: Scope) -> None:
         try:
-            self.take(1)
             self._interpreter(self, scope)
         except (RecursionError, TooManyStepsError):  # the rest of the scope is unknown
             self.returns.setdefault(scope, UNKNOWN)
-
-    def take(self, steps: int) -> None:
-        """Note that so many steps are made. Raises TooManyStepsError where none are left."""
-        self._steps_left -= steps
-        if self._steps_left < 0:
-            raise TooManyStepsError
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether all that was asked for could be interpreted."""
-        return self._steps_left >= 0
 
     def result(self, function: ast.AST) -> Value:
         """What calling ``function`` (of this file) returns."""

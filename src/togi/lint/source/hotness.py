@@ -12,6 +12,7 @@ import ast
 import re
 from collections.abc import Iterator, Sequence
 
+from togi.lint.source.budget import INTERPRETED
 from togi.lint.source.cold_branches import fills_cache, rare_branch, returns_cached, runs_few_times
 from togi.lint.source.definitions import Callers, Classes
 from togi.lint.source.flow import Flow
@@ -115,6 +116,7 @@ class Hotness:
         for above in self._tree.ancestors(child):
             if isinstance(child, ast.stmt):
                 block = _block(above, child)
+                self._tree.budget.take(len(block) // 64)
                 if self._passed_over(block, child):
                     return _RARE
                 if isinstance(above, FUNCTIONS):
@@ -155,11 +157,13 @@ class Hotness:
                 return True
             return child in above.body and (fills_cache(self._tree, above) or runs_few_times(self._tree, above))
         if isinstance(above, ast.BoolOp) and isinstance(above.op, ast.And):
+            self._tree.budget.take(len(above.values))
             before = above.values[: above.values.index(child)] if child in above.values else []
             return any(self._rare(one, above) is True for one in before)
         return False
 
     def _rare(self, test: ast.expr, at: ast.AST) -> bool | None:
+        self._tree.budget.take(INTERPRETED)
         scope = self._tree.scope(at)
         targets: set[str] = set()
         for loop in self._tree.loops(at):

@@ -81,7 +81,7 @@ class Source:
     @property
     def is_whole(self) -> bool:
         """Whether the rules that have run could ask for all values."""
-        return "flow" not in vars(self) or self.flow.is_whole
+        return "index" not in vars(self) or self.index.budget.left >= 0
 
     @cached_property
     def hotness(self) -> Hotness:

@@ -31,6 +31,7 @@ class Names:
     def __init__(self, tree: Tree) -> None:
         self._tree = tree
         self._found: dict[tuple[Scope, str], tuple[Scope | None, str | None]] = {}
+        self._imports: dict[tuple[Scope, str], str | None] = {}
         aliases = [node for node in tree.nodes(ast.alias) if isinstance(node, ast.alias)]
         self._imported = {alias.asname or alias.name.partition(".")[0] for alias in aliases}
 
@@ -60,7 +61,9 @@ class Names:
         key = (scope, name)
         if key not in self._found:
             holder = self._holder(name, scope)
-            self._found[key] = holder, self._import(name, holder) if holder else None
+            if holder is not None and (holder, name) not in self._imports:
+                self._imports[holder, name] = self._import(name, holder)
+            self._found[key] = holder, self._imports[holder, name] if holder else None
         return self._found[key]
 
     def _holder(self, name: str, scope: Scope) -> Scope | None:

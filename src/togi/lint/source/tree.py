@@ -11,6 +11,8 @@ from functools import cached_property
 from itertools import chain
 from typing import Any
 
+from togi.lint.source.budget import Budget
+
 Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
 LOOPS = (ast.For, ast.AsyncFor, ast.While, ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp)
@@ -40,6 +42,7 @@ class Tree:
 
     def __init__(self, module: ast.Module) -> None:
         self.module = module
+        self.budget = Budget()
         self.by_type: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
         """Nodes in the order of the source, children before parents."""
         self._order: list[ast.AST] = []
@@ -120,7 +123,9 @@ class Tree:
         return found
 
     def nodes(self, *kinds: type[ast.AST]) -> Iterator[ast.AST]:
-        return chain.from_iterable(self.by_type.get(kind, ()) for kind in kinds)
+        found = [self.by_type.get(kind, ()) for kind in kinds]
+        self.budget.take(sum(map(len, found)) // 4)
+        return chain.from_iterable(found)
 
     @cached_property
     def _positions(self) -> dict[ast.AST, int]:
@@ -134,6 +139,7 @@ class Tree:
         last = self._positions[node]
         first = self._positions[self._first_below(node)]
         if not kinds:
+            self.budget.take(last - first + 1)
             return self._order[first : last + 1]
         found: list[Any] = []
         for kind in kinds:
@@ -142,6 +148,7 @@ class Tree:
                 positions = [self._positions[one] for one in self.by_type.get(kind, ())]
                 self._positions_by_type[kind] = positions
             found += self.by_type.get(kind, [])[bisect_left(positions, first) : bisect_right(positions, last)]
+        self.budget.take(len(found) + 1)
         return found
 
     def _first_below(self, node: ast.AST) -> ast.AST:
@@ -152,8 +159,9 @@ class Tree:
         return node
 
     def ancestors(self, node: ast.AST) -> Iterator[ast.AST]:
-        parents = self.parents
+        parents, take = self.parents, self.budget.take
         while (node := parents.get(node)) is not None:  # type: ignore[assignment]
+            take(1)
             yield node
 
     def scope(self, node: ast.AST) -> Scope:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from togi.lint.source import torch_api
+from togi.lint.source.budget import INTERPRETED
 from togi.lint.source.flow import Flow
 from togi.lint.source.tree import Scope
 from togi.lint.source.value import UNKNOWN, Environment, Kind, Value, iterate, join
@@ -55,7 +56,7 @@ class State:
 
     def evaluate(self, node: ast.expr) -> Value:
         """The value of ``node`` here and now."""
-        self.flow.take(1)
+        self.flow.tree.budget.take(INTERPRETED)
         evaluator = self._evaluators.get(type(node))
         value = evaluator(self, node) if evaluator is not None else UNKNOWN
         self.values[node] = value

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from togi.lint.source.autograd import sets_grad
+from togi.lint.source.budget import INTERPRETED
 from togi.lint.source.flow import Flow
 from togi.lint.source.hints import annotated, guessed_result
 from togi.lint.source.interpreter.calls import call
@@ -75,7 +76,7 @@ def _block(state: State, statements: Sequence[ast.stmt]) -> None:
             return
         handler = _HANDLERS.get(type(statement))
         if handler is not None:
-            state.flow.take(1 + len(state.env) // 8 if isinstance(statement, _BRANCHES) else 1)
+            state.flow.tree.budget.take(INTERPRETED + len(state.env) if isinstance(statement, _BRANCHES) else INTERPRETED)
             handler(state, statement)
 
 
