@@ -16,15 +16,24 @@ def cache_folder() -> Path:
 
 
 def private(folder: Path) -> Path:
-    """``folder``, made if need be. For code that is loaded from it, so nobody else may be able to write there.
+    """``folder``, made if need be, with those above it. For what is believed when it is read again, such as code that
+    is loaded from it: nobody else may be able to write there.
 
-    Raises OSError where it cannot be made, PermissionError where others can write to it.
+    Raises OSError where it cannot be made, PermissionError where it is another user's or others can write to it.
     """
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    status = folder.stat()
-    if status.st_uid != os.getuid() or status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
-        raise PermissionError(f"{folder} can be written by others")
+    for one in reversed([path for path in (folder, *folder.parents) if not path.exists()]):
+        one.mkdir(exist_ok=True, mode=0o700)
+    check_own(folder)
     return folder
+
+
+def check_own(path: Path) -> None:
+    """Raises PermissionError where ``path`` is another user's, or others can write to it."""
+    status = path.stat()
+    if status.st_uid != os.getuid():
+        raise PermissionError(f"{path} belongs to another user")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise PermissionError(f"{path} can be written by others: chmod go-w '{path}'")
 
 
 def processor() -> str:

@@ -3,17 +3,21 @@ on every row, and errors that say what happened and what to do."""
 
 from __future__ import annotations
 
+import functools
 import sqlite3
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from threading import RLock
-from typing import final
+from typing import TypeVar, final
 
 from togi.core.errors import JournalError
+from togi.core.quantities import first_line
+from togi.core.record import Record
 from togi.core.records import SCHEMA_VERSION
 
+Kept = TypeVar("Kept", bound=Record)
 BUSY_TIMEOUT_S = 30.0
 APPLICATION_ID = 0x746F6769
 """``togi`` in ASCII: marks an SQLite file as a journal (https://www.sqlite.org/pragma.html#pragma_application_id)."""
@@ -66,6 +70,19 @@ def is_journal(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("PRAGMA application_id").fetchone()[0] == APPLICATION_ID)
 
 
+def shape(connection: sqlite3.Connection) -> set[tuple[str, str, str]]:
+    """Type, name and definition of all that the file defines itself."""
+    query = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!'"
+    return {(kind, name, " ".join(str(sql).split())) for kind, name, sql in connection.execute(query)}
+
+
+@functools.cache
+def _shape_of_journals() -> set[tuple[str, str, str]]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        connection.executescript(TABLES)
+        return shape(connection)
+
+
 def is_blank(connection: sqlite3.Connection) -> bool:
     return bool(connection.execute("SELECT count(*) FROM sqlite_master").fetchone()[0] == 0)
 
@@ -82,6 +99,8 @@ def check_journal(connection: sqlite3.Connection, path: Path) -> None:
     version = connection.execute("PRAGMA user_version").fetchone()[0]
     if version != SCHEMA_VERSION:
         raise JournalError(other_version(path, version))
+    if shape(connection) != _shape_of_journals():  # a view may compute for ever
+        raise JournalError(damaged(path, "its tables are not those of a journal"))
     problem = connection.execute("PRAGMA integrity_check(1)").fetchone()[0]
     if problem != "ok":
         raise JournalError(damaged(path, problem.splitlines()[-1]))
@@ -134,11 +153,20 @@ class Database:
                     self.connection.execute("ROLLBACK")
                 raise
 
-    def verified(self, record: str, found: int, *fields: str) -> str:
-        """``record``, when it is what was written. Raises JournalError when a byte of it has changed since."""
-        if not isinstance(record, str) or checksum(*fields, record) != found:
+    def verified(self, kind: type[Kept], record: str, found: int, *fields: str) -> Kept:
+        """``record``, when it is what was written. Raises JournalError when a byte of it has changed since, and for one
+        that this togi cannot read."""
+        if not all(isinstance(text, str) for text in (record, *fields)) or checksum(*fields, record) != found:
             raise JournalError(damaged(self.path, "a record does not match its checksum"))
-        return record
+        return self.read(kind, record)
+
+    def read(self, kind: type[Kept], record: str) -> Kept:
+        """Raises JournalError for what is no record of this kind."""
+        try:
+            return kind.from_json(record)
+        except ValueError as error:
+            what = f"a record in it is no {kind.__name__} that this togi knows: {first_line(error)}"
+            raise JournalError(damaged(self.path, what)) from None
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from typing import Any
 
 from togi.core.errors import JournalError, OutputExistsError
 from togi.core.records import Record
-from togi.journal.database import checksum, explained
+from togi.journal.database import checksum, explained, shape
 
 _COLUMNS = {
     "studies": ("id", "key", "record", "checksum"),
@@ -76,6 +76,8 @@ def _readable(copy: Path, table: str, columns: tuple[str, ...]) -> Iterator[tupl
     for direction in ("ASC", "DESC"):
         connection = sqlite3.connect(copy, isolation_level=None)
         try:
+            if ("table", table) not in {(kind, name) for kind, name, sql in shape(connection) if "VIRTUAL" not in sql}:
+                return
             for row in connection.execute(f"{query} {direction}"):
                 if row[0] not in seen:
                     seen.add(row[0])

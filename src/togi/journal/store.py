@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sqlite3
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self, final
 
+from togi.core.caches import check_own
 from togi.core.errors import JournalError, nearest
+from togi.core.plain_files import read_plain
 from togi.core.records import Facts, Record, Study, now
 from togi.journal.database import (
     BUSY_TIMEOUT_S,
@@ -99,6 +102,8 @@ class Journal:
             if not exists and (read_only or not create):
                 raise JournalError(f"there is no journal at {path}. 'togi tune' makes one.")
             if exists:
+                if not read_only:
+                    check_own_journal(path)
                 _check(path)
             connection = connect_read_only(path) if read_only else _connect(path)
         return cls(Database(connection, path))
@@ -190,7 +195,7 @@ class Journal:
 
     def _header(self, row: tuple[str, str, str, int]) -> Study:
         id, key, record, found = row
-        return Study.from_json(self._database.verified(record, found, id, key))
+        return self._database.verified(Study, record, found, id, key)
 
     def _insert(self, connection: sqlite3.Connection, key: str, header: Study, ordinal: int) -> Study:
         """``ordinal`` keeps ids of repeated studies apart."""
@@ -226,6 +231,16 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
     return connection
 
 
+def check_own_journal(path: Path) -> None:
+    """Raises JournalError where others could have written it: what stands in it is believed, and its subjects are run."""
+    try:
+        for file in (path, Path(f"{path}-wal")):
+            if file.exists():
+                check_own(file)
+    except PermissionError as error:
+        raise JournalError(f"{error}. Its studies are not used: name another journal with --journal") from None
+
+
 def _pending(path: Path) -> bool:
     log = Path(f"{path}-wal")
     return log.exists() and log.stat().st_size > 0
@@ -233,12 +248,11 @@ def _pending(path: Path) -> bool:
 
 def _check(path: Path) -> None:
     """Look before touching: through a read-only connection, so that a damaged file keeps every byte."""
-    with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
-            raise JournalError(
-                f"{path} is not a journal (no SQLite header: it is another kind of file, or its beginning is damaged). "
-                f"It was kept as it is. Name another file, or put this one away: {move_aside(path)}"
-            )
+    if read_plain(path, len(MAGIC)) != MAGIC:
+        raise JournalError(
+            f"{path} is not a journal (no SQLite header: it is another kind of file, or its beginning is damaged). "
+            f"It was kept as it is. Name another file, or put this one away: {move_aside(path)}"
+        )
     try:
         connection = connect_read_only(path)
     except sqlite3.OperationalError as error:
@@ -253,7 +267,8 @@ def _check(path: Path) -> None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    path.parent.mkdir(parents=True, exist_ok=True)
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_NONBLOCK, 0o600))
     connection = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False)
     try:
         connection.execute("PRAGMA journal_mode = WAL")  # stays a rollback journal where WAL is not possible: as safe

@@ -101,10 +101,7 @@ class StudyLog:
                 (self.id, after),
             ).fetchall()
         verified = self._database.verified
-        return [
-            (number, Trial.from_json(verified(record, found, self.id, recipe)))
-            for number, recipe, record, found in rows
-        ]
+        return [(number, verified(Trial, record, found, self.id, recipe)) for number, recipe, record, found in rows]
 
     def _finished(self, connection: sqlite3.Connection, recipe: str) -> bool:
         query = "SELECT 1 FROM trials WHERE study = ? AND recipe = ?"
@@ -117,14 +114,14 @@ class StudyLog:
         return row is not None and self._is_other(row[0])
 
     def _is_other(self, owner: str) -> bool:
-        holder = Owner.from_json(owner)
+        holder = self._database.read(Owner, owner)
         return holder.token != self._owner.token and holder.alive
 
     def _give_up(self, connection: sqlite3.Connection, recipe: str) -> None:
         row = connection.execute(
             "SELECT owner FROM claims WHERE study = ? AND recipe = ?", (self.id, recipe)
         ).fetchone()
-        if row and Owner.from_json(row[0]).token == self._owner.token:
+        if row and self._database.read(Owner, row[0]).token == self._owner.token:
             connection.execute("DELETE FROM claims WHERE study = ? AND recipe = ?", (self.id, recipe))
 
 
@@ -134,7 +131,7 @@ def read_study(database: Database, header: Study) -> Study:
         row = connection.execute(
             "SELECT record, checksum FROM decisions WHERE study = ? ORDER BY number DESC LIMIT 1", (header.id,)
         ).fetchone()
-    decided = Study.from_json(database.verified(row[0], row[1], header.id)) if row else header
+    decided = database.verified(Study, row[0], row[1], header.id) if row else header
     return decided.model_copy(update={"trials": (*StudyLog(database, header).trials(), *decided.excluded)})
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import sqlite3
+import stat
 import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +19,7 @@ from contextlib import closing, suppress
 from pathlib import Path
 from typing import final
 
+from togi.core.caches import check_own, private
 from togi.core.version import version
 from togi.lint.data.torch_names import behind_installed
 from togi.lint.finding import FileReport
@@ -56,7 +59,7 @@ class Cache:
     def read(self, keys: Sequence[bytes]) -> dict[bytes, FileReport]:
         """Those of ``keys`` that are known."""
         found: dict[bytes, str] = {}
-        if self._path is None or not self._path.exists():
+        if self._path is None or not os.path.lexists(self._path):
             return {}
         try:
             with closing(self._open()) as database:
@@ -83,14 +86,20 @@ class Cache:
                 self._write(rows, today)
 
     def _write(self, rows: Iterable[tuple[bytes, str, int]], today: int) -> None:
-        assert self._path is not None
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         with closing(self._open()) as database, database:
             database.execute(_SCHEMA)
             database.execute("DELETE FROM reports WHERE day < ?", (today - KEPT_DAYS,))
             database.executemany("INSERT OR REPLACE INTO reports VALUES (?, ?, ?)", rows)
 
     def _open(self) -> sqlite3.Connection:
+        """Raises OSError where others could have written it: findings that are missing there would stay hidden."""
+        assert self._path is not None
+        private(self._path.parent)
+        with suppress(FileNotFoundError):
+            check_own(self._path)
+            if not stat.S_ISREG(self._path.lstat().st_mode):
+                raise PermissionError(f"{self._path} is not a plain file")
+        os.close(os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o600))
         database = sqlite3.connect(str(self._path), timeout=_TIMEOUT_S)
         database.execute("PRAGMA synchronous = OFF")  # it may be lost: the next run makes a new one
         return database

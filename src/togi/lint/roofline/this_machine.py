@@ -24,7 +24,8 @@ import torch
 from pydantic import ValidationError
 from torch.nn import functional
 
-from togi.core.caches import cache_folder
+from togi.core.caches import cache_folder, check_own, private
+from togi.core.plain_files import read_plain
 from togi.core.proven import Proven
 from togi.core.records import Machine
 from togi.lint.roofline.devices import Bandwidth, Figures
@@ -208,9 +209,13 @@ def _file(device: str, machine: Machine, dtypes: Sequence[str]) -> Path:
     return cache_folder() / f"figures-{name}.json"
 
 
+_LARGEST_BYTES = 1_000_000
+
+
 def _kept(file: Path) -> Figures | None:
     try:
-        return Figures.from_json(file.read_text(encoding="utf-8"))
+        check_own(private(file.parent) / file.name)
+        return Figures.from_json(read_plain(file, _LARGEST_BYTES))
     except (OSError, ValidationError, UnicodeDecodeError):
         return None  # never measured, or damaged: measured again
 
@@ -219,7 +224,7 @@ def _keep(file: Path, figures: Figures) -> None:
     """Written beside and renamed, so that two processes at once cannot leave half a file."""
     beside = file.with_suffix(f".{os.getpid()}")
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
+        private(file.parent)
         beside.write_text(figures.to_json(), encoding="utf-8")
         beside.replace(file)
     except OSError:  # a read-only home: the next run measures again

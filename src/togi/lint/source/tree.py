@@ -148,7 +148,7 @@ class Tree:
                 positions = [self._positions[one] for one in self.by_type.get(kind, ())]
                 self._positions_by_type[kind] = positions
             found += self.by_type.get(kind, [])[bisect_left(positions, first) : bisect_right(positions, last)]
-        self.budget.take(len(found) + 1)
+        self.budget.take(2 * len(found) + 1)
         return found
 
     def _first_below(self, node: ast.AST) -> ast.AST:
