@@ -7,6 +7,6 @@ from togi.core.interpreter import without_working_folder
 if not sys.flags.safe_path:
     sys.path[:] = without_working_folder()
 
-from togi.cli import main  # noqa: E402
+from togi.cli import main
 
 main()

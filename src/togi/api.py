@@ -661,9 +661,9 @@ def _progress(given: Progress | bool | None, subject: str) -> Progress:
 
     if given is None:
         return where_someone_watches(subject)
-    from rich.console import Console
+    from togi.render.terminal import SafeConsole
 
-    return PlainProgress(subject, Console(stderr=True, highlight=False))
+    return PlainProgress(subject, SafeConsole(stderr=True))
 
 
 @contextmanager

@@ -342,9 +342,7 @@ def test_a_subject_among_paths_needs_its_option(folder: Path, capsys: pytest.Cap
 
 
 @pytest.mark.parametrize("name", ["--output-file=clean.py", "--fix", "-h", "--subject=evil.py:main"])
-def test_an_option_that_is_also_a_file_is_refused(
-    folder: Path, name: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_option_that_is_also_a_file_is_refused(folder: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "evil.py").write_text(EVIL, encoding="utf-8")
     (folder / name).write_text(CODE, encoding="utf-8")
     before = (folder / "clean.py").read_bytes(), (folder / "a.py").read_bytes()

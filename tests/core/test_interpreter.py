@@ -1,4 +1,4 @@
-"""The working folder hides nothing of the library: not from the children that togi starts, not from the action's steps."""
+"""The working folder hides nothing of the library: neither from children of togi nor from the action's steps."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ SOURCE = Path(__file__).parents[2] / "src" / "togi"
 ROOT = SOURCE.parents[1]
 STARTS = {"core/interpreter.py": "", "fleet/node.py": "sent by value", "doctor/software.py": "shown"}
 """The files that may name the interpreter."""
-NAMES = sorted({*sys.stdlib_module_names, "togi", "torch", "numpy", "typer", "click", "rich", "pydantic", "pip", "onnx"})
+NAMES = sorted(
+    {*sys.stdlib_module_names, "togi", "torch", "numpy", "typer", "click", "rich", "pydantic", "pip", "onnx"}
+)
 
 
 def test_one_function_starts_python() -> None:

@@ -6,6 +6,7 @@ journal that cannot be used; 3 a defect of togi; 130 interrupted.
 
 from __future__ import annotations
 
+import io
 import itertools
 import os
 import shlex
@@ -32,6 +33,7 @@ from togi.cli.sign import sign
 from togi.cli.tune import tune
 from togi.cli.verify import verify
 from togi.core.errors import TogiError
+from togi.core.printable import printable
 
 USAGE_ERROR = 2
 DEFECT = 3
@@ -111,7 +113,9 @@ def run(given: Sequence[str]) -> int:
     except OSError as error:
         return _fail(_file_problem(error), USAGE_ERROR, debug)
     except _ClickException as error:
-        error.show()
+        shown = io.StringIO()
+        error.show(file=shown)
+        _print(shown.getvalue().rstrip())
         return int(error.exit_code)
     except Exception as error:
         lines = f"{type(error).__name__}: {error}\nThis is a defect of togi, not of your model. --debug shows where."
@@ -135,11 +139,15 @@ _ClickException: Any = next(c for c in typer.BadParameter.__mro__ if c.__name__ 
 
 def _fail(message: str, code: int, debug: bool) -> int:
     if debug:
-        traceback.print_exc()
+        _print(traceback.format_exc())
         if told := getattr(sys.exc_info()[1], "child_traceback", ""):
-            print(f"It was raised in a child process:\n{told}", file=sys.stderr)
-    print(f"togi: {message}", file=sys.stderr)
+            _print(f"It was raised in a child process:\n{told}")
+    _print(f"togi: {message}")
     return code
+
+
+def _print(text: str) -> None:
+    print(printable(text), file=sys.stderr)
 
 
 def _file_problem(error: OSError) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from togi.cli.options import DURATION, SHARE, AnyDevice, ExitUndecided, Json, Junit, NoNative, Seed, TimeLimit
+from togi.cli.output import say
 
 
 def bench(
@@ -103,8 +104,8 @@ def bench(
 
             print_text(stdout(), comparison_text(found))
         if before is not None and (different := before.machine.differences(found.machine)):
-            typer.echo(f"the earlier comparison was made under other conditions: {'; '.join(different)}", err=True)
+            say(f"the earlier comparison was made under other conditions: {'; '.join(different)}")
         for case in cases:
             if case.answer in (Answer.FAILED, Answer.UNDECIDED):
-                typer.echo(case.said, err=True)
+                say(case.said)
     return exit_code(cases, exit_undecided)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, assert_never
 import typer
 
 from togi.cli.options import Json, Seed, complete_rule, names, without_effect
+from togi.cli.output import say
 from togi.core.errors import TogiError
 
 if TYPE_CHECKING:
@@ -236,9 +237,9 @@ def _show_diff(fixed: FixResult, file: Path | None) -> None:
         _write(exact_text(diff(fixed.changes)), file)
     else:
         _write_lines(diff(fixed.changes), file)
-    typer.echo(plain(summary(fixed.result)), err=True)
+    say(plain(summary(fixed.result)))
     for problem in fixed.result.problems:
-        typer.echo(f"{problem.path}: {problem.message}", err=True)
+        say(f"{problem.path}: {problem.message}")
 
 
 def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | None) -> None:
@@ -255,16 +256,15 @@ def _show_text(result: CheckResult, form: Form, statistics: bool, file: Path | N
 
 def _show_tables(result: CheckResult, file: Path | None) -> None:
     """What module and trace rules have to say beside their findings: below them."""
-    from rich.console import Console
-
     from togi.cli.output import print_text
     from togi.render.findings.text import tables
+    from togi.render.terminal import SafeConsole
 
     if file is None:
-        print_text(Console(highlight=False, width=_TABLE_WIDTH), tables(result))
+        print_text(SafeConsole(width=_TABLE_WIDTH), tables(result))
         return
     with file.open("a", encoding="utf-8", errors="replace") as opened:
-        print_text(Console(highlight=False, width=_TABLE_WIDTH, file=opened, color_system=None), tables(result))
+        print_text(SafeConsole(width=_TABLE_WIDTH, file=opened, color_system=None), tables(result))
 
 
 def _write_lines(lines: Iterator[Line], file: Path | None) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from togi.cli.options import Device, Journal, Json, Seed
+from togi.cli.output import say
 from togi.cli.tune import tune
 
 SUBJECT = "togi.claims.formulas.models:branches"
@@ -29,10 +30,9 @@ def demo(
 
     It is measured like any other, so what comes out depends on this machine. Exit code as of tune.
     """
-    typer.echo(
+    say(
         "The model: RepVGG blocks as they are trained, with random weights. Merging their branches is what this family "
-        "of models gains most from; others gain less, or elsewhere.",
-        err=True,
+        "of models gains most from; others gain less, or elsewhere."
     )
     return tune(
         SUBJECT,

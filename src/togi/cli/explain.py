@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from togi.cli.options import Device, Json, Seed, complete_rule, complete_technique, without_effect
+from togi.cli.output import say
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -102,15 +103,15 @@ def _prove(id: str | None, on: str, report: Path | None, force: bool, json: bool
     ids, measured = (every_id(), attempt) if id is None else ((id,), prove)
     proofs = Proofs(started=now(), device=device, machine=machine(device), proofs=())
     for number, one in enumerate(ids, 1):
-        typer.echo(f"measuring {one} here ({number} of {len(ids)}, less than a minute)", err=True)
+        say(f"measuring {one} here ({number} of {len(ids)}, less than a minute)")
         proof = measured(one, on=on, device=device, seed=seed)
-        typer.echo(f"{one}: {proof.verdict.value}", err=True)
+        say(f"{one}: {proof.verdict.value}")
         proofs = proofs.model_copy(update={"proofs": (*proofs.proofs, proof)})
         if report is not None:
             write_whole(proofs_html(proofs), report)
     _print("proofs", proofs.model_dump(), proofs_text(proofs), json)
     if report is not None:
-        typer.echo(f"report: {report}", err=True)
+        say(f"report: {report}")
 
 
 def _print_all(json: bool, device: str) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from togi.cli.options import Device, Json, NoNative, Seed, Trusted, without_effect
+from togi.cli.output import say, tell
 
 
 def export(
@@ -42,8 +43,8 @@ def export(
     for kind, ports in (("input", exported.inputs), ("output", exported.outputs)):
         for i, port in enumerate(ports):
             sizes = ", ".join("any" if size is None else str(size) for size in port.shape)
-            typer.echo(f"{kind:6} {port.name or i} = {port.path}: {port.dtype} ({sizes})")
-    typer.echo(f"{out}: {exported.engine}, {exported.file}, proof in export.json")
+            tell(f"{kind:6} {port.name or i} = {port.path}: {port.dtype} ({sizes})")
+    tell(f"{out}: {exported.engine}, {exported.file}, proof in export.json")
     for note in exported.notes:
-        typer.echo(f"note: {note}", err=True)
+        say(f"note: {note}")
     return 0

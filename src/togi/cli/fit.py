@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from togi.cli.options import DURATION, SIZE, Device, Json, Seed
+from togi.cli.output import say
 
 APPROXIMATE = "approximate"
 
@@ -66,9 +67,9 @@ def fit(
     )
     if out is not None and found.fits:
         found.plan.save(out)
-        typer.echo(f"plan: {out}", err=True)
+        say(f"plan: {out}")
     elif out is not None:
-        typer.echo(f"{out} was not written, as no plan fits; --json prints the lowest plan that was found", err=True)
+        say(f"{out} was not written, as no plan fits; --json prints the lowest plan that was found")
     if json:
         print_json(found.model_dump(mode="json"))
     else:

@@ -22,6 +22,7 @@ from togi.cli.options import (
     StudyLimit,
     Without,
 )
+from togi.cli.output import say
 from togi.core.choices import Effort
 
 
@@ -59,7 +60,6 @@ def fleet(
     from togi.render.fleet_text import fleet_text
     from togi.render.json import fleet_json
 
-    say = functools.partial(typer.echo, err=True)
     if os.environ.get("RAY_AUTH_MODE", "token") != "token":
         say("RAY_AUTH_MODE is set: whoever reaches a port of this cluster can run programs on it")
     given = {

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from togi.cli.options import SIZE, Device, ExitUndecided, Json, Junit, Seed
+from togi.cli.output import say
 from togi.core.errors import TogiError
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ def memory(
             from togi.render.html import account_html
 
             write_whole(account_html(found), report)
-            typer.echo(f"report: {report}", err=True)
+            say(f"report: {report}")
         _show(found, before, json)
         return _gate(cases, subject, (found.peak_bytes, found.peak_bytes), fail_over)
 
@@ -146,7 +147,7 @@ def _gate(cases: list[Case], subject: str, needed: tuple[int, int], fail_over: i
         limit = f"above --fail-over {size(fail_over)}"
         failed = answer is Answer.FAILED
         said = f"{said} is {limit}" if failed else f"it cannot be told whether {said} is {limit}"
-        typer.echo(f"togi memory: {said}", err=True)
+        say(f"togi memory: {said}")
     cases.append(Case(name=subject, said=said.rstrip(","), answer=answer))
     return exit_code(cases, undecided)
 
@@ -203,7 +204,7 @@ def _read_snapshot(path: str, *, report: Path | None, force: bool, json: bool) -
         from togi.render.html import snapshot_html
 
         write_whole(snapshot_html(found), report)
-        typer.echo(f"report: {report}", err=True)
+        say(f"report: {report}")
     if json:
         print_json({"kind": SNAPSHOT, **found.model_dump(mode="json")})
     else:

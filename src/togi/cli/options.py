@@ -9,6 +9,7 @@ from typing import Annotated, TypeVar
 
 import typer
 
+from togi.cli.output import say
 from togi.core.choices import Effort
 from togi.core.device import parse_device
 from togi.core.errors import QuantityError, UnknownNameError
@@ -162,4 +163,4 @@ def without_effect(command: str, **given: object) -> None:
     """Warn of settings that every command takes but that do nothing in this one."""
     for option, value in given.items():
         if value:
-            typer.echo(f"togi {command}: --{option} has no effect here", err=True)
+            say(f"togi {command}: --{option} has no effect here")

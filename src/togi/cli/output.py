@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import typer
+
 from togi.core.errors import OutputExistsError, TogiError
+from togi.core.plain_files import read_plain
+from togi.core.printable import printable
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -19,9 +25,19 @@ if TYPE_CHECKING:
 
 
 def stdout() -> Console:
-    from rich.console import Console
+    from togi.render.terminal import SafeConsole
 
-    return Console(highlight=False)
+    return SafeConsole()
+
+
+def say(text: str) -> None:
+    """A line on standard error."""
+    typer.echo(printable(text), err=True)
+
+
+def tell(text: str, *, end: str = "\n") -> None:
+    """A result on standard output."""
+    typer.echo(printable(text) + end, nl=False)
 
 
 def print_text(console: Console, text: RenderableType) -> None:
@@ -57,10 +73,23 @@ def write_report(study: Study, path: Path) -> None:
 
 
 def write_whole(text: str, path: Path) -> None:
-    """The file appears whole or not at all."""
-    part = path.with_name(f"{path.name}.part")
-    part.write_bytes(text.encode("utf-8", errors="replace"))
-    part.replace(path)
+    """The file appears whole or not at all. A link in its place is replaced, and none is written through."""
+    handle, part = tempfile.mkstemp(dir=path.absolute().parent, prefix=f".{path.name}.")
+    try:
+        with open(handle, "wb") as file:
+            file.write(text.encode("utf-8", errors="replace"))
+        os.chmod(part, 0o666 & ~_umask())
+        os.replace(part, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(part)
+        raise
+
+
+def _umask() -> int:
+    """What new files lack; mkstemp makes them private."""
+    os.umask(before := os.umask(0o077))
+    return before
 
 
 @contextmanager
@@ -87,5 +116,4 @@ def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) ->
 
 
 def _is_report(path: Path) -> bool:
-    with path.open("rb") as file:
-        return b'name="generator" content="togi' in file.read(2000)
+    return b'name="generator" content="togi' in read_plain(path, 2000)

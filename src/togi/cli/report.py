@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from togi.cli.options import Device, Journal, Json, Seed, without_effect
+from togi.cli.output import say
 
 
 def report(
@@ -40,6 +41,7 @@ def report(
     from togi import api
     from togi.cli.output import check_report_path, print_json, print_text, stdout, write_report
     from togi.core.errors import TogiError
+    from togi.journal.store import check_own_journal
     from togi.render.json import study_json
     from togi.render.study_text import study_text
 
@@ -53,10 +55,11 @@ def report(
         chosen = recipe or (found.best.id if found.best is not None else None)
         if chosen is None:
             raise TogiError("nothing was chosen in this study: give --recipe, the id or label of the one to repeat.")
-        typer.echo(f"repro: {api.repro(found, chosen, repro) / 'repro.py'}", err=True)
+        check_own_journal(journal or api.default_journal())  # its subject is run
+        say(f"repro: {api.repro(found, chosen, repro) / 'repro.py'}")
     if html is not None:
         write_report(found, html)
-        typer.echo(f"report: {html}", err=True)
+        say(f"report: {html}")
     if json:
         print_json(study_json(found))
     elif html is None:

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from togi.cli.options import Device, Json, Seed, without_effect
+from togi.cli.output import say, tell
 
 
 def sign(
@@ -35,6 +36,6 @@ def sign(
         signed = {"artifact": str(artifact), "public_key": public_key}
         print_json({"schema_version": SCHEMA_VERSION, "kind": "signature", **signed})
     else:
-        typer.echo(f"{artifact} is signed. The public key, for trusted= and --trusted:", err=True)
-        typer.echo(public_key, nl=False)
+        say(f"{artifact} is signed. The public key, for trusted= and --trusted:")
+        tell(public_key, end="")
     return 0

@@ -24,6 +24,7 @@ from togi.cli.options import (
     StudyLimit,
     Without,
 )
+from togi.cli.output import say, tell
 from togi.core.choices import Effort, Objective
 from togi.core.errors import TogiError
 
@@ -154,9 +155,9 @@ def _show(found: StudyResult, *, out: Path | None, report: Path | None, json: bo
         print_text(console, study_text(study, width=console.width, limit=SHOWN_RECIPES, artifact=artifact))
     for label, path in (("artifact", saved), ("report", report)):
         if path is not None:
-            typer.echo(f"{label}: {path}", err=json)
+            (say if json else tell)(f"{label}: {path}")
     if out is not None and saved is None:
         nothing = "nothing was chosen (the verdict says why)"
         why = nothing if study.best is None else unsaved(found.best.trial)
         there = " What lies there is of an earlier study." if out.exists() else ""
-        typer.echo(f"{out} was not written: {why.rstrip('.')}.{there}", err=True)
+        say(f"{out} was not written: {why.rstrip('.')}.{there}")

@@ -10,6 +10,8 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+from togi.core.printable import printable
+
 
 class TogiError(Exception):
     """The base of everything togi raises on purpose. ``exit_code`` is what the command line exits with."""
@@ -17,6 +19,10 @@ class TogiError(Exception):
     exit_code = 2
     child_traceback = ""
     """Where a child process raised it; ``togi --debug`` prints it."""
+
+    def __str__(self) -> str:
+        """Messages quote names and texts of others; also where Python itself prints them, they steer no terminal."""
+        return printable(super().__str__())
 
 
 class SubjectError(TogiError):

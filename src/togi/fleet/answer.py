@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -88,6 +89,8 @@ def read_kind(folder: Path, kind: str, per_hour: float) -> KindAnswer:
     if chosen is None or chosen["latency_ms"] is None:
         return KindAnswer(**common, state="nothing chosen", reason=study["verdict"])
     latency_ms = Interval.model_validate(chosen["latency_ms"])
+    if not 0 < latency_ms.low <= latency_ms.median <= latency_ms.high < math.inf:
+        raise ValueError(f"a call cannot take {latency_ms.median} ms ({latency_ms.low} to {latency_ms.high})")
     return KindAnswer(
         **common,
         state="ok",

@@ -9,6 +9,7 @@ large = 0.17
 
 from __future__ import annotations
 
+import reprlib
 import tomllib
 from pathlib import Path
 from typing import Annotated
@@ -16,6 +17,7 @@ from typing import Annotated
 from pydantic import Field, StringConstraints, ValidationError
 
 from togi.core.errors import FleetError
+from togi.core.plain_files import read_plain
 from togi.core.record import Record
 
 _KIND = r"^[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?$"
@@ -29,7 +31,7 @@ class Prices(Record):
     per_hour: Annotated[
         dict[
             Annotated[str, StringConstraints(pattern=_KIND, max_length=63)],
-            Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)],
+            Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)],
         ],
         Field(min_length=1),
     ]
@@ -38,15 +40,15 @@ class Prices(Record):
 def read_prices(path: Path) -> Prices:
     """Raises FleetError with the file and the key, or the line of what is no TOML."""
     try:
-        return Prices.model_validate(tomllib.loads(path.read_text(encoding="utf-8")))
+        return Prices.model_validate(tomllib.loads(read_plain(path, 1_000_000).decode()))
     except (OSError, UnicodeDecodeError) as error:
         raise FleetError(f"the prices cannot be read: {error}") from None
-    except tomllib.TOMLDecodeError as error:
-        raise FleetError(f"{path} is no TOML: {error}") from None
     except ValidationError as error:
         first = error.errors()[0]
-        given = "" if first["type"] == "missing" else f" = {first['input']!r}"
+        given = "" if first["type"] == "missing" else f" = {reprlib.repr(first['input'])}"
         raise FleetError(
             f'{path}: {".".join(map(str, first["loc"]))}{given}: {first["msg"]}. Needed are currency = "USD" (or '
             "another) and a table [per_hour] with the price of each kind of machine, such as small = 0.0425"
         ) from None
+    except (ValueError, RecursionError) as error:
+        raise FleetError(f"{path} is no TOML: {error}") from None

@@ -7,10 +7,12 @@ it goes on from the journal there.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import importlib.metadata
 import io
 import shutil
+import tempfile
 import zipfile
 from collections import defaultdict
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -21,7 +23,7 @@ from typing import Any
 from packaging.version import InvalidVersion, Version
 
 from togi.core.errors import FleetError, nearest
-from togi.core.quantities import first_line
+from togi.core.quantities import first_line, size
 from togi.core.record import Record
 from togi.core.version import version
 from togi.fleet import node as on_node
@@ -30,6 +32,10 @@ from togi.fleet.cluster import KIND, Cluster, Lost, Node, Task
 from togi.fleet.prices import Prices, read_prices
 from togi.fleet.shipment import Shipment, shipment
 
+LARGEST_ANSWER = 16 * 2**30
+"""Bytes of what a node may send."""
+MOST_WORDS = 1000
+"""Characters of a failed study's last words."""
 ATTEMPTS = 3
 """Studies that are started on one kind before it is given up as lost."""
 _FINISHED = {b"0", b"1"}
@@ -196,15 +202,14 @@ class _Drive:
         except Lost as lost:
             self._say(f"{node.kind}: {node} was lost: {lost}")
             return self._start(node.kind, f"{node} was lost: {lost}")
-        part = self._out / f".{node.kind}.part"
-        shutil.rmtree(part, ignore_errors=True)
+        part = Path(tempfile.mkdtemp(dir=self._out, prefix=f".{node.kind}."))
         try:
             _unpack(packed, part)
             read_kind(part, node.kind, 0.0)
-        except OSError:
-            raise  # of this machine: a full disk
         except Exception as error:  # foreign: whatever the node sent
             shutil.rmtree(part, ignore_errors=True)
+            if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EIO):
+                raise  # of this machine
             what = "" if isinstance(error, FleetError) else "no study in its answer: "
             return self._none(node.kind, "failed", f"{node}: {what}{first_line(error)}")
         part.rename(self._out / node.kind)
@@ -215,11 +220,17 @@ class _Drive:
 
 
 def _unpack(packed: bytes, folder: Path) -> None:
-    """Raises FleetError with the last words of a study that failed."""
+    """Raises FleetError with the last words of a study that failed, and for what a node of togi does not send."""
+    if len(packed) > LARGEST_ANSWER:
+        raise FleetError(f"its answer has {size(len(packed))}, and at most {size(LARGEST_ANSWER)} are taken")
     with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+        # a node stores what it sends, so no file may claim more than there is
+        if sum(each.file_size for each in archive.infolist()) > len(packed):
+            raise FleetError("its answer claims to hold more than it has")
         if archive.read("exit_code") not in _FINISHED:
             words = archive.read("messages.txt").decode(errors="replace").split("\n")
-            raise FleetError(next((line for line in reversed(words) if line.strip()), "it ended without a word"))
+            last = next((line for line in reversed(words) if line.strip()), "it ended without a word")
+            raise FleetError(last[:MOST_WORDS])
         archive.extractall(folder, set(archive.namelist()) - {"exit_code"})  # a name cannot lead out of the folder
 
 

@@ -129,7 +129,18 @@ def _walk(root: Path, without: Collection[Path]) -> Iterator[Path]:
         for name in sorted(files):
             file = here / name
             if not name.startswith(".") and file.is_file() and file.resolve() not in without:
+                if file.is_symlink() and not _belongs(file.resolve(), root.resolve()):
+                    raise FleetError(
+                        f"{file} leads to {file.resolve()}, out of the folder that is shipped, so it could be any of "
+                        "your files. Nothing was sent: put a copy in its place, or remove it"
+                    )
                 yield file
+
+
+def _belongs(real: Path, root: Path) -> bool:
+    """Whether a link's end lies in the folder, or is a file of the Hugging Face cache, where folders hold links."""
+    blobs = root.parents[1] / "blobs" if root.parent.name == "snapshots" else root
+    return real.is_relative_to(root) or real.is_relative_to(blobs)
 
 
 def _bounded(root: Path, files: dict[str, Path]) -> dict[str, Path]:

@@ -6,6 +6,7 @@ import argparse
 import sys
 
 from togi.core.errors import TogiError
+from togi.core.printable import printable
 from togi.journal.rescue import rescue
 
 
@@ -19,7 +20,7 @@ def main() -> int:
     try:
         saved = rescue(arguments.damaged, arguments.new)
     except TogiError as error:
-        print(error, file=sys.stderr)
+        print(printable(str(error)), file=sys.stderr)
         return error.exit_code
     print(f"{arguments.new}: {saved.trials} trials of {saved.studies} studies saved, {saved.lost} unreadable places")
     return 0

@@ -232,7 +232,7 @@ def connect_read_only(path: Path) -> sqlite3.Connection:
 
 
 def check_own_journal(path: Path) -> None:
-    """Raises JournalError where others could have written it: what stands in it is believed, and its subjects are run."""
+    """Raises JournalError where others could have written it: what it holds is believed, and its subjects are run."""
     try:
         for file in (path, Path(f"{path}-wal")):
             if file.exists():

@@ -92,7 +92,9 @@ def _reports(files: Sequence[CheckedFile], store: Cache) -> tuple[list[tuple[Che
             done.append((file, read))
     known = store.read([read.key for read in reads])
     new = [read for read in reads if read.key not in known]
-    answers = check_all([Task(str(r.file.path), r.file.shown, r.data, r.file.settings.hot, largest(r.file)) for r in new])
+    answers = check_all(
+        [Task(str(r.file.path), r.file.shown, r.data, r.file.settings.hot, largest(r.file)) for r in new]
+    )
     store.write({answer.key: answer.report for answer in answers if answer.key is not None})
     done += [(read.file, at_path(known[read.key], read.file.shown)) for read in reads if read.key in known]
     done += [(read.file, answer.report) for read, answer in zip(new, answers, strict=True)]

@@ -8,6 +8,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from togi.core.printable import escaped
 from togi.core.records import SCHEMA_VERSION, Recipe, Study, Trial
 from togi.decide.gate import FINDING, Case, exit_code
 from togi.fleet.answer import Fleet
@@ -73,7 +74,7 @@ def findings_json(result: CheckResult) -> dict[str, Any]:
 
 def dumps(document: dict[str, Any]) -> str:
     """Two-space indented JSON text with a final line feed."""
-    return json.dumps(_plain(document), indent=2, allow_nan=False) + "\n"
+    return escaped(json.dumps(_plain(document), indent=2, allow_nan=False)) + "\n"
 
 
 def _document(kind: str, content: dict[str, Any]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from togi.core.records import Facts, Interval, Outcome, Recipe, Study, Trial
 from togi.decide.choose import Budget, acceptable, latest
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.render.sparkline import sparkline
-from togi.render.terminal import STYLES, clean
+from togi.render.terminal import STYLES, SafeConsole, clean
 from togi.study.progress import Progress, ending
 
 RECENT = 4
@@ -242,7 +242,7 @@ class NotebookProgress(WatchedProgress):
 @contextmanager
 def watch(subject: str, console: Console | None = None) -> Iterator[WatchedProgress]:
     """The progress object for a command, shown while the block runs."""
-    console = console or Console(stderr=True, highlight=False)
+    console = console or SafeConsole(stderr=True)
     if not console.is_terminal or console.is_dumb_terminal:
         yield PlainProgress(subject, console)
         return
@@ -354,7 +354,7 @@ def where_someone_watches(subject: str) -> Progress:
     if _in_notebook():
         return NotebookProgress(subject)
     if sys.stderr.isatty():
-        return PlainProgress(subject, Console(stderr=True, highlight=False))
+        return PlainProgress(subject, SafeConsole(stderr=True))
     return Progress()
 
 

@@ -6,12 +6,15 @@ Texts are rich renderables, so that they are tested without a terminal; printing
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from typing import Any
 
 from rich import box
-from rich.console import Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from togi.core.printable import printable
 from togi.core.records import Outcome
 
 STYLES = {
@@ -27,9 +30,18 @@ STYLES = {
 }
 
 
-def clean(text: str) -> str:
-    """Without control characters: a model's name must not be able to steer the terminal."""
-    return "".join(char if char.isprintable() or char == "\n" else "?" for char in text)
+clean = printable
+
+
+class SafeConsole(Console):
+    """Prints text as it is: square brackets are no markup, and no character steers the terminal but rich's own."""
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(highlight=False, markup=False, emoji=False, **given)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(printable(segment.text), segment.style)
 
 
 def table(*headings: str, left: Collection[str] = (), wide: bool = True) -> Table:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 from togi.core.errors import OutputExistsError, TogiError, UnknownNameError, nearest
@@ -43,7 +44,7 @@ WRITE = ChildCall(
 def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
     """Load the study's subject again and write ``out``. Raises as ``togi.api.repro`` says."""
     recipe = _find(study, name)
-    if out.exists():
+    if os.path.lexists(out):
         raise OutputExistsError(f"{out} exists already: give another folder")
     check_spec(study.subject)
     facts = study.facts

@@ -6,6 +6,7 @@ precision of the recipe are in the exported model already; the engine and the ru
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from togi.artifact.links import EAGER
 from togi.core.errors import Refused, TogiError
+from togi.core.printable import one_line
 from togi.core.records import Choice, Recipe, Stage
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
@@ -23,6 +25,8 @@ from togi.subject.inputs import Subject
 from togi.techniques import Engine, technique
 from togi.techniques.build import build, classify, first_candidate
 from togi.torch_internals.archive import save_exported
+
+_WORD = re.compile(r"[\w.,:/+-]*")
 
 _SCRIPT = '''"""Repeats the trial "{label}" of {subject} without togi.
 
@@ -88,6 +92,7 @@ def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None
 
     Raises Refused: the model cannot be exported, or the engine or another technique has no script form.
     """
+    _check_options(recipe)
     settings, lines = _settings(recipe), _engine_lines(recipe)
     graph_stages = (Stage.REWRITE, Stage.LAYOUT, Stage.PRECISION)
     prefix = Recipe(choices=tuple(c for c in recipe.choices if c.stage in graph_stages))
@@ -97,6 +102,14 @@ def _write(recipe: Recipe, start: Candidate, subject: str, folder: Path) -> None
     save_file(_named(start.flat_samples()), folder / "inputs.safetensors")
     save_file(_named(_eager_outputs(start)), folder / "expected.safetensors")
     (folder / "repro.py").write_text(_script(recipe, subject, settings, lines, prefix), encoding="utf-8")
+
+
+def _check_options(recipe: Recipe) -> None:
+    """Options become a part of the script. Raises Refused for one that is more than a word."""
+    for choice in recipe.choices:
+        for name, value in choice.options.items():
+            if not _WORD.fullmatch(f"{name}{value}"):
+                raise Refused(f"the option {name}={value!r} of {choice.technique} is none of togi's")
 
 
 def _settings(recipe: Recipe) -> str:
@@ -143,15 +156,20 @@ def _named(samples: Sequence[Sequence[Tensor]]) -> dict[str, Tensor]:
 def _script(recipe: Recipe, subject: str, settings: str, lines: str, prefix: Recipe) -> str:
     needed = [p.distribution for c in recipe.choices for p in technique(c.technique).packages]
     return _SCRIPT.format(
-        label=recipe.label,
-        subject=subject,
+        label=_quoted(recipe.label),
+        subject=_quoted(subject),
         torch=torch.__version__,
         packages="".join(f", {name}" for name in needed),
-        rewritten=f", after {prefix.label}" if prefix.choices else "",
+        rewritten=f", after {_quoted(prefix.label)}" if prefix.choices else "",
         settings=settings,
         context=_context(recipe),
         engine="\n".join(f"    {line}" for line in lines.splitlines()),
     )
+
+
+def _quoted(text: str) -> str:
+    """Fit to stand in the script's docstring, which it cannot end."""
+    return one_line(text).replace("\\", "/").replace('"', "'")
 
 
 def _context(recipe: Recipe) -> str:

@@ -1,4 +1,4 @@
-"""The steps that may be spent on one file: what reads generated or hostile source ends, after the same steps each time."""
+"""The steps that may be spent on one file, so that checking generated or hostile source ends."""
 
 from __future__ import annotations
 

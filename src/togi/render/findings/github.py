@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from togi.core.printable import printable
 from togi.lint.finding import CheckResult, Finding, Note, Problem
 from togi.render.findings.lines import read_more, sentence
 
@@ -54,7 +55,7 @@ def _command(level: str, properties: dict[str, object], message: str) -> str:
 
 
 def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+    return printable(text.replace("\r", "\n")).replace("%", "%25").replace("\n", "%0A")
 
 
 def _property(text: str) -> str:

@@ -12,6 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from togi.core.plain_files import read_plain
+from togi.core.printable import printable
 from togi.lint.finding import Place
 from togi.lint.notebooks import SUFFIX, NotebookError, read_notebook
 from togi.lint.source_text import UndecodableError, decode
@@ -25,7 +26,7 @@ Line = tuple[tuple[str, str], ...]
 
 
 def plain(line: Line) -> str:
-    return "".join(part for part, _ in line).rstrip()
+    return printable("".join(part for part, _ in line).rstrip())
 
 
 def plain_text(lines: Iterable[Line]) -> str:
@@ -34,7 +35,12 @@ def plain_text(lines: Iterable[Line]) -> str:
 
 def exact_text(lines: Iterable[Line]) -> str:
     """With the spaces and carriage returns at the ends of lines, which a patch needs."""
-    return "".join("".join(part for part, _ in line) + "\n" for line in lines)
+    return "".join(f"{_patched(''.join(part for part, _ in line))}\n" for line in lines)
+
+
+def _patched(line: str) -> str:
+    text = line.rstrip("\r")
+    return printable(text, keep="\t\f") + line[len(text) :]
 
 
 def print_lines(console: Console, lines: Iterable[Line]) -> None:
@@ -48,17 +54,6 @@ def print_lines(console: Console, lines: Iterable[Line]) -> None:
 def sentence(text: str) -> str:
     """With a full stop, so that another sentence may follow."""
     return text if text.endswith((".", "!", "?", ":")) else f"{text}."
-
-
-def printable(text: str) -> str:
-    """Control characters could rewrite a terminal's screen: they are replaced. Line breaks stay."""
-    if text.isprintable():
-        return text
-    return "".join(char if char.isprintable() or char == "\n" else "\N{REPLACEMENT CHARACTER}" for char in text)
-
-
-def one_line(text: str) -> str:
-    return " ".join(printable(text).split("\n"))
 
 
 def read_more(rule: str) -> str:
@@ -159,13 +154,8 @@ def _fitted(line: str, start: int, end: int, width: int) -> tuple[str, str]:
 
 
 def _visible(text: str) -> str:
-    """Tabs as spaces; control characters, which could rewrite the terminal, as a replacement character."""
-    if text.isprintable():
-        return text
-    return "".join(
-        " " * _TAB if char == "\t" else char if char.isprintable() or char == " " else "\N{REPLACEMENT CHARACTER}"
-        for char in text
-    )
+    """Tabs as spaces."""
+    return printable(text.replace("\t", " " * _TAB))
 
 
 def _cells(text: str) -> int:

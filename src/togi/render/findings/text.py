@@ -8,12 +8,13 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from togi.core.printable import one_line, printable
 from togi.core.quantities import plural
 from togi.core.records import Scalar
 from togi.lint.finding import CheckResult, Finding, Note, Problem, Table
 from togi.lint.notebooks import SUFFIX, read_notebook
 from togi.lint.source_text import decode, decode_exactly
-from togi.render.findings.lines import Line, excerpt, one_line, printable, read_more
+from togi.render.findings.lines import Line, excerpt, read_more
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
