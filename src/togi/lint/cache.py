@@ -23,9 +23,11 @@ from togi.core.caches import check_own, private
 from togi.core.version import version
 from togi.lint.data.torch_names import behind_installed
 from togi.lint.finding import FileReport
+from togi.lint.rule import rule_kinds
 
 KEPT_DAYS = 30
 _SCHEMA = "CREATE TABLE IF NOT EXISTS reports (key BLOB PRIMARY KEY, report TEXT NOT NULL, day INTEGER NOT NULL)"
+_DEFINED = "SELECT sql FROM sqlite_master WHERE name NOT LIKE 'sqlite!_%' ESCAPE '!'"
 _TIMEOUT_S = 2.0
 _BATCH = 500
 
@@ -63,6 +65,8 @@ class Cache:
             return {}
         try:
             with closing(self._open()) as database:
+                if database.execute(_DEFINED).fetchall() not in ([], [(_SCHEMA.replace("IF NOT EXISTS ", ""),)]):
+                    raise sqlite3.DatabaseError("it holds something else")  # a view may compute for ever
                 for start in range(0, len(keys), _BATCH):
                     part = keys[start : start + _BATCH]
                     marks = ",".join("?" * len(part))
@@ -117,6 +121,7 @@ class Cache:
 
 def _report(text: str) -> FileReport | None:
     try:
-        return FileReport.from_kept(text)
-    except ValueError:
+        report = FileReport.from_kept(text)
+    except (TypeError, ValueError, RecursionError):
         return None
+    return report if all(finding.rule in rule_kinds() for finding in report.findings) else None

@@ -63,7 +63,7 @@ class NonexistentFunction(SourceRule):
                 yield source.finding(self.id, node, _message(node, name), _remedy(name))
 
 
-_SEARCH = 1000
+_SEARCH = 10_000
 """Steps of comparing a name with all that a module has."""
 
 
