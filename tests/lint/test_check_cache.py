@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -122,3 +123,51 @@ def test_several_runs_at_once(folder: Path) -> None:
     runs = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True) for _ in range(4)]
     assert [run.communicate(timeout=60)[0].strip() for run in runs] == ["42"] * 4
     assert check_paths(["."]).cached == 42
+
+
+VIEW = "CREATE VIEW reports AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1 FROM n) SELECT i AS key FROM n"
+REPORTS = ["{}", '{"findings": [{"rule": "none", "message": "", "remedy": ""}]}', "[" * 100_000, '{"x": 1}', "\x1b[2J"]
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("report", REPORTS)
+def test_reports_that_somebody_planted_are_not_believed(report: str, own_cache: Path) -> None:
+    """Neither where the folder is open to others, nor, where they are no reports, in a private one."""
+    check_paths(["."])
+    with sqlite3.connect(own_cache / "check.sqlite") as database:
+        database.execute("UPDATE reports SET report = ?", (report,))
+    own_cache.chmod(0o777)
+    opened = check_paths(["."])
+    own_cache.chmod(0o700)
+    assert len(opened) == 2
+    assert "can be written by others" in opened.notes[0].message
+    if report != "{}":
+        assert len(check_paths(["."])) == 2
+
+
+@pytest.mark.usefixtures("folder")
+@pytest.mark.parametrize("kind", ["view", "pipe", "link", "folder"])
+def test_what_is_no_cache_is_not_used(kind: str, own_cache: Path, tmp_path: Path) -> None:
+    own_cache.mkdir(exist_ok=True)
+    file = own_cache / "check.sqlite"
+    match kind:
+        case "view":
+            with sqlite3.connect(file) as database:
+                database.execute(VIEW)
+        case "pipe":
+            os.mkfifo(file)
+        case "link":
+            file.symlink_to(tmp_path / "elsewhere")
+        case _:
+            file.mkdir()
+    assert len(check_paths(["."])) == 2
+    assert not (tmp_path / "elsewhere").exists()
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_cache_of_another_user_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    check_paths(["."])
+    monkeypatch.setattr(os, "getuid", lambda: 12_345)
+    result = check_paths(["."])
+    assert (result.cached, len(result)) == (0, 2)
+    assert "belongs to another user" in result.notes[0].message

@@ -204,12 +204,19 @@ def test_repositories_drawn_by_chance(seed: int, tmp_path: Path) -> None:
     attacked(tmp_path, dice.sample(sorted(MAKERS), dice.randint(3, 12)), seed)
 
 
-QUICK = sorted(
-    set(MAKERS) - {"loops 18 deep", "a long chain", "a long condition", "names that are missing", "comments"}
-)
+SLOW = {
+    "loops 18 deep",
+    "a long chain",
+    "a long condition",
+    "names that are missing",
+    "comments",
+    "a notebook of cells",
+}
+QUICK = sorted(name for name in set(MAKERS) - SLOW if "table" not in name and "settings" not in name)
+"""Settings that cannot be used end a check, so they would hide the others."""
 
 
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("seed", range(3))
 def test_a_few_repositories(seed: int, tmp_path: Path) -> None:
-    """All attacks that take no time, over four repositories."""
-    attacked(tmp_path, [name for number, name in enumerate(QUICK) if number % 4 == seed], seed)
+    """The attacks that take no time, over three repositories."""
+    attacked(tmp_path, [name for number, name in enumerate(QUICK) if number % 3 == seed], seed)
