@@ -14,8 +14,8 @@ from togi.lint.source.model import FRAMEWORKS, Source
 from togi.lint.source_text import UndecodableError, decode, parser_warnings_hidden
 
 _NOT_WHOLE = (
-    "its loops and branches are too many or too deep to be followed to the end, so rules may have been silent: exclude it "
-    "if it was generated"
+    "its loops and branches are too many or too deep to be followed to the end, so rules may have been silent: "
+    "exclude it if it was generated"
 )
 _FRAMEWORKS = tuple(name.encode() for name in FRAMEWORKS)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import final
 
-MOST_STEPS = 5_000_000
+MOST_STEPS = 4_000_000
 """Nested loops are interpreted up to three times each, and rules climb from many nodes up deep trees: some files would
 take days."""
 INTERPRETED = 10

@@ -81,7 +81,7 @@ class Source:
     @property
     def is_whole(self) -> bool:
         """Whether the rules that have run could ask for all values."""
-        return "index" not in vars(self) or self.index.budget.left >= 0
+        return "index" not in vars(self) or min(self.index.budget.left, self.index.interpreting.left) >= 0
 
     @cached_property
     def hotness(self) -> Hotness:

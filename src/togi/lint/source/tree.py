@@ -43,6 +43,8 @@ class Tree:
     def __init__(self, module: ast.Module) -> None:
         self.module = module
         self.budget = Budget()
+        self.interpreting = Budget()
+        """One of its own: where values cannot be known, rules that ask for none still find what they look for."""
         self.by_type: dict[type[ast.AST], list[ast.AST]] = defaultdict(list)
         """Nodes in the order of the source, children before parents."""
         self._order: list[ast.AST] = []

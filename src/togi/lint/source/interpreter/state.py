@@ -56,7 +56,7 @@ class State:
 
     def evaluate(self, node: ast.expr) -> Value:
         """The value of ``node`` here and now."""
-        self.flow.tree.budget.take(INTERPRETED)
+        self.flow.tree.interpreting.take(INTERPRETED)
         evaluator = self._evaluators.get(type(node))
         value = evaluator(self, node) if evaluator is not None else UNKNOWN
         self.values[node] = value

@@ -76,7 +76,7 @@ def _block(state: State, statements: Sequence[ast.stmt]) -> None:
             return
         handler = _HANDLERS.get(type(statement))
         if handler is not None:
-            state.flow.tree.budget.take(
+            state.flow.tree.interpreting.take(
                 INTERPRETED + len(state.env) if isinstance(statement, _BRANCHES) else INTERPRETED
             )
             handler(state, statement)
