@@ -206,3 +206,38 @@ def test_without_the_extra_and_with_an_address_of_the_client(
     assert "pip install 'togi[ray]'" in capsys.readouterr().err
     with pytest.raises(FleetError, match="unpickles what the cluster sends"), connect("ray://host:10001"):
         pass
+
+
+def bomb() -> bytes:
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("exit_code", "0")
+        archive.writestr("study.json", "0" * 10_000_000)
+    return made.getvalue()
+
+
+STUDY = '{"machine": {"cpu_model": "a", "gpu": null, "threads": 1}, "verdict": "", "trials": %s}'
+HOSTILE = {
+    "a name too long": packed(**{"x" * 5000: ""}),
+    "a file as a folder": packed(**{"model.togi": "", "study.json/x": ""}),
+    "more than it holds": bomb(),
+    "no time": packed(0.0),
+    "endless": packed(float("inf")),
+    "no number": packed(float("nan")),
+    "negative": packed(-1.0),
+    "too deep": packed(**{"study.json": "[" * 100_000}),
+    "numbers for lists": packed(**{"study.json": STUDY % "7"}),
+    "texts for records": packed(**{"study.json": STUDY % '["x"]'}),
+    "words that steer": packed(exit_code=2, **{"messages.txt": "\x1b[2J" * 100_000}),
+    "without a code": b"PK\x05\x06" + bytes(18),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_an_answer_of_whatever_kind_ends_only_its_own_study(name: str, subject: Path) -> None:
+    nodes = [node("s", "small"), node("l", "large")]
+    cluster = ScriptedCluster(nodes, {"s": [HOSTILE[name]], "l": [packed()]})
+    small, large = fleet(subject, cluster).kinds
+    assert (small.state, large.state) == ("failed", "ok"), small
+    assert len(small.reason) < 2000
+    assert not list((subject.parent / "out").glob(".*"))

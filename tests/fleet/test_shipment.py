@@ -76,3 +76,12 @@ def test_what_is_too_much_is_said_with_what_takes_the_room(tmp_path: Path, monke
 def test_a_subject_that_is_not_there_is_said_before_anything_is_shipped(tmp_path: Path) -> None:
     with pytest.raises(SubjectError, match="there is no file"):
         shipment(f"{tmp_path}/model.py:subject", without=())
+
+
+def test_a_link_that_leads_out_is_not_shipped(tmp_path: Path) -> None:
+    write(tmp_path, "m/model.py", "m/own.py", "secret")
+    (tmp_path / "m" / "inside.py").symlink_to("own.py")
+    assert "inside.py" in shipment(f"{tmp_path}/m/model.py:subject", without=()).files
+    (tmp_path / "m" / "data.bin").symlink_to("../secret")
+    with pytest.raises(FleetError, match=r"data.bin leads to .*secret, out of the folder"):
+        shipment(f"{tmp_path}/m/model.py:subject", without=())

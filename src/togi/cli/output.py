@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from togi.core.errors import OutputExistsError, TogiError
-from togi.core.plain_files import read_plain
+from togi.core.plain_files import NotPlainError, read_plain
 from togi.core.printable import printable
 
 if TYPE_CHECKING:
@@ -116,4 +116,6 @@ def junit_report(path: Path | None, gate: str, name: str, undecided: int = 1) ->
 
 
 def _is_report(path: Path) -> bool:
-    return b'name="generator" content="togi' in read_plain(path, 2000)
+    with suppress(NotPlainError):
+        return b'name="generator" content="togi' in read_plain(path, 2000)
+    return False
