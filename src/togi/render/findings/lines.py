@@ -170,6 +170,7 @@ def _cells(text: str) -> int:
 def _clipped(text: str, width: int) -> str:
     if _cells(text) <= width:
         return text
+    text = text[:width]  # a line may have millions of characters
     while _cells(text) > width - len(_CUT):
         text = text[:-1]
     return text + _CUT
