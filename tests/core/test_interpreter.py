@@ -17,7 +17,12 @@ from togi.worker.protocol import SubjectRef
 
 SOURCE = Path(__file__).parents[2] / "src" / "togi"
 ROOT = SOURCE.parents[1]
-STARTS = {"core/interpreter.py": "", "fleet/node.py": "sent by value", "doctor/software.py": "shown"}
+STARTS = {
+    "core/interpreter.py": "",
+    "fleet/node.py": "sent by value",
+    "doctor/engines.py": "with -P",
+    "doctor/software.py": "shown",
+}
 """The files that may name the interpreter."""
 NAMES = sorted(
     {*sys.stdlib_module_names, "togi", "torch", "numpy", "typer", "click", "rich", "pydantic", "pip", "onnx"}
