@@ -21,15 +21,9 @@ from torch import Tensor, fx
 from torch.func import functionalize
 from torch.fx.experimental.symbolic_shapes import DimDynamic, ShapeEnv, StatelessSymbolicContext
 
-from togi.torch_internals.compiler import merge_equal_nodes, trace_symbolically, varying_source
+from togi.torch_internals.compiler import trace_symbolically, varying_source
 from togi.torch_internals.modes import FunctionObserver
-from togi.torch_internals.operators import (
-    HigherOrderOperator,
-    OpOverload,
-    core_decompositions,
-    decompositions_of,
-    schema_of,
-)
+from togi.torch_internals.operators import HigherOrderOperator, OpOverload, schema_of
 from togi.torch_internals.tensors import FakeTensorMode, tree_flatten, tree_unflatten
 
 
@@ -108,13 +102,12 @@ class _Watch(FunctionObserver):
 _DETACHING = (Tensor.detach, torch.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
 
 
-def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: bool) -> Captured:
+def capture(call: Callable[..., Any], tensors: Sequence[Tensor], decompositions: Mapping[Any, Any]) -> Captured:
     """The graph of ``call(*tensors)``.
 
     Args:
         call: takes the tensors positionally; returns any pytree.
-        decompose: also write softmax, variance and other multi-pass operations as their parts, so that they can be
-            streamed over the dimension that they reduce.
+        decompositions: operation -> its parts, for those that are not recorded as they are.
 
     Raises:
         NotLean: the function depends on values, draws random numbers, changes its inputs, or cannot be traced.
@@ -131,13 +124,14 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], *, decompose: b
         return [leaf for keep, leaf in zip(kept, leaves, strict=True) if keep]
 
     watch = _Watch()
-    gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    module = _traced(flat, fakes, mode, watch, _decompositions(decompose, gradient))
+    module = _traced(flat, fakes, mode, watch, decompositions)
     constants = _lift_constants(module)
-    if watch.without_gradients and torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *constants)):
+    graph = module.graph
+    differentiated = _differentiated(graph, (*tensors, *constants)) if torch.is_grad_enabled() else set()
+    if watch.without_gradients and differentiated:
         raise NotLean("it switches gradients off inside, or has an autograd function of its own, which a graph loses")
-    _refuse_effects(module.graph)
-    graph = merge_equal_nodes(module.graph)
+    _refuse_effects(graph)
+    _merge_equal(graph, differentiated)
     _simplify(graph)
     for node in graph.nodes if watch.detaches else ():
         if node.target is aten.alias.default:
@@ -175,7 +169,7 @@ def _traced(
     fakes: Sequence[Tensor],
     mode: FakeTensorMode,
     watch: _Watch,
-    decompositions: dict[Any, Any],
+    decompositions: Mapping[Any, Any],
 ) -> fx.GraphModule:
     def watched(*given: Tensor) -> Any:
         with watch:
@@ -201,21 +195,6 @@ def _why(error: Exception) -> str:
     return f"it cannot be traced ({name}: {text[:160]})"
 
 
-def _decompositions(decompose: bool, gradient: bool) -> dict[Any, Any]:
-    """Distances by matrix products are taken apart, so that what depends on one side only is done once, not per
-    tile; not where gradients are wanted, as those of the parts are not finite at a distance of 0."""
-    table = core_decompositions()
-    if decompose:
-        multi_pass = [aten._softmax, aten._log_softmax, aten.var, aten.std, aten.native_layer_norm, aten.addmm]
-        table |= decompositions_of(multi_pass)
-    if not gradient:
-        table |= decompositions_of([aten._euclidean_dist])
-    if decompose:
-        return table
-    whole = (aten.logsumexp, aten.std, aten.var_mean, aten.std_mean, aten.addmm, aten.native_layer_norm)
-    return {op: rule for op, rule in table.items() if op.overloadpacket not in whole}
-
-
 def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
     """Tensors held by the traced module as further placeholders."""
     graph = module.graph
@@ -235,6 +214,35 @@ def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
         node.replace_all_uses_with(known[str(node.target)])
         graph.erase_node(node)
     return tuple(found)
+
+
+def _differentiated(graph: fx.Graph, tensors: Sequence[Tensor]) -> set[fx.Node]:
+    """The nodes through which gradients flow, if any tensor wants them."""
+    given = [node for node in graph.nodes if node.op == "placeholder"]
+    found = {node for node, tensor in zip(given, tensors, strict=True) if tensor.requires_grad}
+    for node in graph.nodes:
+        if any(source in found for source in node.all_input_nodes):
+            found.add(node)
+    return found
+
+
+def _merge_equal(graph: fx.Graph, differentiated: set[fx.Node]) -> None:
+    """Equal calls become one. Not where gradients flow, views aside: two gradients through an infinite slope may be
+    infinite and NaN, where their sum is finite."""
+    known: dict[tuple[Any, ...], fx.Node] = {}
+    for node in list(graph.nodes):
+        if node.op != "call_function" or (node in differentiated and not _is_view(node)):
+            continue
+        first = known.setdefault((node.target, str(node.args), str(node.kwargs)), node)
+        if first is not node:
+            node.replace_all_uses_with(first)
+            graph.erase_node(node)
+
+
+def _is_view(node: fx.Node) -> bool:
+    if not isinstance(node.target, OpOverload):
+        return node.target is operator.getitem
+    return not _mutates(node) and any(result.alias_info is not None for result in schema_of(node.target).returns)
 
 
 def _simplify(graph: fx.Graph) -> None:

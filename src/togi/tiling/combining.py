@@ -4,11 +4,14 @@ A ``Combiner`` is made for one reduction node. ``add(part, offset, count)`` take
 one tile, ``finish`` gives what it gives on the whole. Sums are kept in float64 where torch has it, so thousands of
 tiles add no error of their own. Of equal extremes the first is kept, and NaN wins, as in torch.
 
-``part_gradient`` is the derivative of the whole with respect to the part of one tile; autograd does the rest.
+``part_gradient`` is the derivative of the whole with respect to the part of one tile; autograd does the rest. Where
+torch's derivative of a reduction reads its result, autograd is given that of the whole for that of the tile
+(``reads_result``): what it makes of the tile is then what it makes of the whole, special cases included.
 """
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any, final
@@ -25,13 +28,19 @@ aten = torch.ops.aten
 class Combiner(ABC):
     """The running state of one reduction in one pass over the tiles."""
 
-    differentiable = True
+    reads_result = False
+    """Whether torch's derivative is one of the operand and the result (saved under that name) alone."""
     settled_positions = 1
     """After so many positions its state has the size that it keeps."""
 
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
         """``dim``: the streamed dimension of the operand, which has ``length`` positions in all."""
         self.node, self.dim, self.length = node, dim, length
+
+    @classmethod
+    def differentiates(cls, node: fx.Node) -> bool:
+        """Whether gradients can be computed tile by tile."""
+        return True
 
     @abstractmethod
     def add(self, part: Any, offset: int, count: int) -> None:
@@ -43,7 +52,7 @@ class Combiner(ABC):
 
     def part_gradient(self, part: Any, result: Any, gradient: Tensor, offset: int, count: int) -> Tensor:
         """The gradient of ``part``'s values. ``result``: of the whole; ``gradient``: of its values."""
-        raise NotImplementedError(type(self).__name__)
+        return gradient
 
 
 def _wide(tensor: Tensor) -> torch.dtype:
@@ -80,13 +89,15 @@ class Sum(Combiner):
 class Extreme(Combiner):
     """``amax``, ``amin``, ``max()``, ``min()``, ``any``, ``all``: values without an index."""
 
-    differentiable = False  # torch divides the gradient among equal extremes: their number is known only at the end
-
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
         super().__init__(node, dim, length)
         self.best: Tensor | None = None
         largest = node.target in (aten.amax.default, aten.max.default) or "any" in str(node.target)
         self.join: Callable[[Tensor, Tensor], Tensor] = torch.maximum if largest else torch.minimum
+
+    @classmethod
+    def differentiates(cls, node: fx.Node) -> bool:
+        return False  # torch divides the gradient among equal extremes: their number is known only at the end
 
     def add(self, part: Tensor, offset: int, count: int) -> None:
         self.best = part if self.best is None else self.join(self.best, part)
@@ -163,6 +174,8 @@ class TopK(Combiner):
 class LogSumExp(Combiner):
     """``logsumexp``."""
 
+    reads_result = True
+
     def __init__(self, node: fx.Node, dim: int, length: int) -> None:
         super().__init__(node, dim, length)
         self.total: Tensor | None = None
@@ -176,8 +189,38 @@ class LogSumExp(Combiner):
         assert self.total is not None
         return self.total.to(self.dtype)
 
-    def part_gradient(self, part: Tensor, result: Tensor, gradient: Tensor, offset: int, count: int) -> Tensor:
-        return (part - torch.where(result.isinf(), 0, result)).exp() * gradient
+
+@final
+class Norm(Combiner):
+    """``linalg.vector_norm`` of any order."""
+
+    reads_result = True
+
+    def __init__(self, node: fx.Node, dim: int, length: int) -> None:
+        super().__init__(node, dim, length)
+        self.order = float(arguments(node)["ord"])
+        self.total: Tensor | None = None
+
+    @classmethod
+    def differentiates(cls, node: fx.Node) -> bool:
+        return math.isfinite(arguments(node)["ord"])  # others divide the gradient among equal extremes
+
+    def add(self, part: Tensor, offset: int, count: int) -> None:
+        self.dtype = part.dtype
+        wide = self._power(part.to(_wide(part)), self.order)
+        self.total = wide if self.total is None else self._join(self.total, wide)
+
+    def finish(self) -> Tensor:
+        assert self.total is not None
+        return self._power(self.total, 1 / self.order if self.order else 0.0).to(self.dtype)
+
+    def _join(self, one: Tensor, other: Tensor) -> Tensor:
+        if math.isinf(self.order):
+            return torch.maximum(one, other) if self.order > 0 else torch.minimum(one, other)
+        return one + other
+
+    def _power(self, tensor: Tensor, exponent: float) -> Tensor:
+        return tensor.pow(exponent) if self.order and math.isfinite(self.order) else tensor
 
 
 def tile_topk(tile: Tensor, k: int, dim: int, largest: bool) -> tuple[Tensor, Tensor]:
@@ -194,6 +237,7 @@ COMBINERS: dict[Any, type[Combiner]] = {
     **dict.fromkeys((aten.all.dim, aten.all.dims, aten.all.default), Extreme),
     **dict.fromkeys((aten.max.dim, aten.min.dim, aten.argmax.default, aten.argmin.default), IndexedExtreme),
     aten.logsumexp.default: LogSumExp,
+    aten.linalg_vector_norm.default: Norm,
     aten.topk.default: TopK,
 }
 _CONTRACTIONS = (aten.mm.default, aten.bmm.default, aten.mv.default, aten.dot.default)

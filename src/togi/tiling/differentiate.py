@@ -15,6 +15,7 @@ from torch.autograd.function import once_differentiable
 from togi.tiling.combining import COMBINERS
 from togi.tiling.program import TileLoop, Tiles
 from togi.tiling.schedule import Product
+from togi.torch_internals.autograd import replace_saved, without_saved_tensor_hooks
 
 
 class _Recomputed(torch.autograd.Function):
@@ -86,7 +87,7 @@ class Run:
             given.detach().requires_grad_(need) if isinstance(given, Tensor) else given
             for given, need in zip(self.loop.arguments(reads, offset, count), (*needs, False, False), strict=False)
         ]
-        with torch.enable_grad():
+        with torch.enable_grad(), without_saved_tensor_hooks():
             parts = self.loop.body(*inputs)
             made, given = self._pairs(parts, results, gradients, offset, count)
         wanted = [tensor for tensor, need in zip(inputs, needs, strict=False) if need]
@@ -115,6 +116,8 @@ class Run:
                 if combiner is None:
                     gradient = gradient.narrow(product.dim, offset, count)
                 else:
+                    if combiner.reads_result:
+                        replace_saved(tensor, "result", result)
                     with torch.no_grad():
                         gradient = combiner.part_gradient(part, result, gradient, offset, count)
                 made.append(tensor)

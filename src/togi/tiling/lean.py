@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from togi.core.proven import Proven
 from togi.core.quantities import parse_size, size
-from togi.tiling.capture import NotLean, capture
+from togi.tiling.capture import Captured, NotLean, capture
+from togi.tiling.decompositions import decompositions
 from togi.tiling.plan import LeanPlan, PlannedFunction
 from togi.torch_internals.autograd import is_wrapped_by_transform
 from togi.torch_internals.tensors import FakeTensor, tree_flatten, tree_unflatten
@@ -178,10 +179,10 @@ class LeanFunction(Generic[P, R]):
     def _traced(self, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> PlannedFunction:
         """Traced as it is; with multi-pass operations in parts where only that can be streamed."""
         reason = None
-        for decompose in (False, True):
+        for multi_pass in (False, True):
             try:
                 planned = PlannedFunction(
-                    capture(plain, tensors, decompose=decompose), plain, self._budget, self._compiling
+                    captured(plain, tensors, multi_pass=multi_pass), plain, self._budget, self._compiling
                 )
                 planned.fit(tensors, _wants_gradient(planned, tensors))
                 return planned
@@ -216,6 +217,15 @@ class LeanFunction(Generic[P, R]):
         if message not in self._warned:
             self._warned.add(message)
             warnings.warn(message, LeanWarning, stacklevel=4)
+
+
+def captured(plain: Callable[..., Any], tensors: Sequence[Tensor], *, multi_pass: bool) -> Captured:
+    """The graph of ``plain``; traced again where only a tensor that it holds wants gradients."""
+    gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
+    found = capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=gradient))
+    if not gradient and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in found.constants):
+        return capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=True))
+    return found
 
 
 def _wants_gradient(planned: PlannedFunction, tensors: Sequence[Tensor]) -> bool:

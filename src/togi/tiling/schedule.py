@@ -210,7 +210,7 @@ class _Scheduler:
         for dim in range(rank(node)):
             yield Product(node, dim, combined=False)
         combiner = COMBINERS.get(node.target)
-        if combiner is not None and (combiner.differentiable or not self.gradient or not _floating(node)):
+        if combiner is not None and (combiner.differentiates(node) or not self.gradient or not _floating(node)):
             for dim in streamable_dims(node):
                 yield Product(node, dim, combined=True)
 
@@ -296,7 +296,7 @@ class _Scheduler:
 
 def _without_ways(node: fx.Node) -> str:
     combiner = COMBINERS.get(node.target)
-    if combiner is not None and not combiner.differentiable:
+    if combiner is not None and not combiner.differentiates(node):
         return "its gradient is divided among equal extremes, whose number is known only at the end"
     return "there is no rule for putting it together from parts"
 

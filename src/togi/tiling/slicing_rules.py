@@ -48,6 +48,11 @@ def sliced_call(node: fx.Node, dim: int) -> Call:
 rule(
     *(aten._to_copy.default, aten.clone.default, aten.alias.default, aten.detach.default),
     *(aten.lift_fresh_copy.default, aten.full_like.default, aten.zeros_like.default, aten.ones_like.default),
+    # pointwise without torch's tag; the losses are recorded with one result for each element
+    *(aten.mse_loss.default, aten.smooth_l1_loss.default, aten.huber_loss.default, aten.soft_margin_loss.default),
+    *(aten.binary_cross_entropy.default, aten.binary_cross_entropy_with_logits.default),
+    *(aten.log_sigmoid_forward.default, aten.hardswish.default, aten._prelu_kernel.default),
+    *(aten.masked_fill.Tensor, aten.rsub.Tensor, aten.floor_divide.default),
 )(pointwise)
 
 
@@ -68,7 +73,7 @@ def _item(node: fx.Node, dim: int) -> Call:
 
 
 @rule(
-    *(aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.cumprod.default),
+    *(aten.glu.default, aten._softmax.default, aten._log_softmax.default, aten.cumsum.default, aten.cumprod.default),
     *(aten.logcumsumexp.default, aten.cummax.default, aten.cummin.default, aten.sort.default, aten.sort.stable),
     *(aten.topk.default, aten.slice.Tensor, aten.split.Tensor, aten.split_with_sizes.default),
 )

@@ -1,6 +1,6 @@
 """Autograd's state: the node that runs, sequence numbers, tensor versions, saved-tensor hooks, function transforms.
 
-Behind it: torch._C._autograd, torch._C's autograd queries, ``SavedTensor.unpack_hook``, ``Node._sequence_nr``,
+Behind it: torch._C._autograd, torch._C's autograd queries, ``SavedTensor.unpack_hook``, ``Node._sequence_nr``, ``Node._raw_saved_NAME``,
 ``Tensor._version``, torch._C's functorch queries, torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When
 they go: ``torch.autograd.graph`` has public nodes and hooks; versions and sequence numbers have no public form, and
 what relies on them must refuse.
@@ -8,8 +8,8 @@ what relies on them must refuse.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from operator import attrgetter
 from typing import Any, final
 
@@ -26,10 +26,12 @@ __all__ = [
     "is_transformed",
     "is_wrapped_by_transform",
     "next_sequence_number",
+    "replace_saved",
     "saved_tensor_hooks_allowed",
     "sequence_number",
     "top_saved_tensor_hooks",
     "version_of",
+    "without_saved_tensor_hooks",
 ]
 
 version_of: Callable[[Tensor], int] = attrgetter("_version")
@@ -94,6 +96,26 @@ class SavedValueHooks:
             return any(part.unpack_hook is not None for part in (raw if isinstance(raw, tuple | list) else (raw,)))
         number = sequence_number(node)
         return not self._first <= number < self._next or number in self._hooked
+
+
+@contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Inside, no saved-tensor hooks of the surroundings apply."""
+    found = []
+    while hooks := top_saved_tensor_hooks():
+        found.append(hooks)
+        torch._C._autograd._pop_saved_tensors_default_hooks()  # type: ignore[attr-defined]
+    try:
+        yield
+    finally:
+        for hooks in reversed(found):
+            torch._C._autograd._push_saved_tensors_default_hooks(*hooks)  # type: ignore[attr-defined]
+
+
+def replace_saved(tensor: Tensor, name: str, value: Tensor) -> None:
+    """Give the derivative of the operation that made ``tensor`` another value for what it saved under ``name``."""
+    saved = getattr(tensor.grad_fn, f"_raw_saved_{name}")
+    saved.register_hooks(lambda _: None, lambda _: value)
 
 
 def below_autograd() -> AbstractContextManager[Any]:

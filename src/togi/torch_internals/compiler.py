@@ -1,6 +1,6 @@
 """Dynamo, Inductor, AOTInductor and TorchScript: settings, counters, reasons and marks without public names.
 
-Behind it: torch._dynamo, torch._inductor, torch._functorch.compile_utils, torch.jit._trace, and the two attributes that
+Behind it: torch._dynamo, torch._inductor, torch.jit._trace, and the two attributes that
 ``torch.jit.script_if_tracing`` leaves on a function (torch 2.9 to 2.15). When they go: ``torch.compiler`` has ``reset``
 and ``set_stance``; ``torch.compile(options=...)`` takes Inductor's settings; the rest has no public form.
 
@@ -25,7 +25,7 @@ from togi.torch_internals.modules import compile_calls, forget_compiled_call
 if TYPE_CHECKING:
     from torch import Tensor
     from torch.export import ExportedProgram
-    from torch.fx import Graph, GraphModule
+    from torch.fx import GraphModule
 
 __all__ = [
     "Compilations",
@@ -45,7 +45,6 @@ __all__ = [
     "inductor_settings",
     "mark_script_original",
     "mark_varying",
-    "merge_equal_nodes",
     "reset_dynamo",
     "sizes_by_default",
     "trace_symbolically",
@@ -206,14 +205,6 @@ def trace_symbolically(
         call, decomposition_table=dict(decompositions), tracing_mode="symbolic", _allow_non_fake_inputs=True
     )(*fakes)
     return traced
-
-
-def merge_equal_nodes(graph: Graph) -> Graph:
-    """A copy of an ATen graph in which equal calls are one (common subexpressions)."""
-    from torch._functorch.compile_utils import fx_graph_cse
-
-    merged: Graph = fx_graph_cse(graph)
-    return merged
 
 
 @contextmanager
