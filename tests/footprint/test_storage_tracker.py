@@ -97,3 +97,73 @@ def test_backward_belongs_to_the_module_and_line_of_its_forward() -> None:
     assert sigmoid.where.module == ""
     assert {lifetime.where.module for lifetime in backward if "aten.mm" in lifetime.op} == {"first", "second"}
     assert "in forward" in sigmoid.where.line
+
+
+def _sparse_embedding() -> torch.Tensor:
+    table = nn.Embedding(50, 8, sparse=True)
+    table(torch.tensor([1, 2, 2])).sum().backward()
+    torch.optim.SparseAdam(table.parameters()).step()
+    return table.weight.detach()
+
+
+def _swapped() -> torch.Tensor:
+    one, other = torch.ones(3), torch.zeros(3)
+    torch.utils.swap_tensors(one, other)
+    return one
+
+
+def _jagged() -> torch.Tensor:
+    nested = torch.nested.nested_tensor([torch.ones(2, 3), torch.ones(4, 3)], layout=torch.jagged)
+    return (nn.functional.linear(nested, torch.ones(5, 3)) * 2).values()
+
+
+OTHER_LAYOUTS = {
+    "a sparse gradient": _sparse_embedding,
+    "coo": lambda: torch.eye(9).to_sparse() @ torch.ones(9, 2),
+    "csr": lambda: torch.eye(9).to_sparse_csr() @ torch.ones(9, 2),
+    "bsr": lambda: torch.eye(9).to_sparse_bsr((3, 3)).to_dense() * 2,
+    "mkldnn": lambda: torch.eye(9).to_mkldnn().to_dense() + 1,
+    "jagged": _jagged,
+    "nested": lambda: (torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]) * 2).to_padded_tensor(0.0),
+    "quantized": lambda: torch.quantize_per_tensor(torch.ones(4), 0.5, 0, torch.qint8).dequantize(),
+    "complex": lambda: (torch.ones(3, dtype=torch.complex64) * 1j).conj().imag,
+    "masked": lambda: (torch.masked.masked_tensor(torch.ones(3), torch.tensor([True, False, True])) * 2).get_data(),
+    "swapped": _swapped,
+    "empty": lambda: torch.empty(0, 3) + 1,
+    "meta": lambda: torch.ones(3, device="meta") + 1,
+    "vmap of grad": lambda: torch.func.vmap(torch.func.grad(lambda x: (x * x).sum()))(torch.ones(3, 2)),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("name", OTHER_LAYOUTS)
+def test_no_layout_raises_in_the_watched_code(name: str) -> None:
+    run = OTHER_LAYOUTS[name]
+    torch.manual_seed(0)
+    expected = run()
+    torch.manual_seed(0)
+    with StorageTracker() as tracker:
+        found = run()
+    assert (found.shape, found.dtype, found.device) == (expected.shape, expected.dtype, expected.device)
+    assert found.is_meta or torch.equal(found, expected)
+    assert len(tracker.notes) == (name == "mkldnn"), tracker.notes
+
+
+def test_a_sparse_tensor_counts_with_its_indices() -> None:
+    indices, values = torch.tensor([[0, 1], [1, 0]]), torch.ones(2, KIB)
+    with StorageTracker() as tracker:
+        sparse = torch.sparse_coo_tensor(indices, values, (2, 2, KIB)) * 2
+    assert tracker.current_bytes == sum(t.nbytes for t in (indices, values, sparse._indices(), sparse._values()))
+    assert len(tracker.lifetimes_behind(sparse)) == 2
+    kept = tracker.lifetimes_behind(sparse)
+    del sparse
+    assert all(lifetime.died is not None for lifetime in kept)
+
+
+def test_a_memory_that_cannot_be_asked_is_named_and_nothing_raises() -> None:
+    tracker = StorageTracker()
+    tracker.add_existing([torch.eye(3).to_mkldnn()], "parameter")
+    assert tracker.lifetimes == []
+    assert tracker.notes == (
+        "Not counted: tensors of torch._mkldnn (torch does not show the memory of this layout).",
+    )

@@ -18,7 +18,9 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from togi.core.quantities import first_line
 from togi.footprint.account.record import Category
+from togi.torch_internals.layouts import NoStorage, storages_of
 from togi.torch_internals.modes import DispatchObserver
 from togi.torch_internals.modules import FORWARD, Where
 from togi.torch_internals.tensors import operands, storage_key
@@ -81,6 +83,13 @@ class StorageTracker(DispatchObserver):
     peak_at: int = 0
     """The operation during which the peak was reached."""
     operations: int = 0
+    uncounted: dict[str, None] = field(default_factory=dict)
+    """Kinds of tensors whose memory torch does not show, in the order in which they were met."""
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is not in the figures, for the report."""
+        return tuple(f"Not counted: tensors of {kind}." for kind in self.uncounted)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -93,9 +102,14 @@ class StorageTracker(DispatchObserver):
             self._track(tensor, category=category, where=Where(module))
 
     def lifetime_of(self, tensor: Tensor) -> StorageLifetime | None:
-        """Of the living storage that holds the tensor's values; None where it is not tracked."""
-        found = self._alive.get(storage_key(tensor.untyped_storage()))
-        return found[1] if found else None
+        """Of the living storage that holds the tensor (of the first, where it has several); None where none is
+        tracked."""
+        return next(iter(self.lifetimes_behind(tensor)), None)
+
+    def lifetimes_behind(self, tensor: Tensor) -> list[StorageLifetime]:
+        """Of all storages that are tracked of the tensor: a sparse one has several."""
+        found = (self._alive.get(storage_key(storage)) for storage in self._storages(tensor))
+        return [known[1] for known in found if known is not None]
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         if operator is _DEVICE_OF_FAKE:  # a fake tensor is asked for its device: no operation of the run
@@ -111,14 +125,30 @@ class StorageTracker(DispatchObserver):
 
     def _read(self, tensor: Tensor) -> None:
         """What was made before the run, or behind the dispatcher's back, is tracked from when it is first seen."""
-        known = self._alive.get(storage_key(tensor.untyped_storage()))
-        if known is None:
-            self._track(tensor)
-        else:
-            known[1].used = self.operations
+        for storage in self._storages(tensor):
+            known = self._alive.get(storage_key(storage))
+            if known is None:
+                self._track_storage(storage)
+            else:
+                known[1].used = self.operations
 
     def _track(self, tensor: Tensor, op: str = "", where: Where = _NOWHERE, category: str = "") -> None:
-        storage = tensor.untyped_storage()
+        for storage in self._storages(tensor):
+            self._track_storage(storage, op, where, category)
+
+    def _storages(self, tensor: Tensor) -> list[torch.UntypedStorage]:
+        """Never raises: it runs inside of the user's code."""
+        try:
+            return storages_of(tensor)
+        except NoStorage as reason:
+            self.uncounted[str(reason)] = None
+        except Exception as error:  # foreign code: a tensor subclass, a backend
+            self.uncounted[f"{type(tensor).__name__} ({type(error).__name__}: {first_line(error)})"] = None
+        return []
+
+    def _track_storage(
+        self, storage: torch.UntypedStorage, op: str = "", where: Where = _NOWHERE, category: str = ""
+    ) -> None:
         key, size = storage_key(storage), storage.nbytes()
         if known := self._alive.get(key):
             if known[1].bytes == size:

@@ -56,7 +56,7 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
             "train": step.train,
             "plain_ms": plain_ms,
             "minimum_bytes": found.minimum_bytes + trained,
-            "notes": step.notes,
+            "notes": (*step.notes, *found.notes),
         }
     )
 
@@ -136,6 +136,7 @@ def account_from(watch: Watch) -> Account:
         minimum_bytes=sum(found.bytes for found in watch.existing if found.category in BEFORE_THE_RUN) + outputs,
         timeline=_timeline(watch, owner),
         watched_ms=watch.ms,
+        notes=watch.tracker.notes,
     )
 
 

@@ -130,7 +130,7 @@ class Watch:
         self.backward_at = self.tracker.operations
         for below in _nodes_below(node):
             for name, tensor in _saved_by(below, self._hooks):
-                if (lifetime := self.tracker.lifetime_of(tensor)) is not None:
+                for lifetime in self.tracker.lifetimes_behind(tensor):
                     self.kept.setdefault(lifetime, []).append(f"{below.name()}.{name}")
             if (variable := getattr(below, "variable", None)) is not None:
                 self._stack.callback(variable.register_post_accumulate_grad_hook(self._accumulated).remove)
@@ -149,9 +149,8 @@ class Watch:
         self._categorise(tensors_of(output), Category.OUTPUT)
 
     def _categorise(self, tensors: Iterable[Tensor], category: Category) -> None:
-        for tensor in tensors:
-            if (lifetime := self.tracker.lifetime_of(tensor)) and not lifetime.category:
-                lifetime.category = category
+        for lifetime in (found for tensor in tensors for found in self.tracker.lifetimes_behind(tensor)):
+            lifetime.category = lifetime.category or category
 
 
 @final
@@ -244,5 +243,5 @@ def _storages_held_by(value: object, tracker: StorageTracker) -> Iterator[Storag
     else:
         return
     for tensor in values:
-        if isinstance(tensor, Tensor) and (found := tracker.lifetime_of(tensor)) and found.bytes >= _SMALLEST_BYTES:
-            yield found
+        found = tracker.lifetimes_behind(tensor) if isinstance(tensor, Tensor) else []
+        yield from (lifetime for lifetime in found if lifetime.bytes >= _SMALLEST_BYTES)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import torch
 from torch import Tensor, nn
@@ -14,6 +14,7 @@ from togi.core.errors import FitError
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.behaviour import SavedBuffers
+from togi.torch_internals.layouts import NoStorage, storages_of
 from togi.torch_internals.tensors import storage_key, tensors_of
 
 
@@ -80,6 +81,9 @@ def tensors_before(step: Step) -> Iterable[Tensor]:
 
 
 def bytes_of(tensors: Iterable[Tensor]) -> int:
-    """Of their storages, each once."""
-    storages = {storage_key(t.untyped_storage()): t.untyped_storage().nbytes() for t in tensors}
+    """Of their storages, each once. A tensor whose memory torch does not show counts nothing, as in an account."""
+    storages: dict[int, int] = {}
+    for tensor in tensors:
+        with suppress(NoStorage):
+            storages |= {storage_key(storage): storage.nbytes() for storage in storages_of(tensor)}
     return sum(storages.values())

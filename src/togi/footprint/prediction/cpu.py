@@ -19,6 +19,7 @@ from togi.core.proven import Proven
 from togi.footprint.prediction.fake_run import (
     OperationCall,
     RunRecorder,
+    OtherSpec,
     TensorSpec,
     baseline_bytes,
     by_category,
@@ -78,7 +79,7 @@ def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, 
         peak=moment_of(peak.call, recorder),
         by_category=by_category(recorder, peak.call, peak.peak_bytes),
         seconds=time.perf_counter() - started,
-        notes=tuple(notes),
+        notes=(*notes, *recorder.notes),
     )
 
 
@@ -156,11 +157,11 @@ class Probe:
         if call.read_bytes + call.made_bytes > self.limit_bytes:
             return None
         with without_modes(), torch.set_grad_enabled(call.grad_enabled):
-            args, kwargs = zeros_of(call.args)
             try:
+                args, kwargs = zeros_of(call.args)
                 call.func(*args, **kwargs)  # what a kernel builds once is not what every call takes
                 return torch_allocator_peak_bytes(lambda: call.func(*args, **kwargs)) or 0
-            except RuntimeError:  # the kernel refuses zeros: the caller reports it as not measured
+            except (RuntimeError, NotDense):  # the kernel refuses zeros: the caller reports it as not measured
                 return None
 
 
@@ -169,7 +170,13 @@ def zeros_of(specs: Any) -> Any:
     return tree_map(lambda leaf: _zeros(leaf) if is_spec(leaf) else leaf, specs, is_leaf=is_spec)
 
 
-def _zeros(spec: TensorSpec) -> Tensor:
+class NotDense(Exception):
+    """An argument of a kernel that cannot be made from a size."""
+
+
+def _zeros(spec: TensorSpec | OtherSpec) -> Tensor:
+    if isinstance(spec, OtherSpec):
+        raise NotDense(spec.kind)
     storage = torch.zeros(max(1, spec.bytes // spec.dtype.itemsize), dtype=spec.dtype)
     return storage.as_strided(spec.shape, spec.stride)
 

@@ -92,7 +92,7 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
         peak=moment_of(call, recorder),
         by_category=by_category(recorder, call, allocated[1]),
         seconds=time.perf_counter() - started,
-        notes=(*step.notes, *_notes(kernels)),
+        notes=(*step.notes, *_notes(kernels), *recorder.notes),
     )
 
 

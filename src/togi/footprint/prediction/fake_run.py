@@ -19,6 +19,7 @@ from togi.footprint.prediction.compiled import compilation_notes, compiled, wher
 from togi.footprint.step import Step, fake_step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, category_of
 from togi.torch_internals.autograd import current_node
+from togi.torch_internals.layouts import is_one_storage
 from togi.torch_internals.modules import ModuleTracker, Where
 from togi.torch_internals.tensors import (
     DataDependentOutputException,
@@ -54,6 +55,14 @@ class TensorSpec(NamedTuple):
         return (last + 1) * self.dtype.itemsize
 
 
+class OtherSpec(NamedTuple):
+    """A tensor that size, strides and dtype do not describe: sparse, nested, a wrapper. No kernel is run alone on it."""
+
+    kind: str
+    shape: tuple[Any, ...]
+    bytes: int
+
+
 @final
 @dataclass(frozen=True, eq=False)
 class OperationCall:
@@ -62,7 +71,7 @@ class OperationCall:
     number: int
     func: Any
     args: Any
-    """Positional and keyword arguments, with ``TensorSpec`` for tensors."""
+    """Positional and keyword arguments, with ``TensorSpec`` or ``OtherSpec`` for tensors."""
     before_bytes: int
     """Alive when it began."""
     made_bytes: int
@@ -76,7 +85,7 @@ class OperationCall:
 
     @property
     def read_bytes(self) -> int:
-        return sum(leaf.bytes for leaf in tree_leaves(self.args, is_leaf=is_spec) if isinstance(leaf, TensorSpec))
+        return sum(leaf.bytes for leaf in tree_leaves(self.args, is_leaf=is_spec) if is_spec(leaf))
 
 
 @dataclass
@@ -95,7 +104,7 @@ class RunRecorder(StorageTracker):
             self.backward_at = self.operations
         grad_enabled = torch.is_grad_enabled()
         before, place, number = self.current_bytes, len(self.events), self.operations
-        specs = specs_of((args, kwargs))
+        specs = tree_map_only(Tensor, self._spec, (args, kwargs))
         results = self._fixed(operator, args, kwargs, super().operation(operator, args, kwargs))
         if self.operations == number:  # the tracker counts no question, such as for the device
             return results
@@ -103,6 +112,12 @@ class RunRecorder(StorageTracker):
         self.calls.append(call)
         self.events.insert(place, (0, call))
         return results
+
+    def _spec(self, tensor: Tensor) -> TensorSpec | OtherSpec:
+        if is_one_storage(tensor):
+            return _spec_of(tensor)
+        held = sum(storage.nbytes() for storage in self._storages(tensor))
+        return OtherSpec(f"{type(tensor).__name__} {tensor.layout}", tuple(tensor.shape), held)
 
     def _fixed(self, func: Any, args: Any, kwargs: Any, results: Any) -> Any:
         fixed = self.fix_results(func, args, kwargs, results)
@@ -136,13 +151,17 @@ class _CompiledRunRecorder(RunRecorder):
 
 
 def specs_of(values: Any) -> Any:
-    """The same structure with a ``TensorSpec`` in place of every tensor."""
-    return tree_map_only(Tensor, lambda t: TensorSpec(tuple(t.shape), tuple(t.stride()), t.dtype), values)
+    """The same structure with a ``TensorSpec`` in place of every tensor, all of which are dense."""
+    return tree_map_only(Tensor, _spec_of, values)
+
+
+def _spec_of(tensor: Tensor) -> TensorSpec:
+    return TensorSpec(tuple(tensor.shape), tuple(tensor.stride()), tensor.dtype)
 
 
 def is_spec(value: Any) -> bool:
-    """For ``tree_map``: a ``TensorSpec`` is a leaf, not a tuple."""
-    return isinstance(value, TensorSpec)
+    """For ``tree_map``: a spec is a leaf, not a tuple."""
+    return isinstance(value, TensorSpec | OtherSpec)
 
 
 def record(
@@ -210,7 +229,7 @@ def _second_begins(recorder: RunRecorder, step: Step) -> None:
     """The peak that is explained is the second run's: the optimizer has its state."""
     recorder.peak_bytes, recorder.peak_at = recorder.current_bytes, recorder.operations
     for tensor in tensors_of(list(step.optimizer.state.values())) if step.optimizer is not None else ():
-        if lifetime := recorder.lifetime_of(tensor):
+        for lifetime in recorder.lifetimes_behind(tensor):
             lifetime.category = Category.OPTIMIZER
 
 
@@ -230,7 +249,7 @@ def _run_recorded(step: Step, recorder: RunRecorder, modules: ModuleTracker, sta
 
 def _categorise(gradients: Iterable[Tensor], recorder: RunRecorder) -> None:
     for gradient in gradients:
-        if lifetime := recorder.lifetime_of(gradient):
+        for lifetime in recorder.lifetimes_behind(gradient):
             lifetime.category = Category.GRADIENT
 
 

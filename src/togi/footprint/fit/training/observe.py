@@ -181,14 +181,13 @@ class _PlainTracker(StorageTracker):
         if not self._paused:
             return super().operation(operator, args, kwargs)
         results = operator(*args, **kwargs)
-        for tensor in tensors_of(results):
-            if self.lifetime_of(tensor) is None:
-                self._ignore(tensor)
+        for storage in (storage for tensor in tensors_of(results) for storage in self._storages(tensor)):
+            if storage_key(storage) not in self._alive:
+                self._ignore(storage)
         return results
 
-    def _ignore(self, tensor: Tensor) -> None:
+    def _ignore(self, storage: torch.UntypedStorage) -> None:
         """Known, so that it is not booked when the program reads it; but not in the book."""
-        storage = tensor.untyped_storage()
         key, lifetime = storage_key(storage), StorageLifetime(bytes=storage.nbytes(), born=self.operations)
         self._alive[key] = (weakref.ref(storage, lambda _: self._end(key, lifetime)), lifetime)
 

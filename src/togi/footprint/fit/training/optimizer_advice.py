@@ -19,9 +19,10 @@ import torch
 from torch import Tensor, nn
 
 from togi.core.quantities import size
+from togi.footprint.fit.measure import bytes_of
 from togi.footprint.step import Step
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.torch_internals.tensors import storage_key, tensors_of
+from togi.torch_internals.tensors import tensors_of
 
 _COPIED_BYTES = 1 << 30
 _WORTH_BYTES = 1 << 20
@@ -112,8 +113,7 @@ def _measured(make: Callable[[Groups], torch.optim.Optimizer], given: torch.opti
         temporary = torch_allocator_peak_bytes(optimizer.step, groups[0]["params"][0].device) or 0
     except (RuntimeError, ValueError, TypeError):  # TypeError: a step that needs a closure (LBFGS)
         return None
-    state = {storage_key(t.untyped_storage()): t.untyped_storage().nbytes() for t in _state(optimizer)}
-    return OptimizerBytes(state=sum(state.values()), temporary=temporary)
+    return OptimizerBytes(state=bytes_of(_state(optimizer)), temporary=temporary)
 
 
 def _again(optimizer: torch.optim.Optimizer, groups: Groups, way: dict[str, bool]) -> torch.optim.Optimizer:

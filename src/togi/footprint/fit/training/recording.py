@@ -77,7 +77,9 @@ class ForwardRecording(DispatchObserver):
         self._number = 0
 
     def value_of(self, tensor: Tensor) -> Value | None:
-        """What the storage holds now; None where no recorded operation has seen it."""
+        """What the storage holds now; None where no recorded operation has seen it, or it has not just one storage."""
+        if not is_plain(tensor):
+            return None
         found = self._current.get(storage_key(tensor.untyped_storage()))
         return found.value() if found is not None else None
 
@@ -157,7 +159,7 @@ class ForwardRecording(DispatchObserver):
         replaced(results, Tensor, fresh.append)
         values: list[tuple[Value, Tensor]] = []
         for place, tensor in enumerate(fresh):
-            if storage_key(tensor.untyped_storage()) not in before and is_plain(tensor):
+            if is_plain(tensor) and storage_key(tensor.untyped_storage()) not in before:
                 value = Value(operation, place=place, key=f"{key}.{place}" if place else key)
                 self._enter(tensor, value)
                 values.append((value, tensor))
