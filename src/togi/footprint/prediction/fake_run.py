@@ -11,6 +11,7 @@ from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
@@ -22,6 +23,7 @@ from togi.torch_internals.autograd import current_node
 from togi.torch_internals.layouts import is_one_storage
 from togi.torch_internals.modules import ModuleTracker, Where
 from togi.torch_internals.tensors import (
+    FakeTensor,
     DataDependentOutputException,
     DynamicOutputShapeException,
     FakeTensorMode,
@@ -113,6 +115,12 @@ class RunRecorder(StorageTracker):
         self.events.insert(place, (0, call))
         return results
 
+    def _storages(self, tensor: Tensor) -> list[torch.UntypedStorage]:
+        found = super()._storages(tensor)
+        if tensor.layout is not torch.strided and isinstance(tensor, FakeTensor) and not (found and found[-1].nbytes()):
+            self.uncounted[f"{tensor.layout} (a run without values cannot know how many they hold)"] = None
+        return found
+
     def _spec(self, tensor: Tensor) -> TensorSpec | OtherSpec:
         if is_one_storage(tensor):
             return _spec_of(tensor)
@@ -182,7 +190,7 @@ def record(
         first: the first run is recorded too, before the other.
         compile: by ``torch.compile``, with kernels that do nothing; ``notes`` is told where that made several graphs.
     """
-    mode = FakeTensorMode(allow_non_fake_inputs=True)
+    mode = _fake_mode()
     try:
         fake = fake_step(step, mode, batch=batch, foreach=foreach)
         modules = ModuleTracker(fake.module, root=type(fake.module).__name__)
@@ -217,6 +225,12 @@ def record(
             "is possible. Without --predict the model is run and accounted for."
         ) from error
     return recorder
+
+
+def _fake_mode() -> FakeTensorMode:
+    """All sizes are known. The environment is for jagged tensors alone, whose ragged size is a symbol."""
+    sizes = ShapeEnv(allow_scalar_outputs=False, allow_dynamic_output_shape_ops=False)
+    return FakeTensorMode(allow_non_fake_inputs=True, shape_env=sizes, static_shapes=True)
 
 
 def _recorder(modules: ModuleTracker, fix_results: FixResults, compile: bool) -> RunRecorder:
