@@ -164,6 +164,4 @@ def test_a_memory_that_cannot_be_asked_is_named_and_nothing_raises() -> None:
     tracker = StorageTracker()
     tracker.add_existing([torch.eye(3).to_mkldnn()], "parameter")
     assert tracker.lifetimes == []
-    assert tracker.notes == (
-        "Not counted: tensors of torch._mkldnn (torch does not show the memory of this layout).",
-    )
+    assert tracker.notes == ("Not counted: tensors of torch._mkldnn (torch does not show the memory of this layout).",)

@@ -12,6 +12,7 @@ from __future__ import annotations
 import math
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +69,21 @@ aten = torch.ops.aten
 
 
 class NotLean(Exception):
-    """Why a function cannot be streamed. Internal: becomes a line of the plan, and the function runs as it is."""
+    """Why a function cannot be streamed, for the sizes of one call. Internal: becomes a line of the plan, and the
+    function runs as it is."""
+
+    admits: Callable[[Sequence[Tensor]], bool] | None = None
+    """The tensors for which tracing fails in the same way."""
+    remember: Callable[[], None] | None = None
+    """Called once the function has answered as it is."""
+
+
+class Refuted(NotLean):
+    """Why a program is not the function, whatever the sizes."""
+
+
+def in_one_line(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:160]}"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +139,15 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], decompositions:
         return [leaf for keep, leaf in zip(kept, leaves, strict=True) if keep]
 
     watch = _Watch()
-    module = _traced(flat, fakes, mode, watch, decompositions)
-    constants = _lift_constants(module)
+    try:
+        module = _traced(flat, fakes, mode, watch, decompositions)
+        constants = _checked(module, tensors, watch)
+    except NotLean as refusal:
+        with suppress(Exception):  # torch's, of a trace that ended halfway: then it holds for these sizes only
+            refusal.admits = _guards(environment, fakes)
+        raise
     graph = module.graph
-    differentiated = _differentiated(graph, (*tensors, *constants)) if torch.is_grad_enabled() else set()
-    if watch.without_gradients and differentiated:
-        raise NotLean("it switches gradients off inside, or has an autograd function of its own, which a graph loses")
-    _refuse_effects(graph)
-    _merge_equal(graph, differentiated)
+    _merge_equal(graph, _differentiated(graph, (*tensors, *constants)))
     _simplify(graph)
     for node in graph.nodes if watch.detaches else ():
         if node.target is aten.alias.default:
@@ -152,6 +168,19 @@ def capture(call: Callable[..., Any], tensors: Sequence[Tensor], decompositions:
         sizes=Sizes.of(fakes),
         admits=_guards(environment, fakes),
     )
+
+
+def _checked(module: fx.GraphModule, tensors: Sequence[Tensor], watch: _Watch) -> tuple[Tensor, ...]:
+    """The tensors that the graph holds, which become further placeholders.
+
+    Raises:
+        NotLean: the graph does less, or more, than the function's result tells.
+    """
+    constants = _lift_constants(module)
+    if watch.without_gradients and _differentiated(module.graph, (*tensors, *constants)):
+        raise NotLean("it switches gradients off inside, or has an autograd function of its own, which a graph loses")
+    _refuse_effects(module.graph)
+    return constants
 
 
 def _contiguous_fake(mode: FakeTensorMode, tensor: Tensor, index: int) -> Tensor:
@@ -189,10 +218,10 @@ def _traced(
 
 
 def _why(error: Exception) -> str:
-    name, text = type(error).__name__, " ".join(str(error).split())
+    name, text = type(error).__name__, str(error)
     if "DataDependent" in name or "data-dependent" in text or "unbacked" in text.lower():
         return f"what it does depends on the values of its tensors ({name})"
-    return f"it cannot be traced ({name}: {text[:160]})"
+    return f"it cannot be traced ({in_one_line(error)})"
 
 
 def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
@@ -218,6 +247,8 @@ def _lift_constants(module: fx.GraphModule) -> tuple[Tensor, ...]:
 
 def _differentiated(graph: fx.Graph, tensors: Sequence[Tensor]) -> set[fx.Node]:
     """The nodes through which gradients flow, if any tensor wants them."""
+    if not torch.is_grad_enabled():
+        return set()
     given = [node for node in graph.nodes if node.op == "placeholder"]
     found = {node for node, tensor in zip(given, tensors, strict=True) if tensor.requires_grad}
     for node in graph.nodes:

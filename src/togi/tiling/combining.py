@@ -38,7 +38,7 @@ class Combiner(ABC):
         self.node, self.dim, self.length = node, dim, length
 
     @classmethod
-    def differentiates(cls, node: fx.Node) -> bool:
+    def differentiates(cls, _node: fx.Node) -> bool:
         """Whether gradients can be computed tile by tile."""
         return True
 
@@ -96,7 +96,7 @@ class Extreme(Combiner):
         self.join: Callable[[Tensor, Tensor], Tensor] = torch.maximum if largest else torch.minimum
 
     @classmethod
-    def differentiates(cls, node: fx.Node) -> bool:
+    def differentiates(cls, _node: fx.Node) -> bool:
         return False  # torch divides the gradient among equal extremes: their number is known only at the end
 
     def add(self, part: Tensor, offset: int, count: int) -> None:

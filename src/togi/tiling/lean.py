@@ -7,21 +7,22 @@ from __future__ import annotations
 
 import functools
 import threading
-import types
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 import torch
 from torch import Tensor, nn
 
+from togi.core.errors import TogiError
 from togi.core.proven import Proven
 from togi.core.quantities import parse_size, size
-from togi.tiling.capture import Captured, NotLean, capture
-from togi.tiling.decompositions import decompositions
-from togi.tiling.plan import LeanPlan, PlannedFunction
+from togi.tiling.capture import NotLean, Refuted, in_one_line
+from togi.tiling.fingerprint import fingerprint
+from togi.tiling.kind import Kind, wants_gradient
+from togi.tiling.plan import Fitted, LeanPlan, PlannedFunction
 from togi.torch_internals.autograd import is_wrapped_by_transform
 from togi.torch_internals.tensors import FakeTensor, tree_flatten, tree_unflatten
 
@@ -32,8 +33,6 @@ P = ParamSpec("P")
 R = TypeVar("R")
 _KINDS_KEPT = 32
 """Kinds of call (types, ranks, plain arguments) remembered; the one not used for longest is forgotten."""
-_GRAPHS_PER_KIND = 8
-"""Graphs for one kind of call, which differ in what the sizes decide inside the function."""
 
 
 class LeanWarning(UserWarning):
@@ -83,10 +82,10 @@ class LeanFunction(Generic[P, R]):
             raise TypeError(f"togi.lean wants a function of tensors, not {type(function).__name__}")
         functools.update_wrapper(self, function)
         self._function, self._budget, self._compiling = function, budget, compiling
-        self._kinds: OrderedDict[Any, list[PlannedFunction | str]] = OrderedDict()
+        self._kinds: OrderedDict[Any, Kind] = OrderedDict()
         self._lock = threading.RLock()
         self._latest: Callable[[], LeanPlan] | None = None
-        self._warned: set[str] = set()
+        self._warned: set[Any] = set()
         self._forgotten = 0
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
@@ -109,7 +108,7 @@ class LeanFunction(Generic[P, R]):
         leaves, form = tree_flatten((args, kwargs))
         at = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor)]
         tensors: list[Tensor] = [leaves[i] for i in at]
-        if not tensors or any(_unusual(tensor) for tensor in tensors):
+        if not tensors or any(map(_stands_for_another, tensors)):
             return self._function(*args, **kwargs)
         key = self._key(form, leaves)
 
@@ -122,29 +121,54 @@ class LeanFunction(Generic[P, R]):
             again, named = tree_unflatten(filled, form)
             return self._function(*again, **named)
 
+        def as_it_is() -> R:
+            return self._function(*args, **kwargs)
+
         try:
+            if reason := next(filter(None, map(_not_dense, tensors)), ""):
+                raise NotLean(reason)
+            return self._streamed(key, plain, tensors, as_it_is)
+        except NotLean as refusal:
+            return self._refused(key, refusal, as_it_is)
+
+    def _streamed(self, key: Any, plain: Callable[..., Any], tensors: Sequence[Tensor], as_it_is: Callable[[], R]) -> R:
+        """
+        Raises:
+            NotLean: it cannot be streamed for these tensors.
+        """
+        while True:
             planned = self._planned(key, plain, tensors)
-            gradient = _wants_gradient(planned, tensors)
-            result: R
+            gradient = wants_gradient(planned, tensors)
             fitted = planned.fit(tensors, gradient)
             latest = functools.partial(planned.described, tuple(tuple(t.shape) for t in tensors), fitted)
             if fitted.program is None:
                 self._latest = latest
-                return self._function(*args, **kwargs)
+                return as_it_is()
+            try:
+                result: R = self._run(planned, fitted, tensors, gradient)
+            except Refuted as reason:
+                planned.refute(fitted.program, str(reason))
+                continue
+            except NotLean as refusal:
+                refusal.remember = refusal.remember or functools.partial(planned.refuse, tensors, str(refusal))
+                raise
+            self._latest = latest
+            return result
+
+    def _run(self, planned: PlannedFunction, fitted: Fitted, tensors: Sequence[Tensor], gradient: bool) -> Any:
+        try:
             with self._lock if not planned.ready(fitted) else nullcontext():
                 if id(fitted.program) not in planned.proofs:
                     result = planned.decide(tensors, fitted)
                     if not gradient:
-                        self._latest = latest
                         return result
                 elif planned.due(fitted):
                     planned.compile_what_pays(tensors, fitted)
-            result = planned.run(tensors, fitted)
-            self._latest = latest
-            return result
-        except NotLean as reason:
-            self._remember_refusal(key, str(reason))
-            return self._as_it_is(str(reason), args, kwargs)
+            return planned.run(tensors, fitted)
+        except (NotLean, TogiError, MemoryError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # the user's function raises on these values, or an operation refuses a slice
+            raise NotLean(f"it fails in tiles ({in_one_line(error)})") from error
 
     def _key(self, form: Any, leaves: Sequence[Any]) -> Any:
         """What a plan depends on besides sizes."""
@@ -160,49 +184,28 @@ class LeanFunction(Generic[P, R]):
 
     def _planned(self, key: Any, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> PlannedFunction:
         with self._lock:
-            graphs = self._kinds.setdefault(key, [])
+            kind = self._kinds.setdefault(key, Kind(self._budget, self._compiling))
             self._kinds.move_to_end(key)
             if len(self._kinds) > _KINDS_KEPT:
                 self._kinds.popitem(last=False)
                 self._forget()
-            for known in graphs:
-                if isinstance(known, str):
-                    raise NotLean(known)
-                if known.captured.admits(tensors):
-                    return known
-            if len(graphs) >= _GRAPHS_PER_KIND:
-                raise NotLean(f"what it does depends on its sizes in more than {_GRAPHS_PER_KIND} ways")
-            planned = self._traced(plain, tensors)
-            graphs.append(planned)
-            return planned
+            return kind.planned(plain, tensors)
 
-    def _traced(self, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> PlannedFunction:
-        """Traced as it is; with multi-pass operations in parts where only that can be streamed."""
-        reason = None
-        for multi_pass in (False, True):
-            try:
-                planned = PlannedFunction(
-                    captured(plain, tensors, multi_pass=multi_pass), plain, self._budget, self._compiling
-                )
-                planned.fit(tensors, _wants_gradient(planned, tensors))
-                return planned
-            except NotLean as refused:
-                reason = reason or refused
-        assert reason is not None
-        raise reason
-
-    def _remember_refusal(self, key: Any, reason: str) -> None:
-        with self._lock:
-            self._kinds[key] = [reason]
-
-    def _as_it_is(self, reason: str, args: Any, kwargs: Any) -> R:
+    def _refused(self, key: Any, refusal: NotLean, as_it_is: Callable[[], R]) -> R:
+        """Run the function as it is. Only then is the refusal remembered: what the function raises is no refusal."""
+        reason = str(refusal)
         self._latest = functools.partial(LeanPlan, strategy="as it is", reason=reason, budget_bytes=self._budget)
+        result = as_it_is()
+        with self._lock:
+            if refusal.remember is not None:
+                refusal.remember()
         name = getattr(self._function, "__name__", type(self._function).__name__)
         self._warn(
             f"togi.lean runs {name} as it is, without keeping to {size(self._budget)}: {reason}. "
-            f"{name}.plan() says this again; remove togi.lean, or change what it names"
+            f"{name}.plan() says this again; remove togi.lean, or change what it names",
+            (key, reason),
         )
-        return self._function(*args, **kwargs)
+        return result
 
     def _forget(self) -> None:
         self._forgotten += 1
@@ -210,110 +213,38 @@ class LeanFunction(Generic[P, R]):
             self._warn(
                 f"togi.lean has traced {getattr(self._function, '__name__', 'a function')} for more than "
                 f"{2 * _KINDS_KEPT} combinations of plain arguments, which costs more than it saves: pass numbers that "
-                "change from call to call as tensors"
+                "change from call to call as tensors",
+                "traced over and over",
             )
 
-    def _warn(self, message: str) -> None:
-        if message not in self._warned:
-            self._warned.add(message)
-            warnings.warn(message, LeanWarning, stacklevel=4)
+    def _warn(self, message: str, once: Any) -> None:
+        """Once for each ``once``: a kind of call and a reason."""
+        if once not in self._warned:
+            self._warned.add(once)
+            warnings.warn(message, LeanWarning, stacklevel=5)
 
 
-def captured(plain: Callable[..., Any], tensors: Sequence[Tensor], *, multi_pass: bool) -> Captured:
-    """The graph of ``plain``; traced again where only a tensor that it holds wants gradients."""
-    gradient = torch.is_grad_enabled() and any(tensor.requires_grad for tensor in tensors)
-    found = capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=gradient))
-    if not gradient and torch.is_grad_enabled() and any(tensor.requires_grad for tensor in found.constants):
-        return capture(plain, tensors, decompositions(multi_pass=multi_pass, gradient=True))
-    return found
-
-
-def _wants_gradient(planned: PlannedFunction, tensors: Sequence[Tensor]) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *planned.captured.constants))
-
-
-def _unusual(tensor: Tensor) -> bool:
-    """Tensors that stand for others (a tracer's, a transform's) or are not dense: the function sees them itself."""
+def _stands_for_another(tensor: Tensor) -> bool:
+    """A tracer's or a transform's tensor: the function has to see it itself, and nothing is computed."""
     return (
-        type(tensor) not in (Tensor, nn.Parameter, nn.Buffer)
-        or isinstance(tensor, FakeTensor)
+        isinstance(tensor, FakeTensor)
         or is_wrapped_by_transform(tensor)
-        or tensor.layout is not torch.strided
-        or tensor.is_quantized
         or tensor.device.type == "meta"
         or torch.jit.is_tracing()  # type: ignore[attr-defined,no-untyped-call]
     )
+
+
+def _not_dense(tensor: Tensor) -> str:
+    """Why a tensor cannot be cut into slices; empty where it can."""
+    if type(tensor) not in (Tensor, nn.Parameter, nn.Buffer):
+        return f"it is given a {type(tensor).__name__}, a tensor of a class of its own"
+    if tensor.layout is not torch.strided or tensor.is_nested or tensor.is_quantized:
+        kind = "quantized" if tensor.is_quantized else "nested" if tensor.is_nested else str(tensor.layout)
+        return f"it is given a tensor that is not dense ({kind})"
+    return ""
 
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]
 def _outside_compilation(call: Callable[[Any, Any], Any], args: Any, kwargs: Any) -> Any:
     """Called from a compiled function: a graph break, since one compiled graph would keep to no budget."""
     return call(args, kwargs)
-
-
-_DEPTH = 3
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
-
-
-def fingerprint(value: Any) -> tuple[Any, ...]:
-    """Of a function, or of an argument that is no tensor. Hashable; equal while nothing followed has changed."""
-    return tuple(_of(value, _DEPTH, set()))
-
-
-def _of(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
-    if isinstance(value, _PLAIN):
-        yield (type(value), value)
-        return
-    yield (type(value), getattr(value, "__code__", None) or id(value))
-    if isinstance(value, Tensor):
-        yield (
-            value.dtype,
-            value.shape,
-            value.requires_grad,
-            value.data_ptr() if str(value.layout) == "torch.strided" else 0,
-        )
-        return
-    if id(value) in seen or depth == 0 or isinstance(value, types.ModuleType | type):
-        return
-    seen.add(id(value))
-    for inner in _inside(value):
-        yield from _of(inner, depth - 1, seen)
-
-
-def _inside(value: Any) -> Iterator[Any]:
-    if isinstance(value, types.FunctionType):
-        yield from _variables(value)
-    elif isinstance(value, types.MethodType):
-        yield from (value.__func__, value.__self__)
-    elif isinstance(value, nn.Module):
-        yield from (module.training for module in value.modules())
-        yield from value.parameters()
-        yield from value.buffers()
-        yield from _plain_attributes(value)
-    elif isinstance(value, list | tuple):
-        yield from value
-    elif isinstance(value, dict):
-        yield from value.values()
-    elif hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial
-        yield from (value.func, list(value.args), value.keywords)
-    else:
-        yield from _plain_attributes(value)
-
-
-def _plain_attributes(value: Any) -> Iterator[Any]:
-    for attribute in getattr(value, "__dict__", {}).values():
-        if isinstance(attribute, (*_PLAIN, Tensor)):
-            yield attribute
-
-
-def _variables(function: types.FunctionType) -> Iterator[Any]:
-    for cell in function.__closure__ or ():
-        try:
-            yield cell.cell_contents
-        except ValueError:  # not bound yet
-            yield None
-    yield from function.__defaults__ or ()
-    yield from (function.__kwdefaults__ or {}).values()
-    for name in function.__code__.co_names:
-        if name in function.__globals__:
-            yield function.__globals__[name]

@@ -105,10 +105,12 @@ class PlannedFunction:
         self, captured: Captured, plain: Callable[..., Any], budget_bytes: int, compiling: bool | None
     ) -> None:
         self.captured, self.plain, self.budget_bytes, self.compiling = captured, plain, budget_bytes, compiling
-        self.fitted: dict[tuple[torch.Size, ...], Fitted] = {}
+        self.fitted: dict[tuple[torch.Size, ...], Fitted | str] = {}
+        """By shapes; a text where they are refused."""
         self.programs: dict[frozenset[Any], Program] = {}
         self.choices: dict[int, Choice] = {}
         self.proofs: dict[int, Proof] = {}
+        self.refuted: dict[int, str] = {}
         self.spent_s: dict[int, float] = {}
         """By loop, how long it has run."""
 
@@ -122,11 +124,28 @@ class PlannedFunction:
         shapes = tuple(tensor.shape for tensor in tensors)
         found = self.fitted.get(shapes)
         if found is None:
-            found = self._fit(tensors, gradient)
-            if len(self.fitted) > 256:
-                self.fitted.clear()
-            self.fitted[shapes] = found
+            try:
+                found = self._fit(tensors, gradient)
+            except NotLean as refusal:
+                found = str(refusal)
+            self._remember(shapes, found)
+        if isinstance(found, str):
+            raise NotLean(found)
         return found
+
+    def refuse(self, tensors: Sequence[Tensor], reason: str) -> None:
+        """From now on ``fit`` raises for tensors of these shapes."""
+        self._remember(tuple(tensor.shape for tensor in tensors), reason)
+
+    def refute(self, program: Program, reason: str) -> None:
+        """From now on the program is not used."""
+        self.refuted[id(program)] = reason
+        self.fitted.clear()
+
+    def _remember(self, shapes: tuple[torch.Size, ...], found: Fitted | str) -> None:
+        if len(self.fitted) > 256:
+            self.fitted.clear()
+        self.fitted[shapes] = found
 
     def _fit(self, tensors: Sequence[Tensor], gradient: bool) -> Fitted:
         weights = Weights(self.captured.sizes.values(tensors))
@@ -154,6 +173,9 @@ class PlannedFunction:
                 return None, self.budget_bytes
             key = frozenset((p.node, p.dim, p.combined) for loop in schedule.loops for p in loop.products)
             program = self.programs.get(key) or Program(self.captured, schedule)
+            if id(program) in self.refuted:
+                reasons.append(self.refuted[id(program)])
+                continue
             room = self.budget_bytes - program.base_bytes(weights)
             if all(largest_tile(loop, weights, room, Tiling(tile_bytes=0.0)) >= 1 for loop in program.tile_loops):
                 self.programs[key] = program
@@ -165,7 +187,8 @@ class PlannedFunction:
         """Prove the program and choose its tiles; what the function returns, without gradients.
 
         Raises:
-            NotLean: it is not the plain function.
+            Refuted: it is not the plain function.
+            NotLean: it cannot be compared with it at these sizes, or does not fit.
         """
         program = fitted.program
         assert program is not None

@@ -16,15 +16,18 @@ import torch
 from torch import Tensor
 
 from togi.decide.faithful import MAX_UNITS, MAX_UNITS_COMPILED, within
-from togi.tiling.capture import Captured, NotLean, evaluate, size_expression
+from togi.tiling.capture import Captured, NotLean, Refuted, evaluate, in_one_line, size_expression
 from togi.tiling.peak import Weights, plain_peak_bytes
 from togi.tiling.program import TileLoop, Tiles
+from togi.tiling.special_points import KINDS, compare_specials
 from togi.torch_internals.tensors import tree_leaves
 from togi.verify.compare import mismatches
 from togi.verify.units import error_in_units
 
 LARGEST_BYTES = 64 << 20
 """A proof on more than this proves no more and takes longer."""
+SMALL_BYTES = 1 << 20
+"""Of the part on which special values are tried."""
 _LEAST = 2
 """Positions below which a dimension is not cut."""
 _TILES = 3.3
@@ -43,11 +46,14 @@ class Proof:
     sizes: str
     """The problem it was proven on."""
     gradients: bool
+    special_kinds: int
+    """Kinds of special values (zeros, infinities, ...) for which it holds too."""
 
     def __str__(self) -> str:
         what = "values and gradients" if self.gradients else "values"
         return (
-            f"{what} within {self.units:.2f} of the plain function's own error (limit {MAX_UNITS:g}), on {self.sizes}"
+            f"{what} within {self.units:.2f} of the plain function's own error (limit {MAX_UNITS:g}), on {self.sizes}; "
+            f"right for {self.special_kinds} of {len(KINDS)} kinds of special values"
         )
 
 
@@ -62,7 +68,8 @@ def prove(
     """Compare ``streamed`` with ``plain`` on as much of ``tensors`` as fits.
 
     Raises:
-        NotLean: they differ, or no part of the problem is small enough to compare on.
+        Refuted: they differ.
+        NotLean: no part of the problem is small enough to compare on, or the function raises on it.
     """
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in (*tensors, *captured.constants))
     values, part, wide_fits = _part(captured, tensors, lengths, budget_bytes, 3 if gradients else 1)
@@ -70,15 +77,26 @@ def prove(
     try:
         expected = _answers(plain, part, held, gradients)
     except Exception as error:  # the user's function on a part of the user's data: an index may point outside of it
-        raise NotLean(f"the plain function cannot be called on a part of the problem ({error})") from error
+        refusal = NotLean(f"the plain function cannot be called on a part of the problem ({in_one_line(error)})")
+        refusal.remember = _nothing  # the next call of these sizes brings other values
+        raise refusal from error
     try:
         found = _answers(lambda *given: streamed(given, weights, _TILES), part, held, gradients)
     except Exception as error:  # an operation of torch's that has no derivative, or refuses a slice
-        raise NotLean(f"it fails in tiles ({type(error).__name__}: {' '.join(str(error).split())[:160]})") from error
+        raise Refuted(f"it fails in tiles ({in_one_line(error)})") from error
     truth = _truth(plain, part, held, gradients) if wide_fits else None
+    units = _distance(found, expected, truth)
+    values_small, small = _small_part(plain, captured, tensors, lengths, budget_bytes) or (values, part)
+    small_weights = Weights(values_small)
+    kinds = compare_specials(
+        lambda given: _answers(lambda *cut: streamed(cut, small_weights, _TILES), given, held, gradients),
+        lambda given: _answers(plain, given, held, gradients),
+        lambda given: _truth(plain, given, held, gradients),
+        small,
+    )
     whole = captured.sizes.values(tensors)
     sizes = ", ".join(f"{values[s]:,} of {whole[s]:,}" for s in whole) or "the whole"
-    return Proof(units=_distance(found, expected, truth), sizes=sizes, gradients=gradients)
+    return Proof(units=units, sizes=sizes, gradients=gradients, special_kinds=kinds)
 
 
 def same_tiles(loop: TileLoop, reads: Sequence[Any], tiles: Tiles, length: int) -> float:
@@ -87,21 +105,45 @@ def same_tiles(loop: TileLoop, reads: Sequence[Any], tiles: Tiles, length: int) 
     The reference is the plain body in float64, in half of its tiles so that it stays within the same memory.
 
     Raises:
-        NotLean: it is another function, or off by more than ``MAX_UNITS_COMPILED``.
+        Refuted: it is another function, or off by more than ``MAX_UNITS_COMPILED``.
     """
     count = min(tiles.compiled, length)
     part = [read.narrow(s.dim, 0, count) for s, read in zip(loop.sliced, reads, strict=False)]
     given = [*part, *reads[len(part) :]]
-    wide = [read.double() if isinstance(read, Tensor) and read.is_floating_point() else read for read in given]
     plain = max(1, min(tiles.plain, count // 4))
-    with torch.no_grad():
-        found = tree_leaves(loop.run(given, count, tiles))
-        expected = tree_leaves(loop.run(given, count, Tiles(plain=plain)))
+
+    def in_float64(given: Sequence[Any]) -> list[Any] | None:
+        wide = [read.double() if isinstance(read, Tensor) and read.is_floating_point() else read for read in given]
         try:
-            truth = tree_leaves(loop.run(wide, count, Tiles(plain=max(1, plain // 2))))
+            return tree_leaves(loop.run(wide, count, Tiles(plain=max(1, plain // 2))))
         except Exception:  # an operation of the user's function may not exist in float64
-            truth = expected
-    return _distance(found, expected, truth, MAX_UNITS_COMPILED)
+            return None
+
+    def in_tiles(tiles: Tiles) -> Callable[[Sequence[Any]], list[Any]]:
+        return lambda given: tree_leaves(loop.run(given, count, tiles))
+
+    compiled, uncompiled = in_tiles(tiles), in_tiles(Tiles(plain=plain))
+    with torch.no_grad():
+        units = _distance(compiled(given), uncompiled(given), in_float64(given), MAX_UNITS_COMPILED)
+        if sum(read.nbytes for read in given if isinstance(read, Tensor)) <= LARGEST_BYTES:
+            compare_specials(compiled, uncompiled, in_float64, given)
+    return units
+
+
+def _small_part(
+    plain: Callable[..., Any],
+    captured: Captured,
+    tensors: Sequence[Tensor],
+    lengths: Sequence[sympy.Expr],
+    budget_bytes: int,
+) -> tuple[dict[sympy.Symbol, int], list[Tensor]] | None:
+    """Enough for special values, which are many; None where there is none on which the function can be called."""
+    try:
+        values, part, _ = _part(captured, tensors, lengths, min(budget_bytes, SMALL_BYTES), 3)
+        plain(*part)
+    except Exception:  # no such part, or the user's function on a part of the user's data
+        return None
+    return values, part
 
 
 def _part(
@@ -185,17 +227,21 @@ def _truth(
         return None
 
 
+def _nothing() -> None:
+    pass
+
+
 def _distance(
     found: Sequence[Any], expected: Sequence[Any], truth: Sequence[Any] | None, limit: float = MAX_UNITS
 ) -> float:
     """The largest error in units.
 
     Raises:
-        NotLean: more than ``limit``, or the results differ in form.
+        Refuted: more than ``limit``, or the results differ in form.
     """
     worst = 0.0
     if len(found) != len(expected):
-        raise NotLean(f"it returned {len(found)} results where the plain function returns {len(expected)}")
+        raise Refuted(f"it returned {len(found)} results where the plain function returns {len(expected)}")
     for index, (one, other) in enumerate(zip(found, expected, strict=True)):
         real = truth[index] if truth is not None and len(truth) == len(expected) else other
         worst = max(worst, _leaf_distance(one, other, real, f"result {index}", limit))
@@ -206,9 +252,9 @@ def _leaf_distance(found: Any, expected: Any, truth: Any, where: str, limit: flo
     if not isinstance(expected, Tensor) or not isinstance(found, Tensor):
         if type(found) is type(expected) and (found is expected or found == expected):
             return 0.0
-        raise NotLean(f"{where} is {found!r} and should be {expected!r}")
+        raise Refuted(f"{where} is {found!r} and should be {expected!r}")
     if (found.shape, found.dtype) != (expected.shape, expected.dtype):
-        raise NotLean(
+        raise Refuted(
             f"{where} is {found.dtype} of {tuple(found.shape)}, not {expected.dtype} of {tuple(expected.shape)}"
         )
     if not found.numel():
@@ -216,9 +262,9 @@ def _leaf_distance(found: Any, expected: Any, truth: Any, where: str, limit: flo
     if not expected.is_floating_point() and not expected.is_complex():
         wrong = mismatches(found, truth if truth.dtype == expected.dtype else expected, expected)
         if wrong > _DISCRETE_SHARE * found.numel():
-            raise NotLean(f"{where} differs from the plain function's in {wrong} of {found.numel()} places")
+            raise Refuted(f"{where} differs from the plain function's in {wrong} of {found.numel()} places")
         return 0.0
     distance = error_in_units(found, truth, expected)
     if not within(distance, limit):
-        raise NotLean(f"{where} is {distance:.3g} times the plain function's own error off (limit {limit:g})")
+        raise Refuted(f"{where} is {distance:.3g} times the plain function's own error off (limit {limit:g})")
     return distance

@@ -104,12 +104,12 @@ def without_saved_tensor_hooks() -> Iterator[None]:
     found = []
     while hooks := top_saved_tensor_hooks():
         found.append(hooks)
-        torch._C._autograd._pop_saved_tensors_default_hooks()  # type: ignore[attr-defined]
+        torch._C._autograd._pop_saved_tensors_default_hooks()
     try:
         yield
     finally:
         for hooks in reversed(found):
-            torch._C._autograd._push_saved_tensors_default_hooks(*hooks)  # type: ignore[attr-defined]
+            torch._C._autograd._push_saved_tensors_default_hooks(*hooks)
 
 
 def replace_saved(tensor: Tensor, name: str, value: Tensor) -> None:

@@ -1,0 +1,79 @@
+"""What a function's result depends on beside the tensors that it is given, as a hashable value.
+
+Variables of the function and of Python functions that it names, plain values, tensors, and attributes one level deep.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+_DEPTH = 3
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+
+
+def fingerprint(value: Any) -> tuple[Any, ...]:
+    """Of a function, or of an argument that is no tensor. Hashable; equal while nothing followed has changed."""
+    return tuple(_of(value, _DEPTH, set()))
+
+
+def _of(value: Any, depth: int, seen: set[int]) -> Iterator[Any]:
+    if isinstance(value, _PLAIN):
+        yield (type(value), value)
+        return
+    yield (type(value), getattr(value, "__code__", None) or id(value))
+    if isinstance(value, Tensor):
+        yield (
+            value.dtype,
+            value.shape,
+            value.requires_grad,
+            value.data_ptr() if str(value.layout) == "torch.strided" else 0,
+        )
+        return
+    if id(value) in seen or depth == 0 or isinstance(value, types.ModuleType | type):
+        return
+    seen.add(id(value))
+    for inner in _inside(value):
+        yield from _of(inner, depth - 1, seen)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    if isinstance(value, types.FunctionType):
+        yield from _variables(value)
+    elif isinstance(value, types.MethodType):
+        yield from (value.__func__, value.__self__)
+    elif isinstance(value, nn.Module):
+        yield from (module.training for module in value.modules())
+        yield from value.parameters()
+        yield from value.buffers()
+        yield from _plain_attributes(value)
+    elif isinstance(value, list | tuple):
+        yield from value
+    elif isinstance(value, dict):
+        yield from value.values()
+    elif hasattr(value, "func") and hasattr(value, "keywords"):  # functools.partial
+        yield from (value.func, list(value.args), value.keywords)
+    else:
+        yield from _plain_attributes(value)
+
+
+def _plain_attributes(value: Any) -> Iterator[Any]:
+    for attribute in getattr(value, "__dict__", {}).values():
+        if isinstance(attribute, (*_PLAIN, Tensor)):
+            yield attribute
+
+
+def _variables(function: types.FunctionType) -> Iterator[Any]:
+    for cell in function.__closure__ or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not bound yet
+            yield None
+    yield from function.__defaults__ or ()
+    yield from (function.__kwdefaults__ or {}).values()
+    for name in function.__code__.co_names:
+        if name in function.__globals__:
+            yield function.__globals__[name]

@@ -1,0 +1,125 @@
+"""Compares a streamed function with the plain one where derivatives have special cases.
+
+The function is asked again for zeros, ones, equal rows, large values, infinities and NaN: what the first call's tensors
+hardly hold, and later ones may. NaN and infinities must stand where they stand in the plain result, or in that of
+float64 (which overflows later). Numbers must be wrong no more often than the plain function's own: which of two equal
+values wins is a matter of rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from togi.tiling.capture import Refuted, in_one_line
+
+Answers = Callable[[Sequence[Any]], list[Any]]
+_WRONG = 0.02
+"""Relative to the value, and to the median of all, a number that is off by more is wrong."""
+_SHARE = 0.01
+"""Of numbers that may be wrong beside as many as in the plain result."""
+
+
+def _plant_equal_rows(rows: Tensor) -> None:
+    """Every sixth row 0, 1, or the same numbers: those of all tensors, so that distances between them are 0."""
+    rows[0::6], rows[1::6] = 0, 1
+    columns = rows.shape[-1] if rows.dim() > 1 else 1
+    rows[2::6] = torch.linspace(-1, 1, columns, dtype=rows.dtype, device=rows.device)
+    if rows.shape[0] > 4:
+        rows[3::6] = rows[4].clone()
+
+
+def _plant_magnitudes(rows: Tensor) -> None:
+    rows[0::6].mul_(1e-10)
+    rows[1::6].mul_(100)
+    rows[2::6].mul_(-100)
+    rows[3::6].mul_(1e4)
+
+
+def _plant(rows: Tensor, values: Sequence[float]) -> None:
+    """Whole rows, and single elements of others."""
+    for at, value in enumerate(values):
+        rows[at::7] = value
+        rows[at + len(values) :: 7][..., :1] = value
+
+
+KINDS: dict[str, Callable[[Tensor], Any]] = {
+    "zeros, ones and equal rows": _plant_equal_rows,
+    "zeros only": Tensor.zero_,
+    "tiny and large values": _plant_magnitudes,
+    "infinities": lambda rows: _plant(rows, (float("inf"), float("-inf"))),
+    "NaN": lambda rows: _plant(rows, (float("nan"),)),
+}
+"""What changes the rows of a tensor of floating point in place. Integers stay: they may be indices."""
+
+
+def _changed(given: Sequence[Any], change: Callable[[Tensor], Any]) -> list[Any]:
+    made = []
+    for value in given:
+        if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
+            copy = value.detach().clone()
+            change(copy)
+            value = copy.requires_grad_(value.requires_grad)
+        made.append(value)
+    return made
+
+
+def compare_specials(
+    streamed: Answers, plain: Answers, truth: Callable[[Sequence[Any]], list[Any] | None], given: Sequence[Any]
+) -> int:
+    """For how many ``KINDS`` they agree; a kind that the plain function refuses is left out.
+
+    Args:
+        truth: the plain function in float64; None where it has none.
+
+    Raises:
+        Refuted: they differ.
+    """
+    compared = 0
+    for kind, change in KINDS.items():
+        changed = _changed(given, change)
+        try:
+            expected = plain(changed)
+        except Exception:  # the user's function refuses such values: a probability of 100
+            continue
+        try:
+            found = streamed(changed)
+        except Exception as error:
+            raise Refuted(f"it fails in tiles with {kind} ({in_one_line(error)})") from error
+        real = truth(changed) or expected
+        for index, (one, other) in enumerate(zip(found, expected, strict=True)):
+            _compare(one, other, real[index] if len(real) == len(expected) else other, f"with {kind}, result {index}")
+        compared += 1
+    return compared
+
+
+def _compare(found: Any, expected: Any, truth: Any, where: str) -> None:
+    if not isinstance(expected, Tensor) or not expected.is_floating_point() or not expected.numel():
+        return
+    truth = truth if isinstance(truth, Tensor) and truth.shape == expected.shape else expected
+    for name, is_special in _SPECIAL.items():
+        misplaced = (is_special(found) != is_special(expected)) & (is_special(found) != is_special(truth))
+        allowed = 0 if name == "NaN" else _SHARE * found.numel()  # what overflows last is a matter of rounding
+        if int(misplaced.sum()) > allowed:
+            raise Refuted(f"{where} has {name} in other places than the plain function's, {int(misplaced.sum())} times")
+    wrong, own = _wrong(found, truth), _wrong(expected, truth)
+    if wrong > 2 * own + _SHARE * found.numel():
+        raise Refuted(f"{where} is wrong in {wrong} of {found.numel():,} places, the plain function's in {own}")
+
+
+_SPECIAL: dict[str, Callable[[Tensor], Tensor]] = {
+    "NaN": torch.isnan,
+    "infinity": torch.isposinf,
+    "negative infinity": torch.isneginf,
+}
+
+
+def _wrong(found: Tensor, truth: Tensor) -> int:
+    both = found.isfinite() & truth.isfinite()
+    one, other = found[both].double(), truth[both].double()
+    if not one.numel():
+        return 0
+    return int(((one - other).abs() > _WRONG * (other.abs() + other.abs().median())).sum())
