@@ -110,10 +110,24 @@ class _Watch(FunctionObserver):
 
     def function(self, function: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         self.without_gradients = self.without_gradients or not torch.is_grad_enabled()
-        self.detaches = self.detaches or function in _DETACHING
-        return function(*args, **kwargs)
+        self.detaches = self.detaches or function in _DETACHING or function in _IN_WORDS
+        return _IN_WORDS.get(function, function)(*args, **kwargs)
 
 
+def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """As torch's, which raises small norms to ``eps`` with gradients off: they flow as if it had not."""
+
+    def directed(tensor: Tensor) -> Tensor:
+        norm = torch.linalg.vector_norm(tensor, 2, dim, keepdim=True)
+        return tensor / torch.where(norm < eps, norm + (eps - norm).detach(), norm)
+
+    kind = torch.promote_types(x1.dtype, x2.dtype)
+    one, other = torch.broadcast_tensors(x1.to(kind), x2.to(kind))
+    return (directed(one) * directed(other)).sum(dim)
+
+
+_IN_WORDS: dict[Any, Callable[..., Any]] = {torch.cosine_similarity: _cosine_similarity}
+"""Functions whose C++ switches gradients off inside, which a graph loses, in other words."""
 _DETACHING = (Tensor.detach, torch.detach, Tensor.data.__get__)  # type: ignore[attr-defined]
 
 

@@ -26,8 +26,8 @@ from togi.verify.units import error_in_units
 
 LARGEST_BYTES = 64 << 20
 """A proof on more than this proves no more and takes longer."""
-SMALL_BYTES = 1 << 20
-"""Of the part on which special values are tried."""
+SPECIAL_BYTES = 256 << 10, 1 << 20
+"""Of the part on which special values are tried: as the budget is, but not less, since every kind needs some rows."""
 _LEAST = 2
 """Positions below which a dimension is not cut."""
 _TILES = 3.3
@@ -139,7 +139,7 @@ def _small_part(
 ) -> tuple[dict[sympy.Symbol, int], list[Tensor]] | None:
     """Enough for special values, which are many; None where there is none on which the function can be called."""
     try:
-        values, part, _ = _part(captured, tensors, lengths, min(budget_bytes, SMALL_BYTES), 3)
+        values, part, _ = _part(captured, tensors, lengths, min(max(budget_bytes, SPECIAL_BYTES[0]), SPECIAL_BYTES[1]), 3)
         plain(*part)
     except Exception:  # no such part, or the user's function on a part of the user's data
         return None

@@ -24,23 +24,27 @@ _SHARE = 0.01
 
 
 def _plant_equal_rows(rows: Tensor) -> None:
-    """Every sixth row 0, 1, or the same numbers: those of all tensors, so that distances between them are 0."""
+    """Every sixth row 0, 1, or the same numbers: those of all tensors, so that distances between them are 0. No other
+    product or difference of rows is 0 but for rounding, on which a kink would depend."""
     rows[0::6], rows[1::6] = 0, 1
     columns = rows.shape[-1] if rows.dim() > 1 else 1
-    rows[2::6] = torch.linspace(-1, 1, columns, dtype=rows.dtype, device=rows.device)
+    rows[2::6] = torch.linspace(0.3, 1.1, columns, dtype=rows.dtype, device=rows.device)
     if rows.shape[0] > 4:
         rows[3::6] = rows[4].clone()
 
 
 def _plant_magnitudes(rows: Tensor) -> None:
-    rows[0::6].mul_(1e-10)
+    """Also around the least norms by which ``cosine_similarity`` and ``normalize`` divide, 1e-8 and 1e-12."""
+    rows[0::6].mul_(4e-9)
+    rows[4::6].mul_(4e-13)
     rows[1::6].mul_(100)
     rows[2::6].mul_(-100)
     rows[3::6].mul_(1e4)
 
 
 def _plant(rows: Tensor, values: Sequence[float]) -> None:
-    """Whole rows, and single elements of others."""
+    """Whole rows, and single elements of others, and zeros in one row: some derivatives ask whether there is any."""
+    rows[6:7] = 0
     for at, value in enumerate(values):
         rows[at::7] = value
         rows[at + len(values) :: 7][..., :1] = value
