@@ -152,7 +152,8 @@ def test_a_machine_that_became_slower_meanwhile_does_not_speak_against_compiled_
     """Plain tiles were timed long before: they are timed again, in turns with the compiled ones."""
     call = togi.lean(nearest, memory=256 << 10, compile=False)
     call(torch.randn(2_000, 3), torch.randn(800, 3))
-    ((known,),) = call._kinds.values()
+    ((way,),) = (kind.ways for kind in call._kinds.values())
+    known = way.whole
     (fitted,) = known.fitted.values()
     (loop,) = fitted.program.tile_loops
     reads = [torch.randn(2_000, 3), torch.randn(800, 3)]

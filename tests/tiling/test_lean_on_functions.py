@@ -437,6 +437,60 @@ def test_a_budget_below_one_row():
     assert "needs more than 4.00 KiB" in call.plan().reason
 
 
+def test_an_error_of_the_user_is_remembered_for_nothing():
+    call = lean(lambda x, y: torch.cdist(x, y, p=1).topk(8, largest=False), "64KiB")
+    x, y = points(400), points(300)
+    for _ in range(2):
+        assert_equal(call(x, y), torch.cdist(x, y, p=1).topk(8, largest=False))
+        assert call.plan().strategy == "streamed"
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            with pytest.raises(RuntimeError, match="out of range"):
+                call(x, points(5))
+
+
+def test_an_error_by_values_is_the_users_and_no_refusal():
+    def picked(x, y, index):
+        return torch.exp(-squared(x, y[index])).sum(1)
+
+    call, given = lean(picked), (points(400), points(300))
+    good, bad = torch.arange(300), torch.full((300,), 300)
+    assert_equal(call(*given, good), picked(*given, good))
+    with pytest.raises(IndexError):
+        call(*given, bad)
+    assert_equal(call(*given, good), picked(*given, good))
+    assert call.plan().strategy == "streamed"
+
+
+def test_a_refusal_holds_for_the_sizes_that_it_is_true_of():
+    def function(x, y):
+        if x.shape[0] > 500:
+            return squared(x, y).sum(1) * x.sum().item()
+        return squared(x, y).sum(1)
+
+    call, y = lean(function), points(300)
+    for rows, streamed in ((400, True), (600, False), (450, True), (700, False), (400, True)):
+        x = points(rows)
+        assert_equal(quietly(call, x, y), function(x, y))
+        assert (call.plan().strategy == "streamed") is streamed, call.plan()
+
+
+def test_one_warning_for_each_kind_of_call_and_reason():
+    call = lean(lambda x, y: squared(x, y).flip(0, 1).sum(1))
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        for x, y in ((points(400), points(300)), (points(500), points(300)), (points(400).double(), points(300))):
+            call(x, y)
+    assert len(told) == 2
+
+
+def test_tensors_that_are_not_dense_are_told():
+    call = lean(lambda a, x: torch.sparse.mm(a, x).sum(1))
+    a, x = torch.eye(9).to_sparse(), torch.ones(9, 2)
+    with pytest.warns(LeanWarning, match="not dense"):
+        assert_equal(call(a, x), torch.full((9,), 2.0))
+
+
 def test_what_fits_is_left_alone():
     call, x, y = lean(both_ways, "1GiB"), points(40), points(30)
     assert_equal(call(x, y), both_ways(x, y))

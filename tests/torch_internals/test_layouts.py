@@ -102,11 +102,14 @@ def test_wrappers_of_transforms():
 
 
 def test_which_tensors_are_one_storage():
-    assert is_one_storage(ONES) and is_one_storage(nn.Parameter(ONES)) and is_one_storage(ONES.T)
+    assert is_one_storage(ONES)
+    assert is_one_storage(nn.Parameter(ONES))
+    assert is_one_storage(ONES.T)
     assert not any(is_one_storage(t) for t in (ONES.to_sparse(), jagged(), quantized(), ONES.to_mkldnn()))
 
 
 def test_a_look_leaves_no_trace_in_autograd():
     sparse = ONES.to_sparse().requires_grad_()
     storages_of(sparse)
-    assert sparse.grad_fn is None and pytree.tree_leaves(sparse.grad) in ([], [None])
+    assert sparse.grad_fn is None
+    assert pytree.tree_leaves(sparse.grad) in ([], [None])

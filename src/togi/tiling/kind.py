@@ -32,7 +32,7 @@ class Kind:
 
     def __init__(self, budget_bytes: int, compiling: bool | None) -> None:
         self._budget_bytes, self._compiling = budget_bytes, compiling
-        self._ways: list[_Way] = []
+        self.ways: list[_Way] = []
         self._refused: deque[tuple[Admits, str]] = deque(maxlen=_REFUSALS)
 
     def planned(self, plain: Callable[..., Any], tensors: Sequence[Tensor]) -> PlannedFunction:
@@ -44,10 +44,10 @@ class Kind:
         for admits, reason in self._refused:
             if admits(tensors):
                 raise NotLean(reason)
-        for way in self._ways:
+        for way in self.ways:
             if way.admits(tensors):
                 return way.planned(tensors)
-        if len(self._ways) >= _GRAPHS:
+        if len(self.ways) >= _GRAPHS:
             raise NotLean(f"what it does depends on its sizes in more than {_GRAPHS} ways")
         try:
             way = _Way(plain, tensors, self._budget_bytes, self._compiling)
@@ -55,7 +55,7 @@ class Kind:
             admits = refusal.admits or partial(_same_shapes, [tensor.shape for tensor in tensors])
             refusal.remember = partial(self._refused.append, (admits, str(refusal)))
             raise
-        self._ways.append(way)
+        self.ways.append(way)
         return way.planned(tensors)
 
 
@@ -71,12 +71,12 @@ class _Way:
         )
         whole = _captured(plain, tensors, multi_pass=False)
         self.admits = whole.admits
-        self._whole = self._plan(whole)
+        self.whole = self._plan(whole)
         self._in_parts: PlannedFunction | None = None
 
     def planned(self, tensors: Sequence[Tensor]) -> PlannedFunction:
         try:
-            return _fitting(self._whole, tensors)
+            return _fitting(self.whole, tensors)
         except NotLean as refusal:
             first = refusal
         try:

@@ -139,7 +139,9 @@ def _small_part(
 ) -> tuple[dict[sympy.Symbol, int], list[Tensor]] | None:
     """Enough for special values, which are many; None where there is none on which the function can be called."""
     try:
-        values, part, _ = _part(captured, tensors, lengths, min(max(budget_bytes, SPECIAL_BYTES[0]), SPECIAL_BYTES[1]), 3)
+        values, part, _ = _part(
+            captured, tensors, lengths, min(max(budget_bytes, SPECIAL_BYTES[0]), SPECIAL_BYTES[1]), 3
+        )
         plain(*part)
     except Exception:  # no such part, or the user's function on a part of the user's data
         return None

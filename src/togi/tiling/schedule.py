@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import sympy
+import torch
 from torch import Tensor, fx
 
 from togi.tiling.capture import Captured, NotLean
@@ -72,6 +73,8 @@ class Loop:
 
 
 Task = Loop | fx.Node
+_ASKS_ALL = {torch.ops.aten.prod.dim_int, torch.ops.aten.prod.default, torch.ops.aten.cumprod.default}
+"""Their derivatives look at the whole tensor for a zero; beside an infinity the two ways differ in NaN."""
 
 
 @dataclass(frozen=True)
@@ -220,6 +223,7 @@ class _Scheduler:
         computed: dict[Slice, Call] = {}
         sliced: set[Slice] = set()
         whole: set[fx.Node] = set()
+        self._check_derivative(product.node)
         call = product.call()
         if not product.combined:
             computed[product.first] = call
@@ -247,8 +251,13 @@ class _Scheduler:
         if part.node.op != "call_function":
             return None
         if part.node in self.large:
+            self._check_derivative(part.node)
             return sliced_call(part.node, part.dim)
         return sliced_call(part.node, part.dim) if self._affordable(part) else None
+
+    def _check_derivative(self, node: fx.Node) -> None:
+        if self.gradient and node.target in _ASKS_ALL and _floating(node):
+            raise NotSliceable(f"{name(node)} is differentiated in another way once any of all its values is 0")
 
     def _affordable(self, part: Slice) -> bool:
         """A small node is computed inside only where all it takes is at hand; else it is made whole, before."""
@@ -260,6 +269,7 @@ class _Scheduler:
         if self._view_of_input(part.node):
             return False
         try:
+            self._check_derivative(part.node)
             call = sliced_call(part.node, part.dim)
         except NotSliceable:
             return False

@@ -9,6 +9,7 @@ values wins is a matter of rounding.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,6 +17,7 @@ from torch import Tensor
 
 from togi.tiling.capture import Refuted, in_one_line
 
+INF, NAN = float("inf"), float("nan")
 Answers = Callable[[Sequence[Any]], list[Any]]
 _WRONG = 0.02
 """Relative to the value, and to the median of all, a number that is off by more is wrong."""
@@ -50,23 +52,26 @@ def _plant(rows: Tensor, values: Sequence[float]) -> None:
         rows[at + len(values) :: 7][..., :1] = value
 
 
-KINDS: dict[str, Callable[[Tensor], Any]] = {
-    "zeros, ones and equal rows": _plant_equal_rows,
-    "zeros only": Tensor.zero_,
-    "tiny and large values": _plant_magnitudes,
-    "infinities": lambda rows: _plant(rows, (float("inf"), float("-inf"))),
-    "NaN": lambda rows: _plant(rows, (float("nan"),)),
+KINDS: dict[str, tuple[Callable[[Tensor], Any], Callable[[Tensor], Any]]] = {
+    "zeros, ones and equal rows": (_plant_equal_rows, _plant_equal_rows),
+    "zeros only": (Tensor.zero_, Tensor.zero_),
+    "tiny and large values": (_plant_magnitudes, _plant_magnitudes),
+    "infinities": (partial(_plant, values=(INF, -INF)), partial(_plant, values=(INF, -INF))),
+    "infinities in one tensor": (partial(_plant, values=(INF, -INF)), partial(_plant, values=())),
+    "NaN": (partial(_plant, values=(NAN,)), partial(_plant, values=(NAN,))),
+    "NaN in one tensor": (partial(_plant, values=(NAN,)), partial(_plant, values=())),
 }
-"""What changes the rows of a tensor of floating point in place. Integers stay: they may be indices."""
+"""What changes the rows of the first tensor of floating point in place, and those of the others. In one tensor: what
+reduces over the rows of another would be NaN throughout. Integers stay: they may be indices."""
 
 
-def _changed(given: Sequence[Any], change: Callable[[Tensor], Any]) -> list[Any]:
+def _changed(given: Sequence[Any], change: Callable[[Tensor], Any], others: Callable[[Tensor], Any]) -> list[Any]:
     made = []
     for value in given:
         if isinstance(value, Tensor) and value.is_floating_point() and value.dim():
             copy = value.detach().clone()
             change(copy)
-            value = copy.requires_grad_(value.requires_grad)
+            change, value = others, copy.requires_grad_(value.requires_grad)
         made.append(value)
     return made
 
@@ -83,8 +88,8 @@ def compare_specials(
         Refuted: they differ.
     """
     compared = 0
-    for kind, change in KINDS.items():
-        changed = _changed(given, change)
+    for kind, changes in KINDS.items():
+        changed = _changed(given, *changes)
         try:
             expected = plain(changed)
         except Exception:  # the user's function refuses such values: a probability of 100

@@ -18,8 +18,8 @@ from torch import Tensor
 from togi.core.proven import Proven
 from togi.footprint.prediction.fake_run import (
     OperationCall,
-    RunRecorder,
     OtherSpec,
+    RunRecorder,
     TensorSpec,
     baseline_bytes,
     by_category,

@@ -23,9 +23,9 @@ from togi.torch_internals.autograd import current_node
 from togi.torch_internals.layouts import is_one_storage
 from togi.torch_internals.modules import ModuleTracker, Where
 from togi.torch_internals.tensors import (
-    FakeTensor,
     DataDependentOutputException,
     DynamicOutputShapeException,
+    FakeTensor,
     FakeTensorMode,
     tensors_of,
     tree_leaves,
