@@ -1,8 +1,6 @@
 """Values and gradients of ``lean(f)`` are torch's own where derivatives have special cases: NaN, infinities and zeros
 stand where torch has them."""
 
-
-
 from __future__ import annotations
 
 import warnings
@@ -172,7 +170,13 @@ def _check(name, dtype, gradients):
         warnings.simplefilter("ignore", LeanWarning)
         _answers(call, *ordinary, gradients)
         for kind, x, y in special_inputs(dtype):
-            found, expected = _answers(call, x, y, gradients), _answers(function, x, y, gradients)
+            try:
+                expected = _answers(function, x, y, gradients)
+            except RuntimeError:  # torch refuses such values, and so does the other
+                with pytest.raises(RuntimeError):
+                    _answers(call, x, y, gradients)
+                continue
+            found = _answers(call, x, y, gradients)
             for one, other in zip(found, expected, strict=True):
                 for special in (torch.isnan, torch.isposinf, torch.isneginf):
                     assert torch.equal(special(one), special(other)), (kind, special.__name__)

@@ -1,6 +1,7 @@
 """Autograd's state: the node that runs, sequence numbers, tensor versions, saved-tensor hooks, function transforms.
 
-Behind it: torch._C._autograd, torch._C's autograd queries, ``SavedTensor.unpack_hook``, ``Node._sequence_nr``, ``Node._raw_saved_NAME``,
+Behind it: torch._C._autograd, torch._C's autograd queries, ``SavedTensor.unpack_hook``, ``Node._sequence_nr``,
+``Node._raw_saved_NAME``,
 ``Tensor._version``, torch._C's functorch queries, torch.autograd.forward_ad._current_level (torch 2.9 to 2.15). When
 they go: ``torch.autograd.graph`` has public nodes and hooks; versions and sequence numbers have no public form, and
 what relies on them must refuse.

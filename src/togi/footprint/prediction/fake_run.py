@@ -58,7 +58,7 @@ class TensorSpec(NamedTuple):
 
 
 class OtherSpec(NamedTuple):
-    """A tensor that size, strides and dtype do not describe: sparse, nested, a wrapper. No kernel is run alone on it."""
+    """A tensor that size, strides and dtype do not describe: sparse, nested, a wrapper. No kernel is run on one."""
 
     kind: str
     shape: tuple[Any, ...]
