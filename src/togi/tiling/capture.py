@@ -122,7 +122,7 @@ def _cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) 
         return tensor / torch.where(norm < eps, norm + (eps - norm).detach(), norm)
 
     kind = torch.promote_types(x1.dtype, x2.dtype)
-    one, other = torch.broadcast_tensors(x1.to(kind), x2.to(kind))
+    one, other = torch.broadcast_tensors(x1.to(kind), x2.to(kind))  # type: ignore[no-untyped-call]
     return (directed(one) * directed(other)).sum(dim)
 
 
