@@ -65,14 +65,20 @@ def anonymous_bytes(pid: int) -> int:
 
 def processes_bytes(pid: int) -> int:
     """Anonymous resident bytes of a process and its descendants; 0 where /proc does not tell."""
-    total, queue = 0, [pid]
+    return sum(map(anonymous_bytes, [pid, *descendants(pid)]))
+
+
+def descendants(pid: int) -> list[int]:
+    """The processes that a process started, and those that these did; none where /proc does not tell."""
+    found, queue = [], [pid]
     while queue:
         current = queue.pop()
-        total += anonymous_bytes(current)
         with contextlib.suppress(OSError):
             for listing in Path(f"/proc/{current}/task").glob("*/children"):
-                queue += [int(child) for child in read_text(listing).split()]
-    return total
+                children = [int(child) for child in read_text(listing).split()]
+                found += children
+                queue += children
+    return found
 
 
 ROOT = Path("/sys/fs/cgroup")

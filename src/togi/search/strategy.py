@@ -309,6 +309,10 @@ class Search:
         mean, _ = self._cost.predict([self.space.features(trial.recipe) for trial in known], observed, asked)
         return [math.exp(float(value)) for value in mean]
 
+    def cost_s(self, recipe: Recipe) -> float:
+        """What a trial of it should take; infinite where nothing is known of such a one."""
+        return self._predict_cost([self.space.features(recipe)])[0] if self.space.holds(recipe) else math.inf
+
     def _known(self) -> list[Trial]:
         """Trials that say something of other recipes: the original has no choice in common with any."""
         return [t for t in self._trials.values() if t.recipe.choices and self.space.holds(t.recipe)]

@@ -35,7 +35,7 @@ def conclude(
     study = runner.log.header.model_copy(
         update={
             "facts": runner.facts,
-            "trials": (*trials, *search.excluded),
+            "trials": (*trials, *(t for t in runner.given_up if not t.recipe.is_reference), *search.excluded),
             "excluded": search.excluded,
             "finalists": decision.finalists,
             "best": None if chosen is None else chosen.recipe,

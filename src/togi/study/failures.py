@@ -6,8 +6,21 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from togi.core.errors import SubjectError
+from togi.core.quantities import seconds
 from togi.core.records import Outcome
 from togi.worker.supervise import TrialEnded
+
+
+class OutOfTime(SubjectError):
+    """The study's time was over before the original had been run and proven."""
+
+
+def out_of_time(subject: str, ended: TrialEnded) -> OutOfTime:
+    took_s = sum(ended.trial.phases_s.values())
+    return OutOfTime(
+        f"the time limit was over while {subject} was still in {ended.ending.stage}, after {seconds(took_s)} there. "
+        "Give a longer --time-limit, or find out why it takes so long"
+    )
 
 
 def reference_failed(subject: str, why: object) -> SubjectError:
@@ -23,6 +36,8 @@ def explained(subject: str) -> Iterator[None]:
     try:
         yield
     except TrialEnded as ended:
+        if ended.cut_off:
+            raise out_of_time(subject, ended) from None
         detail = f"\n{ended.ending.traceback}" if ended.ending.outcome is Outcome.CRASHED else ""
         raise SubjectError(
             f"{subject} cannot be tuned as it was given: {ended.ending.reason.rstrip('.')}.{detail}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -9,19 +10,24 @@ from togi.core.choices import Objective
 from togi.core.errors import SubjectError
 from togi.core.quantities import seconds
 from togi.core.records import Outcome, Study, Trial
-from togi.decide.choose import Chosen
+from togi.decide.choose import Chosen, choose
 from togi.journal import Journal
 from togi.machine.describe import machine
 from togi.search.settings import Settings
 from togi.study.conclusion import conclude
-from togi.study.failures import explained, reference_failed
+from togi.study.failures import OutOfTime, explained, reference_failed
 from togi.study.finals import Decision, Finals
 from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
-from togi.study.runner import REFERENCE_RECIPE, SURVEY_TIMEOUT_S, StudyRunner
+from togi.study.runner import GRACE_S, REFERENCE_RECIPE, SURVEY_TIMEOUT_S, StudyRunner
+from togi.worker.deadline import Deadline
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
+
+
+_LEAST_S = 10.0
+_LOADING_X = 10.0
 
 
 def run_study(
@@ -47,6 +53,7 @@ def run_study(
     def told(phase: str) -> None:
         progress.message(f"{phase} of {name}")
 
+    deadline = Deadline(started + _longest_s(settings), progress.message)
     with WorkerPool(
         subject,
         here,
@@ -55,6 +62,7 @@ def run_study(
         callers=callers,
         from_host=from_host,
         nan_differences=settings.nan_differences,
+        deadline=deadline,
     ) as pool:
         with explained(name):
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
@@ -64,6 +72,8 @@ def run_study(
         runner = StudyRunner.open(
             pool, name, survey, fingerprint, settings, journal, progress, started=started, loaded=loaded, resume=resume
         )
+        if settings.time_limit_s is None:  # else it holds already
+            deadline.at = max(deadline.at, loaded + _longest_s(settings))
         progress.surveyed(runner.facts, runner.search.remaining(), runner.limit_s)
         progress.resumed(runner.log.trials(), settings.budget)
         possible = {each.technique.id for each in runner.search.space.configurations}
@@ -95,18 +105,35 @@ def run_study(
                     if parts is not None:
                         parts.try_settings()
             decision = Finals(runner, keep).decide()
+        except OutOfTime as late:
+            return conclude(runner, Decision(_unmeasured(settings, str(late)), None, ()), untried=str(late)), None
         except TrialEnded as ended:
-            raise reference_failed(name, ended) from None
+            if not ended.cut_off:
+                raise reference_failed(name, ended) from None
+            runner.notes.append(f"The time limit was over in the race or the proof ({ended}): trials decide, unproven.")
+            decision = Decision(choose(runner.trials(), settings.budget), None, ())
         tree = None if parts is None else parts.tree(decision.chosen.trial)
         return conclude(runner, decision, tree), decision.folder
 
 
+def _longest_s(settings: Settings) -> float:
+    """Until the original was tried. A limit that was given holds from the start, with what it takes to load torch; an
+    effort's own begins when the subject is loaded, and is longer for a slow one."""
+    if settings.time_limit_s is not None:
+        return max(settings.time_limit_s, _LEAST_S) + GRACE_S
+    return math.inf if settings.limit_s is None else _LOADING_X * settings.limit_s
+
+
 def _as_it_is(needed_s: float, settings: Settings) -> Chosen:
-    """The original as what it is, where the time is too short for anything: not measured, and so nothing where limits
-    would have to be kept."""
-    original = None if settings.budget.limited else Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
     reason = (
         f"running the original, proving and timing it takes about {seconds(needed_s)} more before anything else is "
         f"tried, and the time limit of {settings.limit_s:g} s does not leave them. Give a longer --time-limit"
     )
+    return _unmeasured(settings, reason)
+
+
+def _unmeasured(settings: Settings, reason: str) -> Chosen:
+    """The original as what it is, where the time is too short for anything: not measured, and so nothing where limits
+    would have to be kept."""
+    original = None if settings.budget.limited else Trial(recipe=REFERENCE_RECIPE, outcome=Outcome.OK)
     return Chosen(trial=original, reason=reason)

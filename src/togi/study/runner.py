@@ -23,10 +23,11 @@ from togi.measure import call_ms_of, compare, median_interval, noise_of, rounds_
 from togi.search import Experience, Search
 from togi.search.settings import Settings
 from togi.study.earlier import learned_before
-from togi.study.failures import explained, reference_failed
+from togi.study.failures import OutOfTime, explained, reference_failed
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, is_exact, recipe
+from togi.worker.launch import ServerNotStarted
 from togi.worker.pool import WorkerPool, environment_of
 from togi.worker.protocol import Survey
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
@@ -58,10 +59,15 @@ _DISTURBED_TODAY_X = 2.0
 """Against an earlier session of the study: the same machine may be somewhat slower for a whole day."""
 _RACE_SHARE = 0.15
 _RACE_BUDGET_S = (4.0, 45.0)
+GRACE_S = 6.0
+"""After the study's limit whatever is still asked of a child is ended; closing takes a moment more."""
 _OWN_LIMIT_X = 3.0
 """So many times as long as truth, reference and its proof should take is the limit of an effort, where that is more."""
 _OWN_LIMIT_TRIALS = 5.0
 """And so many times as long as the reference took, which a busy machine makes longer: one engine and a proof."""
+_TRIAL_SHARE, _HANGS_X = 0.5, 3.0
+_CLOCK_S = 0.1
+"""A wait that was over by so much less ended by its limit."""
 PROOF_BUDGET_S = 5.0
 """For timing what was saved."""
 
@@ -86,6 +92,8 @@ class StudyRunner:
     tried: int = 0
     loaded: float | None = None
     """When the subject was: an effort's own limit begins then. None: with the study."""
+    given_up: list[Trial] = field(default_factory=list)
+    """Ended since the study has no more time for them: not kept, a study with more time tries them again."""
     composed: dict[Recipe, Path] = field(default_factory=dict)
     """Artifacts that stand for a recipe: a program's tuned parts, put together."""
     _warm: dict[Recipe, RunningTrial] = field(default_factory=dict)
@@ -158,9 +166,18 @@ class StudyRunner:
         """What everything relates to. Raises SubjectError where it fails twice."""
         self.explore(0.0)
         while (last := self.last(REFERENCE_RECIPE)) is None and not self.log.claim(REFERENCE_RECIPE):
+            if self.left_s() <= 0:
+                raise OutOfTime(
+                    "the time limit was over while another process still worked on the original. Give a longer "
+                    "--time-limit, or end the other one"
+                )
             self._catch_up()  # another process tries it now
         if last is None or last.timing is None:  # now, or in an earlier study
-            self._try(REFERENCE_RECIPE, self.settings.trial_timeout_s)
+            if not self._try(REFERENCE_RECIPE, self.settings.trial_timeout_s):
+                raise OutOfTime(
+                    f"the time limit was over while the original was still in {self.given_up[-1].stage}. Give a longer "
+                    "--time-limit"
+                )
             last = self.last(REFERENCE_RECIPE)
         if last is None or last.timing is None:
             raise reference_failed(self.subject, "" if last is None else last.reason)
@@ -195,15 +212,26 @@ class StudyRunner:
 
     def _try(self, candidate: Recipe, left_s: float) -> bool:
         """One trial, told to everybody. False where the study's limit cut it off."""
+        own_s, began = self.settings.trial_timeout_s, time.monotonic()
+        left_s = min(left_s, self.pool.deadline.left_s)
+        given_s = min(own_s, self._share_s(candidate, left_s))
         try:
-            trial = self.attempt(candidate, min(left_s, self.settings.trial_timeout_s))
+            with self.pool.deadline.within(left_s + self.proof_s()):  # its turns may last into the time for race and proof
+                trial = self.attempt(candidate, given_s)
         except BaseException:
             self.log.release(candidate)
             raise
-        if trial.outcome is Outcome.TIMED_OUT and left_s < self.settings.trial_timeout_s:
-            self.log.release(candidate)  # cut off by the study's limit, not by its own: it may be tried again
-            self.progress.message(f"{candidate.label} was not finished within the time limit")
-            return False
+        took_s = time.monotonic() - began
+        if trial.outcome is Outcome.TIMED_OUT and given_s < own_s and took_s >= given_s - _CLOCK_S:
+            self.log.release(candidate)  # by the study's limit, not by its own: another study may try it again
+            self.given_up.append(trial)
+            if left_s - took_s <= _CLOCK_S:
+                self.progress.message(f"{candidate.label} was not finished within the time limit")
+                return False
+            self.progress.trial_ended(trial)
+            if lesson := self.search.tell(trial):
+                self.progress.learned(lesson)
+            return True
         trial = trial.model_copy(update={"ended_s": time.monotonic() - self.started})
         if candidate == REFERENCE_RECIPE:
             self._allow_for(trial.cost_s)
@@ -214,6 +242,13 @@ class StudyRunner:
             self.progress.learned(lesson)
         self._prune()
         return True
+
+    def _share_s(self, candidate: Recipe, left_s: float) -> float:
+        """What one trial may take of the seconds that are left: half, or three times what was expected where that is
+        more, so that one that hangs leaves something to others."""
+        if candidate == REFERENCE_RECIPE or not math.isfinite(left_s):
+            return left_s
+        return min(left_s, max(left_s * _TRIAL_SHARE, _HANGS_X * self.search.cost_s(candidate)))
 
     def try_original(self) -> None:
         """As it is called today, where there is time for it and nobody tried it."""
@@ -245,11 +280,17 @@ class StudyRunner:
     def _allow_for(self, reference_s: float) -> None:
         """Say where an effort's own limit becomes longer than was announced."""
         before, self._reference_s = self.limit_s, reference_s
+        self.keep_limit()
         if self.limit_s is not None and before is not None and self.limit_s > before:
             self.progress.message(
                 f"trying the original took {seconds(reference_s)}, so the study may take {seconds(self.limit_s)} in "
                 f"place of {seconds(before)}; --time-limit sets another limit"
             )
+
+    def keep_limit(self) -> None:
+        """From now on nothing is waited for beyond the study's limit, but for a moment in which a proof may end."""
+        if self.limit_s is not None:
+            self.pool.deadline.at = self.started + self.limit_s + GRACE_S
 
     def left_s(self) -> float:
         """Of the study's time limit."""
@@ -322,6 +363,8 @@ class StudyRunner:
     def _ended_or_measured(self, candidate: Recipe, timeout_s: float) -> Trial:
         try:
             return self._attempt(candidate, timeout_s)
+        except ServerNotStarted as error:  # one of its own: the environment that it wants, or where none can fork
+            return Trial(recipe=candidate, outcome=Outcome.FAILED, reason=str(error), stage="start")
         except TrialEnded as ended:
             if ended.trial is self._reference:
                 self._reference = None

@@ -15,14 +15,21 @@ from weakref import WeakSet
 
 from togi.core.errors import TrialServerError
 from togi.core.interpreter import python
-from togi.machine.limits import oom_kills, processes_bytes
+from togi.core.quantities import seconds
+from togi.machine.limits import descendants, oom_kills, processes_bytes
+from togi.worker.deadline import Deadline
 from togi.worker.inductor_cache import inductor_folder
 from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Message, Raised, ServerConfig, Timeout
 
 _START_TIMEOUT_S = 600.0
 _FORK_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 10.0
-_MEMORY_POLL_S = 0.25
+_POLL_S = 0.25
+"""So often is looked at a child's memory and log."""
+_QUIT_TIMEOUT_S = 2.0
+"""Servers that do not end by themselves (what the subject's file does at exit) are killed."""
+_LONGEST_LOG = 32 << 20
+"""Bytes; of a longer log the beginning goes: a child that prints in a loop must not fill the disk."""
 
 
 class Died(Exception):
@@ -33,6 +40,10 @@ class Died(Exception):
         self.status = status
         self.out_of_memory = status == -signal.SIGKILL and oom_kills() > oom_kills_before
         """The kernel ended it, or another at the same time, because memory was out."""
+
+
+class ServerNotStarted(TrialServerError):
+    """It died while it loaded the subject, or was not done in time."""
 
 
 class TooMuchMemory(Exception):
@@ -48,8 +59,10 @@ class ForkServer(abc.ABC):
 
     channel: Channel
 
-    def __init__(self, token: str) -> None:
+    def __init__(self, token: str, deadline: Deadline) -> None:
+        """``deadline``: of all that is asked of it and of its children."""
         self.token = token
+        self.deadline = deadline
         self.fork_safe = True
         self.exits: dict[int, int] = {}
         self._children: WeakSet[Child] = WeakSet()
@@ -59,13 +72,15 @@ class ForkServer(abc.ABC):
         self._send({"job": job.model_dump(mode="json"), "inline": False}, (theirs.fileno(),))
         theirs.close()
         while True:
+            began = time.monotonic()
             try:
-                message = self._receive(_FORK_TIMEOUT_S)
+                message = self.deadline.receive(self._receive, _FORK_TIMEOUT_S, "the process that starts trials")
             except Timeout:
                 self.close()  # a child that it names later would be taken for the next
                 raise TrialServerError(
-                    f"the process that starts trials did not start one in {_FORK_TIMEOUT_S:.0f} s: the machine has no "
-                    "memory or no processor left for it. What was learned is kept: give the same command again to go on"
+                    f"the process that starts trials did not start one in {seconds(time.monotonic() - began)}: the "
+                    "machine has no memory or no processor left for it. What was learned is kept: give the same command "
+                    "again to go on"
                 ) from None
             if "started" in message:
                 pid, shared_bytes = int(message["started"]), int(message["shared_bytes"])
@@ -76,8 +91,8 @@ class ForkServer(abc.ABC):
         return child
 
     def exit_status(self, pid: int) -> int | None:
-        """How the child ended, or None if it has not within ten seconds."""
-        deadline = time.monotonic() + _END_TIMEOUT_S
+        """How the child ended, or None if that was not known within ten seconds (two, where the study is over)."""
+        deadline = time.monotonic() + (_END_TIMEOUT_S if self.deadline.left_s else _QUIT_TIMEOUT_S)
         while pid not in self.exits:
             left = deadline - time.monotonic()
             if left <= 0:
@@ -118,7 +133,7 @@ class CapturedServer(ForkServer):
     """
 
     def __init__(self, child: Child) -> None:
-        super().__init__(child.server.token)
+        super().__init__(child.server.token, child.server.deadline)
         self.channel = child.channel
         self._child = child
         child.resume()
@@ -143,12 +158,16 @@ class TrialServer(ForkServer):
     Starting raises TogiError (the subject's own error) or TrialServerError.
     """
 
-    def __init__(self, config: ServerConfig, environment: Mapping[str, str] | None = None) -> None:
-        super().__init__(config.token)
+    def __init__(
+        self, config: ServerConfig, environment: Mapping[str, str] | None = None, deadline: Deadline | None = None
+    ) -> None:
+        super().__init__(config.token, deadline or Deadline())
         self.config = config
         self.environment = dict(environment or {})
         self._log = Path(config.folder) / "server.log"
         self._process: subprocess.Popen[bytes] | None = None
+        self.answers = False
+        """It has loaded the subject, and reads what it is sent."""
 
     def start(self) -> None:
         try:
@@ -190,24 +209,32 @@ class TrialServer(ForkServer):
         self._await_ready()
 
     def _await_ready(self) -> None:
+        began = time.monotonic()
         try:
-            answer = self.channel.receive(_START_TIMEOUT_S)
+            answer = self.deadline.receive(self._loaded, _START_TIMEOUT_S, "the subject to be loaded")
         except (Closed, Timeout) as error:
-            how = "did not answer in 10 minutes" if isinstance(error, Timeout) else self._how_it_ended("died")
-            raise TrialServerError(
-                f"the process that loads the subject {how} while loading it, so nothing can be tried. It printed last:"
-                f"\n{self.log_tail()}"
+            took = f"was still at it after {seconds(time.monotonic() - began)}"
+            how = took if isinstance(error, Timeout) else self._how_it_ended("died")
+            printed = self.log_tail()
+            raise ServerNotStarted(
+                f"the process that loads the subject {how} while loading it, so nothing can be tried."
+                + (f" It printed last:\n{printed}" if printed else "")
             ) from None
         if "raised" in answer:
             raise Raised.model_validate(answer["raised"]).error("loaded")
         self.fork_safe = bool(answer["fork_safe"])
+        self.answers = True
+
+    def _loaded(self, timeout_s: float) -> Message:
+        shorten(self._log, _LONGEST_LOG)
+        return self.channel.receive(min(timeout_s, _POLL_S))
 
     def start_child(self, job: Job) -> Child:
         """Fork a child for ``job`` (or make a fresh server the child where forking is not safe)."""
         return super().start_child(job) if self.fork_safe else self._start_inline(job)
 
     def _start_inline(self, job: Job) -> Child:
-        own = TrialServer(self.config, self.environment)
+        own = TrialServer(self.config, self.environment, self.deadline)
         own.start()
         ours, theirs = socket.socketpair()
         try:
@@ -243,19 +270,32 @@ class TrialServer(ForkServer):
         return tail(self._log, limit)
 
     def close(self) -> None:
+        self.ask_to_end()
+        self.end()
+
+    def ask_to_end(self) -> None:
+        """It kills its children and ends; not waited for, so that several end at once."""
         super().close()
-        if self._process is None:
-            return
         if hasattr(self, "channel"):
             with contextlib.suppress(Closed):
-                self.channel.send({"quit": {}})  # it kills its children and ends
+                self.channel.send({"quit": {}})
             self.channel.close()
+
+    def end(self) -> None:
+        """Wait for its end, for a moment; then kill it, with all that it started."""
+        if self._process is None:
+            return
         try:
-            self._process.wait(5.0)
+            self._process.wait(_QUIT_TIMEOUT_S if self.answers else 0.0)
         except subprocess.TimeoutExpired:
+            left_behind = descendants(self._process.pid)
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.wait()
+            for pid in left_behind:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(subprocess.TimeoutExpired):  # the kernel holds it: nothing more can be done
+                self._process.wait(_QUIT_TIMEOUT_S)
 
 
 class Child:
@@ -267,6 +307,8 @@ class Child:
         self.pid = pid
         self.channel = channel
         self.job = job
+        self.doing = job.kind
+        """What it is asked for now, for people who wait."""
         self.paused = False
         self.ended = False
         self._shared_bytes = shared_bytes
@@ -279,23 +321,20 @@ class Child:
             raise self._died() from None
 
     def receive(self, timeout_s: float, memory_limit_bytes: int | None = None) -> Message:
-        """The next message. Raises Timeout, Died or TooMuchMemory.
+        """The next message. Raises Timeout (also where the study's time is over), Died or TooMuchMemory."""
+        return self.server.deadline.receive(lambda left_s: self._next(left_s, memory_limit_bytes), timeout_s, self.doing)
 
-        What has arrived counts, also when the time is over: this process may have been stopped meanwhile.
-        """
-        deadline = time.monotonic() + timeout_s
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            try:
-                return self._open_channel().receive(min(left, _MEMORY_POLL_S) if memory_limit_bytes else left)
-            except Closed:
-                raise self._died() from None
-            except Timeout:
-                used = processes_bytes(self.pid) - self._shared_bytes if memory_limit_bytes else 0
-                if memory_limit_bytes and used > memory_limit_bytes:
-                    raise TooMuchMemory(used) from None
-                if left == 0:
-                    raise
+    def _next(self, timeout_s: float, memory_limit_bytes: int | None) -> Message:
+        try:
+            return self._open_channel().receive(min(timeout_s, _POLL_S))
+        except Closed:
+            raise self._died() from None
+        except Timeout:
+            shorten(Path(self.job.log), _LONGEST_LOG)
+            used = processes_bytes(self.pid) - self._shared_bytes if memory_limit_bytes else 0
+            if memory_limit_bytes and used > memory_limit_bytes:
+                raise TooMuchMemory(used) from None
+            raise
 
     def pause(self) -> None:
         if not self.paused:
@@ -345,6 +384,18 @@ def tail(path: Path, limit: int) -> str:
             return file.read().decode(errors="replace").strip()
     except OSError:
         return ""
+
+
+def shorten(path: Path, limit: int) -> None:
+    """Keep the last quarter of a log that has grown beyond ``limit`` bytes; its writer goes on at the new end."""
+    try:
+        if path.stat().st_size > limit:
+            kept = tail(path, limit // 4)
+            with path.open("r+b") as file:
+                file.truncate()
+                file.write(kept.encode(errors="replace"))
+    except OSError:
+        return
 
 
 _BOOT = f"""

@@ -18,12 +18,17 @@ from togi.core.records import Facts, Machine, Recipe
 from togi.subject.batch import Batch
 from togi.subject.effects import Effects
 from togi.techniques import technique
+from togi.worker.deadline import Deadline
 from togi.worker.inductor_cache import InductorCache
 from togi.worker.launch import CapturedServer, TrialServer
 from togi.worker.protocol import Job, Message, PartRef, ServerConfig, SubjectRef, Survey, new_token
 from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
 
 _CONDITIONS_TOLD = 3
+_CAPTURE_SHARE = 0.6
+"""Of the time that is left: where ``torch.export`` hangs, something can still be tried without it."""
+_REWRITES_SHARE, _REWRITES_S = 0.2, 5.0
+"""Of it, and at least so many seconds, for finding out which rewrites have nothing to do."""
 
 
 class WorkerPool:
@@ -42,9 +47,11 @@ class WorkerPool:
         callers: int = 1,
         from_host: bool = False,
         nan_differences: bool = False,
+        deadline: Deadline | None = None,
     ) -> None:
         """
         Args:
+            deadline: of everything that is asked of its processes. None: each request has its own limit alone.
             callers: how many call at once, in threads of a child, while it is verified and measured.
             from_host: measured calls copy their inputs from host memory to the device, and their results back.
             nan_differences: what is saved may answer with a number where the original shows NaN.
@@ -63,6 +70,7 @@ class WorkerPool:
             from_host=from_host,
             nan_differences=nan_differences,
         )
+        self.deadline = deadline or Deadline()
         self._inductor = InductorCache(self.folder)
         self._servers: dict[tuple[tuple[str, str], ...], TrialServer] = {}
         self._captured: CapturedServer | None = None
@@ -113,14 +121,16 @@ class WorkerPool:
         if self._part is not None:
             return
         for server in self._servers.values():
-            server.close()
+            server.ask_to_end()
+        for server in self._servers.values():
+            server.end()
         shutil.rmtree(self.folder, ignore_errors=True)  # what they wrote meanwhile
 
     def server(self, environment: Mapping[str, str]) -> TrialServer:
         """The server whose children run under ``environment``; started on first use."""
         key = tuple(sorted(environment.items()))
         if key not in self._servers:
-            server = TrialServer(self.config, {**environment, **self._visible})
+            server = TrialServer(self.config, {**environment, **self._visible}, self.deadline)
             server.start()
             self._servers[key] = server
         return self._servers[key]
@@ -145,14 +155,16 @@ class WorkerPool:
         if self.config.device == "cpu":
             self._truth = self._begin_truth(limits, self._spared)
         try:
-            captured = capturing.wait_for("captured")
+            with self.deadline.within(_CAPTURE_SHARE * self.deadline.left_s):
+                captured = capturing.wait_for("captured")
         except TrialEnded as ended:
             captured = {"facts": {"exportable": False, "export_error": f"torch.export cannot capture it: {ended}"}}
         if captured.get("forks"):
             self._captured = CapturedServer(capturing.child)
         facts = captured["facts"]
         if facts["exportable"] and rewrites:
-            with contextlib.suppress(TrialEnded, TrialServerError):  # of a rewrite that crashes, its own trial tells
+            # of a rewrite that crashes or hangs, its own trial tells
+            with contextlib.suppress(TrialEnded, TrialServerError), self.deadline.within(self._for_rewrites_s):
                 facts["idle_rewrites"] = self._idle_rewrites(capturing, limits, on_phase)
         if self._captured is None:
             capturing.close()
@@ -163,6 +175,10 @@ class WorkerPool:
         survey = survey.model_copy(update={"facts": facts, "signature": signature})
         survey.write(self.folder)
         return survey
+
+    @property
+    def _for_rewrites_s(self) -> float:
+        return max(_REWRITES_S, _REWRITES_SHARE * self.deadline.left_s)
 
     def make_truth(self, facts: Facts, limits: Limits, on_phase: OnPhase) -> Facts:
         """Make what trials are verified against, in the folder; once, before the first trial that is verified.

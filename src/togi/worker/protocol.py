@@ -29,6 +29,12 @@ from togi.subject.signature import Signature
 Message = dict[str, Any]
 CHANNEL_FD = 3
 """Where a server finds its socket."""
+_SEND_TIMEOUT_S = 30.0
+"""A process that reads nothing for so long, while its buffer is full, counts as gone."""
+_DRAIN_S = 1.0
+"""So long is taken what has arrived by the time a wait is over: whoever floods the channel does not prolong it."""
+_LONGEST_RUBBISH = 1 << 20
+"""Bytes without an end of line that are kept, unless they begin a frame."""
 _SURVEY_FILE = "survey.json"
 
 
@@ -185,6 +191,7 @@ class Channel:
 
     def __init__(self, sock: socket.socket, token: str) -> None:
         self.sock = sock
+        sock.settimeout(_SEND_TIMEOUT_S)  # reading waits in ``select``
         self.rubbish_bytes = 0
         self._prefix = token.encode() + b" "
         self._buffer = b""
@@ -201,7 +208,7 @@ class Channel:
                 frame = frame[sent:]
             if frame:
                 self.sock.sendall(frame)
-        except (BrokenPipeError, ConnectionResetError) as error:
+        except (BrokenPipeError, ConnectionResetError, TimeoutError) as error:
             raise Closed from error
 
     def receive(self, timeout_s: float | None = None) -> Message:
@@ -213,8 +220,10 @@ class Channel:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         fds: list[int] = []
         while (message := self._next_frame()) is None:
-            left = None if deadline is None else max(0.0, deadline - time.monotonic())
-            if not select.select([self.sock], [], [], left)[0]:
+            left = None if deadline is None else deadline - time.monotonic()
+            if left is not None and left < -_DRAIN_S:
+                raise Timeout
+            if not select.select([self.sock], [], [], None if left is None else max(0.0, left))[0]:
                 raise Timeout
             try:
                 data, received, _, _ = socket.recv_fds(self.sock, 1 << 16, 4)
@@ -242,6 +251,9 @@ class Channel:
                 except ValueError:
                     pass  # a frame that foreign bytes were written into: rubbish like the rest
             self.rubbish_bytes += len(line)
+        if len(self._buffer) > _LONGEST_RUBBISH and not self._buffer.startswith(self._prefix):
+            self.rubbish_bytes += len(self._buffer)
+            self._buffer = b""
         return None
 
 

@@ -20,9 +20,20 @@ from togi.worker.launch import Child, Died, ForkServer, TooMuchMemory
 from togi.worker.protocol import AskedAtOnce, Job, Message, Timeout
 
 OnPhase = Callable[[str], None]
-_TURN_TIMEOUT_S = 60.0
+_LONGEST_ANSWER_S = 60.0
+"""Of what a warm trial is asked, where the limit of a trial is not more."""
+_LEAST_ANSWER_S = 15.0
+_SLOWER_X = 50.0
+"""So many times as long as expected may an answer take: threads that wait for each other beside a busy process make a
+call thirty times as long."""
+_AT_ONCE_S = 0.5
+"""What asking by several callers takes beside two calls of each."""
+_SAVING_S = 1.0
+AT_ONCE = "several callers at once"
+"""The phase in which a trial is asked by them."""
 _OUTPUT_LIMIT = 4000
 _SPARED = 0.8
+_DRAIN_S = 5.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +50,12 @@ class Limits:
 class TrialEnded(Exception):
     """The trial is over, and its child is gone."""
 
-    def __init__(self, ending: Ending, trial: RunningTrial) -> None:
+    def __init__(self, ending: Ending, trial: RunningTrial, *, cut_off: bool = False) -> None:
+        """``cut_off``: it timed out because the time for all of the study was over, not by a limit of its own."""
         super().__init__(ending.reason)
         self.ending = ending
         self.trial = trial
+        self.cut_off = cut_off
 
     def record(self) -> Trial:
         """The trial as far as it got."""
@@ -92,6 +105,8 @@ class RunningTrial:
     phases_s: dict[str, float] = field(default_factory=dict)
     _entered: float = field(default_factory=time.monotonic)
     _deadline: float = field(default_factory=time.monotonic)
+    _limit_s: float = 0.0
+    """Of what it is asked now."""
 
     @classmethod
     def begin(
@@ -104,7 +119,7 @@ class RunningTrial:
             limits = replace(limits, memory_bytes=max(1, int(_SPARED * free)))
         trial = cls(server.start_child(job), name, job.recipe or Recipe(), limits, on_phase)
         trial._entered = started
-        trial._deadline = started + limits.timeout_s
+        trial._deadline, trial._limit_s = started + limits.timeout_s, limits.timeout_s
         return trial
 
     @classmethod
@@ -152,24 +167,26 @@ class RunningTrial:
     def turn(self, passes: int) -> Turn:
         if self.start_again is not None:
             return self._turn_of_a_start(self.start_again)
-        if self.phase != "measure":
-            self._leave_phase()
-            self.phase = "measure"
-        return Turn.model_validate(self._ask_warm({"turn": {"passes": passes}}, "turned"))
+        self._enter("measure")
+        expected_s = self.turn_s * max(1.0, passes / self.passes)
+        return Turn.model_validate(self._ask_warm({"turn": {"passes": passes}}, "turned", expected_s))
 
     def footprint(self) -> Footprint:
-        return Footprint.model_validate(self._ask_warm({"footprint": {}}, "footprint"))
+        return Footprint.model_validate(self._ask_warm({"footprint": {}}, "footprint", 2 * self.turn_s))
 
     def asked_at_once(self, callers: int) -> AskedAtOnce:
         """By so many, of what is right for one. Afterwards its memory is no longer that of one caller."""
-        return AskedAtOnce.model_validate(self._ask_warm({"callers": callers}, "asked_at_once"))
+        self._enter(AT_ONCE)
+        expected_s = _AT_ONCE_S + 2 * callers * self.turn_s / self.passes
+        return AskedAtOnce.model_validate(self._ask_warm({"callers": callers}, "asked_at_once", expected_s))
 
     def rest(self) -> None:
         """Before it is kept paused for long: what the allocator of its device keeps for its next call is given back."""
-        self._ask_warm({"rest": {}}, "rested")
+        self._ask_warm({"rest": {}}, "rested", self.turn_s)
 
     def save(self, folder: Path) -> Saved:
-        return Saved.model_validate(self._ask_warm({"save": str(folder)}, "saved"))
+        self._enter("save")
+        return Saved.model_validate(self._ask_warm({"save": str(folder)}, "saved", _SAVING_S + self.build_s))
 
     def close(self) -> None:
         self._leave_phase()
@@ -179,9 +196,11 @@ class RunningTrial:
         if self.files is not None:
             shutil.rmtree(self.files, ignore_errors=True)
 
-    def _ask_warm(self, message: Message, key: str) -> Message:
-        """Once it is warm, each answer has a time of its own."""
-        self._deadline = time.monotonic() + max(_TURN_TIMEOUT_S, self.limits.timeout_s)
+    def _ask_warm(self, message: Message, key: str, expected_s: float) -> Message:
+        """Once it is warm, each answer has a time of its own, by what it should take."""
+        longest_s = max(_LONGEST_ANSWER_S, self.limits.timeout_s)
+        self._limit_s = min(longest_s, max(_LEAST_ANSWER_S, _SLOWER_X * expected_s))
+        self._deadline = time.monotonic() + self._limit_s
         return self._ask(message, key)
 
     def _ask(self, message: Message, key: str) -> Message:
@@ -199,17 +218,21 @@ class RunningTrial:
         try:
             while True:
                 left = self._deadline - time.monotonic()
+                if left < -_DRAIN_S:  # messages without end
+                    raise Timeout
+                self.child.doing = f"{self.phase} of {self.name}"
                 message = self.child.receive(left, self.limits.memory_bytes)
                 if key in message:
                     self.child.pause()
                     return message[key] if isinstance(message[key], dict) else {}
                 self._note(message)
         except Timeout:
+            cut_off = time.monotonic() < self._deadline
+            after = "when the time for it was over" if cut_off else f"after {self._limit_s:.0f} s"
             ending = Ending(
-                outcome=Outcome.TIMED_OUT,
-                reason=f"it was still in {self.phase} after {self.limits.timeout_s:.0f} s",
-                stage=self.phase,
+                outcome=Outcome.TIMED_OUT, reason=f"it was still in {self.phase} {after}", stage=self.phase
             )
+            raise self._ended(ending, cut_off=cut_off) from None
         except Died as error:
             ending = self._died(error)
         except TooMuchMemory as error:
@@ -223,8 +246,7 @@ class RunningTrial:
 
     def _note(self, message: Message) -> None:
         if "phase" in message:
-            self._leave_phase()
-            self.phase = message["phase"]
+            self._enter(message["phase"])
             self.on_phase(self.phase)
         elif "built" in message:
             self.build_s = message["built"]["build_s"]
@@ -234,6 +256,11 @@ class RunningTrial:
             self.notes += tuple(message["notes"])
         elif "failed" in message:
             raise self._ended(Ending.model_validate(message["failed"]))
+
+    def _enter(self, phase: str) -> None:
+        if phase != self.phase:
+            self._leave_phase()
+            self.phase = phase
 
     def _leave_phase(self) -> None:
         now = time.monotonic()
@@ -254,8 +281,8 @@ class RunningTrial:
         """End it on the parent's word; the caller raises what is returned."""
         return self._ended(Ending(outcome=outcome, reason=reason, stage=stage))
 
-    def _ended(self, ending: Ending) -> TrialEnded:
-        self.ended = TrialEnded(ending, self)
+    def _ended(self, ending: Ending, *, cut_off: bool = False) -> TrialEnded:
+        self.ended = TrialEnded(ending, self, cut_off=cut_off)
         self.close()
         return self.ended
 

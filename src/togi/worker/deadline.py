@@ -1,0 +1,61 @@
+"""Until when the processes of a study must have answered. No torch.
+
+Every message that the parent waits for is waited for here, so that no request can be without a limit: its own, or the
+moment at which the study has to be over, whichever is sooner.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import final
+
+from togi.core.quantities import seconds
+from togi.worker.protocol import Message, Timeout
+
+_TELL_EVERY_S = 30.0
+
+
+@final
+class Deadline:
+    """One for all processes of a study. ``at``: by ``time.monotonic``; it may be moved."""
+
+    def __init__(self, at: float = math.inf, tell: Callable[[str], None] = lambda _: None) -> None:
+        """``tell``: is given a sentence after every 30 s in which nothing has arrived."""
+        self.at = at
+        self._tell = tell
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self.at - time.monotonic())
+
+    @contextmanager
+    def within(self, limit_s: float) -> Iterator[None]:
+        """What is asked for inside has so long together, and no longer than before."""
+        outside = self.at
+        self.at = narrowed = min(outside, time.monotonic() + limit_s)
+        try:
+            yield
+        finally:
+            if self.at == narrowed:  # else it was moved meanwhile
+                self.at = outside
+
+    def receive(self, take: Callable[[float], Message], limit_s: float, what: str) -> Message:
+        """What ``take(seconds)`` returns. ``what``: is waited for. Raises Timeout, as ``take`` does after ``seconds`` at
+        most.
+
+        What has arrived counts, also when the time is over: this process may have been stopped meanwhile.
+        """
+        began = told = time.monotonic()
+        until = min(began + limit_s, self.at)
+        while True:
+            try:
+                return take(min(max(0.0, until - time.monotonic()), _TELL_EVERY_S))
+            except Timeout:
+                if (now := time.monotonic()) >= until:
+                    raise
+                if now - told >= _TELL_EVERY_S:
+                    told = now
+                    self._tell(f"still waiting for {what}, {seconds(now - began)} by now")
