@@ -30,6 +30,7 @@ from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.worker import forking, pool, survey, trial
+from togi.worker.deadline import Deadline
 from togi.worker.forking import fork_safe
 from togi.worker.launch import TrialServer
 from togi.worker.pool import WorkerPool, one_device
@@ -64,13 +65,15 @@ def test_every_server_of_a_run_sees_that_device(monkeypatch: pytest.MonkeyPatch)
     started: list[dict[str, str]] = []
 
     class Server:
-        def __init__(self, config: Any, environment: Mapping[str, str]) -> None:
+        def __init__(self, config: Any, environment: Mapping[str, str], _deadline: Deadline) -> None:
             assert config.device == "cuda"
             started.append(dict(environment))
 
         def start(self) -> None: ...
 
-        def close(self) -> None: ...
+        def ask_to_end(self) -> None: ...
+
+        def end(self) -> None: ...
 
     monkeypatch.setattr(pool, "TrialServer", Server)
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

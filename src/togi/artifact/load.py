@@ -192,7 +192,10 @@ def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> Can
     loaded = Candidate(module=nn.Identity(), samples=(), signature=manifest.signature, facts=manifest.facts)
     for step, options in steps:
         loaded = step.configure(loaded, options)
-    loaded = loaded.with_(program=engine.load(inside, link.meta, loaded.signature, link.threads))
+    program = engine.load(inside, link.meta, loaded.signature, link.threads)
+    if link.one_at_a_time and isinstance(program, FlatProgram):
+        program.serve_one_at_a_time()
+    loaded = loaded.with_(program=program)
     for step, options in steps:
         loaded = step.apply(loaded, options)
     return loaded

@@ -60,6 +60,8 @@ class Link(Record):
     meta: dict[str, Any]
     runtime: tuple[Choice, ...] = ()
     threads: int | None = Field(default=None, ge=1, le=MOST_THREADS)
+    one_at_a_time: bool = False
+    """Callers that come at once wait for each other: the engine hung or ended where two called it."""
 
 
 class Saved(Record):

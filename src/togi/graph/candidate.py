@@ -6,7 +6,7 @@ import abc
 import copy
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, final
@@ -88,13 +88,24 @@ class FlatProgram(Program):
 
     def __init__(self, signature: Signature) -> None:
         self.signature = signature
+        self._turn: AbstractContextManager[Any] = nullcontext()
+
+    def serve_one_at_a_time(self) -> None:
+        """Let callers that come at once wait for each other, since the engine does not serve them.
+
+        They wait without the interpreter's lock. So what the engine runs in Python meanwhile goes on: an engine's own
+        lock, waited for with the interpreter's held, is what two callers of such an engine hang on.
+        """
+        self._turn = threading.Lock()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         return self.call_with(self.signature.checked(args, kwargs))
 
     def call_with(self, inputs: list[Tensor]) -> Any:
         """The same with the tensors of a call, flat and checked already."""
-        return self.signature.build_outputs(self.run(inputs))
+        with self._turn:
+            outputs = self.run(inputs)
+        return self.signature.build_outputs(outputs)
 
     @abc.abstractmethod
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:

@@ -9,11 +9,14 @@ Dynamo and Inductor are imported when a function here is called first: they take
 
 from __future__ import annotations
 
+import json
 import sys
 import threading
+import zipfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from unittest.mock import patch
 
@@ -31,6 +34,7 @@ __all__ = [
     "Compilations",
     "TracerWarning",
     "aoti_load",
+    "aoti_operators",
     "aoti_package",
     "as_dynamos_fakes",
     "checking_every_guard",
@@ -261,6 +265,15 @@ def aoti_load(path: str) -> Any:
     import torch._inductor
 
     return torch._inductor.aoti_load_package(path)
+
+
+def aoti_operators(path: Path) -> Iterator[str]:
+    """Names of the operators that a package calls by the dispatcher, instead of a kernel of its own or one of ATen's."""
+    with zipfile.ZipFile(path) as package:
+        for name in package.namelist():
+            listing = json.loads(package.read(name)) if name.endswith(".json") else {}
+            for node in listing.get("nodes", ()):  # metadata has none
+                yield node["node"]["target"].removeprefix("torch.ops.").removesuffix(".default")
 
 
 def cpp_compiler_missing() -> bool:

@@ -7,6 +7,7 @@ public form, and what relies on them must refuse.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from operator import attrgetter
@@ -28,6 +29,7 @@ __all__ = [
     "is_python_operator",
     "python_kernel",
     "result_arguments",
+    "runs_python",
     "schema_of",
     "written_arguments",
 ]
@@ -36,6 +38,8 @@ schema_of: Callable[[Any], torch.FunctionSchema] = attrgetter("_schema")
 """The schema of an operator (``OpOverload``): its name, arguments, results, and what it writes."""
 
 COMPOSITE = "CompositeImplicitAutograd"
+_REGISTERED_IN_CPP = re.compile(r": registered at .*\.(cpp|cc|cxx|c|cu|cuh|h|hpp|hip|mm|inc):\d+ ::")
+_KEYS_OF_CALLS = ("CPU", "CUDA", "XPU", "MPS", "PrivateUse", "Composite", "Autograd", "ADInplaceOrView")
 
 
 @cache
@@ -82,6 +86,17 @@ def bound_arguments(operator: Any, args: Sequence[Any], kwargs: Mapping[str, Any
 def is_python_operator(operator: Any) -> bool:
     """Whether it was made by ``torch.library.custom_op``: written in Python, so that what it calls can be watched."""
     return getattr(getattr(operator, "_schema", None), "name", None) in OPDEFS
+
+
+def runs_python(name: str) -> bool:
+    """Whether a call of the operator (``"library::name.overload"``) by compiled code may run Python: one of its kernels
+    was registered from Python (``torch.library``), which no C++ source says of itself. True where it is unknown.
+
+    Kernels for fake tensors do not count, nor those of transformations that compiled code does not use.
+    """
+    lines = torch._C._dispatch_dump(name).splitlines()
+    kernels = [line for line in lines if line.startswith(_KEYS_OF_CALLS)]
+    return not lines or any(_REGISTERED_IN_CPP.search(line) is None for line in kernels)
 
 
 def python_kernel(operator: Any, device_type: str | None) -> Callable[..., Any]:

@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from togi.machine.limits import anonymous_bytes
+from togi.worker.guard import start_guard
 from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Raised, ServerConfig, SubjectRef
 
 _PR_SET_PDEATHSIG = 1
@@ -33,16 +34,20 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 def main() -> None:
+    parent = os.getppid()
     channel, config = _connect()
+    made = [Path(config.folder)]
+    if config.subject.kind == "live":
+        made.append(Path(config.subject.spec).parent)
+    guard = start_guard(parent, made)
     try:
-        _run(channel, config)
+        _run(channel, config, guard)
     except Closed:  # the parent died without a word: nobody else is left to remove what it made
-        shutil.rmtree(config.folder, ignore_errors=True)
-        if config.subject.kind == "live":
-            shutil.rmtree(Path(config.subject.spec).parent, ignore_errors=True)
+        for folder in made:
+            shutil.rmtree(folder, ignore_errors=True)
 
 
-def _run(channel: Channel, config: ServerConfig) -> None:
+def _run(channel: Channel, config: ServerConfig, guard: int) -> None:
     _leave_the_terminal()
     os.chdir(config.subject.cwd)
     _prctl(_PR_SET_CHILD_SUBREAPER, 1)
@@ -55,7 +60,7 @@ def _run(channel: Channel, config: ServerConfig) -> None:
 
     end_idle_threads()
     channel.send({"fork_safe": fork_safe(config.device)})
-    _Server(channel, _with_threads_of_subject(config), subject).serve()
+    _Server(channel, _with_threads_of_subject(config), subject, guard).serve()
 
 
 def _connect() -> tuple[Channel, ServerConfig]:
@@ -115,7 +120,9 @@ def load_subject(ref: SubjectRef) -> Any:
 class _Server:
     """Forks on request, reaps, reports every exit, and kills what a dead child left behind."""
 
-    def __init__(self, channel: Channel, config: ServerConfig, subject: Any) -> None:
+    def __init__(self, channel: Channel, config: ServerConfig, subject: Any, guard: int | None = None) -> None:
+        """``guard``: a child that is none of a trial's."""
+        self.guard = guard
         self.channel = channel
         self.config = config
         self.subject = subject
@@ -191,10 +198,10 @@ class _Server:
             if pid in self.children:
                 self.children.discard(pid)
                 _kill_group(pid)
-                self._reap_strays(self.children)
+                self._reap_strays({*self.children, self.guard})
                 self.channel.send({"exited": pid, "status": os.waitstatus_to_exitcode(status)})
 
-    def _reap_strays(self, known: set[int]) -> None:
+    def _reap_strays(self, known: set[int | None]) -> None:
         """Processes that a trial left behind are our children now (subreaper); they end with their trial."""
         for _ in range(100):
             strays = [pid for pid in _child_pids() if pid not in known]

@@ -19,20 +19,24 @@ from togi.machine.describe import cpu_flags
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.compiled import compile_settings
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
-from togi.torch_internals.compiler import aoti_load, aoti_package, inductor_settings
+from togi.torch_internals.compiler import aoti_load, aoti_operators, aoti_package, inductor_settings
+from togi.torch_internals.operators import runs_python
 
 FILE = "model.pt2"
 
 
 @final
 class AotInductorProgram(StoredProgram):
-    """Runs a loaded package. Several threads may call it: each call waits for a free runner."""
+    """Runs a loaded package. Several threads may call it: each call waits for a free runner, and holds the interpreter's
+    lock meanwhile. Where an operator in it runs Python, the other call waits for that lock: they take turns then."""
 
     holds_module = False
 
-    def __init__(self, package: Any, signature: Signature, stored: HiddenFiles | None = None) -> None:
+    def __init__(self, path: Path, signature: Signature, stored: HiddenFiles | None = None) -> None:
         super().__init__(signature, stored)
-        self.runner = package.loader
+        self.runner = aoti_load(str(path)).loader
+        if any(map(runs_python, aoti_operators(path))):
+            self.serve_one_at_a_time()
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         outputs: Sequence[Tensor] = self.runner.boxed_run([_as_compiled(tensor) for tensor in inputs])
@@ -52,14 +56,14 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgra
     settings = compile_settings(candidate.signature, freezing=bool(options["freezing"]))
     with hidden_folder() as (folder, stored), torch.no_grad(), inductor_settings(settings):
         path = aoti_package(program, str(folder / FILE), {"max_autotune": bool(options["max_autotune"])})
-        package = aoti_load(path)
-    return AotInductorProgram(package, candidate.signature, stored)
+        built = AotInductorProgram(Path(path), candidate.signature, stored)
+    return built
 
 
 def load(folder: Path, meta: dict[str, Any], signature: Signature) -> AotInductorProgram:
     """Raises RuntimeError where the generated machine code does not fit this machine or this torch."""
     check_machine(meta["built_on"], built_on(signature.device))
-    return AotInductorProgram(aoti_load(str(folder / FILE)), signature)
+    return AotInductorProgram(folder / FILE, signature)
 
 
 def built_on(device: str) -> dict[str, Any]:

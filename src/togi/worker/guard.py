@@ -1,0 +1,80 @@
+"""A small process beside each trial server, which ends the server when the parent is gone. No torch.
+
+A server that loads a subject or is stuck in it cannot notice that its parent was killed, and would live on for ever.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import shutil
+import signal
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from togi.machine.limits import descendants
+
+_BY_ITSELF_S = 1.0
+"""A server that is not stuck has ended its children and itself by then."""
+_POLL_S = 0.5
+
+
+def start_guard(parent: int, folders: Sequence[Path]) -> int:
+    """Fork it, from the server; returns its process id. ``folders``: what the parent can no longer remove."""
+    server = os.getpid()
+    if (pid := os.fork()) != 0:
+        return pid
+    try:
+        os.setpgid(0, 0)  # what is sent to the server's group is not meant for it
+        os.closerange(3, os.sysconf("SC_OPEN_MAX"))  # the server's end must close its channel
+        _wait(parent, server)
+        if not _runs(parent):
+            _wait(server, until=time.monotonic() + _BY_ITSELF_S)
+            _end(server)
+            for folder in folders:
+                shutil.rmtree(folder, ignore_errors=True)
+    finally:
+        os._exit(0)
+
+
+def _wait(*pids: int, until: float | None = None) -> None:
+    """Until one of these processes is gone."""
+    handles: list[int] = []
+    try:
+        handles += [os.pidfd_open(pid) for pid in pids]
+        select.select(handles, [], [], None if until is None else max(0.0, until - time.monotonic()))
+    except ProcessLookupError:
+        return
+    except (AttributeError, OSError):  # an older kernel, or another system
+        while all(map(_runs, pids)) and (until is None or time.monotonic() < until):
+            time.sleep(_POLL_S)
+    finally:
+        for handle in handles:
+            os.close(handle)
+
+
+def _runs(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return not _zombie(pid)
+
+
+def _zombie(pid: int) -> bool:
+    """It has ended, and whoever started it does not look."""
+    with contextlib.suppress(OSError, IndexError):
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    return False
+
+
+def _end(server: int) -> None:
+    """With all that it started."""
+    left = [pid for pid in descendants(server) if pid != os.getpid()]
+    for pid in (server, *left):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
