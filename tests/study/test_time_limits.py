@@ -15,6 +15,7 @@ from togi.search import Search, Settings
 from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.techniques import all_techniques
+from togi.worker.deadline import Deadline
 
 MACHINE = Machine(cpu_model="cpu", cpu_cores=2, memory_bytes=2**34, threads=2, os="linux", python="3.11")
 CALLS = {"conv2d": 63, "batch_norm": 46, "hardswish": 21, "relu": 19, "add": 10, "linear": 1}
@@ -62,7 +63,8 @@ def runner_with(clock: Clock, latency_ms: float = 13.0, loading_s: float = 9.0, 
     search = Search(facts, chosen, all_techniques(), clock=clock)
     started = clock.now_s
     clock.now_s += loading_s
-    arguments: Any = (MagicMock(), "net.py:make", facts, None, chosen, log, search, Progress(), started)
+    pool = MagicMock(deadline=Deadline())
+    arguments: Any = (pool, "net.py:make", facts, None, chosen, log, search, Progress(), started)
     runner = StudyRunner(*arguments, loaded=clock.now_s)
     runner.attempt = functools.partial(simulated, clock)  # type: ignore[method-assign]
     return runner

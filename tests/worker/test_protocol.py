@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import os
 import socket
+import time
 
 import pytest
 
+from togi.worker.deadline import Deadline
 from togi.worker.launch import Child, TrialServer
 from togi.worker.protocol import Channel, Closed, Job, Timeout, new_token
 
@@ -52,7 +54,9 @@ def test_silence_times_out_and_an_end_is_told_apart() -> None:
 
 def test_what_arrived_while_the_parent_was_stopped_is_not_late() -> None:
     here, there, _ = pair()
-    child = Child(TrialServer.__new__(TrialServer), os.getpid(), here, Job(kind="survey", log=""))
+    server = TrialServer.__new__(TrialServer)
+    server.deadline = Deadline(time.monotonic() - 60.0)
+    child = Child(server, os.getpid(), here, Job(kind="survey", log=""))
     there.send({"one": 1})
     assert child.receive(-60.0) == {"one": 1}
     with pytest.raises(Timeout):

@@ -64,6 +64,11 @@ class Link(Record):
     """Callers that come at once wait for each other: the engine hung or ended where two called it."""
 
 
+def in_turn(chain: tuple[Link, ...]) -> tuple[Link, ...]:
+    """The same engines, which serve one call at a time."""
+    return tuple(link.model_copy(update={"one_at_a_time": True}) for link in chain)
+
+
 class Saved(Record):
     """What a recipe that is running has written."""
 

@@ -311,7 +311,8 @@ class Search:
 
     def cost_s(self, recipe: Recipe) -> float:
         """What a trial of it should take; infinite where nothing is known of such a one."""
-        return self._predict_cost([self.space.features(recipe)])[0] if self.space.holds(recipe) else math.inf
+        known = recipe.choices and self.space.holds(recipe)
+        return self._predict_cost([self.space.features(recipe)])[0] if known else math.inf
 
     def _known(self) -> list[Trial]:
         """Trials that say something of other recipes: the original has no choice in common with any."""

@@ -9,25 +9,27 @@ from __future__ import annotations
 import math
 import os
 import shutil
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import ExitStack
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import final
 
-from togi.artifact.manifest import Saved
+from togi.artifact.manifest import Saved, in_turn, read_manifest
 from togi.core.records import Interval, Outcome, Recipe, Timing, Trial
 from togi.decide.choose import Chosen, acceptable, choose, extends, rank
 from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.study_log import is_running
 from togi.measure import RaceResult, race, together
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner, enough_s
-from togi.worker.supervise import RunningTrial, TrialEnded
+from togi.worker.supervise import AT_ONCE, RunningTrial, TrialEnded
 
 FINALISTS = 4
 _RIVALS = 2
 """At most so many are proven beside the choice."""
 _LONGEST_RACE_S = 45.0
+_AT_ONCE = {Outcome.TIMED_OUT: "hangs", Outcome.CRASHED: "ends its process"}
+"""What becomes of an engine that cannot serve callers at once, beside wrong answers."""
 _CALLERS = 2
 """So many at once try what was raced for one caller."""
 
@@ -54,6 +56,8 @@ class Finals:
         self._proven: dict[Recipe, Path] = {}
         self.unusable: dict[Recipe, str] = {}
         """What was set aside, and why."""
+        self._one_at_a_time: set[Recipe] = set()
+        """What hung or ended where two called at once."""
         self._saved_only: Decision | None = None
 
     def decide(self) -> Decision:
@@ -104,18 +108,19 @@ class Finals:
                     self._saved_only = Decision(chosen, folder, ())
                     return self._saved_only
             except TrialEnded as ended:
-                self.set_aside(candidate, f"it could not be saved: {ended}")
+                self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
         return Decision(chosen, None, ())
 
-    def set_aside(self, candidate: Recipe, why: str) -> None:
-        """It is no choice any more, and its last trial says so."""
+    def set_aside(self, candidate: Recipe, why: str, *, hangs: bool = False) -> None:
+        """It is no choice any more, and its last trial says so. ``hangs``: so do the choices of later studies."""
         self.unusable[candidate] = why
         what = "The original was not saved" if candidate == REFERENCE_RECIPE else f"{candidate.label} was set aside"
         self.runner.notes.append(f"{what}: {why}.")
         last = self.runner.last(candidate)
         if last is not None:
             reason = f"{last.reason}; {why}" if last.reason and why not in last.reason else why
-            self.runner.log.append(last.model_copy(update={"reason": reason}))
+            ended = {"outcome": Outcome.TIMED_OUT} if hangs and candidate != REFERENCE_RECIPE else {}
+            self.runner.log.append(last.model_copy(update={"reason": reason, **ended}))
 
     def _folder(self, candidate: Recipe) -> Path:
         """An empty folder for its artifact, of this process: another may work on the same study. What earlier processes
@@ -246,6 +251,35 @@ class Finals:
         except TrialEnded as ended:
             runner.notes.append(f"The finalists were not started again: {ended}")
 
+    def _for_callers(self, loaded: RunningTrial, folder: Path, candidate: Recipe, trial: Trial) -> tuple[str, ...]:
+        """What should be known of it where several call at once. Where that hangs or ends it, callers wait for each
+        other, by a lock round its calls, and it is verified and asked anew so. Raises TrialEnded where that fails too.
+        """
+        try:
+            return _served_at_once(loaded)
+        except TrialEnded as ended:
+            what = _AT_ONCE.get(ended.ending.outcome)
+            if what is None or ended.cut_off or ended.ending.stage != AT_ONCE or candidate in self.runner.composed:
+                raise
+        self._one_at_a_time.add(candidate)
+        written = read_manifest(folder)
+        in_turn_only = Saved(links=in_turn(written.chain), domains=written.signature.domains)
+        self.runner.write_manifest(folder, trial, in_turn_only)
+        with self._loaded(folder, candidate) as again:
+            again.warm(limit_s=0.0)
+            notes = _served_at_once(again)
+        return (f"it {what} where {_CALLERS} call at once, so callers wait for each other", *notes)
+
+    @contextmanager
+    def _loaded(self, folder: Path, candidate: Recipe) -> Iterator[RunningTrial]:
+        """In a fresh process, from its files, and right. Raises TrialEnded where it is not."""
+        runner = self.runner
+        with runner.pool.start_artifact(folder, candidate, runner.facts, runner.limits, check=True) as loaded:
+            outcome, reason = runner.accepted(loaded)
+            if outcome is not Outcome.OK:
+                raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
+            yield loaded
+
     def _candidates(self) -> Sequence[Recipe]:
         """The fastest that may be faster than the reference; those that are surely not only where limits decide."""
         unraced = (REFERENCE_RECIPE, Recipe())
@@ -286,13 +320,15 @@ class Finals:
                 self.set_aside(candidate, "it could not be built again")
             elif (saved := self._saved(running, folder, trial)) is not None:
                 proof = self._prove(folder, candidate, trial)
+                if candidate in self._one_at_a_time:
+                    saved = saved.model_copy(update={"links": in_turn(saved.links)})
                 runner.write_manifest(folder, proof, saved)
                 runner.log.append(proof)
                 self._proven[candidate] = folder
                 self._compare(candidate, trial, proof)
                 return
         except TrialEnded as ended:
-            self.set_aside(candidate, f"it could not be saved: {ended}")
+            self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
         shutil.rmtree(folder, ignore_errors=True)
 
     def _compare(self, candidate: Recipe, before: Trial, proof: Trial) -> None:
@@ -331,10 +367,8 @@ class Finals:
         Raises TrialEnded when it cannot be loaded or is not as right as the candidate it was made of.
         """
         runner = self.runner
-        with runner.pool.start_artifact(folder, candidate, runner.facts, runner.limits, check=True) as loaded:
+        with self._loaded(folder, candidate) as loaded:
             outcome, reason = runner.accepted(loaded)
-            if outcome is not Outcome.OK:
-                raise loaded.end(outcome, f"loaded from its files, {reason}", "proof")
             timing = trial.timing
             if candidate != REFERENCE_RECIPE:
                 runner.make_ready(loaded, folder)
@@ -356,8 +390,12 @@ class Finals:
                 timing = timing.model_copy(update={"start_ms": loaded.start_ms})
             found: dict[str, object] = {"timing": timing, "error": loaded.error, "footprint": loaded.footprint()}
             if candidate != REFERENCE_RECIPE and runner.facts.callers == 1:  # else verification had them all
-                found["notes"] = (*trial.notes, *_served_at_once(loaded))
+                found["notes"] = (*trial.notes, *self._for_callers(loaded, folder, candidate, trial))
             return trial.model_copy(update={**found, "outcome": outcome, "reason": reason})
+
+
+def _hangs(ended: TrialEnded) -> bool:
+    return ended.ending.outcome is Outcome.TIMED_OUT and not ended.cut_off
 
 
 def _served_at_once(loaded: RunningTrial) -> tuple[str, ...]:

@@ -25,7 +25,6 @@ from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
 
-
 _LEAST_S = 10.0
 _LOADING_X = 10.0
 

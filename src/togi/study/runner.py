@@ -216,7 +216,8 @@ class StudyRunner:
         left_s = min(left_s, self.pool.deadline.left_s)
         given_s = min(own_s, self._share_s(candidate, left_s))
         try:
-            with self.pool.deadline.within(left_s + self.proof_s()):  # its turns may last into the time for race and proof
+            # its turns may last into the time for the proof
+            with self.pool.deadline.within(math.inf if candidate == REFERENCE_RECIPE else left_s + self.proof_s()):
                 trial = self.attempt(candidate, given_s)
         except BaseException:
             self.log.release(candidate)

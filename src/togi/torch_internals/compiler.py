@@ -268,7 +268,7 @@ def aoti_load(path: str) -> Any:
 
 
 def aoti_operators(path: Path) -> Iterator[str]:
-    """Names of the operators that a package calls by the dispatcher, instead of a kernel of its own or one of ATen's."""
+    """Names of the operators that a package calls by the dispatcher, for want of a kernel."""
     with zipfile.ZipFile(path) as package:
         for name in package.namelist():
             listing = json.loads(package.read(name)) if name.endswith(".json") else {}

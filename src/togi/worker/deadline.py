@@ -43,8 +43,7 @@ class Deadline:
                 self.at = outside
 
     def receive(self, take: Callable[[float], Message], limit_s: float, what: str) -> Message:
-        """What ``take(seconds)`` returns. ``what``: is waited for. Raises Timeout, as ``take`` does after ``seconds`` at
-        most.
+        """What ``take(seconds)`` returns, which raises Timeout after so many at most. ``what``: is waited for.
 
         What has arrived counts, also when the time is over: this process may have been stopped meanwhile.
         """

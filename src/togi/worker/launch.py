@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import abc
 import contextlib
+import functools
 import os
 import signal
 import socket
@@ -24,6 +25,7 @@ from togi.worker.protocol import CHANNEL_FD, Channel, Closed, Job, Message, Rais
 _START_TIMEOUT_S = 600.0
 _FORK_TIMEOUT_S = 120.0
 _END_TIMEOUT_S = 10.0
+_SEND_TIMEOUT_S = 20
 _POLL_S = 0.25
 """So often is looked at a child's memory and log."""
 _QUIT_TIMEOUT_S = 2.0
@@ -76,15 +78,15 @@ class ForkServer(abc.ABC):
             try:
                 message = self.deadline.receive(self._receive, _FORK_TIMEOUT_S, "the process that starts trials")
             except Timeout:
+                waited = seconds(time.monotonic() - began)
                 self.close()  # a child that it names later would be taken for the next
                 raise TrialServerError(
-                    f"the process that starts trials did not start one in {seconds(time.monotonic() - began)}: the "
-                    "machine has no memory or no processor left for it. What was learned is kept: give the same command "
-                    "again to go on"
+                    f"the process that starts trials did not start one in {waited}: the machine has no memory or no "
+                    "processor left for it. What was learned is kept: give the same command again to go on"
                 ) from None
             if "started" in message:
                 pid, shared_bytes = int(message["started"]), int(message["shared_bytes"])
-                return self._adopted(Child(self, pid, Channel(ours, self.token), job, shared_bytes))
+                return self._adopted(Child(self, pid, Channel(ours, self.token, _SEND_TIMEOUT_S), job, shared_bytes))
 
     def _adopted(self, child: Child) -> Child:
         self._children.add(child)
@@ -204,7 +206,7 @@ class TrialServer(ForkServer):
                 process_group=0,  # a session of its own would be given less beside busy ones: togi.worker.server
             )
         theirs.close()
-        self.channel = Channel(ours, self.config.token)
+        self.channel = Channel(ours, self.token, _SEND_TIMEOUT_S)
         self._send(self.config.model_dump(mode="json"))
         self._await_ready()
 
@@ -244,7 +246,7 @@ class TrialServer(ForkServer):
             raise
         theirs.close()
         assert own._process is not None
-        return self._adopted(Child(own, own._process.pid, Channel(ours, self.config.token), job))
+        return self._adopted(Child(own, own._process.pid, Channel(ours, self.token, _SEND_TIMEOUT_S), job))
 
     def exit_status(self, pid: int) -> int | None:
         if self._process is None or pid != self._process.pid:
@@ -307,7 +309,7 @@ class Child:
         self.pid = pid
         self.channel = channel
         self.job = job
-        self.doing = job.kind
+        self.doing: str = job.kind
         """What it is asked for now, for people who wait."""
         self.paused = False
         self.ended = False
@@ -322,9 +324,10 @@ class Child:
 
     def receive(self, timeout_s: float, memory_limit_bytes: int | None = None) -> Message:
         """The next message. Raises Timeout (also where the study's time is over), Died or TooMuchMemory."""
-        return self.server.deadline.receive(lambda left_s: self._next(left_s, memory_limit_bytes), timeout_s, self.doing)
+        take = functools.partial(self._next, memory_limit_bytes)
+        return self.server.deadline.receive(take, timeout_s, self.doing)
 
-    def _next(self, timeout_s: float, memory_limit_bytes: int | None) -> Message:
+    def _next(self, memory_limit_bytes: int | None, timeout_s: float) -> Message:
         try:
             return self._open_channel().receive(min(timeout_s, _POLL_S))
         except Closed:

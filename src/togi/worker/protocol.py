@@ -11,6 +11,7 @@ import os
 import secrets
 import select
 import socket
+import struct
 import sys
 import time
 import traceback
@@ -29,8 +30,6 @@ from togi.subject.signature import Signature
 Message = dict[str, Any]
 CHANNEL_FD = 3
 """Where a server finds its socket."""
-_SEND_TIMEOUT_S = 30.0
-"""A process that reads nothing for so long, while its buffer is full, counts as gone."""
 _DRAIN_S = 1.0
 """So long is taken what has arrived by the time a wait is over: whoever floods the channel does not prolong it."""
 _LONGEST_RUBBISH = 1 << 20
@@ -189,9 +188,11 @@ class Timeout(Exception):
 class Channel:
     """Frames over a socket. ``rubbish_bytes`` counts what was not a frame of this study."""
 
-    def __init__(self, sock: socket.socket, token: str) -> None:
+    def __init__(self, sock: socket.socket, token: str, send_timeout_s: int | None = None) -> None:
+        """``send_timeout_s``: who reads nothing for so long, while the socket is full, counts as gone."""
         self.sock = sock
-        sock.settimeout(_SEND_TIMEOUT_S)  # reading waits in ``select``
+        if send_timeout_s is not None:  # not ``settimeout``, whose poll takes a socket that is half full for full
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", send_timeout_s, 0))
         self.rubbish_bytes = 0
         self._prefix = token.encode() + b" "
         self._buffer = b""
@@ -208,7 +209,7 @@ class Channel:
                 frame = frame[sent:]
             if frame:
                 self.sock.sendall(frame)
-        except (BrokenPipeError, ConnectionResetError, TimeoutError) as error:
+        except (BrokenPipeError, ConnectionResetError, BlockingIOError) as error:
             raise Closed from error
 
     def receive(self, timeout_s: float | None = None) -> Message:
@@ -217,7 +218,7 @@ class Channel:
 
     def receive_with_fds(self, timeout_s: float | None = None) -> tuple[Message, list[int]]:
         self._must_be_open()
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        deadline = None if timeout_s is None else time.monotonic() + max(0.0, timeout_s)
         fds: list[int] = []
         while (message := self._next_frame()) is None:
             left = None if deadline is None else deadline - time.monotonic()

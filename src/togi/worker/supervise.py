@@ -229,9 +229,7 @@ class RunningTrial:
         except Timeout:
             cut_off = time.monotonic() < self._deadline
             after = "when the time for it was over" if cut_off else f"after {self._limit_s:.0f} s"
-            ending = Ending(
-                outcome=Outcome.TIMED_OUT, reason=f"it was still in {self.phase} {after}", stage=self.phase
-            )
+            ending = Ending(outcome=Outcome.TIMED_OUT, reason=f"it was still in {self.phase} {after}", stage=self.phase)
             raise self._ended(ending, cut_off=cut_off) from None
         except Died as error:
             ending = self._died(error)

@@ -27,8 +27,11 @@ FILE = "model.pt2"
 
 @final
 class AotInductorProgram(StoredProgram):
-    """Runs a loaded package. Several threads may call it: each call waits for a free runner, and holds the interpreter's
-    lock meanwhile. Where an operator in it runs Python, the other call waits for that lock: they take turns then."""
+    """Runs a loaded package. Several threads may call it: each call waits for a free runner.
+
+    It holds the interpreter's lock meanwhile. Where an operator in the package runs Python, the call that has the
+    runner waits for that lock, so both would wait for ever: such a package serves one call at a time.
+    """
 
     holds_module = False
 
