@@ -6,8 +6,9 @@ import dataclasses
 import os
 import shutil
 import tempfile
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
@@ -17,6 +18,7 @@ from togi.artifact.save import check_writable, publish
 from togi.core.choices import Effort, Mode, Objective
 from togi.core.device import parse_device
 from togi.core.errors import SubjectError, TogiError
+from togi.core.interrupt import interrupted_after
 from togi.core.quantities import a_type, parse_counts, parse_drop, parse_duration, parse_share, parse_size
 from togi.core.records import Outcome, Recipe, Study, Trial
 from togi.journal import Journal
@@ -42,6 +44,8 @@ if TYPE_CHECKING:
     from togi.subject.inputs import Dynamic
 
 PathOrName = str | Path
+_LIVE_S, _LIVE_SHARE = 60.0, 1 / 3
+"""Seconds, and share of the time limit, for asking a live module in this process."""
 
 
 def home() -> Path:
@@ -220,8 +224,10 @@ def tune(
     if out is not None:
         check_writable(Path(out), force)
     extras = {"metric": metric, "calibration": calibration, "dynamic": dynamic, "mode": mode}
+    began = time.monotonic()
+    ask_s = _LIVE_S if settings.time_limit_s is None else min(_LIVE_S, _LIVE_SHARE * settings.time_limit_s)
     with (
-        _reference(subject, inputs, extras, ask=(settings.device, seed)) as (ref, name),
+        _reference(subject, inputs, extras, ask=(settings.device, seed, ask_s)) as (ref, name),
         Journal.open(journal or default_journal()) as opened,
     ):
         record, artifact = run_study(
@@ -232,6 +238,7 @@ def tune(
             keep=home() / "artifacts",
             resume=resume,
             progress=_progress(progress, name),
+            started=began,
         )
     if out is not None and artifact is not None:
         kept, artifact = artifact, publish(artifact, Path(out).absolute(), force=force)
@@ -668,10 +675,10 @@ def _progress(given: Progress | bool | None, subject: str) -> Progress:
 
 @contextmanager
 def _reference(
-    subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int] | None = None
+    subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int, float] | None = None
 ) -> Iterator[tuple[SubjectRef, str]]:
     """Where children find the subject, and its name for people; a live one rests in a private file meanwhile, and
-    beside it what it answers on a device, from a seed (``ask``)."""
+    beside it what it answers on a device, from a seed, if that takes no longer than so many seconds (``ask``)."""
     if isinstance(subject, str):
         if inputs is not None or any(value is not None for value in extras.values()):
             raise SubjectError(
@@ -690,12 +697,20 @@ def _reference(
         _dump(live, path)
         ref = SubjectRef.here("live", str(path))
         if ask is not None:
-            from togi.verify.live import LiveAnswer
-
-            _dump(LiveAnswer.of(live, device=ask[0], seed=ask[1]), ref.answer)
+            _ask_live(live, ref.answer, *ask)
         yield ref, type(live.module).__name__
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _ask_live(live: Any, answer: Path, device: str, seed: int, limit_s: float) -> None:
+    """Write what a live subject answers here. It may hang, which a child then finds out with more patience."""
+    from togi.verify.live import LiveAnswer
+
+    found = None
+    with suppress(TimeoutError), interrupted_after(limit_s):
+        found = LiveAnswer.of(live, device=device, seed=seed)
+    _dump(found, answer)
 
 
 def _live(subject: Any, inputs: Any, extras: dict[str, Any]) -> Any:

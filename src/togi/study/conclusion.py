@@ -30,12 +30,13 @@ def conclude(
     known."""
     trials, search = runner.log.trials(), runner.search
     chosen = decision.chosen.trial
-    untried = untried or _untried(trials, program, runner.settings)
+    late = [trial for trial in runner.given_up if not trial.recipe.is_reference]
+    untried = untried or _untried([*trials, *late], program, runner.settings)
     verdict = _verdict(decision, untried, runner.settings, runner.facts.callers)
     study = runner.log.header.model_copy(
         update={
             "facts": runner.facts,
-            "trials": (*trials, *(t for t in runner.given_up if not t.recipe.is_reference), *search.excluded),
+            "trials": (*trials, *late, *search.excluded),
             "excluded": search.excluded,
             "finalists": decision.finalists,
             "best": None if chosen is None else chosen.recipe,

@@ -38,12 +38,16 @@ def run_study(
     keep: Path,
     resume: bool = True,
     progress: Progress,
+    started: float | None = None,
 ) -> tuple[Study, Path | None]:
     """The study's record and the folder of the proven artifact (None where nothing was chosen or could be saved).
 
+    ``started``: when the time of the study began, by ``time.monotonic``; None: now.
+
     Raises TogiError when the subject cannot be loaded or run. KeyboardInterrupt leaves what is finished in the journal.
     """
-    started = time.monotonic()
+    if started is None:
+        started = time.monotonic()
     progress.message(f"loading {name}")
     here = machine(settings.device)
     callers = settings.callers_on(here.cpu_cores)

@@ -215,7 +215,8 @@ class TrialServer(ForkServer):
         try:
             answer = self.deadline.receive(self._loaded, _START_TIMEOUT_S, "the subject to be loaded")
         except (Closed, Timeout) as error:
-            took = f"was still at it after {seconds(time.monotonic() - began)}"
+            over = "" if self.deadline.left_s else ", when the time limit was over,"
+            took = f"was still at it after {seconds(time.monotonic() - began)}{over}"
             how = took if isinstance(error, Timeout) else self._how_it_ended("died")
             printed = self.log_tail()
             raise ServerNotStarted(
