@@ -22,6 +22,7 @@ from togi.decide.faster import BETWEEN_PROCESSES
 from togi.journal.study_log import is_running
 from togi.measure import RaceResult, race, together
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner, enough_s
+from togi.worker.launch import NoTimeLeft
 from togi.worker.supervise import AT_ONCE, RunningTrial, TrialEnded
 
 FINALISTS = 4
@@ -248,7 +249,7 @@ class Finals:
                     running.append(loaded)
                 budget_s = min(enough_s(PROOF_BUDGET_S, [runner.reference(), *running]), max(1.0, runner.left_s()))
                 self._fair_race(running, budget_s, again=True)
-        except TrialEnded as ended:
+        except (TrialEnded, NoTimeLeft) as ended:
             runner.notes.append(f"The finalists were not started again: {ended}")
 
     def _for_callers(self, loaded: RunningTrial, folder: Path, candidate: Recipe, trial: Trial) -> tuple[str, ...]:
@@ -327,7 +328,7 @@ class Finals:
                 self._proven[candidate] = folder
                 self._compare(candidate, trial, proof)
                 return
-        except TrialEnded as ended:
+        except (TrialEnded, NoTimeLeft) as ended:
             self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
         shutil.rmtree(folder, ignore_errors=True)
 
@@ -394,8 +395,8 @@ class Finals:
             return trial.model_copy(update={**found, "outcome": outcome, "reason": reason})
 
 
-def _hangs(ended: TrialEnded) -> bool:
-    return ended.ending.outcome is Outcome.TIMED_OUT and not ended.cut_off
+def _hangs(ended: TrialEnded | NoTimeLeft) -> bool:
+    return isinstance(ended, TrialEnded) and ended.ending.outcome is Outcome.TIMED_OUT and not ended.cut_off
 
 
 def _served_at_once(loaded: RunningTrial) -> tuple[str, ...]:

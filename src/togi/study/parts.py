@@ -28,6 +28,7 @@ from togi.study.progress import PartProgress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.techniques import all_techniques
 from togi.worker.call import ChildCall
+from togi.worker.launch import NoTimeLeft
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import Survey
 from togi.worker.supervise import Limits, TrialEnded
@@ -37,6 +38,8 @@ _LONGEST_S = 900.0
 """For all parts where the study has no limit."""
 _LEAST_S = 6.0
 """Below it a study of a part does not get past its reference."""
+_LONGEST_OPENING_S, _OPENING_X = 20.0, 3.0
+"""A part that is captured, proven and timed no sooner, or in so many times its share of the time, is left alone."""
 _WHOLE_SHARE = 0.3
 """Of the time that is left when the program has been cut: for measuring and proving it whole."""
 _WORTH_A_TRIAL = 0.1
@@ -231,9 +234,11 @@ class PartsTuner:
                 placed = made and Decision(Chosen(trial=made.trial, reason="it is in the program"), None, ())
                 conclude(study.runner, placed or study.decision)
 
-    def tree(self, chosen: Trial | None) -> ProgramTree:
-        """The program's calls and parts, with what is in their places. ``chosen``: the trial of the program."""
-        assert self._cuts is not None  # it was run
+    def tree(self, chosen: Trial | None) -> ProgramTree | None:
+        """The program's calls and parts, with what is in their places. ``chosen``: the trial of the program. None where
+        it was not recorded in time."""
+        if self._cuts is None:
+            return None
         made: Mapping[str, Made] = {}
         for each in self._tried:
             if chosen is not None and each.trial is not None and each.trial.recipe == chosen.recipe:
@@ -266,11 +271,12 @@ class PartsTuner:
         try:
             if study.runner is None:
                 winners = {other.best.recipe: None for other in self._studies if other.best is not None}
-                study.runner, study.reason = self._open(study, winners), ""
-                study.finals = Finals(study.runner, self.pool.folder)
-                study.runner.try_reference()
+                with self.pool.deadline.within(max(_LONGEST_OPENING_S, _OPENING_X * seconds)):
+                    study.runner, study.reason = self._open(study, winners), ""
+                    study.finals = Finals(study.runner, self.pool.folder)
+                    study.runner.try_reference()
             study.runner.explore(max(0.0, until - time.monotonic()), first_gain=first_gain, trials=trials)
-        except (SubjectError, TrialEnded) as error:
+        except (SubjectError, TrialEnded, NoTimeLeft) as error:
             study.reason, study.ended = str(error), True
 
     def _open(self, study: _PartStudy, winners: Iterable[Recipe]) -> StudyRunner:
@@ -340,7 +346,7 @@ class PartsTuner:
                 folder.mkdir(parents=True)
                 saved = running.save(folder)
                 proof = Trial(recipe=best, outcome=Outcome.OK, error=running.error)
-        except TrialEnded:
+        except (TrialEnded, NoTimeLeft):
             return None
         finally:
             pool.close()

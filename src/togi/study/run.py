@@ -21,6 +21,7 @@ from togi.study.parts import PartsTuner
 from togi.study.progress import Progress
 from togi.study.runner import GRACE_S, REFERENCE_RECIPE, SURVEY_TIMEOUT_S, StudyRunner
 from togi.worker.deadline import Deadline
+from togi.worker.launch import NoTimeLeft
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
@@ -108,12 +109,13 @@ def run_study(
                     if parts is not None:
                         parts.try_settings()
             decision = Finals(runner, keep).decide()
-        except OutOfTime as late:
-            return conclude(runner, Decision(_unmeasured(settings, str(late)), None, ()), untried=str(late)), None
-        except TrialEnded as ended:
-            if not ended.cut_off:
-                raise reference_failed(name, ended) from None
-            runner.notes.append(f"The time limit was over in the race or the proof ({ended}): trials decide, unproven.")
+        except (OutOfTime, NoTimeLeft, TrialEnded) as late:
+            if isinstance(late, TrialEnded) and not late.cut_off:
+                raise reference_failed(name, late) from None
+            if runner.last(REFERENCE_RECIPE) is None:
+                nothing = _unmeasured(settings, str(late))
+                return conclude(runner, Decision(nothing, None, ()), untried=f"Nothing could be tried: {late}"), None
+            runner.notes.append(f"The time limit was over in the race or the proof: {late}. Trials decide, unproven.")
             decision = Decision(choose(runner.trials(), settings.budget), None, ())
         tree = None if parts is None else parts.tree(decision.chosen.trial)
         return conclude(runner, decision, tree), decision.folder

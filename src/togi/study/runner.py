@@ -27,7 +27,7 @@ from togi.study.failures import OutOfTime, explained, reference_failed
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, is_exact, recipe
-from togi.worker.launch import ServerNotStarted
+from togi.worker.launch import NoTimeLeft, ServerNotStarted
 from togi.worker.pool import WorkerPool, environment_of
 from togi.worker.protocol import Survey
 from togi.worker.supervise import Limits, RunningTrial, TrialEnded
@@ -59,7 +59,7 @@ _DISTURBED_TODAY_X = 2.0
 """Against an earlier session of the study: the same machine may be somewhat slower for a whole day."""
 _RACE_SHARE = 0.15
 _RACE_BUDGET_S = (4.0, 45.0)
-GRACE_S = 6.0
+GRACE_S = 4.0
 """After the study's limit whatever is still asked of a child is ended; closing takes a moment more."""
 _OWN_LIMIT_X = 3.0
 """So many times as long as truth, reference and its proof should take is the limit of an effort, where that is more."""
@@ -364,6 +364,8 @@ class StudyRunner:
     def _ended_or_measured(self, candidate: Recipe, timeout_s: float) -> Trial:
         try:
             return self._attempt(candidate, timeout_s)
+        except NoTimeLeft as error:
+            return Trial(recipe=candidate, outcome=Outcome.TIMED_OUT, reason=str(error), stage="start")
         except ServerNotStarted as error:  # one of its own: the environment that it wants, or where none can fork
             return Trial(recipe=candidate, outcome=Outcome.FAILED, reason=str(error), stage="start")
         except TrialEnded as ended:
@@ -405,7 +407,7 @@ class StudyRunner:
             try:
                 running = self._start(candidate, self.settings.trial_timeout_s)
                 self.make_ready(running)
-            except TrialEnded as ended:
+            except (TrialEnded, NoTimeLeft) as ended:
                 self.notes.append(f"{candidate.label} could not be built again: {ended}")
                 return None
             self._warm[candidate] = running

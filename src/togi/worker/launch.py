@@ -48,6 +48,10 @@ class ServerNotStarted(TrialServerError):
     """It died while it loaded the subject, or was not done in time."""
 
 
+class NoTimeLeft(ServerNotStarted):
+    """The time of the study was over before."""
+
+
 class TooMuchMemory(Exception):
     """The child and its descendants held more than they may. ``bytes``: how much."""
 
@@ -80,6 +84,8 @@ class ForkServer(abc.ABC):
             except Timeout:
                 waited = seconds(time.monotonic() - began)
                 self.close()  # a child that it names later would be taken for the next
+                if not self.deadline.left_s:
+                    raise NoTimeLeft(f"the time limit was over before a process was started for {job.kind}") from None
                 raise TrialServerError(
                     f"the process that starts trials did not start one in {waited}: the machine has no memory or no "
                     "processor left for it. What was learned is kept: give the same command again to go on"
@@ -214,19 +220,23 @@ class TrialServer(ForkServer):
         began = time.monotonic()
         try:
             answer = self.deadline.receive(self._loaded, _START_TIMEOUT_S, "the subject to be loaded")
-        except (Closed, Timeout) as error:
-            over = "" if self.deadline.left_s else ", when the time limit was over,"
-            took = f"was still at it after {seconds(time.monotonic() - began)}{over}"
-            how = took if isinstance(error, Timeout) else self._how_it_ended("died")
-            printed = self.log_tail()
-            raise ServerNotStarted(
-                f"the process that loads the subject {how} while loading it, so nothing can be tried."
-                + (f" It printed last:\n{printed}" if printed else "")
-            ) from None
+        except Timeout:
+            took = f"was still at it after {seconds(time.monotonic() - began)}"
+            if self.deadline.left_s:
+                raise ServerNotStarted(self._not_loaded(took)) from None
+            raise NoTimeLeft(f"{self._not_loaded(took)} The time limit is over: give a longer --time-limit") from None
+        except Closed:
+            raise ServerNotStarted(self._not_loaded(self._how_it_ended("died"))) from None
         if "raised" in answer:
             raise Raised.model_validate(answer["raised"]).error("loaded")
         self.fork_safe = bool(answer["fork_safe"])
         self.answers = True
+
+    def _not_loaded(self, how: str) -> str:
+        printed = self.log_tail()
+        return f"the process that loads the subject {how} while loading it, so nothing can be tried." + (
+            f" It printed last:\n{printed}\n" if printed else ""
+        )
 
     def _loaded(self, timeout_s: float) -> Message:
         shorten(self._log, _LONGEST_LOG)
