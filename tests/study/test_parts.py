@@ -42,6 +42,7 @@ from togi.study.runner import REFERENCE_RECIPE
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.techniques import all_techniques, is_exact, recipe
+from togi.worker.deadline import Deadline
 
 ONE = Interval(median=1.0, low=1.0, high=1.0)
 
@@ -120,7 +121,8 @@ class Whole:
 
     def __init__(self, guilty: set[str], *forced: ForcedCalls) -> None:
         self.guilty, self.forced, self.tried, self.done = guilty, forced, list[set[str]](), list[set[str]]()
-        self.settings = self.progress = self.pool = None
+        self.settings = self.progress = None
+        self.pool = SimpleNamespace(deadline=Deadline())
         self.log = SimpleNamespace(trials=tuple)
 
     def make_truth(self) -> None:
@@ -479,7 +481,7 @@ def test_copies_that_could_not_be_made_save_nothing(monkeypatch: pytest.MonkeyPa
 def test_opening_a_part_takes_of_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, allowed = Whole(set()), list[float]()
     study, clock = _PartStudy(SimpleNamespace(path="a", form=0, share=1.0)), [0.0]  # type: ignore[arg-type]
-    whole.pool = SimpleNamespace(folder=Path())  # type: ignore[assignment]
+    whole.pool = SimpleNamespace(folder=Path(), deadline=Deadline())  # type: ignore[assignment]
     made = tuner(whole, monkeypatch, study)
     monkeypatch.setattr("togi.study.parts.time", SimpleNamespace(monotonic=lambda: clock[0]))
 
@@ -508,7 +510,7 @@ def test_parts_have_the_time_that_there_is(left_s: float, at_least: float, monke
 
 def test_a_part_whose_reference_fails_is_not_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
     whole, tried = Whole(set()), list[str]()
-    whole.pool, whole.progress = SimpleNamespace(folder=Path()), Progress()  # type: ignore[assignment]
+    whole.pool, whole.progress = SimpleNamespace(folder=Path(), deadline=Deadline()), Progress()  # type: ignore[assignment]
     study = _PartStudy(SimpleNamespace(path="a", form=0, share=1.0, calls=1))  # type: ignore[arg-type]
     made = tuner(whole, monkeypatch, study)
 

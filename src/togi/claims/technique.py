@@ -129,7 +129,8 @@ def _prove_parts(
         finally:
             runner.close()
         trials = [trial for trial in runner.log.trials() if trial.recipe.find(PARTS)]
-        reasons = "; ".join(f"{part.path}: {part.reason}" for part in parts.tree(None).parts)
+        tree = parts.tree(None)
+        reasons = "; ".join(f"{part.path}: {part.reason}" for part in (() if tree is None else tree.parts))
     if not trials:
         return _untested(technique, experiment, reasons or "no part can be captured")
     trial = max(reversed(trials), key=lambda each: each.timing.speedup_x.median if each.timing else 0.0)

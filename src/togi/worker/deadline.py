@@ -48,8 +48,8 @@ class Deadline:
         What has arrived counts, also when the time is over: this process may have been stopped meanwhile.
         """
         began = told = time.monotonic()
-        until = min(began + limit_s, self.at)
         while True:
+            until = min(began + limit_s, self.at)
             try:
                 return take(min(max(0.0, until - time.monotonic()), _TELL_EVERY_S))
             except Timeout:
