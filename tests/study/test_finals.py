@@ -15,7 +15,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from togi.artifact.manifest import PARTS, Saved
+from togi.artifact.manifest import PARTS, Link, Saved
 from togi.core.errors import SubjectError
 from togi.core.records import (
     Choice,
@@ -39,7 +39,7 @@ from togi.study.progress import Progress
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner
 from togi.techniques import recipe
 from togi.worker.protocol import AskedAtOnce
-from togi.worker.supervise import Limits, TrialEnded
+from togi.worker.supervise import AT_ONCE, Limits, TrialEnded
 
 
 def engine(name: str) -> Recipe:
@@ -223,6 +223,76 @@ def test_what_is_wrong_only_where_several_call_is_not_proven(
     with pytest.raises(TrialEnded, match="loaded from its files, output is another when 2 call at once") as ended:
         prove()
     assert ended.value.ending.outcome is Outcome.WRONG
+
+
+@pytest.mark.parametrize(
+    ("outcome", "stage", "cut_off", "again"),
+    [
+        (Outcome.TIMED_OUT, AT_ONCE, False, True),
+        (Outcome.CRASHED, AT_ONCE, False, True),
+        (Outcome.TIMED_OUT, AT_ONCE, True, False),
+        (Outcome.TIMED_OUT, "verify", False, False),
+        (Outcome.WRONG, AT_ONCE, False, False),
+    ],
+)
+def test_what_hangs_where_two_call_is_proven_anew_with_callers_that_wait_for_each_other(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, outcome: Outcome, stage: str, cut_off: bool, again: bool
+) -> None:
+    """And not what hangs elsewhere, or what the time limit cut off."""
+    before = trial(FAST, 3.0)
+    runner = Processes([before], {}, Settings())
+    ended = TrialEnded(Ending(outcome=outcome, reason="it hangs", stage=stage), runner.warm(FAST), cut_off=cut_off)
+    started: list[MagicMock] = []
+    written: list[tuple[Link, ...]] = []
+
+    def start(*_arguments: Any, **options: Any) -> MagicMock:
+        assert options["check"]
+        loaded = MagicMock(error=before.error, start_ms=None)
+        loaded.asked_at_once.side_effect = [AskedAtOnce() if started else ended]
+        loaded.__enter__.return_value = loaded
+        loaded.__exit__.return_value = None
+        loaded.footprint.return_value = before.footprint
+        started.append(loaded)
+        return loaded
+
+    chain = (Link(engine="fast", folder="fast", meta={}),)
+    monkeypatch.setattr("togi.study.finals.read_manifest", lambda _folder: SimpleNamespace(chain=chain))
+    runner.pool = SimpleNamespace(start_artifact=start)
+    runner.accepted = lambda _running: (Outcome.OK, "")
+    runner.time = lambda *_arguments: before.timing
+    runner.write_manifest = lambda _folder, _proof, links: written.append(links)  # type: ignore[method-assign]
+    finals = Finals(runner, tmp_path)  # type: ignore[arg-type]
+    if not again:
+        with pytest.raises(TrialEnded):
+            finals._prove(tmp_path, FAST, before)
+        assert not written
+        return
+    what = "hangs" if outcome is Outcome.TIMED_OUT else "ends its process"
+    assert finals._prove(tmp_path, FAST, before).notes == (
+        f"it {what} where 2 call at once, so callers wait for each other",
+    )
+    assert len(started) == 2
+    assert [link.one_at_a_time for links in written for link in links] == [True]
+    runner.warm = lambda _recipe: SimpleNamespace(  # type: ignore[method-assign]
+        recipe=FAST, save=lambda _folder: Saved(links=chain)
+    )
+    started.clear()
+    finals._save_and_prove(FAST)
+    assert written[-1][0].one_at_a_time, "the manifest of the proof says so too"
+
+
+def test_what_hangs_is_timed_out_from_then_on_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
+    runner = Processes([trial(FAST, 3.0), trial(NEXT, 2.0)], {}, Settings())
+    finals = Finals(runner, tmp_path)  # type: ignore[arg-type]
+    for recipe_, cut_off in ((FAST, False), (NEXT, True)):
+        ending = Ending(outcome=Outcome.TIMED_OUT, reason="it was still in save after 15 s", stage="save")
+        ended = TrialEnded(ending, MagicMock(), cut_off=cut_off)
+        runner.warm = lambda _recipe, ended=ended: MagicMock(save=MagicMock(side_effect=ended))  # type: ignore[method-assign]
+        finals._save_and_prove(recipe_)
+    last = {recipe_: runner.last(recipe_) for recipe_ in (FAST, NEXT)}
+    assert [each and each.outcome for each in last.values()] == [Outcome.TIMED_OUT, Outcome.OK]
+    assert set(finals.unusable) == {FAST, NEXT}
+    assert all("it was still in save after 15 s" in note for note in runner.notes)
 
 
 def test_what_cannot_serve_threads_gives_way_to_the_next(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

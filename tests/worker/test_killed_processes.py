@@ -37,6 +37,21 @@ def subject():
 if __name__ == "__main__":
     api.memory(*subject()) if sys.argv[1] == "live" else api.memory(__file__ + ":subject")
 """
+LOADING = """
+import ctypes, os, pathlib, subprocess, time
+from togi import api
+
+SERVER = pathlib.Path({server!r})
+
+def subject():
+    other = subprocess.Popen(["sleep", "300"], start_new_session=True)
+    SERVER.with_suffix(".new").write_text(f"{os.getpid()} {other.pid}")
+    SERVER.with_suffix(".new").rename(SERVER)
+    {how}
+
+if __name__ == "__main__":
+    api.memory(__file__ + ":subject")
+"""
 CLOSING = """
 import os, signal, torch
 from togi import api
@@ -75,6 +90,21 @@ def test_nothing_is_left(kind: str, tmp_path: Path) -> None:
     pid = child.read_text(encoding="utf-8")
     wait_for(lambda: not any(temporary.iterdir()), "files are left")
     wait_for(lambda: not Path(f"/proc/{pid}").exists(), "a process is left")
+
+
+@pytest.mark.parametrize("how", ["time.sleep(300)", "ctypes.PyDLL(None).sleep(300)"], ids=["sleeps", "holds the GIL"])
+def test_nothing_is_left_of_a_parent_that_is_killed_while_its_subject_is_loaded(how: str, tmp_path: Path) -> None:
+    """The server is in the factory and hears of nothing: its guard ends it."""
+    script, server, temporary = tmp_path / "parent.py", tmp_path / "server", tmp_path / "tmp"
+    script.write_text(LOADING.replace("{server!r}", repr(str(server))).replace("{how}", how), encoding="utf-8")
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary), "OMP_NUM_THREADS": "1"}
+    with subprocess.Popen([sys.executable, script], env=environment) as parent:
+        wait_for(lambda: server.exists() and server.read_text(encoding="utf-8"), "the factory was not called")
+        parent.send_signal(signal.SIGKILL)
+    for pid in server.read_text(encoding="utf-8").split():
+        wait_for(lambda pid=pid: not Path(f"/proc/{pid}").exists(), "a process is left")  # type: ignore[misc]
+    wait_for(lambda: not any(temporary.iterdir()), "files are left")
 
 
 def test_nothing_is_left_of_a_parent_that_is_killed_while_it_closes(tmp_path: Path) -> None:

@@ -137,7 +137,8 @@ machine = Machine(cpu_model="", cpu_cores=2, memory_bytes=2**33, threads=2, os="
 with torch.no_grad():
     wanted = net(x)
     signature = Signature.of(net, [Inputs((x,))], [wanted])
-    start = Candidate(module=net, samples=(Inputs((x,)),), signature=signature, facts=Facts(machine=machine, module_class="Net"))
+    facts = Facts(machine=machine, module_class="Net")
+    start = Candidate(module=net, samples=(Inputs((x,)),), signature=signature, facts=facts)
     built = aot_inductor.build(start, {"freezing": False, "max_autotune": False})
 folder = Path(sys.argv[1])
 meta = built.save(folder)
