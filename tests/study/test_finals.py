@@ -281,6 +281,20 @@ def test_what_hangs_where_two_call_is_proven_anew_with_callers_that_wait_for_eac
     assert written[-1][0].one_at_a_time, "the manifest of the proof says so too"
 
 
+def test_what_hung_while_it_was_saved_is_no_choice_without_files_either(tmp_path: Path) -> None:
+    """Not even where the time is over and the original is not saved."""
+    original = trial(REFERENCE_RECIPE, 1.0)
+    runner = Processes([original, trial(FAST, 3.0)], {}, Settings())
+    finals = Finals(runner, tmp_path)  # type: ignore[arg-type]
+    ending = Ending(outcome=Outcome.TIMED_OUT, reason="it was still in save", stage="save")
+    ended = TrialEnded(ending, MagicMock(), cut_off=True)
+    runner.warm = lambda _recipe: MagicMock(save=MagicMock(side_effect=ended))  # type: ignore[method-assign]
+    decision = finals.decide()
+    assert decision.chosen.trial is not None
+    assert decision.chosen.trial.recipe == REFERENCE_RECIPE
+    assert decision.folder is None
+
+
 def test_what_hangs_is_timed_out_from_then_on_and_what_was_cut_off_is_not(tmp_path: Path) -> None:
     runner = Processes([trial(FAST, 3.0), trial(NEXT, 2.0)], {}, Settings())
     finals = Finals(runner, tmp_path)  # type: ignore[arg-type]

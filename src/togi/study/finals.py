@@ -57,6 +57,8 @@ class Finals:
         self._proven: dict[Recipe, Path] = {}
         self.unusable: dict[Recipe, str] = {}
         """What was set aside, and why."""
+        self._ended: dict[Recipe, str] = {}
+        """What was not saved or proven since its process hung or ended: no choice without files either."""
         self._one_at_a_time: set[Recipe] = set()
         """What hung or ended where two called at once."""
         self._saved_only: Decision | None = None
@@ -72,7 +74,7 @@ class Finals:
             self._start_again()
             chosen = self._settle()
         if chosen.trial is None and self.unusable:  # nothing can be saved: the choice is then made without files
-            chosen = choose(self.runner.trials(), self.runner.settings.budget)
+            chosen = choose(self.runner.trials(), self.runner.settings.budget, unusable=self._ended)
         best = None if chosen.trial is None else chosen.trial.recipe
         for recipe, folder in self._proven.items():
             if recipe != best:
@@ -329,6 +331,8 @@ class Finals:
                 self._compare(candidate, trial, proof)
                 return
         except (TrialEnded, NoTimeLeft) as ended:
+            if candidate != REFERENCE_RECIPE:
+                self._ended[candidate] = str(ended)
             self.set_aside(candidate, f"it could not be saved: {ended}", hangs=_hangs(ended))
         shutil.rmtree(folder, ignore_errors=True)
 
