@@ -28,7 +28,8 @@ _SLOWER_X = 50.0
 call thirty times as long."""
 _AT_ONCE_S = 0.5
 """What asking by several callers takes beside two calls of each."""
-_SAVING_S = 1.0
+_SAVING_S, _SAVING_SHARE = 0.3, 0.1
+"""What saving takes, and in what building took: the fallback is built, and files are written."""
 AT_ONCE = "several callers at once"
 """The phase in which a trial is asked by them."""
 _OUTPUT_LIMIT = 4000
@@ -186,7 +187,7 @@ class RunningTrial:
 
     def save(self, folder: Path) -> Saved:
         self._enter("save")
-        return Saved.model_validate(self._ask_warm({"save": str(folder)}, "saved", _SAVING_S + self.build_s))
+        return Saved.model_validate(self._ask_warm({"save": str(folder)}, "saved", _SAVING_S + _SAVING_SHARE * self.build_s))
 
     def close(self) -> None:
         self._leave_phase()
