@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from togi.core.choices import Objective
@@ -72,7 +73,8 @@ def run_study(
             limits = Limits(timeout_s=SURVEY_TIMEOUT_S)
             survey, fingerprint = pool.survey(limits, told)
             loaded = time.monotonic()
-            survey = pool.capture(survey, limits, told)
+            with suppress(NoTimeLeft):  # the study then ends with what is known
+                survey = pool.capture(survey, limits, told)
         runner = StudyRunner.open(
             pool, name, survey, fingerprint, settings, journal, progress, started=started, loaded=loaded, resume=resume
         )

@@ -59,7 +59,7 @@ _DISTURBED_TODAY_X = 2.0
 """Against an earlier session of the study: the same machine may be somewhat slower for a whole day."""
 _RACE_SHARE = 0.15
 _RACE_BUDGET_S = (4.0, 45.0)
-GRACE_S = 4.0
+GRACE_S = 3.0
 """After the study's limit whatever is still asked of a child is ended; closing takes a moment more."""
 _OWN_LIMIT_X = 3.0
 """So many times as long as truth, reference and its proof should take is the limit of an effort, where that is more."""

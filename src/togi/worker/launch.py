@@ -111,7 +111,10 @@ class ForkServer(abc.ABC):
 
     def close(self) -> None:
         """End it, and every child."""
-        for child in list(self._children):
+        children = [child for child in self._children if not child.ended]
+        for child in children:  # all at once; then each is waited for
+            child._signal(signal.SIGKILL)
+        for child in children:
             child.kill()
 
     @abc.abstractmethod

@@ -187,7 +187,8 @@ class RunningTrial:
 
     def save(self, folder: Path) -> Saved:
         self._enter("save")
-        return Saved.model_validate(self._ask_warm({"save": str(folder)}, "saved", _SAVING_S + _SAVING_SHARE * self.build_s))
+        expected_s = _SAVING_S + _SAVING_SHARE * self.build_s
+        return Saved.model_validate(self._ask_warm({"save": str(folder)}, "saved", expected_s))
 
     def close(self) -> None:
         self._leave_phase()
