@@ -90,6 +90,7 @@ class Processes:
         self.time_left_s = math.inf
         fastest_first = sorted(trials, key=lambda trial: -trial.timing.speedup_x.median if trial.timing else 0.0)
         self.pool: Any = None
+        self.signature = SimpleNamespace(within=lambda _: SimpleNamespace(domains_in_words=list))
         self.facts: Any = SimpleNamespace(callers=1)
         self.accepted: Any = None
         self.doubt: Any = lambda _timing: ""
@@ -99,7 +100,7 @@ class Processes:
 
     def warm(self, recipe: Recipe) -> Any:
         saved = Saved(unsaveable="it runs the live module" if self.loaded.get(recipe) == "no file form" else "")
-        return SimpleNamespace(recipe=recipe, name=recipe.label, turn_s=0.5, save=lambda _folder: saved)
+        return SimpleNamespace(recipe=recipe, name=recipe.label, turn_s=0.5, save=lambda _folder, _ask_s: saved)
 
     def reference(self) -> Any:
         return self.warm(REFERENCE_RECIPE)
@@ -118,6 +119,9 @@ class Processes:
 
     def proof_s(self) -> float:
         return 10.0
+
+    def ask_s(self) -> float:
+        return 2.0
 
     def last(self, recipe: Recipe) -> Trial | None:
         return next((t for t in reversed(self.log.trials()) if t.recipe == recipe), None)
@@ -256,11 +260,12 @@ def test_what_hangs_where_two_call_is_proven_anew_with_callers_that_wait_for_eac
         return loaded
 
     chain = (Link(engine="fast", folder="fast", meta={}),)
-    monkeypatch.setattr("togi.study.finals.read_manifest", lambda _folder: SimpleNamespace(chain=chain))
+    written_before = SimpleNamespace(chain=chain, signature=SimpleNamespace(domains=()))
+    monkeypatch.setattr("togi.study.finals.read_manifest", lambda _folder: written_before)
     runner.pool = SimpleNamespace(start_artifact=start)
     runner.accepted = lambda _running: (Outcome.OK, "")
     runner.time = lambda *_arguments: before.timing
-    runner.write_manifest = lambda _folder, _proof, links: written.append(links)  # type: ignore[method-assign]
+    runner.write_manifest = lambda _folder, _proof, saved: written.append(saved.links)  # type: ignore[method-assign]
     finals = Finals(runner, tmp_path)  # type: ignore[arg-type]
     if not again:
         with pytest.raises(TrialEnded):
@@ -274,7 +279,7 @@ def test_what_hangs_where_two_call_is_proven_anew_with_callers_that_wait_for_eac
     assert len(started) == 2
     assert [link.one_at_a_time for links in written for link in links] == [True]
     runner.warm = lambda _recipe: SimpleNamespace(  # type: ignore[method-assign]
-        recipe=FAST, save=lambda _folder: Saved(links=chain)
+        recipe=FAST, save=lambda _folder, _ask_s: Saved(links=chain)
     )
     started.clear()
     finals._save_and_prove(FAST)
@@ -614,8 +619,16 @@ def test_a_race_has_the_time_that_is_left_before_the_proof(monkeypatch: pytest.M
 @pytest.mark.parametrize("phases_s", [{}, {"measure": 62.0}], ids=["failed", "measured beside others"])
 def test_the_reference_tells_how_long_a_proof_takes(phases_s: dict[str, float]) -> None:
     before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"start": 1.0, "build": 2.0, **phases_s}})
-    runner = SimpleNamespace(last=lambda _: before)
-    assert StudyRunner.proof_s(runner) == PROOF_BUDGET_S + 3.0  # type: ignore[arg-type]
+    runner = SimpleNamespace(last=lambda _: before, ask_s=lambda: 2.0)
+    assert StudyRunner.proof_s(runner) == PROOF_BUDGET_S + 3.0 + 2.0  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("verify_s", "ask_s"), [(0.01, 2.0), (1.0, 4.0), (60.0, 10.0)])
+def test_values_beyond_the_samples_are_asked_for_longer_where_the_original_is_slow(
+    verify_s: float, ask_s: float
+) -> None:
+    before = trial(REFERENCE_RECIPE, 1.0).model_copy(update={"phases_s": {"verify": verify_s}})
+    assert StudyRunner.ask_s(SimpleNamespace(last=lambda _: before)) == ask_s  # type: ignore[arg-type]
 
 
 def test_another_run_of_the_same_study_keeps_its_artifact(tmp_path: Path) -> None:

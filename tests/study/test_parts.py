@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 from togi.artifact.load import load
-from togi.artifact.manifest import PARTS, read_manifest
+from togi.artifact.manifest import PARTS, Saved, read_manifest
 from togi.core.errors import SubjectError, TogiError
 from togi.core.records import (
     ErrorReport,
@@ -89,7 +89,9 @@ def part(path: str, units: float, *others: Recipe, share: float = 0.4) -> Any:
         for each in (recipe(openvino={}), *others)
     ]
     study.runner = SimpleNamespace(  # type: ignore[assignment]
-        log=SimpleNamespace(trials=lambda: trials), search=SimpleNamespace(stopped="the time is over")
+        ask_s=lambda: 2.0,
+        log=SimpleNamespace(trials=lambda: trials),
+        search=SimpleNamespace(stopped="the time is over"),
     )
     study.finals = Choices(trials)  # type: ignore[assignment]
     study.best = Made(trials[0], {path: Path(path)})
@@ -445,11 +447,11 @@ def test_forms_of_one_module_keep_their_copies_apart(monkeypatch: pytest.MonkeyP
         def __exit__(self, *_: object) -> None:
             pass
 
-        def save(self, folder: Path) -> Any:
+        def save(self, folder: Path, _ask_s: float) -> Any:
             saved.append(folder)
-            return SimpleNamespace(unsaveable="", links=())
+            return Saved()
 
-    survey = SimpleNamespace(facts=None, signature=None)
+    survey = SimpleNamespace(facts=None, signature=SimpleNamespace(within=lambda _: None))
     pool = SimpleNamespace(
         capture=lambda *_, **__: survey, make_truth=lambda *_: None, start=lambda *_: Running(), close=lambda: None
     )

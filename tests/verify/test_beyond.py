@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 import pytest
@@ -180,9 +181,17 @@ def test_a_program_that_raises_answers_nothing_wrong():
 
 
 def test_what_is_not_asked_in_time_is_not_taken_and_said():
-    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=0.0)
+    clock = itertools.chain([0.0], itertools.repeat(2.0))
+    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
     assert reach.domains[0].high == pytest.approx(1e3 * float(X.abs().max()))
     assert "no time was left" in reach.notes[0]
+
+
+def test_an_original_that_takes_minutes_is_not_asked_and_that_is_said():
+    clock = itertools.chain([0.0], itertools.repeat(100.0))
+    reach, _ = reached(lambda x: x * 2, lambda x: x * 2, X, limit_s=1.0, clock=lambda: next(clock))
+    assert reach.domains == ()
+    assert reach.notes == ("no time was left to ask for values of x beyond the samples",)
 
 
 def test_the_same_questions_are_asked_again():

@@ -349,7 +349,7 @@ class Finals:
 
     def _saved(self, running: RunningTrial, folder: Path, trial: Trial) -> Saved | None:
         """Write the files of each engine, and the manifest. None where there are none: the recipe is set aside."""
-        saved = running.save(folder)
+        saved = running.save(folder, self.runner.ask_s())
         if saved.unsaveable:
             self.set_aside(running.recipe, f"it has no file form here: {saved.unsaveable}")
             return None

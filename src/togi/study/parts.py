@@ -344,7 +344,7 @@ class PartsTuner:
                     return None
                 shutil.rmtree(folder, ignore_errors=True)
                 folder.mkdir(parents=True)
-                saved = running.save(folder)
+                saved = running.save(folder, study.runner.ask_s())
                 proof = Trial(recipe=best, outcome=Outcome.OK, error=running.error)
         except (TrialEnded, NoTimeLeft):
             return None

@@ -30,7 +30,7 @@ from togi.techniques import all_techniques, is_exact, recipe
 from togi.worker.launch import NoTimeLeft, ServerNotStarted
 from togi.worker.pool import WorkerPool, environment_of
 from togi.worker.protocol import Survey
-from togi.worker.supervise import Limits, RunningTrial, TrialEnded
+from togi.worker.supervise import ASKED_S, Limits, RunningTrial, TrialEnded
 
 REFERENCE_RECIPE = recipe(**{REFERENCE: {}})
 """Plain eager under ``no_grad``: what every speed-up relates to."""
@@ -69,6 +69,8 @@ _TRIAL_SHARE, _HANGS_X = 0.5, 3.0
 _CLOCK_S = 0.1
 """A wait that was over by so much less ended by its limit."""
 PROOF_BUDGET_S = 5.0
+_LEAST_ASKED_S, _ASKED_X = 2.0, 4.0
+"""Values beyond the samples are some forty calls of the original, and verification about ten."""
 """For timing what was saved."""
 
 
@@ -309,7 +311,14 @@ class StudyRunner:
         if reference is None:
             return PROOF_BUDGET_S
         # its turns beside others count as "measure" too
-        return PROOF_BUDGET_S + sum(took_s for phase, took_s in reference.phases_s.items() if phase != "measure")
+        as_reference_s = sum(took_s for phase, took_s in reference.phases_s.items() if phase != "measure")
+        return PROOF_BUDGET_S + as_reference_s + self.ask_s()
+
+    def ask_s(self) -> float:
+        """How long what is saved is asked for values beyond the samples, by what verifying the original took."""
+        reference = self.last(REFERENCE_RECIPE)
+        verify_s = 0.0 if reference is None else reference.phases_s.get("verify", 0.0)
+        return min(ASKED_S, max(_LEAST_ASKED_S, _ASKED_X * verify_s))
 
     def explore_s(self, *, race: bool = True) -> float:
         """Seconds left for trials: the study's limit less what the proof, and the race, will take."""
@@ -424,7 +433,7 @@ class StudyRunner:
         files = folder
         if files is None:
             files = Path(tempfile.mkdtemp(prefix="start-", dir=self.pool.folder))
-            saved = running.save(files)
+            saved = running.save(files, self.ask_s())
             if saved.unsaveable:
                 reason = f"it has no file form that could be started from: {saved.unsaveable}"
                 raise running.end(Outcome.REFUSED, reason, "save")

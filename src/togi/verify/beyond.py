@@ -46,8 +46,8 @@ from togi.verify.probes import (
 from togi.verify.reference import SUSPICIOUS_RATIO, SUSPICIOUS_ROUNDINGS
 from togi.verify.units import NUDGES_FEW, epsilon_of, leaf_error, measure_own_error
 
-ASKED_S = 10.0
-"""So long are farther rungs asked for; the first of each ladder always is."""
+_LONGER_X = 3.0
+"""Where even the first rungs take so many times as long as there is time, the rest is not asked at all."""
 
 Call = Callable[..., Any]
 
@@ -74,7 +74,8 @@ def reach_of(
     seed: int,
     max_units: float = MAX_UNITS,
     nan: bool = True,
-    limit_s: float = ASKED_S,
+    limit_s: float = 10.0,
+    clock: Callable[[], float] = time.monotonic,
 ) -> Reach:
     """Climb the ladders of every input of ``call``, which was verified on the samples.
 
@@ -82,14 +83,13 @@ def reach_of(
         original: what ``call`` stands for; repeatable, and without a state that calls change.
         max_units: largest error of a faithful answer, in units of plain eager's own.
         nan: what the original shows as NaN must not be a number.
-        limit_s: for rungs beyond the first of each ladder.
+        limit_s: for rungs beyond the first of each ladder; three times as long for all of it.
+        clock: in seconds.
     """
     if any(leaf.kind == "opaque" for argument in signature.arguments for leaf in argument.leaves()):
         return Reach((), notes=("no other values were asked for: an argument is an object that togi cannot vary",))
     with ieee_float32():
-        return _Climb(
-            _Jury(call, original, signature, seed, max_units), samples, time.monotonic() + limit_s, nan
-        ).reach()
+        return _Climb(_Jury(call, original, signature, seed, max_units), samples, limit_s, nan, clock).reach()
 
 
 class Verdict(enum.Enum):
@@ -212,13 +212,15 @@ def _of_shapes(seen: Observation, like: Sequence[Tensor]) -> list[Tensor]:
 class _Climb:
     jury: _Jury
     samples: Sequence[Inputs]
-    until: float
+    limit_s: float
     nan: bool
+    clock: Callable[[], float]
     domains: dict[int, Domain] = field(default_factory=dict)
     problems: dict[str, None] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
 
     def reach(self) -> Reach:
+        self.began = self.clock()
         flat = [self.jury.signature.flatten_inputs(s.args, s.kwargs) for s in self.samples]
         self.flat = flat[0]
         found = {i: Shown.of(tensors) for i, tensors in enumerate(zip(*flat, strict=True))}
@@ -278,13 +280,17 @@ class _Climb:
             self._narrow(i, proven)
 
     def _time_is_up(self, rung: Rung) -> bool:
-        if time.monotonic() < self.until:
+        if self.clock() < self.began + self.limit_s:
             return False
         self.notes[f"no time was left to ask for {rung.name}"] = None
         return True
 
     def _asked(self, i: int, rung: Rung) -> Verdict:
         """The worst verdict on the values of a rung that are taken; the first that is not right ends it."""
+        if self.clock() > self.began + _LONGER_X * self.limit_s:
+            name = self.jury.signature.inputs_facts[i].name
+            self.notes[f"no time was left to ask for values of {name} beyond the samples"] = None
+            return Verdict.ILLEGAL
         asked = (self._changed(i, change) for change in rung.changes)
         verdicts = (self.jury.verdict(given, rung) for given in asked if self._is_taken(i, given))
         return next((verdict for verdict in verdicts if verdict is not Verdict.RIGHT), Verdict.RIGHT)

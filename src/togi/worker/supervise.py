@@ -28,6 +28,8 @@ _SLOWER_X = 50.0
 call thirty times as long."""
 _AT_ONCE_S = 0.5
 """What asking by several callers takes beside two calls of each."""
+ASKED_S = 10.0
+"""For values beyond the samples, at most."""
 _SAVING_S, _SAVING_SHARE = 0.3, 0.1
 """What saving takes, and in what building took: the fallback is built, and files are written."""
 AT_ONCE = "several callers at once"
@@ -185,10 +187,11 @@ class RunningTrial:
         """Before it is kept paused for long: what the allocator of its device keeps for its next call is given back."""
         self._ask_warm({"rest": {}}, "rested", self.turn_s)
 
-    def save(self, folder: Path) -> Saved:
+    def save(self, folder: Path, ask_s: float = ASKED_S) -> Saved:
+        """Write its files, and ask it for about so long for values that no sample shows."""
         self._enter("save")
-        expected_s = _SAVING_S + _SAVING_SHARE * self.build_s
-        return Saved.model_validate(self._ask_warm({"save": str(folder)}, "saved", expected_s))
+        expected_s = _SAVING_S + _SAVING_SHARE * self.build_s + ask_s * 3 / _SLOWER_X
+        return Saved.model_validate(self._ask_warm({"save": str(folder), "ask_s": ask_s}, "saved", expected_s))
 
     def close(self) -> None:
         self._leave_phase()

@@ -291,7 +291,7 @@ class TrialJob(ChildJob):
             self.channel.send({"rested": {}})
         elif "save" in message:
             self.enter("save")
-            self.channel.send({"saved": self._save(Path(message["save"])).model_dump(mode="json")})
+            self.channel.send({"saved": self._save(Path(message["save"]), message["ask_s"]).model_dump(mode="json")})
 
     def _footprint(self) -> Footprint:
         program = self.candidate.program if self.candidate else None
@@ -312,7 +312,7 @@ class TrialJob(ChildJob):
         assert self.callers is not None
         self.callers.answer(lambda _: self.call(*args, **kwargs), self.callers.count)
 
-    def _save(self, folder: Path) -> Saved:
+    def _save(self, folder: Path, ask_s: float) -> Saved:
         """Write the artifact's runnable files. A program without a file form is an answer, not a failure."""
         if self.job.artifact is not None:
             return _copied(Path(self.job.artifact), folder)
@@ -322,12 +322,12 @@ class TrialJob(ChildJob):
             links, notes = write_links(self.candidate, self.start(), self.job.recipe, folder)
         except (NotSaveable, Refused) as error:
             return Saved(unsaveable=str(error))
-        reach = self._reach(self.job.recipe)
+        reach = self._reach(self.job.recipe, ask_s)
         return Saved(
             links=links, notes=(*notes, *reach.notes), domains=reach.domains, wrong=next(iter(reach.problems), "")
         )
 
-    def _reach(self, recipe: Recipe) -> Reach:
+    def _reach(self, recipe: Recipe, ask_s: float) -> Reach:
         """For which values beyond the samples it answers as the original does."""
         facts = self.surveyed.facts
         if all(choice.stage is Stage.RUNTIME for choice in recipe.choices):  # it is the original that answers
@@ -346,6 +346,7 @@ class TrialJob(ChildJob):
             seed=self.config.seed,
             max_units=max_units,
             nan=not self.config.nan_differences,
+            limit_s=ask_s,
         )
 
 
