@@ -116,7 +116,10 @@ def comparison_text(comparison: Comparison) -> RenderableType:
 def verification_text(verification: Verification) -> RenderableType:
     """What ``togi verify`` found: the comparison, and whether the artifact is proven."""
     verdict = Text(clean(verification.verdict), style=ANSWER_STYLES[verification.answer])
-    return stack(comparison_text(verification.comparison), verdict)
+    takes = clean(f"It takes calls where {' and '.join(verification.takes)}.")
+    return stack(
+        comparison_text(verification.comparison), verdict, Text(takes, style="dim") if verification.takes else None
+    )
 
 
 def _measured(study: Study, ran: Sequence[Row], limit: int | None, *, wide: bool) -> RenderableType:

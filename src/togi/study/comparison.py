@@ -102,6 +102,8 @@ class Verification(Record):
     verdict: str
     proven_speedup_x: Interval | None = None
     """What it was when the artifact was made."""
+    takes: tuple[str, ...] = ()
+    """The conditions on sizes and values for which it was proven, in words; calls beyond them it refuses."""
     comparison: Comparison
     """The original under ``no_grad``, then the artifact."""
 

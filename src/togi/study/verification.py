@@ -85,6 +85,7 @@ def verify_artifact(
         outcome=outcome,
         verdict=f"{_SAID[answer]}: {verdict}.",
         proven_speedup_x=before,
+        takes=tuple(manifest.signature.conditions_in_words()),
         comparison=comparison,
     )
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from togi.subject.domain import Domain
 from togi.subject.inputs import Inputs
 from togi.torch_internals.modules import BatchNorm
 
@@ -61,8 +62,21 @@ def _sample(signature: Signature, least: int, seed: int) -> Inputs:
         ).to(signature.device)
         for i, facts in enumerate(signature.inputs_facts)
     ]
-    args, kwargs = signature.build_inputs(tensors)
+    domains = signature.domains or (Domain(),) * len(tensors)
+    args, kwargs = signature.build_inputs([_inside(d, t) for d, t in zip(domains, tensors, strict=True)])
     return Inputs(args, kwargs)
+
+
+def _inside(domain: Domain, tensor: Tensor) -> Tensor:
+    """The tensor with its values moved into a domain."""
+    if domain.bounded:
+        numbers = tensor.int() if tensor.dtype is torch.bool else tensor
+        tensor = numbers.clamp(domain.low, domain.high).to(tensor.dtype)
+    if not domain.empty_rows:
+        tensor[..., 0] = 1
+    if not domain.full_rows:
+        tensor[..., -1] = 0
+    return tensor
 
 
 def vary_constants(module: nn.Module, seed: int) -> nn.Module:

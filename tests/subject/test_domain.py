@@ -1,0 +1,84 @@
+"""Signatures that take some values alone."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from togi.subject.domain import Domain
+from togi.subject.inputs import Inputs, Subject
+from togi.subject.made_inputs import samples_from_signature
+from togi.subject.prepare import prepare
+from togi.subject.signature import Signature
+from togi.torch_internals.deferred import Deferred
+
+
+class Net(nn.Module):
+    def forward(self, x: torch.Tensor, ids: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+        return x + ids + mask
+
+
+SAMPLE = (torch.randn(2, 4), torch.randint(0, 9, (2, 4)), torch.tensor([[True, True, False, True]] * 2))
+DOMAINS = (Domain(low=3.0, high=4.0), Domain(low=100, high=2**40), Domain(empty_rows=False, full_rows=False))
+
+
+@pytest.fixture
+def signature() -> Signature:
+    ready = prepare(Subject(Net(), Inputs(SAMPLE)))
+    (sample,) = ready.samples
+    return Signature.of(ready.module, ready.samples, [ready.module(*sample.args)]).within(DOMAINS)
+
+
+def test_a_call_beyond_a_domain_is_refused_with_the_input_and_the_bound(signature: Signature) -> None:
+    x, ids, mask = torch.full((2, 4), 3.5), torch.full((2, 4), 2**40), SAMPLE[2]
+    signature.check([x, ids, mask])
+    with pytest.raises(ValueError, match=r"x holds 9, but was proven for values from 3 to 4.*Call the original"):
+        signature.check([x * 0 + 9, ids, mask])
+    with pytest.raises(ValueError, match=r"ids holds 1,099,511,627,777"):
+        signature.check([x, ids + 1, mask])
+    with pytest.raises(ValueError, match="mask has a row of zeros alone"):
+        signature.check([x, ids, mask & False])
+
+
+def test_a_domain_is_stated_in_words(signature: Signature) -> None:
+    assert signature.domains_in_words() == [
+        "x holds values from 3 to 4",
+        "ids holds values from 100 to 1,099,511,627,776",
+        "no row of mask is all zero",
+        "each row of mask has a zero",
+    ]
+    assert signature.unmet(Inputs(SAMPLE))[0].startswith("x holds")
+
+
+def test_it_comes_back_from_a_manifest(signature: Signature) -> None:
+    assert Signature.model_validate_json(signature.to_json()) == signature
+
+
+def test_made_inputs_lie_inside(signature: Signature) -> None:
+    (made,) = samples_from_signature(signature, 0)
+    assert signature.unmet(made) == []
+
+
+def test_as_many_domains_as_inputs(signature: Signature) -> None:
+    with pytest.raises(ValueError, match="1 domains for 3 inputs"):
+        signature.within([Domain()])
+
+
+class Kept:
+    """Where an engine keeps a tensor."""
+
+    def __init__(self) -> None:
+        self.lock, self.fetched = threading.RLock(), 0
+
+    def fetch(self) -> torch.Tensor:
+        self.fetched += 1
+        return torch.full((2, 4), 99.0)
+
+
+def test_what_an_engine_keeps_is_not_fetched_to_be_looked_at(signature: Signature) -> None:
+    kept = Kept()
+    signature.check([Deferred((2, 4), torch.float32, kept), torch.full((2, 4), 200), SAMPLE[2]])
+    assert not kept.fetched
