@@ -17,7 +17,7 @@ from togi.techniques.build import classify
 
 NOT_A_SETTING = {
     "subject", "inputs", "out", "force", "report", "json", "journal", "resume", "progress", "metric", "calibration",
-    "dynamic",
+    "dynamic", "mode",
 }  # fmt: skip
 LIBRARY_ONLY = {"trial_timeout", "trial_memory"}
 

@@ -60,13 +60,14 @@ class Slices(Technique):
 def workplace(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """A subject whose eager pass needs 32 MiB and more, and an installed technique ``slices`` that needs less."""
     (tmp_path / "wide.py").write_text(SUBJECT, encoding="utf-8")
-    (tmp_path / "slices.py").write_text(TECHNIQUE, encoding="utf-8")
-    installed = tmp_path / "slices-1.0.dist-info"
-    installed.mkdir()
+    site = tmp_path / "site"  # the working folder is not searched
+    installed = site / "slices-1.0.dist-info"
+    installed.mkdir(parents=True)
+    (site / "slices.py").write_text(TECHNIQUE, encoding="utf-8")
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: slices\nVersion: 1.0\n", encoding="utf-8")
     (installed / "entry_points.txt").write_text("[togi.techniques]\nslices = slices:Slices\n", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.syspath_prepend(site)
     monkeypatch.setenv("TOGI_HOME", str(tmp_path / "home"))
     all_techniques.cache_clear()
     yield tmp_path

@@ -33,7 +33,7 @@ class Net(nn.Module):
         return {"y": self.norm(self.conv(x)).relu() * scale, "sum": x.sum((1, 2, 3))}
 def subject():
     torch.manual_seed(0)
-    return Net(), [{"x": torch.randn(2, 3, 8, 8), "scale": torch.rand(1)} for _ in range(2)]
+    return Net().eval(), [{"x": torch.randn(2, 3, 8, 8), "scale": torch.rand(1)} for _ in range(2)]
 """
 WITHOUT_TOGI = "import runpy, sys; sys.modules['togi'] = None; runpy.run_path(sys.argv[1])"
 

@@ -19,7 +19,7 @@ from torchvision.ops import box_iou
 
 import togi
 from togi.measure.memory import torch_allocator_peak_bytes
-from togi.tiling import lean as lean_module
+from togi.tiling import kind as kind_module
 from togi.tiling.lean import LeanWarning
 
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
@@ -307,13 +307,13 @@ def test_arguments_and_results_of_any_structure():
 
 
 def test_other_sizes_are_not_traced_again(monkeypatch):
-    traced, real = [], lean_module.capture
+    traced, real = [], kind_module.capture
 
     def counted(*args, **options):
         traced.append(options)
         return real(*args, **options)
 
-    monkeypatch.setattr(lean_module, "capture", counted)
+    monkeypatch.setattr(kind_module, "capture", counted)
     function = STREAMED["gaussian sum"]
     call = lean(function)
     for rows, columns in ((400, 300), (401, 300), (1000, 77), (256, 2048), (9, 3000), (3000, 9)):

@@ -38,7 +38,7 @@ class ActiveDropout(ModuleRule):
     def check(self, context: ModuleContext) -> Iterable[Finding]:
         by_line: dict[tuple[str, Line | None], list[FunctionCall]] = {}
         for call in context.forward.functions:
-            if _is_on(call):
+            if _is_on(call) and "Dropout" not in context.training.get(call.layer, ""):  # those are told as modules
                 by_line.setdefault((call.name, call.line), []).append(call)
         for (name, line), calls in by_line.items():
             yield _of_function(self.id, name, line, calls)
