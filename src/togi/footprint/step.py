@@ -55,10 +55,18 @@ class Step:
             with torch.no_grad():
                 self.module(*self.sample.args, **self.sample.kwargs)
             return
-        self.loss(self.module, self.sample).backward()  # type: ignore[no-untyped-call]
+        self.train_once()
+        self.module.zero_grad()
+
+    def train_once(self, show: Callable[[Tensor], None] = lambda _: None) -> None:
+        """Forward, backward and the optimizer; gradients stay. ``show`` is called with the loss, and must not keep it:
+        it goes before the optimizer comes."""
+        loss = self.loss(self.module, self.sample)
+        loss.backward()  # type: ignore[no-untyped-call]
+        show(loss)
+        del loss
         if self.optimizer is not None:
             self.optimizer.step()
-        self.module.zero_grad()
 
 
 def make_step(

@@ -15,6 +15,7 @@ from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.weak import TensorWeakRef
 
 from togi.subject.inputs import Inputs
 from togi.subject.structure import tensors_in
@@ -71,12 +72,16 @@ def observe(module: nn.Module, sample: Inputs, outputs: Sequence[Any], *, seed: 
 
 @final
 class SavedBuffers:
-    """The buffers of a module as they are now, to be put back: so a call does not depend on the calls before it."""
+    """The buffers of a module as they are now, to be put back: so a call does not depend on the calls before it.
+
+    A buffer that a call replaces is not kept alive: what it holds would count where memory is measured.
+    """
 
     def __init__(self, module: nn.Module) -> None:
         self._module = module
-        self._buffers = dict(module.named_buffers())
-        self._values = {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
+        buffers = dict(module.named_buffers())
+        self._buffers = {name: TensorWeakRef(buffer) for name, buffer in buffers.items()}
+        self._values = {name: buffer.detach().clone() for name, buffer in buffers.items()}
 
     def changed(self) -> list[str]:
         """Names of buffers that differ in some bit, or are new."""
@@ -89,9 +94,9 @@ class SavedBuffers:
         """In place where the buffer is still the same tensor; one that was replaced or resized is put back."""
         now = dict(self._module.named_buffers())
         with torch.no_grad():
-            for name, buffer in self._buffers.items():
-                value = self._values[name]
-                if (buffer.shape, buffer.dtype) == (value.shape, value.dtype):
+            for name, value in self._values.items():
+                buffer = self._buffers[name]()
+                if buffer is not None and (buffer.shape, buffer.dtype) == (value.shape, value.dtype):
                     buffer.copy_(value)
                 else:
                     buffer = value.clone()

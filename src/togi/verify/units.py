@@ -306,10 +306,10 @@ def seeded_outputs(module: nn.Module, sample: Inputs, seed: int) -> tuple[list[T
     is multiplied in IEEE float32: what is compared is the arithmetic, not TensorFloat-32's rounding."""
     with torch.no_grad(), ieee_float32(), torch.random.fork_rng():
         torch.manual_seed(seed)
-        return _split(module(*sample.args, **sample.kwargs))
+        return outputs_in(module(*sample.args, **sample.kwargs))
 
 
-def _split(output: Any) -> tuple[list[Tensor], Any]:
+def outputs_in(output: Any) -> tuple[list[Tensor], Any]:
     """Tensors, and what else there is as text, in which objects count by their class."""
     leaves, form = tree_flatten(output)
     others = [repr(leaf) if isinstance(leaf, bool | int | float | str | None) else type(leaf) for leaf in leaves]

@@ -7,9 +7,13 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from torch import Tensor, nn
 
 import togi
 from togi.core.errors import TogiError
+from togi.footprint.account.make import account_of
+from togi.footprint.step import make_step
+from togi.subject.inputs import Subject
 
 
 def allocate() -> None:
@@ -56,3 +60,33 @@ def test_the_next_block_works_whatever_the_last_one_did(before: Callable[[], obj
     with togi.memory() as second:
         allocate()
     assert second.account.peak_bytes == 4000
+
+
+@pytest.mark.parametrize("passes", [2, 4])
+def test_what_a_loop_keeps_from_the_pass_before_is_named(passes: int) -> None:
+    module, given = nn.Sequential(nn.Linear(64, 1024), nn.ReLU(), nn.Linear(1024, 256)), torch.randn(256, 64)
+
+    def loop() -> None:
+        for _ in range(passes):
+            out = module(given)
+        del out
+
+    with torch.no_grad(), togi.memory() as watched:
+        loop()
+    (held,) = watched.account.held_names
+    assert (held.name, held.bytes, held.saved_bytes) == ("out", 256 * 256 * 4, 256 * 256 * 4)
+
+
+def test_a_buffer_that_is_replaced_counts_until_it_goes() -> None:
+    class Replacing(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(10_000))
+
+        def forward(self, given: Tensor) -> Tensor:
+            self.mean = self.mean.neg()
+            return given.repeat(12_000)
+
+    found = account_of(make_step(Subject(Replacing().eval(), (torch.ones(1),)), train=False))
+    assert found.peak_bytes == pytest.approx(4 + 40_000 + 48_000, abs=64)
+    assert sum(values[-1] for values in found.timeline.bytes.values()) <= found.peak_bytes

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -10,11 +12,14 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from togi.core.errors import FitError
+from togi.core.errors import FitError, SubjectError
+from togi.footprint.account.make import account_of
 from togi.footprint.fit.measure import measured_peak_bytes, random_state, same_start
 from togi.footprint.fit.policies import Action
 from togi.footprint.fit.proof import Outcome, compare, noise_between, outcome_of
 from togi.footprint.fit.training.planner import TrainingPlanner, fit_training
+from togi.footprint.fit.training.saved_tensors import PlanWarning
+from togi.footprint.fit.training.timeline import Choice
 from togi.footprint.step import Step, make_step, mean_of_outputs
 from togi.subject.inputs import Inputs, Subject
 
@@ -155,7 +160,7 @@ def tight(step: Step) -> int:
 def test_sums_in_another_order_each_time_are_proven_in_deterministic_mode_else_within_their_noise(
     listens: bool,
 ) -> None:
-    random.seed(0)
+    random.seed(3)
     step = _step(AtomicSums(3e-7, listens), torch.ones(2048, 64))
     found = fit_training(step, tight(step))
     assert found.chosen.changes > 0
@@ -277,3 +282,152 @@ def test_micro_batches_come_last_and_are_refused_for_batch_norm() -> None:
     found.plan.remove()
     found = fit_training(_step(_block(), torch.randn(4, 16, 8, 8)), 1, allow_approximate=True)
     assert any("Not in micro-batches" in note and "statistics of the batch" in note for note in found.notes)
+
+
+class Moving(nn.Module):
+    """A target encoder that the forward pass moves, a queue that it writes into, and a buffer that it replaces."""
+
+    def __init__(self, by_data: bool = True) -> None:
+        super().__init__()
+        self.online, self.target = nn.Linear(64, 64), nn.Linear(64, 64)
+        self.target.requires_grad_(False)
+        self.by_data = by_data
+        self.register_buffer("queue", torch.randn(40_000))
+        self.register_buffer("mean", torch.randn(20_000))
+
+    def forward(self, given: Tensor) -> Tensor:
+        with torch.no_grad():
+            for source, target in zip(self.online.parameters(), self.target.parameters(), strict=True):
+                if self.by_data:
+                    target.data = target.data * 0.9 + source.data * 0.1
+                else:
+                    target.data.mul_(0.9).add_(source.data, alpha=0.1)
+            keys = self.target(given)
+            self.queue[:64] = keys[0]
+        self.mean = self.mean * 0.5
+        return (self.online(given).sigmoid() * keys).tanh() + self.queue[:64] * self.mean[:64]
+
+
+class Layered(nn.Module):
+    def __init__(self, kind: type[nn.LSTM] | type[nn.GRU]) -> None:
+        super().__init__()
+        self.layers, self.head = kind(16, 64, 2, batch_first=True), nn.Linear(64, 4)
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.head(self.layers(given)[0])
+
+
+SAME_STEP = {
+    "moving": lambda: (Moving(), torch.randn(16, 64)),
+    "statistics": lambda: (_block(4), torch.randn(2, 4, 8, 8)),
+    "a large buffer": lambda: (nn.BatchNorm1d(30_000), torch.randn(2, 30_000)),
+    "recurrent": lambda: (Layered(nn.LSTM), torch.randn(8, 6, 16)),
+    "a loss that is a view of more": lambda: (nn.Sequential(nn.Linear(64, 64), nn.Flatten(0)), torch.randn(64, 64)),
+}
+
+
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+@pytest.mark.parametrize("name", SAME_STEP)
+def test_the_unmodified_step_takes_what_its_account_says(name: str, optimizer: str) -> None:
+    module, given = SAME_STEP[name]()
+    step = _step(module, given, optimizer=optimizer)
+    if "view" in name:
+        step = replace(step, loss=lambda module, sample: (module(*sample.args) ** 2)[3])
+    expected = account_of(replace(step, module=step.module)).peak_bytes
+    planner = TrainingPlanner(step)
+    assert planner.unmodified.peak_bytes == pytest.approx(expected, abs=64)  # a scalar of a watched operation
+    assert planner.plan(expected + 64, timed=False).fits
+    assert planner.plan(1, timed=False).floor_bytes <= expected
+
+
+@pytest.mark.parametrize("by_data", [True, False])
+def test_parameters_that_the_forward_pass_moves_are_put_back_and_compared(by_data: bool) -> None:
+    step = _step(Moving(by_data), torch.randn(512, 64), optimizer="adam")
+    before = {name: value.clone() for name, value in step.module.state_dict().items()}
+    found = fit_training(step, 1, time_limit_s=4)
+    assert found.proof.exact, found.proof.differences
+    assert found.plan.policies
+    for name, value in step.module.state_dict().items():
+        assert torch.equal(value, before[name]), name
+
+
+def test_a_parameter_that_a_run_moves_otherwise_is_a_difference() -> None:
+    step = _step(Moving(), torch.randn(4, 64))
+    with same_start(step.module, 0, ["target.weight"]):
+        first = outcome_of(step, ["target.weight"])
+    with same_start(step.module, 0, ["target.weight"]):
+        step.module.target.weight.data.add_(1)
+        other = outcome_of(step, ["target.weight"])
+    assert any(one.startswith("parameter target.weight") for one in compare(first, other).differences)
+
+
+@pytest.mark.parametrize("optimizer", ["none", "adam"])
+def test_what_is_remembered_with_its_graph_is_named(optimizer: str) -> None:
+    with pytest.raises(FitError, match=r"failed the second time.*It keeps seen, with the graph"):
+        fit_training(_step(Caching(True), torch.randn(8, 64), optimizer=optimizer), 1 << 30)
+    with pytest.raises(SubjectError, match="It keeps seen, with the graph"):
+        account_of(_step(Caching(True), torch.randn(8, 64), optimizer=optimizer))
+
+
+def test_what_is_remembered_without_its_graph_is_named() -> None:
+    with pytest.raises(FitError, match=r"Each run changes seen, which is neither a parameter nor a buffer"):
+        fit_training(_step(Caching(False), torch.randn(8, 64)), 1 << 30)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU])
+def test_recurrent_layers_are_lowered_and_nothing_is_offered_that_was_not_reached(kind: Any) -> None:
+    step = _step(Layered(kind), torch.randn(16, 12, 16))
+    found = fit_training(step, 1, time_limit_s=4)
+    assert found.chosen.peak_bytes < found.plain.peak_bytes
+    assert found.proof.exact
+    assert found.chosen.peak_bytes == min(point.peak_bytes for point in found.front)
+    assert all(point.measured and point.peak_bytes <= found.plain.peak_bytes for point in found.front)
+
+
+def test_a_plan_that_takes_more_than_the_unmodified_step_is_not_offered(monkeypatch: pytest.MonkeyPatch) -> None:
+    planner = TrainingPlanner(
+        _step(nn.Sequential(nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, 64)), torch.ones(256, 64))
+    )
+    measure = TrainingPlanner._measure
+
+    def worse(self: TrainingPlanner, draft: Choice) -> Any:
+        found = measure(self, draft)
+        more = self.unmodified.peak_bytes + 1
+        return found if found is self.unmodified else replace(found, peak_bytes=more)
+
+    monkeypatch.setattr(TrainingPlanner, "_measure", worse)
+    found = planner.plan(1, timed=False)
+    assert (found.fits, found.plan.policies, found.chosen) == (False, (), found.plain)
+    assert any("takes less than the unmodified step" in note for note in found.notes)
+
+
+@pytest.fixture
+def planned() -> Iterator[tuple[nn.Module, Tensor]]:
+    given = torch.randn(64, 32)
+    step = _step(nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 32)), given)
+    plan = fit_training(step, 1, time_limit_s=2).plan
+    assert plan.policies
+    plan.apply(step.module)
+    yield step.module, given
+    plan.remove()
+
+
+def test_under_function_transforms_the_plan_steps_aside_and_says_so(planned: tuple[nn.Module, Tensor]) -> None:
+    module, given = planned
+    parameters = dict(module.named_parameters())
+
+    def loss(values: dict[str, Tensor]) -> Tensor:
+        return torch.func.functional_call(module, values, (given,)).square().mean()
+
+    expected = torch.autograd.grad(loss(parameters), list(parameters.values()))
+    with pytest.warns(PlanWarning, match=r"torch\.func"):
+        found = torch.func.grad(loss)(parameters)
+    for one, other in zip(found.values(), expected, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("strict", [False, True])
+def test_a_planned_module_is_exported_as_the_plain_one(planned: tuple[nn.Module, Tensor], strict: bool) -> None:
+    module, given = planned
+    exported = torch.export.export(module, (given,), strict=strict)
+    torch.testing.assert_close(exported.module()(given), module(given))

@@ -99,3 +99,39 @@ def test_a_batch_that_does_not_fit_this_machine() -> None:
     subject = Subject(nn.Sequential(nn.Linear(1024, 4096), nn.GELU(), nn.Linear(4096, 8)), torch.randn(2, 1024))
     found = predict_cpu(make_step(subject, train=True), batch=1 << 24)
     assert found.peak_bytes > 400 << 30
+
+
+class Computing(nn.Module):
+    """One function of what a layer returns."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(64, 256), function
+
+    def forward(self, given: Tensor) -> Tensor:
+        return self.function(self.layer(given))
+
+
+CONVERTING: dict[str, Callable[[Tensor], Tensor]] = {
+    "complex": lambda x: torch.fft.rfft(x).abs(),
+    "two dtypes": lambda x: x + x.bfloat16(),
+    "integers": lambda x: x.long() / 3,
+    "comparison": lambda x: x > x.double(),
+}
+
+
+@pytest.mark.parametrize("name", CONVERTING)
+def test_kernels_that_convert_their_operands_are_asked(name: str) -> None:
+    subject = Subject(Computing(CONVERTING[name]), torch.randn(512, 64))
+    truth = account_of(make_step(subject, train=False))
+    assert predict_cpu(make_step(subject, train=False)).peak_bytes == pytest.approx(truth.peak_bytes, rel=1e-3)
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1e-2, 10.0])
+def test_a_workspace_that_values_decide_is_a_range_with_a_note(scale: float) -> None:
+    subject = Subject(Computing(lambda x: torch.matrix_exp(x[:256] * scale)), torch.randn(256, 64))
+    truth = account_of(make_step(subject, train=False))
+    found = predict_cpu(make_step(subject, train=False))
+    assert found.low_bytes < found.high_bytes
+    assert found.low_bytes * 0.999 <= truth.peak_bytes <= found.high_bytes * 1.001
+    assert any("depends on the values" in note and "matrix_exp" in note for note in found.notes)

@@ -8,7 +8,8 @@ Source: torch/csrc/profiler/collection.h (ExtraFields<EventType::Allocation>), t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate
@@ -17,7 +18,8 @@ from typing import Any, final
 from torch.profiler import profile
 
 from togi.footprint.storage_tracker import StorageTracker
-from togi.torch_internals.profiler import EventType, FastMark
+from togi.measure.memory import torch_allocator_peak_bytes
+from togi.torch_internals.profiler import EventType, FastMark, memory_profile
 
 MARK = "togi:"
 """Prefix of the ranges round dispatched operations; the number of the operation follows."""
@@ -58,6 +60,20 @@ class Allocations:
     def peak_order(self) -> int:
         return max(range(len(self.sums)), key=lambda order: self.sums[order][1])
 
+    def place_after(self, operation: int) -> int:
+        """Of the first allocation or free after that operation."""
+        return bisect_right(self.operations, operation)
+
+    def with_unseen_frees(self, frees: Iterable[tuple[int, int]]) -> Allocations:
+        """``frees``: (operation, bytes) of what was there before and went without an event, after that operation."""
+        changes = [0] * (len(self.sums) + 1)
+        for operation, freed_bytes in frees:
+            changes[self.place_after(operation)] -= freed_bytes
+        return Allocations(
+            self.blocks,
+            tuple((at_ns, total + gone) for (at_ns, total), gone in zip(self.sums, accumulate(changes), strict=False)),
+        )
+
     def alive_at(self, order: int) -> Iterator[Allocation]:
         return (b for b in self.blocks if b.order <= order and (b.freed is None or b.freed > order))
 
@@ -83,10 +99,8 @@ def read_allocations(profiler: profile, device: str) -> Allocations | None:
     blocks: list[Allocation] = []
     sums: list[tuple[int, int]] = []
     total = latest = 0
-    for order, event in enumerate(events):
-        size, address = int(event.extra_fields.alloc_size), int(event.extra_fields.ptr)
-        total += size
-        sums.append((int(event.start_time_ns), total))
+    for event in events:
+        size, address, order = int(event.extra_fields.alloc_size), int(event.extra_fields.ptr), len(sums)
         if size > 0:
             operation, maker = _maker(event)
             latest = latest if operation is None else operation
@@ -95,7 +109,22 @@ def read_allocations(profiler: profile, device: str) -> Allocations | None:
             blocks.append(block)
         elif address in living:
             living.pop(address).freed = order
+        elif device == "cpu":  # its size is that of whatever lay there in an earlier profile, if any did
+            continue
+        total += size
+        sums.append((int(event.start_time_ns), total))
     return Allocations(tuple(blocks), tuple(sums))
+
+
+def rise_bytes(run: Callable[[], object], device: str = "cpu") -> int | None:
+    """How far ``run`` rises above what is there before it; None where torch reports no memory, or it takes none. On
+    the CPU what goes of what was there before is not seen to go."""
+    if not device.startswith("cpu"):
+        return torch_allocator_peak_bytes(run, device)
+    with memory_profile() as profiler:
+        run()
+    allocations = read_allocations(profiler, "cpu")
+    return None if allocations is None else max(0, *(total for _, total in allocations.sums))
 
 
 def _allocations(roots: list[Any]) -> Iterator[Any]:

@@ -9,14 +9,16 @@ from __future__ import annotations
 import gc
 import threading
 from bisect import bisect_right
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from itertools import accumulate
 from types import TracebackType
 from typing import Self, final
 
 from torch import nn
 
 from togi.core.errors import TogiError
-from togi.footprint.account.allocator_events import Allocation, Allocations
+from togi.core.quantities import size
+from togi.footprint.account.allocator_events import Allocation, Allocations, rise_bytes
 from togi.footprint.account.record import (
     BEFORE_THE_RUN,
     Account,
@@ -27,7 +29,8 @@ from togi.footprint.account.record import (
     Kept,
     PeakMoment,
 )
-from togi.footprint.account.watch import Watch
+from togi.footprint.account.watch import Name, Watch
+from togi.footprint.remembered import second_run
 from togi.footprint.step import Step, step_ms
 from togi.footprint.storage_tracker import StorageLifetime, category_of
 from togi.torch_internals.profiler import profiler_records
@@ -37,10 +40,12 @@ _ONE_AT_A_TIME = threading.Lock()
 
 
 def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account:
-    """Run the step three times: to warm up (which makes the optimizer's state), for the time, and watched."""
+    """Run the step four times: to warm up (which makes the optimizer's state), for the time, watched, and for its peak
+    while it is not watched."""
     step.run()
     gc.collect()
-    plain_ms = step_ms(step)
+    with second_run(step.module):
+        plain_ms = step_ms(step)
     watch = Watch(step.module, device=device)
     watch.add_module(step.module)
     watch.add_existing(step.sample.tensors(), Category.INPUT)
@@ -56,9 +61,23 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
             "train": step.train,
             "plain_ms": plain_ms,
             "minimum_bytes": found.minimum_bytes + trained,
-            "notes": (*step.notes, *found.notes),
+            "notes": (*step.notes, *found.notes, *_note_of_watching(step, found)),
         }
     )
+
+
+_WATCHING_SHOWS = 0.005
+
+
+def _note_of_watching(step: Step, found: Account) -> Iterator[str]:
+    """Autograd adds into a tensor's own memory where nobody else holds it, and whoever watches holds it."""
+    rise = rise_bytes(step.run, found.device)
+    plain_bytes = found.baseline_bytes + (rise or 0)
+    if rise is not None and found.peak_bytes > plain_bytes * (1 + _WATCHING_SHOWS):
+        yield (
+            f"While it is not watched, the step peaks at {size(plain_bytes)}: the account is of the watched one, which "
+            f"takes {size(found.peak_bytes - plain_bytes)} more, since torch reuses less memory then."
+        )
 
 
 @final
@@ -223,7 +242,8 @@ def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLife
     found: list[HeldName] = []
     for line in {name.line for who in idle.values() for name in who}:
         held = [lifetime for lifetime, who in idle.items() if any(name.line == line for name in who)]
-        early = {block_of[lifetime]: lifetime.used for lifetime in held if lifetime in block_of}
+        again = _held_again(watch, {name for one in held for name in idle[one] if name.line == line})
+        early = {block_of[lifetime]: lifetime.used for lifetime in (*held, *again) if lifetime in block_of}
         saved = peak - _peak_with(watch.allocations, early)
         found += [
             HeldName(name=name.name, line=line, bytes=lifetime.bytes, saved_bytes=saved)
@@ -234,31 +254,36 @@ def _held_names(watch: Watch, order: int, owner: Mapping[Allocation, StorageLife
     return tuple(sorted(found, key=lambda held: (-held.saved_bytes, held.line, held.name)))
 
 
+def _held_again(watch: Watch, names: Collection[Name]) -> list[StorageLifetime]:
+    """What the same names held, and nobody used again, wherever a peak was reached: in other passes of a loop."""
+    return [
+        lifetime
+        for at, found in watch.names_at_peaks
+        for lifetime, who in found.items()
+        if any(name in names for name in who) and _idle(lifetime, at, watch)
+    ]
+
+
 def _idle(lifetime: StorageLifetime, operation: int, watch: Watch) -> bool:
-    """Nobody uses it again, nothing but the name keeps it, and it was made in this run."""
-    kept = lifetime in watch.kept or lifetime.category in (Category.OUTPUT, Category.GRADIENT, Category.OPTIMIZER)
+    """Nobody uses it again, nothing but the name keeps it, and it was made in this run. An output may be used after the
+    run, where it is still there: what a loop keeps from the pass before is not."""
+    kept = lifetime in watch.kept or lifetime.category in (Category.GRADIENT, Category.OPTIMIZER)
+    kept = kept or (lifetime.category == Category.OUTPUT and lifetime.died is None)
     return lifetime.used < operation and not kept and lifetime.op != ""
 
 
 def _peak_with(allocations: Allocations, early: Mapping[Allocation, int]) -> int:
     """The peak if each of these were freed after the operation given for it."""
     changes = [0] * (len(allocations.sums) + 1)
-    operations = allocations.operations
-    for block in allocations.blocks:
-        changes[block.order] += block.bytes
+    for block, operation in early.items():
         freed = len(allocations.sums) if block.freed is None else block.freed
-        if block in early:
-            freed = min(freed, max(block.order + 1, bisect_right(operations, early[block])))
-        changes[freed] -= block.bytes
-    total = highest = 0
-    for change in changes:
-        total += change
-        highest = max(highest, total)
-    return highest
+        changes[min(freed, max(block.order + 1, allocations.place_after(operation)))] -= block.bytes
+        changes[freed] += block.bytes
+    return max(total + less for (_, total), less in zip(allocations.sums, accumulate(changes), strict=False))
 
 
 def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> CategoryTimeline:
-    """What was there before the run counts from its start to its end."""
+    """What was there before the run counts from its start on."""
     sums = watch.allocations.sums
     changes: dict[Category, list[int]] = {}
 
@@ -271,7 +296,10 @@ def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> Cate
         of[block.order] += block.bytes
         of[len(sums) if block.freed is None else block.freed] -= block.bytes
     for lifetime in watch.existing:
-        series(Category(lifetime.category))[0] += lifetime.bytes
+        of = series(Category(lifetime.category))
+        of[0] += lifetime.bytes
+        if lifetime.died is not None:
+            of[watch.allocations.place_after(lifetime.died)] -= lifetime.bytes
     kept = _points([total for _, total in sums])
     return CategoryTimeline(
         ms=tuple((sums[order][0] - sums[0][0]) * 1e-6 for order in kept),

@@ -65,7 +65,7 @@ class Watch:
         self.kept: dict[StorageLifetime, list[str]] = {}
         """What autograd keeps, with each place that keeps it (``NodeName.attribute``)."""
         self.names_at_peaks: list[tuple[int, dict[StorageLifetime, list[Name]]]] = []
-        """At every new peak of the run: the operation, and which names held what."""
+        """At every new peak of the run, and where it was reached again: the operation, and which names held what."""
         self.backward_at: int | None = None
         """The last operation before backward began."""
         self.allocations: Allocations
@@ -119,6 +119,9 @@ class Watch:
                 "is no account to give. Other threads that the code starts are not seen; an engine outside torch has "
                 "memory of its own: 'togi bench' shows the resident set."
             )
+        if self.device == "cpu":
+            gone = ((one.died, one.bytes) for one in self.existing if one.died is not None)
+            allocations = allocations.with_unseen_frees(gone)
         self.allocations = allocations
 
     def operation_runs(self) -> None:
@@ -176,7 +179,7 @@ class _WatchingTracker(MarkingTracker):
         super()._begin(lifetime, storage)
         if lifetime.bytes:
             self.addresses.setdefault(storage.data_ptr(), []).append(lifetime)
-        if self.peak_bytes > before and lifetime.op and lifetime.where.phase != BACKWARD:
+        if self.current_bytes >= before and lifetime.op and lifetime.where.phase != BACKWARD:
             names = _names_in(user_frames(sys._getframe(1)), self)
             self._watch.names_at_peaks.append((self.operations, names))
 

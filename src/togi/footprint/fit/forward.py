@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -23,6 +24,12 @@ class ReplacedForward(ABC):
     @abstractmethod
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """The module's call under the plan."""
+
+    @property
+    def __code__(self) -> CodeType:
+        """Of the forward that was replaced: torch.export names its lines."""
+        code: CodeType = (self.replaced or type(self.module).forward).__code__
+        return code
 
     def put(self) -> None:
         """On the module, as an instance attribute: parameter names, hooks and ``state_dict`` stay as they are."""

@@ -10,10 +10,11 @@ import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, TypeVar
 
+from togi.core.errors import FitError
 from togi.core.proven import Proven
 from togi.footprint.fit.measure import same_start
 from togi.footprint.fit.plan import Plan, architecture_of
@@ -28,6 +29,8 @@ _ATTEMPTS = 4
 _SEARCH_SHARE = 0.25
 """Of the time limit, for the first search."""
 _LEAST_SEARCH_S = 1.0
+_FRONT_SHARE = 0.15
+"""Of the time limit, for running the plans beside the chosen one."""
 D = TypeVar("D")
 """What a search decides about: hashable."""
 
@@ -83,6 +86,8 @@ class Planner(ABC, Generic[D]):
         self._measured: dict[D, Candidate[D] | None] = {}
         self._ms: dict[D, float] = {}
         self._architecture = architecture_of(step.module)
+        self._moved: tuple[str, ...] = ()
+        """Parameters that the forward pass writes into."""
 
     def plan(self, budget_bytes: int, *, time_limit_s: float = 60.0, timed: bool = True) -> FitResult:
         """The best plan whose measured peak is within the budget, else the one with the lowest peak that was found.
@@ -93,6 +98,9 @@ class Planner(ABC, Generic[D]):
         began = time.monotonic()
         limit = TimeLimit(time_limit_s, self.prepared_s)
         best = self.unmodified if self.unmodified.peak_bytes <= budget_bytes else self._best(budget_bytes, limit)
+        self._run_frontier(limit)
+        if best.peak_bytes > budget_bytes:
+            best = self._best_of_all(best, budget_bytes)
         if timed and best.draft not in self._ms:
             self._race([best], limit)
         fits = best.peak_bytes <= budget_bytes
@@ -111,10 +119,10 @@ class Planner(ABC, Generic[D]):
             ),
             plain=self._point(self.unmodified),
             chosen=self._point(best),
-            front=tuple(self._front(best)),
+            front=tuple(map(self._point, self._front(best))),
             proof=best.proof,
             static_bytes=self.static_bytes,
-            floor_bytes=self.floor_bytes,
+            floor_bytes=min(self.floor_bytes, best.peak_bytes, self.unmodified.peak_bytes),  # the forecast may be high
             plans_tried=self._plans_tried(),
             planning_s=self.prepared_s + time.monotonic() - began,
             notes=(*self.step.notes, *self._notes(best, fits)),
@@ -129,14 +137,40 @@ class Planner(ABC, Generic[D]):
         """Run it and compare it with the unmodified step; None where it is refused for what it does."""
 
     @abstractmethod
-    def _front(self, best: Candidate[D]) -> Iterable[Point]:
-        """Plans that no other beats in both peak and cost, few enough to read."""
+    def _frontier(self) -> Iterable[D]:
+        """By forecast: drafts that no other beats in both peak and cost, few enough to read."""
 
     @abstractmethod
     def _plans_tried(self) -> int: ...
 
     @abstractmethod
     def _notes(self, best: Candidate[D], fits: bool) -> Iterable[str]: ...
+
+    def _run_frontier(self, limit: TimeLimit) -> None:
+        """As far as time allows. A forecast is no offer: what is shown beside the chosen plan was run."""
+        ends = min(limit.ends, time.monotonic() + _FRONT_SHARE * limit.seconds)
+        for draft in self._frontier():
+            if time.monotonic() > ends:
+                return
+            with suppress(FitError):  # it is refused for what it does: not offered
+                self._measured_once(draft)
+
+    def _best_of_all(self, best: Candidate[D], budget_bytes: int) -> Candidate[D]:
+        """Where ``best`` does not fit, and others were run since."""
+        return best
+
+    def _front(self, best: Candidate[D]) -> list[Candidate[D]]:
+        """Of those that were run: none is both lower and cheaper, by falling peak."""
+        front: list[Candidate[D]] = []
+        for one in sorted(self._run_so_far, key=lambda one: (one.peak_bytes, one.cost_ms)):
+            if not front or one.cost_ms < front[-1].cost_ms or one in (best, self.unmodified):
+                front.append(one)
+        return front[::-1]
+
+    @property
+    def _run_so_far(self) -> list[Candidate[D]]:
+        found = {one.draft: one for one in (self.unmodified, *self._measured.values()) if one is not None}
+        return list(found.values())
 
     def _measured_once(self, draft: D) -> Candidate[D] | None:
         if draft not in self._measured:
@@ -169,11 +203,14 @@ class Planner(ABC, Generic[D]):
         ends = min(limit.ends, began + self.timing_s)
         for turn in range(1, self.turns + 1):
             for draft, plan in racing.items():
-                with same_start(self.step.module, self._seed), self._under(plan):
+                with self._same_start(), self._under(plan):
                     self._ms[draft] = min(step_ms(self.step), self._ms.get(draft, math.inf))
             now = time.monotonic()
             if now + (now - began) / turn > ends:
                 return
+
+    def _same_start(self) -> AbstractContextManager[None]:
+        return same_start(self.step.module, self._seed, self._moved)
 
     @contextmanager
     def _under(self, plan: Plan) -> Iterator[None]:

@@ -10,11 +10,11 @@ unit by which togi judges everything else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -23,6 +23,7 @@ from togi.decide.faithful import within
 from togi.footprint.fit.measure import random_state
 from togi.footprint.fit.result import Proof
 from togi.footprint.step import Step
+from togi.torch_internals.modes import without_modes
 from togi.verify.compare import identical
 from togi.verify.reference import apart, noise_limit
 from togi.verify.units import OwnError, seeded_outputs
@@ -39,27 +40,56 @@ class Outcome:
     gradients: dict[str, Tensor]
     buffers: dict[str, Tensor]
     random_state: Tensor
+    moved: dict[str, Tensor] = field(default_factory=dict)
+    """Parameters that the forward pass writes into, as a target encoder's."""
 
     @property
     def tensors(self) -> dict[str, Tensor]:
         """All by the names that differences are told by."""
-        gradients = {f"gradient of {name}": tensor for name, tensor in self.gradients.items()}
-        return {"loss": self.loss, **gradients, **{f"buffer {name}": tensor for name, tensor in self.buffers.items()}}
+        kinds = {"gradient of": self.gradients, "buffer": self.buffers, "parameter": self.moved}
+        named = {f"{kind} {name}": tensor for kind, found in kinds.items() for name, tensor in found.items()}
+        return {"loss": self.loss, **named}
 
 
-def outcome_of(step: Step) -> Outcome:
-    """Of one run: forward, backward, and the optimizer where there is one."""
-    loss = step.loss(step.module, step.sample)
-    loss.backward()  # type: ignore[no-untyped-call]
-    outcome = Outcome(
-        loss=loss.detach().clone(),
-        gradients={name: p.grad for name, p in step.module.named_parameters() if p.grad is not None},
-        buffers={name: buffer.clone() for name, buffer in step.module.named_buffers()},
-        random_state=random_state(step.module),
-    )
-    if step.optimizer is not None:
-        step.optimizer.step()
-    return outcome
+@final
+class TrainingRun:
+    """One run of a step: forward, backward, and the optimizer where there is one. Called once.
+
+    What the comparison needs is taken when ``outcome`` is asked for. The call itself makes and keeps no tensor that
+    ``Step.run`` does not, so a peak that is measured round it is the step's own.
+    """
+
+    def __init__(self, step: Step, moved: Collection[str] = ()) -> None:
+        """``moved``: names of parameters that the forward pass writes into; they are compared too."""
+        self._step, self._moved = step, moved
+        self._loss: tuple[float, torch.dtype]
+
+    def __call__(self) -> None:
+        self._step.train_once(self._read)
+
+    def _read(self, loss: Tensor) -> None:
+        with without_modes():  # no operation of the step
+            self._loss = loss.item(), loss.dtype
+
+    @property
+    def outcome(self) -> Outcome:
+        """What the call left behind; asked for before the module is put back."""
+        value, dtype = self._loss
+        parameters = dict(self._step.module.named_parameters())
+        return Outcome(
+            loss=torch.tensor(value, dtype=dtype),
+            gradients={name: p.grad for name, p in parameters.items() if p.grad is not None},
+            buffers={name: buffer.clone() for name, buffer in self._step.module.named_buffers()},
+            moved={name: parameters[name].detach().clone() for name in self._moved},
+            random_state=random_state(self._step.module),
+        )
+
+
+def outcome_of(step: Step, moved: Collection[str] = ()) -> Outcome:
+    """Of one run."""
+    run = TrainingRun(step, moved)
+    run()
+    return run.outcome
 
 
 Noise = Mapping[str, float]

@@ -14,13 +14,13 @@ class Point(Record):
     """One plan on the way from fast to small."""
 
     peak_bytes: int
-    """Simulated unless ``measured``; parameters, gradients and optimizer state included."""
+    """Parameters, gradients and optimizer state included."""
     recompute_ms: float
     """Estimated: what the plan adds to a step. In training the operations that run a second time."""
     changes: int
     """How many results (training) or modules (inference) are not left as they are."""
     step_ms: float | None = None
-    """Measured, where it was run."""
+    """Measured, where it was timed."""
     measured: bool = False
     parts: int = 0
     """Inference: how many more module calls a pass takes than the unmodified one, for the modules that are cut."""

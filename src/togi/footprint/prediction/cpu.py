@@ -9,6 +9,7 @@ left could be higher, so that only those near the peak are run (best-first branc
 from __future__ import annotations
 
 import time
+from collections.abc import Iterable
 from math import prod
 from typing import Any, NamedTuple, final
 
@@ -62,18 +63,21 @@ def predict_cpu(step: Step, *, batch: int | None = None, compile: bool = False, 
     recorder = record(step, batch=batch, fix_results=_fixed_on_cpu, compile=compile, notes=notes)
     peak = highest_peak(recorder, Probe(limit_bytes=_PROBE_LIMIT_BYTES))
     if peak.unmeasured:
-        names = ", ".join(sorted({str(call.func) for call in peak.unmeasured}))
-        notes.append(f"Kernels near the peak that could not be run alone to see their workspace: {names}.")
+        notes.append(
+            f"Kernels near the peak that could not be run alone to see their workspace: {_names(peak.unmeasured)}."
+        )
+    if peak.by_value:
+        notes.append(f"Kernels near the peak whose workspace depends on the values: {_names(peak.by_value)}.")
     return Prediction(
         subject=subject,
         device="cpu",
         train=step.train,
         compiled=compile,
         peak_bytes=peak.peak_bytes,
-        low_bytes=peak.peak_bytes,
+        low_bytes=peak.low_bytes,
         high_bytes=peak.high_bytes,
         reserved_bytes=peak.peak_bytes,
-        reserved_low_bytes=peak.peak_bytes,
+        reserved_low_bytes=peak.low_bytes,
         reserved_high_bytes=peak.high_bytes,
         baseline_bytes=baseline_bytes(recorder),
         peak=moment_of(peak.call, recorder),
@@ -90,8 +94,12 @@ class AllocatorPeak(NamedTuple):
     call: OperationCall
     workspace_bytes: int
     """Taken by the kernel itself, beyond its results; 0 where the peak is between operations' starts and ends."""
-    unmeasured: tuple[OperationCall, ...]
+    low_bytes: int
+    """With those whose need depends on values at their least."""
+    unmeasured: tuple[OperationCall, ...] = ()
     """Operations that could be higher and could not be run."""
+    by_value: tuple[OperationCall, ...] = ()
+    """Operations that took more with one set of values than with another, and are the peak with the one."""
 
     @property
     def high_bytes(self) -> int:
@@ -117,23 +125,45 @@ def _blocked_weight_bytes(call: OperationCall) -> int:
 
 def highest_peak(recorder: RunRecorder, probe: Probe) -> AllocatorPeak:
     """The peak, each operation that could be it run alone."""
-    best = AllocatorPeak(recorder.peak_bytes, recorder.calls[max(0, recorder.peak_at - 1)], 0, ())
+    best = AllocatorPeak(recorder.peak_bytes, recorder.calls[max(0, recorder.peak_at - 1)], 0, recorder.peak_bytes)
     unmeasured: list[OperationCall] = []
+    by_value: list[OperationCall] = []
     for call in sorted(filter(_may_need_workspace, recorder.calls), key=upper_bound_bytes, reverse=True):
         if upper_bound_bytes(call) <= best.peak_bytes:
             break
         measured = probe.peak_bytes(call)
         if measured is None:
             unmeasured.append(call)
-        elif call.before_bytes + measured > best.peak_bytes:
-            best = AllocatorPeak(call.before_bytes + measured, call, measured - call.made_bytes, ())
-    return best._replace(unmeasured=tuple(c for c in unmeasured if upper_bound_bytes(c) > best.peak_bytes))
+            continue
+        least, most = measured
+        low_bytes = max(best.low_bytes, call.before_bytes + least)
+        if call.before_bytes + most > best.peak_bytes:
+            best = AllocatorPeak(call.before_bytes + most, call, most - call.made_bytes, low_bytes)
+        best = best._replace(low_bytes=low_bytes)
+        if least < most and call.before_bytes + most > low_bytes:
+            by_value.append(call)
+    return best._replace(
+        unmeasured=tuple(call for call in unmeasured if upper_bound_bytes(call) > best.peak_bytes),
+        by_value=tuple(by_value) if best.low_bytes < best.peak_bytes else (),
+    )
+
+
+def _names(calls: Iterable[OperationCall]) -> str:
+    return ", ".join(sorted({str(call.func) for call in calls}))
 
 
 def _may_need_workspace(call: OperationCall) -> bool:
-    """Views and pointwise operations write their results and nothing else."""
-    func = call.func
-    return not (func.is_view or torch.Tag.pointwise in func.tags)
+    """Views and pointwise operations write their results and nothing else; the latter where they need not convert:
+    operands of several dtypes, and integers that become floats, are copied whole to one dtype first."""
+    return not (call.func.is_view or (torch.Tag.pointwise in call.func.tags and _computed_as_they_are(call)))
+
+
+def _computed_as_they_are(call: OperationCall) -> bool:
+    leaves = tree_leaves(call.args, is_leaf=is_spec)
+    dtypes = {leaf.dtype for leaf in leaves if isinstance(leaf, TensorSpec)} | {
+        leaf for leaf in leaves if isinstance(leaf, torch.dtype)
+    }
+    return len(dtypes) == 1 and dtypes.pop().is_floating_point
 
 
 @final
@@ -143,41 +173,54 @@ class Probe:
     def __init__(self, *, limit_bytes: int) -> None:
         """``limit_bytes``: operations whose arguments take more are not run."""
         self.limit_bytes = limit_bytes
-        self.measured: dict[str, int | None] = {}
+        self.measured: dict[str, tuple[int, int] | None] = {}
 
-    def peak_bytes(self, call: OperationCall) -> int | None:
-        """The most that the operation holds beside its arguments, results included; None where it cannot be run."""
+    def peak_bytes(self, call: OperationCall) -> tuple[int, int] | None:
+        """The most that the operation holds beside its arguments, results included: with values for which it is least
+        and most, of zeros and ones; None where it cannot be run."""
         if call.key not in self.measured:
             if profiler_records():  # the caller's own: torch has one at a time
                 return None
             self.measured[call.key] = self._measure(call)
         return self.measured[call.key]
 
-    def _measure(self, call: OperationCall) -> int | None:
+    def _measure(self, call: OperationCall) -> tuple[int, int] | None:
         if call.read_bytes + call.made_bytes > self.limit_bytes:
             return None
+        found = [bytes for value in (0, 1) if (bytes := self._with_values(call, value)) is not None]
+        return (min(found), max(found)) if found else None
+
+    def _with_values(self, call: OperationCall, value: int) -> int | None:
         with without_modes(), torch.set_grad_enabled(call.grad_enabled):
             try:
-                args, kwargs = zeros_of(call.args)
+                args, kwargs = filled(call.args, value)
                 call.func(*args, **kwargs)  # what a kernel builds once is not what every call takes
+                args, kwargs = filled(call.args, value)  # in case it wrote into them
                 return torch_allocator_peak_bytes(lambda: call.func(*args, **kwargs)) or 0
-            except (RuntimeError, NotDense):  # the kernel refuses zeros: the caller reports it as not measured
+            except (RuntimeError, NotDense):  # the kernel refuses the values: the caller reports it as not measured
                 return None
 
 
 def zeros_of(specs: Any) -> Any:
     """Real tensors of the shapes, strides and dtypes."""
-    return tree_map(lambda leaf: _zeros(leaf) if is_spec(leaf) else leaf, specs, is_leaf=is_spec)
+    return filled(specs, 0)
 
 
 class NotDense(Exception):
     """An argument of a kernel that cannot be made from a size."""
 
 
-def _zeros(spec: TensorSpec | OtherSpec) -> Tensor:
+def filled(specs: Any, value: int) -> Any:
+    """Real tensors of the shapes, strides and dtypes. Integers are zeros always: they may be indices."""
+    return tree_map(lambda leaf: _filled(leaf, value) if is_spec(leaf) else leaf, specs, is_leaf=is_spec)
+
+
+def _filled(spec: TensorSpec | OtherSpec, value: int) -> Tensor:
     if isinstance(spec, OtherSpec):
         raise NotDense(spec.kind)
-    storage = torch.zeros(max(1, spec.bytes // spec.dtype.itemsize), dtype=spec.dtype)
+    is_integer = not (spec.dtype.is_floating_point or spec.dtype.is_complex or spec.dtype is torch.bool)
+    elements = max(1, spec.bytes // spec.dtype.itemsize)
+    storage = torch.full((elements,), 0 if is_integer else value, dtype=spec.dtype)
     return storage.as_strided(spec.shape, spec.stride)
 
 

@@ -17,6 +17,7 @@ from togi.core.errors import SubjectError
 from togi.core.quantities import first_line
 from togi.footprint.account.record import BEFORE_THE_RUN, Category, PeakMoment
 from togi.footprint.prediction.compiled import compilation_notes, compiled, where_in
+from togi.footprint.remembered import second_run
 from togi.footprint.step import Step, fake_step
 from togi.footprint.storage_tracker import StorageLifetime, StorageTracker, category_of
 from togi.torch_internals.autograd import current_node
@@ -211,7 +212,8 @@ def record(
                 fake.run()
                 gc.collect()
                 _add_existing(recorder, fake)
-            _run_recorded(fake, recorder, modules, stack)
+            with second_run(fake.module):
+                _run_recorded(fake, recorder, modules, stack)
             if not recorder.calls:
                 raise SubjectError(
                     "it runs no operation of torch, so it needs no memory beyond its inputs and there is nothing to "

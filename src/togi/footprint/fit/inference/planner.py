@@ -6,19 +6,22 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, ClassVar, final
 
+import torch
 from torch import Tensor
 
 from togi.core.errors import FitError
 from togi.footprint.fit.inference.divisions import Divisions, divisions_of, why_dependent_in_full
 from togi.footprint.fit.inference.search import ChunkSearch, Draft, Way
 from togi.footprint.fit.inference.simulate import Site, simulation_of, sites_of
-from togi.footprint.fit.measure import bytes_of, measured_peak_bytes, same_start, tensors_before
+from togi.footprint.fit.measure import ReplacedTensors, bytes_of, measured_peak_bytes, tensors_before
 from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
 from togi.footprint.fit.proof import Outputs, faithful, outputs_of
-from togi.footprint.fit.result import FitResult, Point, Proof
+from togi.footprint.fit.result import FitResult, Proof
 from togi.footprint.step import Step
+from togi.torch_internals.float32 import ieee_float32
 from togi.torch_internals.tensors import storage_key
 from togi.verify.reference import apart, noise_limit
+from togi.verify.units import outputs_in
 
 _CANDIDATES = 3
 """Plans that are measured, each without the cuts of those before it."""
@@ -50,6 +53,10 @@ class InferencePlanner(Planner[Draft]):
     def __init__(self, step: Step, *, device: str = "cpu", seed: int = 0) -> None:
         super().__init__(step, device, seed)
         began = time.monotonic()
+        replaced = ReplacedTensors(step.module)
+        with self._same_start():
+            step.run()  # makes what later passes find
+        self._replaced = replaced.names
         peak_bytes, outputs, structure = self.run()
         self._reference = Outputs(step, outputs, structure, seed)
         self._check_repeatable()
@@ -72,9 +79,12 @@ class InferencePlanner(Planner[Draft]):
             FitError: the allocator cannot be observed here.
         """
         found: list[Any] = []
-        with same_start(self.step.module, self._seed):
-            peak = measured_peak_bytes(self.step, lambda: found.extend(outputs_of(self.step, self._seed)), self._device)
-        return peak, found[0], found[1]
+        args, kwargs = self.step.sample.args, self.step.sample.kwargs
+        with self._same_start(), torch.no_grad(), ieee_float32():
+            peak = measured_peak_bytes(
+                self.step, lambda: found.append(self.step.module(*args, **kwargs)), self._device, self._replaced
+            )
+        return peak, *outputs_in(found[0])
 
     def _best(self, budget_bytes: int, limit: TimeLimit) -> Candidate[Draft]:
         """Measured candidates, the fastest first, until one passes its proof at the full size."""
@@ -82,7 +92,7 @@ class InferencePlanner(Planner[Draft]):
             candidates = list(self._candidates(budget_bytes, limit))
             self._race(candidates, limit)
             within = [one for one in candidates if one.peak_bytes <= budget_bytes]
-            for one in self._fastest_first(within) or sorted(candidates, key=lambda one: one.peak_bytes):
+            for one in self._fastest_first(within) or self._lowest_first(candidates):
                 if not one.draft.cuts or self._proven_in_full(one):
                     return one
 
@@ -90,6 +100,10 @@ class InferencePlanner(Planner[Draft]):
         """Times within a tenth of the best are no difference: then the one that should cost least."""
         best = min((self._ms[one.draft] for one in candidates), default=0.0)
         return sorted(candidates, key=lambda one: (max(self._ms[one.draft], _TIE * best), one.cost_ms))
+
+    def _lowest_first(self, candidates: Sequence[Candidate[Draft]]) -> list[Candidate[Draft]]:
+        """The unmodified pass among them: where nothing fits, what takes more than that is no help."""
+        return sorted([self.unmodified, *candidates], key=lambda one: (one.peak_bytes, one.cost_ms))
 
     def _candidates(self, budget_bytes: int, limit: TimeLimit) -> Iterator[Candidate[Draft]]:
         without: frozenset[Way] = frozenset()
@@ -128,7 +142,7 @@ class InferencePlanner(Planner[Draft]):
         return Candidate(draft, plan, self._search.peak(draft).bytes, peak_bytes, proof, draft.cost_ms)
 
     def _proven_in_full(self, candidate: Candidate[Draft]) -> bool:
-        with same_start(self.step.module, self._seed):
+        with self._same_start():
             dependent = why_dependent_in_full(self.step, candidate.plan.chunks, self._seed)
         if dependent:
             name, reason = next(iter(dependent.items()))
@@ -140,11 +154,11 @@ class InferencePlanner(Planner[Draft]):
         self._refused.append(reason)
 
     def _divisions(self, sites: Sequence[Site]) -> dict[str, Divisions]:
-        with same_start(self.step.module, self._seed):
+        with self._same_start():
             return divisions_of(self.step, sites)
 
     def _check_repeatable(self) -> None:
-        with same_start(self.step.module, self._seed):
+        with self._same_start():
             outputs, structure = outputs_of(self.step, self._seed)
         pairs = list(zip(outputs, self._reference.tensors, strict=False))
         same = structure == self._reference.structure and len(outputs) == len(self._reference.tensors)
@@ -155,18 +169,15 @@ class InferencePlanner(Planner[Draft]):
                 "to call, or what is not deterministic (torch.use_deterministic_algorithms names it)."
             )
 
-    def _front(self, best: Candidate[Draft]) -> list[Point]:
-        """What was measured, and of what was simulated only the plans that nothing beats."""
-        front = [self._point(one) for one in self._measured.values() if one is not None]
-        lowest = min(point.peak_bytes for point in front)
+    def _frontier(self) -> list[Draft]:
+        front: list[Draft] = []
+        lowest = min(one.peak_bytes for one in self._run_so_far)
         for draft in sorted(self._search.drafts.values(), key=lambda draft: draft.cost_ms):
             peak = self._search.peak(draft).bytes
             if peak < 0.95 * lowest and not draft.ways & self._forbidden:
                 lowest = peak
-                chunks = self._search.chunks(draft)
-                parts = sum(chunk.parts - 1 for chunk in chunks)
-                front.append(Point(peak_bytes=peak, recompute_ms=draft.cost_ms, changes=len(chunks), parts=parts))
-        return sorted(front, key=lambda point: -point.peak_bytes)[:_FRONT]
+                front.append(draft)
+        return front[:_FRONT]
 
     def _plans_tried(self) -> int:
         return len(self._search.peaks)

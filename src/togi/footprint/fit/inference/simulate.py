@@ -79,9 +79,9 @@ class Simulation:
             height = height._replace(call=at_peak[-1] if at_peak else height.call)
         for call in recording.calls:
             hungry = any(word in call.func.name() for word in _HUNGRY)
-            taken = (self.probe.peak_bytes(call) or 0) if hungry else 0
+            taken = max((self.probe.peak_bytes(call) or (0,)) if hungry else (0,))
             if call.before_bytes + taken > height.peak_bytes:
-                height = AllocatorPeak(call.before_bytes + taken, call, taken - call.made_bytes, ())
+                height = AllocatorPeak(call.before_bytes + taken, call, taken - call.made_bytes, height.low_bytes)
         return height
 
 

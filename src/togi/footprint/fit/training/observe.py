@@ -23,7 +23,6 @@ from torch import Tensor, nn
 
 from togi.footprint.account.allocator_events import Allocation, Allocations, MarkingTracker, read_allocations
 from togi.footprint.fit.forward import ReplacedForward
-from togi.footprint.fit.proof import outcome_of
 from togi.footprint.fit.training.recompute import Operation, Value
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.fit.training.saved_tensors import RecomputedTensor, SavedTensorHooks
@@ -99,7 +98,7 @@ def observe(step: Step, milliseconds: dict[str, float]) -> Observed:
         return _Observer(tracker, calls, lambda: running.now().module)
 
     with torch.random.fork_rng(), running.following(), tracker, watched_by(module, hooks):
-        outcome_of(step)
+        step.train_once()
     module.zero_grad()
     for call in calls:
         call.ms = milliseconds.get(call.name, 0.0)
@@ -264,6 +263,8 @@ class Costs:
     workspaces: dict[int, int] = field(default_factory=dict)
     """Bytes that operations take beside their results, by the operation's number in the step."""
     operations: int = 0
+    made: dict[int, int] = field(default_factory=dict)
+    """Bytes of new storages, by the number of the operation in whose results they came."""
 
 
 def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Costs:
@@ -273,7 +274,16 @@ def costs_of(step: Step, run: Callable[[], None], device: str = "cpu") -> Costs:
         run()
     allocations = read_allocations(profiler, device.partition(":")[0])
     found = workspaces(allocations, tracker.lifetimes) if allocations is not None else {}
-    return Costs(milliseconds, found, tracker.operations)
+    return Costs(milliseconds, found, tracker.operations, made_by_operation(tracker.lifetimes))
+
+
+def made_by_operation(lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:
+    """Bytes of the storages that operations made, by the operation's number."""
+    made: dict[int, int] = {}
+    for one in lifetimes:
+        if one.op and one.bytes:
+            made[one.born] = made.get(one.born, 0) + one.bytes
+    return made
 
 
 def workspaces(allocations: Allocations, lifetimes: Iterable[StorageLifetime]) -> dict[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import ClassVar, final
 
 import torch
@@ -12,23 +12,27 @@ import torch
 from togi.core.errors import FitError
 from togi.core.quantities import first_line, size
 from togi.footprint.fit.measure import (
+    ReplacedTensors,
     deterministic,
     measured_peak_bytes,
+    put_back,
     same_start,
     static_bytes,
 )
 from togi.footprint.fit.plan import Plan
 from togi.footprint.fit.planner import Candidate, Planner, TimeLimit
 from togi.footprint.fit.policies import Action, SavePolicy
-from togi.footprint.fit.proof import Noise, Outcome, compare, noise_between, outcome_of
-from togi.footprint.fit.result import FitResult, Point, Proof
+from togi.footprint.fit.proof import Noise, Outcome, TrainingRun, compare, noise_between, outcome_of
+from togi.footprint.fit.result import FitResult, Proof
 from togi.footprint.fit.training.micro_batches import MicroBatchProof, accumulated, judge, rows_of
-from togi.footprint.fit.training.observe import Costs, Observed, costs_of, observe
+from togi.footprint.fit.training.observe import Costs, Observed, costs_of, made_by_operation, observe
 from togi.footprint.fit.training.optimizer_advice import advise
 from togi.footprint.fit.training.saved_tensors import ms_per_byte
 from togi.footprint.fit.training.search import RecomputeSearch
 from togi.footprint.fit.training.timeline import Choice, Timeline
+from togi.footprint.remembered import changed_since, remembered, why_not_twice
 from togi.footprint.step import Step, fake_copy
+from togi.subject.behaviour import same
 
 _FRONT = 12
 _FORMS = {torch.bool: Action.BITS, torch.float32: Action.NARROW}
@@ -89,15 +93,18 @@ class TrainingPlanner(Planner[Choice]):
         super().__init__(step, device, seed)
         began = time.monotonic()
         _stop_learning(step)
-        if step.optimizer is not None:
-            with same_start(step.module, seed):
-                step.run()  # makes its state, which counts
-        self._reference, peak_bytes = self._run()
+        replaced = ReplacedTensors(step.module)
+        self._moved = _first_run(step, seed)
+        self._replaced = replaced.names
+        try:
+            self._reference, peak_bytes = self._run()
+        except RuntimeError as error:  # foreign code: it ran once
+            raise FitError(why_not_twice(error, step.module)) from error
         self._noise: Noise = {}
         self._deterministic = False
         """Plans are proven in torch's deterministic mode, in which the unmodified step repeats to the bit."""
         costs = self._watched(allow_random=allow_approximate)
-        observed, self._note = _observed(step, costs.milliseconds, seed)
+        observed, self._note = _observed(step, costs, self._same_start())
         workspaces = costs.workspaces if costs.operations == observed.end else {}
         allowed = [torch.bool, torch.float32] if allow_approximate else [torch.bool]
         self._forms = {dtype: _FORMS[dtype] for dtype in allowed}
@@ -125,6 +132,13 @@ class TrainingPlanner(Planner[Choice]):
             assert found is not None  # nothing is refused without an error
         return found
 
+    def _best_of_all(self, best: Candidate[Choice], budget_bytes: int) -> Candidate[Choice]:
+        """The cheapest within the budget, else the lowest: the unmodified step among them."""
+        fitting = [one for one in self._run_so_far if one.peak_bytes <= budget_bytes]
+        if fitting:
+            return min(fitting, key=lambda one: one.cost_ms)
+        return min(self._run_so_far, key=lambda one: (one.peak_bytes, one.cost_ms))
+
     def _measure(self, draft: Choice) -> Candidate[Choice]:
         forecast_bytes, cost_ms = self._search.seen[draft]
         if draft == Choice():
@@ -145,31 +159,44 @@ class TrainingPlanner(Planner[Choice]):
 
     def _run(self) -> tuple[Outcome, int]:
         """Forward, backward and the optimizer from the same beginning, with its peak."""
-        found: list[Outcome] = []
-        with same_start(self.step.module, self._seed):
-            peak = measured_peak_bytes(self.step, lambda: found.append(outcome_of(self.step)), self._device)
-        return found[0], peak
+        run = TrainingRun(self.step, self._moved)
+        with self._same_start():
+            peak = measured_peak_bytes(self.step, run, self._device, self._replaced)
+            return run.outcome, peak
 
     def _watched(self, *, allow_random: bool) -> Costs:
         """The unmodified step again. It must do the same, or no plan could be proven."""
-        found: list[Outcome] = []
+        run = TrainingRun(self.step, self._moved)
         try:
-            with same_start(self.step.module, self._seed):
-                costs = costs_of(self.step, lambda: found.append(outcome_of(self.step)), self._device)
-        except RuntimeError as error:  # foreign code: it ran once
-            raise FitError(self._why_not_again(error)) from error
-        again = compare(self._reference, found[0])
-        if not again.exact and not self._can_be_proven(found[0]) and not allow_random:
+            with self._same_start():
+                costs = costs_of(self.step, run, self._device)
+                found = run.outcome
+        except RuntimeError as error:  # foreign code: it ran twice
+            raise FitError(self._why_not_watched(error)) from error
+        again = compare(self._reference, found)
+        if not again.exact and not self._can_be_proven(found) and not allow_random:
             raise FitError(
                 "two runs of the unmodified step with the same seed, weights and inputs differ, so no plan can be "
-                f"proven right: {'; '.join(again.differences[:3])}. Find what draws outside torch's generator (random, "
-                "numpy) or is not deterministic (torch.use_deterministic_algorithms names it), or allow approximate."
+                f"proven right: {'; '.join(again.differences[:3])}. {self._why_not_alike()}"
             )
         return costs
 
+    def _why_not_alike(self) -> str:
+        before = remembered(self.step.module)
+        self._repeated()
+        if names := changed_since(before, self.step.module):
+            return (
+                f"Each run changes {', '.join(names[:3])}, which is neither a parameter nor a buffer, so it cannot be "
+                "put back: make it a buffer (register_buffer), or reset it in the step."
+            )
+        return (
+            "Find what draws outside torch's generator (random, numpy) or is not deterministic "
+            "(torch.use_deterministic_algorithms names it), or allow approximate."
+        )
+
     def _repeated(self) -> Outcome:
-        with deterministic() if self._deterministic else nullcontext(), same_start(self.step.module, self._seed):
-            return outcome_of(self.step)
+        with deterministic() if self._deterministic else nullcontext(), self._same_start():
+            return outcome_of(self.step, self._moved)
 
     def _can_be_proven(self, again: Outcome) -> bool:
         """Of a step that does not repeat to the bit: it does in torch's deterministic mode, or its runs differ by no
@@ -184,16 +211,11 @@ class TrainingPlanner(Planner[Choice]):
         self._noise = noise or {}
         return noise is not None
 
-    def _why_not_again(self, error: RuntimeError) -> str:
+    def _why_not_watched(self, error: RuntimeError) -> str:
         try:
-            with same_start(self.step.module, self._seed):
-                outcome_of(self.step)
+            self._repeated()
         except RuntimeError:
-            return (
-                f"the step ran, and failed the second time with the same inputs ({first_line(error)}). It keeps "
-                "something from the run before, such as a hidden state with its graph: detach it, or reset it in the "
-                "step."
-            )
+            return why_not_twice(error, self.step.module)
         return (
             f"the step forbids hooks for saved tensors ({first_line(error)}), which is what a plan is made of. "
             "disable_saved_tensors_hooks() saves no memory itself: take it away."
@@ -227,14 +249,9 @@ class TrainingPlanner(Planner[Choice]):
                     value=result.key, module=result.module, action=action, bytes=result.bytes, recompute_ms=again_ms
                 )
 
-    def _front(self, best: Candidate[Choice]) -> Iterator[Point]:
-        front = self._search.front
-        thin = max(1, -(-len(front) // _FRONT))
-        own = self._search.seen[best.draft]
-        for at, (peak_bytes, ms, one) in enumerate(front):
-            if at % thin == 0 or at == len(front) - 1 or (peak_bytes, ms) == own:
-                changes = len(one.dropped | one.packed)
-                yield Point(peak_bytes=peak_bytes + self._unseen_bytes, recompute_ms=ms, changes=changes)
+    def _frontier(self) -> list[Choice]:
+        front = [choice for _, _, choice in self._search.front]
+        return front[:: max(1, -(-len(front) // _FRONT))]
 
     def _plans_tried(self) -> int:
         return len(self._search.seen)
@@ -248,24 +265,40 @@ class TrainingPlanner(Planner[Choice]):
                 "bit, with torch.use_deterministic_algorithms on."
             )
         if not fits:
+            if best.draft == self.unmodified.draft:
+                yield "No plan that was run takes less than the unmodified step."
             yield _largest_at_the_floor(self.timeline)
             yield from advise(self.step)
 
 
-def _observed(step: Step, milliseconds: dict[str, float], seed: int) -> tuple[Observed, str]:
-    """On fake tensors if the step does the same on them, else on the real ones."""
+def _first_run(step: Step, seed: int) -> tuple[str, ...]:
+    """Makes what later runs find (the optimizer's state). Names the parameters that the forward pass writes into."""
+    values = {name: parameter.detach().clone() for name, parameter in step.module.named_parameters()}
+    with same_start(step.module, seed):
+        step.run()
+    parameters = dict(step.module.named_parameters())
+    moved = {name: value for name, value in values.items() if not same([parameters[name]], [value])}
+    put_back(step.module, moved)
+    return tuple(moved)
+
+
+def _observed(step: Step, costs: Costs, start: AbstractContextManager[None]) -> tuple[Observed, str]:
+    """On fake tensors if the step does the same on them and takes as much memory, else on the real ones."""
     try:
         fake, mode = fake_copy(step)
         with mode:
-            found = observe(fake, milliseconds)
-        if list(dict.fromkeys(call.name for call in found.calls)) == list(milliseconds):
-            return found, ""
-        note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
+            found = observe(fake, costs.milliseconds)
+        if list(dict.fromkeys(call.name for call in found.calls)) == list(costs.milliseconds):
+            if made_by_operation(found.lifetimes) == costs.made:
+                return found, ""
+            note = "Some operations take other memory on real tensors than on fake ones; it was watched on real ones."
+        else:
+            note = "The step runs other operations on fake tensors than on real ones; it was watched on real ones."
     except Exception as error:  # foreign code: a model may read values, or not be copied
         what = f"{type(error).__name__}: {first_line(error)}"
         note = f"The step does not run on fake tensors ({what}); it was watched on real ones."
-    with same_start(step.module, seed):
-        return observe(step, milliseconds), note
+    with start:
+        return observe(step, costs.milliseconds), note
 
 
 def _largest_at_the_floor(timeline: Timeline) -> str:

@@ -11,6 +11,7 @@ Source: torch.autograd.graph.saved_tensors_hooks.
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ from togi.footprint.fit.policies import Action, SavePolicy
 from togi.footprint.fit.training.recompute import Slot, Value, flat, recompute
 from togi.footprint.fit.training.recording import ForwardRecording
 from togi.footprint.step import wait_for_device
-from togi.torch_internals.autograd import saved_tensor_hooks_allowed, top_saved_tensor_hooks, version_of
+from togi.torch_internals.autograd import is_transformed, saved_tensor_hooks_allowed, top_saved_tensor_hooks, version_of
 
 SMALLEST_BYTES = 4096
 """Below this, packing costs more than it brings."""
@@ -179,6 +180,10 @@ def _is_packed(value: Value) -> bool:
     return value.held is not None and not isinstance(value.held, Tensor)
 
 
+class PlanWarning(UserWarning):
+    """A call runs without its plan, and takes more memory than planned."""
+
+
 @final
 class SavingForward(ReplacedForward):
     """A module's forward, under which autograd saves what the policies say."""
@@ -188,13 +193,21 @@ class SavingForward(ReplacedForward):
         self.actions: dict[str, Action] = {one.value: one.action for one in policies}
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if not torch.is_grad_enabled() or not self.actions:
+        if not torch.is_grad_enabled() or not self.actions or torch.compiler.is_exporting():
             return self.original(*args, **kwargs)
         return self._with_hooks(args, kwargs)
 
     @torch.compiler.disable  # type: ignore[untyped-decorator]
     def _with_hooks(self, args: Any, kwargs: Any) -> Any:
         """Eagerly, also inside torch.compile, which has a partitioner of its own and sees no single operations."""
+        if is_transformed():
+            warnings.warn(
+                f"{type(self.module).__name__} runs inside a transform of torch.func, which forbids hooks for saved "
+                "tensors: this call runs without its plan, and takes more memory than planned.",
+                PlanWarning,
+                stacklevel=2,
+            )
+            return self.original(*args, **kwargs)
         if not saved_tensor_hooks_allowed():
             raise FitError(
                 f"{type(self.module).__name__} runs inside torch.autograd.graph.disable_saved_tensors_hooks(), which "

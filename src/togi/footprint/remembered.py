@@ -1,0 +1,84 @@
+"""What a module remembers from call to call beside parameters and buffers: it cannot be put back, so it is named."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+
+from togi.core.errors import SubjectError
+from togi.core.quantities import first_line
+from togi.subject.behaviour import same
+from togi.torch_internals.tensors import tensors_of
+
+_TORCHS_OWN = frozenset(vars(nn.Module()))
+_NAMED = 3
+
+
+def remembered(module: nn.Module) -> dict[str, Any]:
+    """A copy of every attribute that is neither parameter nor buffer, by its name (``encoder.hidden``). What is no
+    number, text or tensor, alone or in a list, tuple, deque or dict, is left out."""
+    return {name: _copy(value) for name, value in _attributes(module)}
+
+
+def changed_since(before: Mapping[str, Any], module: nn.Module) -> list[str]:
+    """Names whose values are not what ``remembered`` found."""
+    now = remembered(module)
+    return sorted(name for name in now.keys() | before.keys() if not _alike(before.get(name), now.get(name)))
+
+
+def kept_with_graph(module: nn.Module) -> list[str]:
+    """Names of attributes that hold results with the graph that made them."""
+    found = (*_attributes(module), *module.named_buffers())
+    return [name for name, value in found if any(t.grad_fn is not None for t in tensors_of(value))]
+
+
+def why_not_twice(error: BaseException, module: nn.Module) -> str:
+    """Of a step that ran once, and fails the second time."""
+    names = kept_with_graph(module)[:_NAMED]
+    what = f"{', '.join(names)}, with the graph" if names else "something, such as a hidden state with its graph,"
+    return (
+        f"the step ran, and failed the second time with the same inputs ({first_line(error)}). It keeps {what} from "
+        "the run before: detach it, or reset it in the step."
+    )
+
+
+@contextmanager
+def second_run(module: nn.Module) -> Iterator[None]:
+    """Round a run that is not the first. Raises SubjectError where it goes back through the graph of the one before."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not kept_with_graph(module):
+            raise
+        raise SubjectError(why_not_twice(error, module)) from error
+
+
+def _attributes(module: nn.Module) -> Iterator[tuple[str, Any]]:
+    for name, part in module.named_modules():
+        for attribute, value in vars(part).items():
+            if attribute not in _TORCHS_OWN:
+                yield f"{name}.{attribute}".lstrip("."), value
+
+
+def _copy(value: Any) -> Any:
+    if isinstance(value, Tensor):
+        return value.detach().clone()
+    if isinstance(value, list | tuple | deque):
+        return [_copy(one) for one in value]
+    if isinstance(value, dict):
+        return {str(key): _copy(one) for key, one in value.items()}
+    return value if isinstance(value, bool | int | float | str) else None
+
+
+def _alike(one: Any, other: Any) -> bool:
+    if isinstance(one, Tensor) and isinstance(other, Tensor):
+        return same([one], [other])
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(_alike, one, other))
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(_alike(one[key], other[key]) for key in one)
+    return type(one) is type(other) and bool(one == other)
