@@ -11,6 +11,7 @@ from engine_subjects import FAMILY, made
 from torch import Tensor
 
 from togi.artifact.manifest import FILE_KINDS
+from togi.core.errors import Refused
 from togi.graph.candidate import Candidate, Program
 from togi.subject.inputs import Inputs
 from togi.techniques.base import Applies, Engine, Options
