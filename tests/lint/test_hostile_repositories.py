@@ -220,3 +220,21 @@ QUICK = sorted(name for name in set(MAKERS) - SLOW if "table" not in name and "s
 def test_a_few_repositories(seed: int, tmp_path: Path) -> None:
     """The attacks that take no time, over three repositories."""
     attacked(tmp_path, [name for number, name in enumerate(QUICK) if number % 3 == seed], seed)
+
+
+@pytest.mark.parametrize("name", ["link", "folder"])
+def test_a_named_link_that_leads_out_is_not_written_through(name: str, tmp_path: Path) -> None:
+    """As ``togi check --fix *`` names it."""
+    repository, outside = tmp_path / "repository", tmp_path / "outside"
+    for folder in (repository, outside):
+        folder.mkdir()
+    (outside / "victim.py").write_text(CALL, encoding="utf-8")
+    (repository / "link").mkdir()
+    (repository / "link" / "inner.py").symlink_to(outside / "victim.py")
+    (repository / "folder").symlink_to(outside)
+    named = {"link": "link/inner.py", "folder": "folder"}[name]
+    done = check(repository, tmp_path, ["--fix", named])
+    assert (outside / "victim.py").read_text(encoding="utf-8") == CALL
+    assert "a link leads out of this repository" in done.stdout + done.stderr
+    check(repository, tmp_path, ["--fix", str(outside / "victim.py")])
+    assert (outside / "victim.py").read_text(encoding="utf-8") != CALL, "the file itself may be named"

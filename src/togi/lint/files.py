@@ -164,6 +164,12 @@ def _tree(top: str) -> str:
     return str(next((folder for folder in (real, *real.parents) if (folder / ".git").exists()), real))
 
 
+def leads_out(path: Path) -> bool:
+    """Whether a link on the way to a file leads out of the repository, or folder, in which this process works."""
+    real = os.path.realpath(path)
+    return real != os.path.abspath(path) and not _lies_in(real, _tree(os.curdir))
+
+
 def _lies_in(path: str, tree: str) -> bool:
     """Whether ``path`` leads to something in ``tree``, and not to what git keeps there for itself."""
     real = os.path.realpath(path)

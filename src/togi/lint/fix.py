@@ -23,7 +23,7 @@ from typing import final
 from togi.core.plain_files import read_plain
 from togi.lint.check_file import check_bytes
 from togi.lint.check_paths import check_paths, largest
-from togi.lint.files import CheckedFile, discover
+from togi.lint.files import CheckedFile, discover, leads_out
 from togi.lint.finding import CheckResult, Edit, Finding, Fix, Problem
 from togi.lint.notebooks import SUFFIX, read_notebook, without_magics, write_cells
 from togi.lint.selection import Mark, Statement, select, statements
@@ -121,6 +121,8 @@ def write(change: FileChange) -> Problem | None:
     """Replace the file in one step; its mode stays, and a symbolic link stays one."""
     path = Path(os.path.realpath(change.file.path))
     try:
+        if leads_out(change.file.path):
+            raise UnfixableError(f"a link leads out of this repository to it. To rewrite it, name {path}")
         if read_plain(path, len(change.before) + 1) != change.before:
             raise UnfixableError("it was changed by somebody else meanwhile. Run the same command again")
         if not os.access(path, os.W_OK):
