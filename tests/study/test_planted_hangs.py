@@ -39,6 +39,8 @@ IN_THE_ENGINE = [
 ]
 IN_THE_SUBJECT = ["factory", "factory:holds_gil", "original", "original:holds_gil", "truth", "original_turn"]
 BESIDE_IT = ["capture", "rewrites", "exit", "thread", "build:kills_server", "build:stops_server"]
+AT_LAST = ("callers", "save", "load")
+"""Reached by what is chosen alone, so nothing healthy stands beside it."""
 QUICK = ("callers:holds_gil", "turn")
 """Run by every suite; each takes as long as its limit, or nearly."""
 
@@ -92,7 +94,7 @@ def tuned(family: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request
     try:
         found = api.tune(
             f"{family / 'hanging_family.py'}:subject",
-            only=["planted"] if "callers" in request.param else ["planted", "healthy", "planted_rewrite"],
+            only=["planted"] if request.param.startswith(AT_LAST) else ["planted", "healthy", "planted_rewrite"],
             effort="thorough",
             time_limit_s=LIMIT_S,
             progress=Said(),

@@ -229,18 +229,32 @@ def test_a_server_that_does_not_end_by_itself_is_killed(tmp_path: Path) -> None:
     assert server._process.returncode is not None
 
 
-def test_code_in_this_process_is_interrupted_and_what_was_set_is_put_back() -> None:
-    before, timed = signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)[0] > 0
-
+def test_code_in_this_process_is_interrupted_also_where_it_goes_on() -> None:
     def goes_on() -> None:
         with contextlib.suppress(TimeoutError):
-            time.sleep(60.0)
-        time.sleep(60.0)
+            waits()
+        waits()
 
-    with pytest.raises(TimeoutError), interrupted_after(0.2):
-        goes_on()
-    assert signal.getsignal(signal.SIGALRM) is before
-    assert (signal.getitimer(signal.ITIMER_REAL)[0] > 0) is timed, "a timer that ran before goes on"
+    def waits() -> None:
+        while True:
+            time.sleep(0.01)
+
+    def interrupted() -> None:
+        with pytest.raises(TimeoutError), interrupted_after(0.1):
+            goes_on()
+        ended.append(True)
+
+    ended: list[bool] = []
+    interrupted()
+    beside = threading.Thread(target=interrupted)
+    beside.start()
+    beside.join()
+    assert ended == [True, True]
+
+
+def test_what_is_done_in_time_is_not_interrupted() -> None:
+    before = threading.active_count()
     with interrupted_after(60.0):
         pass
+    assert threading.active_count() == before
     assert issubclass(NoTimeLeft, ServerNotStarted)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import signal
+import ctypes
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from types import FrameType
 
 _AGAIN_S = 1.0
 """Code that catches the exception and goes on gets it once more."""
@@ -14,25 +13,33 @@ _AGAIN_S = 1.0
 
 @contextmanager
 def interrupted_after(limit_s: float) -> Iterator[None]:
-    """Raise TimeoutError inside of the block once it has taken so long.
+    """Raise TimeoutError inside of the block once it has taken so long, in whatever thread it runs.
 
-    By a signal, so in the main thread alone, and once its code returns to the interpreter: what computes in C for ever
-    is not interrupted. Elsewhere nothing is done.
+    Python raises it between two instructions: what waits or computes in C for ever is not interrupted. No signal is
+    used, since a library may have taken away the stack on which handlers run, and the process would end.
     """
-    if threading.current_thread() is not threading.main_thread() or not hasattr(signal, "setitimer"):
-        yield
-        return
-    over = False
+    thread, over = threading.get_ident(), threading.Event()
 
-    def interrupt(_signal: int, _frame: FrameType | None) -> None:
-        if not over:
-            raise TimeoutError(f"it was not done in {limit_s:.0f} s")
+    def interrupt() -> None:
+        wait_s = limit_s
+        while not over.wait(wait_s):
+            _raise_in(thread, ctypes.py_object(TimeoutError))
+            wait_s = _AGAIN_S
 
-    before = signal.signal(signal.SIGALRM, interrupt)
-    timer = signal.setitimer(signal.ITIMER_REAL, limit_s, _AGAIN_S)
+    watching = threading.Thread(target=interrupt, daemon=True)
+    watching.start()
     try:
         yield
     finally:
-        over = True
-        signal.setitimer(signal.ITIMER_REAL, *timer)
-        signal.signal(signal.SIGALRM, before)
+        while watching.is_alive():
+            try:
+                over.set()
+                watching.join()
+            except TimeoutError:  # raised a moment ago
+                continue
+        _raise_in(thread, None)
+
+
+def _raise_in(thread: int, kind: ctypes.py_object[type[BaseException]] | None) -> None:
+    """None takes back what was not raised yet."""
+    ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread), kind)

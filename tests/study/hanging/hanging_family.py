@@ -23,7 +23,8 @@ SLOW_S = 0.004
 
 
 def sleeps() -> None:
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    if threading.current_thread() is threading.main_thread():  # others may not
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     while True:
         time.sleep(1)
 
