@@ -393,12 +393,13 @@ class Child:
 
 
 def tail(path: Path, limit: int) -> str:
-    """The last ``limit`` bytes of a text file, whole lines, rubbish replaced."""
+    """The last ``limit`` bytes of a text file, whole lines, rubbish replaced. What is written meanwhile is left out: a
+    writer may be faster than this reader, which would never reach the end."""
     try:
         with path.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(0, size - limit))
-            return file.read().decode(errors="replace").strip()
+            return file.read(limit).decode(errors="replace").strip()
     except OSError:
         return ""
 
