@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 
 PYTEST := $(BIN)/python -m pytest -n 2 --dist loadfile
 
-.PHONY: demo test test-thorough test-all lint docs browser clean
+.PHONY: demo test test-thorough test-all test-hangs lint docs browser clean
 
 demo: $(VENV)/.installed-demo
 	$(BIN)/togi tune examples/photos.py:subject --time-limit 3m --out photos.togi --report report.html --force
@@ -23,7 +23,11 @@ test-thorough: $(VENV)/.installed-test browser
 
 # Both in one run, which is what CI does: what they share is imported and made once.
 test-all: lint browser
-	$(PYTEST) -m ""
+	$(PYTEST) -m "not hangs"
+
+# Every place of a study in which something may hang: a quarter of an hour, one after the other.
+test-hangs: $(VENV)/.installed-test
+	$(BIN)/python -m pytest -m hangs
 
 lint: $(VENV)/.installed-test
 	$(BIN)/ruff check .

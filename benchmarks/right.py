@@ -46,7 +46,7 @@ from togi.verify.verdict import verify
 from togi.worker.survey import survey
 
 ENGINES = ("openvino", "onnxruntime", "torchscript", "torch_compile", "aot_inductor")
-_NUDGES = 3
+_NUDGES = 8
 _APART = {torch.float32: 1e-3, torch.float64: 1e-9}
 """Share of the largest number up to which two answers are one; above, the original is asked how far it moves."""
 

@@ -46,7 +46,7 @@ QUICK = ("callers:holds_gil", "turn")
 
 
 def cases(names: list[str]) -> list[object]:
-    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.thorough) for name in names]
+    return [name if name in QUICK else pytest.param(name, marks=pytest.mark.hangs) for name in names]
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from togi.core.quantities import first_line
 from togi.core.records import Record
 from togi.graph.candidate import Candidate
+from togi.machine.describe import machine
 from togi.subject.inputs import Inputs
 from togi.techniques.base import Applies, Technique
 from togi.techniques.conformance import candidate_of
@@ -110,9 +111,11 @@ class _Model(nn.Module):
 
 def answers(engine: str) -> Iterator[KindAnswer]:
     """One for each kind, with the first options of the engine. Kinds in which it crashes end the process."""
+    here = machine()
     for kind in kinds():
         candidate = candidate_of(_Model(kind.forward), [kind.sample])
-        yield answer(technique(engine), kind, candidate)
+        facts = candidate.facts.model_copy(update={"machine": here})
+        yield answer(technique(engine), kind, candidate.with_(facts=facts))
 
 
 def answer(engine: Technique, kind: Kind, start: Candidate) -> KindAnswer:

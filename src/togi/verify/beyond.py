@@ -46,6 +46,9 @@ from togi.verify.probes import (
 from togi.verify.reference import SUSPICIOUS_RATIO, SUSPICIOUS_ROUNDINGS
 from togi.verify.units import NUDGES_FEW, epsilon_of, leaf_error, measure_own_error
 
+_ENOUGH, _MOST_DRAWS = 1024, 16
+"""Of a small input values are drawn again while there is time, up to so many elements and so often: few of them may be
+answered wrongly."""
 _LONGER_X = 3.0
 """Where even the first rungs take so many times as long as there is time, the rest is not asked at all."""
 
@@ -291,7 +294,13 @@ class _Climb:
             name = self.jury.signature.inputs_facts[i].name
             self.notes[f"no time was left to ask for values of {name} beyond the samples"] = None
             return Verdict.ILLEGAL
-        asked = (self._changed(i, change) for change in rung.changes)
+        draws = min(_MOST_DRAWS, -(-_ENOUGH // self.flat[i].numel()))
+        asked = (
+            self._changed(i, change, draw)
+            for change in rung.changes
+            for draw in range(draws)
+            if not draw or self.clock() < self.began + self.limit_s
+        )
         verdicts = (self.jury.verdict(given, rung) for given in asked if self._is_taken(i, given))
         return next((verdict for verdict in verdicts if verdict is not Verdict.RIGHT), Verdict.RIGHT)
 
@@ -300,9 +309,9 @@ class _Climb:
         tensor = self.jury.signature.flatten_inputs(given.args, given.kwargs)[i]
         return not self.domains[i].refusal(tensor)
 
-    def _changed(self, i: int, change: Change) -> Inputs:
+    def _changed(self, i: int, change: Change, draw: int) -> Inputs:
         """The first sample with other values of one input. A tensor given twice stays one tensor given twice."""
-        generator = torch.Generator().manual_seed(self.jury.seed)
+        generator = torch.Generator().manual_seed(self.jury.seed + draw)
 
         def of(tensor: Tensor) -> Tensor:
             values = change(tensor.detach(), generator) if tensor is self.flat[i] else tensor.detach()

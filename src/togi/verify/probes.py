@@ -223,10 +223,10 @@ def _with(share: float, *values: float) -> Change:
 
 def _integers_to(bound: int) -> Change:
     def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
-        """A third as shown, the rest up to the bound in all magnitudes, some of them the bound itself."""
-        exponents = torch.empty(tensor.shape, dtype=torch.float64).uniform_(0.0, 1.0, generator=generator)
+        """A third as shown, a third up to the bound, a third in all magnitudes below it, some of them the bound."""
+        drawn = torch.empty(tensor.shape, dtype=torch.float64).uniform_(0.0, 1.0, generator=generator)
         reach = float(min(max(abs(bound), 1), 1 << 62))  # beyond it a float is no integer of 64 bits
-        sizes = (torch.pow(reach, exponents) - 1).to(torch.int64)
+        sizes = torch.where(_chosen(drawn, 0.5, generator), drawn * reach, torch.pow(reach, drawn) - 1).to(torch.int64)
         values = (sizes if bound >= 0 else -sizes).clamp(min(bound, 0), max(bound, 0)).to(tensor.device)
         values[_chosen(tensor, 0.2, generator)] = bound
         values = values.to(tensor.dtype)
