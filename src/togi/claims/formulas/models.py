@@ -5,6 +5,9 @@ Each function is a subject's factory: it returns a module and one sample. A pass
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
@@ -12,6 +15,18 @@ from torch.nn import functional
 Made = tuple[nn.Module, Tensor]
 
 
+def _in_use(make: Callable[[], Made]) -> Callable[[], Made]:
+    """In eval mode, as a model is used."""
+
+    @functools.wraps(make)
+    def made() -> Made:
+        module, sample = make()
+        return module.eval(), sample
+
+    return made
+
+
+@_in_use
 def convolutions() -> Made:
     """A residual network for images of 96 x 96: 3 x 3 convolutions of 64 channels, each with a batch norm."""
     return nn.Sequential(_normed(3, 64, stride=2), *(_Residual(64) for _ in range(4)), _Head(64)), torch.randn(
@@ -19,12 +34,14 @@ def convolutions() -> Made:
     )
 
 
+@_in_use
 def volumes() -> Made:
     """3 x 3 x 3 convolutions of 32 channels over a volume of 16 x 24 x 24."""
     layers = [nn.Sequential(nn.Conv3d(32, 32, 3, padding=1), nn.ReLU()) for _ in range(4)]
     return nn.Sequential(nn.Conv3d(1, 32, 3, padding=1), *layers), torch.randn(1, 1, 16, 24, 24)
 
 
+@_in_use
 def odd_channels() -> Made:
     """As ``convolutions``, with 61 channels: no multiple of what the processor's vectors hold."""
     return nn.Sequential(_normed(3, 61, stride=2), *(_Residual(61) for _ in range(4)), _Head(61)), torch.randn(
@@ -32,6 +49,7 @@ def odd_channels() -> Made:
     )
 
 
+@_in_use
 def branches() -> Made:
     """RepVGG blocks as they are trained: 3 x 3, 1 x 1 and identity, each with a batch norm, added."""
     return nn.Sequential(_normed(3, 64, stride=2), *(_Branches(64) for _ in range(4)), _Head(64)), torch.randn(
@@ -39,6 +57,7 @@ def branches() -> Made:
     )
 
 
+@_in_use
 def upsampled() -> Made:
     """3 x 3 convolutions of 64 channels, two of them after an upsampling by two, from 24 x 24 on."""
     steps = [nn.Upsample(scale_factor=2), nn.Conv2d(64, 64, 3, padding=1), nn.ReLU()]
@@ -46,72 +65,86 @@ def upsampled() -> Made:
     return nn.Sequential(*steps, *again), torch.randn(1, 64, 24, 24)
 
 
+@_in_use
 def skips() -> Made:
     """3 x 3 convolutions of 64 channels on 64 x 64, each of its input and the one before it, as decoders have them."""
     return nn.Sequential(*(_Skip(64) for _ in range(3))), torch.randn(1, 64, 64, 64)
 
 
+@_in_use
 def gru() -> Made:
     """Two layers of 256 units over 100 steps of one sequence."""
     return nn.GRU(80, 256, num_layers=2, batch_first=True), torch.randn(1, 100, 80)
 
 
+@_in_use
 def early_exit() -> Made:
     """Eight passes through a residual network, ended early where the result is small: Python that no export follows."""
     return _EarlyExit(nn.Sequential(*(_Residual(32) for _ in range(3)))), torch.randn(1, 32, 48, 48)
 
 
+@_in_use
 def transformer() -> Made:
     """Two transformer blocks of width 256 over 128 tokens."""
     return nn.Sequential(*(_Block(256, heads=4) for _ in range(2))), torch.randn(1, 128, 256)
 
 
+@_in_use
 def classified() -> Made:
     """As ``transformer``, and a class by the first token alone."""
     blocks, sample = transformer()
     return nn.Sequential(blocks, _ByFirstToken(256)), sample
 
 
+@_in_use
 def handwritten() -> Made:
     """As ``transformer``, with attention, layer norms and GELU written out."""
     return nn.Sequential(*(_WrittenOut(256, heads=4) for _ in range(2))), torch.randn(1, 128, 256)
 
 
+@_in_use
 def standardised() -> Made:
     """Convolutions of 256 channels on 14 x 14 whose weights get mean 0 and deviation 1 at each call."""
     return nn.Sequential(*(_Standardised(256) for _ in range(4))), torch.randn(1, 256, 14, 14)
 
 
+@_in_use
 def small_operations() -> Made:
     """Sixty linear layers of width 32 with a residual each: time goes into calling operations, not into computing."""
     return nn.Sequential(*(_Small(32) for _ in range(60))), torch.randn(1, 32)
 
 
+@_in_use
 def matrices() -> Made:
     """The singular values of 64 matrices, which PyTorch asks LAPACK for one after the other."""
     return _SingularValues(), torch.randn(64, 48, 48)
 
 
+@_in_use
 def kept_activations() -> Made:
     """As ``small_operations``, for 512 rows: every layer's result would be kept for a backward pass."""
     return small_operations()[0], torch.randn(512, 32)
 
 
+@_in_use
 def large_activations() -> Made:
     """Elementwise operations on 16 MiB at a time: time goes into memory that is asked for and given back."""
     return _Elementwise(), torch.randn(64, 65_536)
 
 
+@_in_use
 def growing() -> Made:
     """Twelve results from 8 MiB on, each larger than the one before by a megabyte."""
     return _Growing(12), torch.randn(8, 1 << 18)
 
 
+@_in_use
 def copies() -> Made:
     """Elementwise operations with a copy, ``x + 0``, ``x * 1`` and a dropout after each."""
     return nn.Sequential(*(_Copies() for _ in range(4))), torch.randn(64, 16_384)
 
 
+@_in_use
 def decaying() -> Made:
     """A filter whose state decays until its numbers are denormal, as recurrent networks' may."""
     return _Decaying(), torch.rand(1, 16_384) * 1e-36
