@@ -11,6 +11,7 @@ from typing import final
 
 from togi.core.records import Recipe, Record, Study, Trial
 from togi.journal.database import Database, checksum
+from togi.machine.limits import is_running
 
 LEASE_S = 3600.0
 """How long a claim counts when its process cannot be looked up from here (another host or container)."""
@@ -159,16 +160,6 @@ class Owner(Record):
         if self.place != _place():
             return abs(time.time() - self.since) < LEASE_S  # also where the clock was put back since
         return is_running(self.pid) and _started(self.pid) == self.started
-
-
-def is_running(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
 
 
 def _started(pid: int) -> str:

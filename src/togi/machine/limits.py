@@ -68,6 +68,17 @@ def processes_bytes(pid: int) -> int:
     return sum(map(anonymous_bytes, [pid, *descendants(pid)]))
 
 
+def is_running(pid: int) -> bool:
+    """Whether a process of this number is there, also one that has ended and that nobody has waited for."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def descendants(pid: int) -> list[int]:
     """The processes that a process started, and those that these did; none where /proc does not tell."""
     found, queue = [], [pid]

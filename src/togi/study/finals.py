@@ -19,7 +19,7 @@ from togi.artifact.manifest import Saved, in_turn, read_manifest
 from togi.core.records import Interval, Outcome, Recipe, Timing, Trial
 from togi.decide.choose import Chosen, acceptable, choose, extends, rank
 from togi.decide.faster import BETWEEN_PROCESSES
-from togi.journal.study_log import is_running
+from togi.machine.limits import is_running
 from togi.measure import RaceResult, race, together
 from togi.study.runner import PROOF_BUDGET_S, REFERENCE_RECIPE, StudyRunner, enough_s
 from togi.worker.launch import NoTimeLeft

@@ -24,7 +24,7 @@ from togi.subject.domain import Domain
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32
-from togi.verify.compare import continuous, difference, hides, plain
+from togi.verify.compare import continuous, hides, plain
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
 from togi.verify.leaves import copy_inputs, may_be_index, with_layout_of
 from togi.verify.observe import Named, Observation, observe
@@ -43,8 +43,8 @@ from togi.verify.probes import (
     signs,
     smaller_integers,
 )
-from togi.verify.reference import SUSPICIOUS_RATIO, SUSPICIOUS_ROUNDINGS
-from togi.verify.units import NUDGES_FEW, epsilon_of, leaf_error, measure_own_error
+from togi.verify.reference import branches, may_branch
+from togi.verify.units import NUDGES_FEW, leaf_error, measure_own_error
 
 _ENOUGH, _MOST_DRAWS = 1024, 16
 """Of a small input values are drawn again while there is time, up to so many elements and so often: few of them may be
@@ -146,7 +146,7 @@ class _Jury:
             return not doubtful
         eagers = [e for _, e in pairs]
         truth = self._truth(given, eagers)
-        doubtful = [i for i in doubtful if _branches(eagers[i], truth[i]) or not self._near(*pairs[i], truth[i], [])]
+        doubtful = [i for i in doubtful if may_branch(eagers[i], truth[i]) or not self._near(*pairs[i], truth[i], [])]
         moved = self._nudged(given, eagers, inputs=not rung.exact) if doubtful else []
         return all(
             self._near(*pairs[i], _trusted(eagers[i], truth[i], nudges), nudges)
@@ -191,18 +191,9 @@ def _alike(one: Named, other: Named) -> bool:
     return [(name, t.shape, t.dtype) for name, t in one] == [(name, t.shape, t.dtype) for name, t in other]
 
 
-def _branches(eager: Tensor, truth: Tensor) -> bool:
-    """Eager is so far from float64 that this may be another function: a branch on the dtype."""
-    return continuous(eager) and difference(eager, truth, eager).rmse > SUSPICIOUS_ROUNDINGS * epsilon_of(eager)
-
-
 def _trusted(eager: Tensor, truth: Tensor, moved: Sequence[Tensor]) -> Tensor:
     """The truth; eager itself where the truth is further away than roundings move eager."""
-    if not _branches(eager, truth):
-        return truth
-    movement = max((difference(m, eager, eager).rmse for m in moved), default=0.0)
-    explained = SUSPICIOUS_RATIO * max(movement, epsilon_of(eager))
-    return truth if difference(eager, truth, eager).rmse <= explained else wide(eager)
+    return wide(eager) if may_branch(eager, truth) and branches(eager, truth, moved) else truth
 
 
 def _of_shapes(seen: Observation, like: Sequence[Tensor]) -> list[Tensor]:

@@ -242,8 +242,7 @@ class _Making:
             (c, i)
             for c, leaves in enumerate(exact.leaves)
             for i, leaf in enumerate(leaves)
-            if continuous(leaf)
-            and difference(eager.leaves[c][i], leaf, eager.leaves[c][i]).rmse > _suspicious(eager.leaves[c][i])
+            if may_branch(eager.leaves[c][i], leaf)
         ]
         if doubtful:
             moved = self._nudged(calls, 0)
@@ -251,8 +250,7 @@ class _Making:
                 e = eager.leaves[c][i]
                 if moved is None or moved[c][i].shape != e.shape:
                     continue
-                movement = difference(moved[c][i], e, e).rmse
-                if difference(e, exact.leaves[c][i], e).rmse > SUSPICIOUS_RATIO * max(movement, epsilon_of(e)):
+                if branches(e, exact.leaves[c][i], moved[c][i : i + 1]):
                     return None, f"in float64 it computes something else ({eager.seen[c].leaves[i][0]})"
         return exact.leaves, ""
 
@@ -354,8 +352,15 @@ def _finite(tensor: Tensor) -> bool:
     return not continuous(tensor) or bool(plain(tensor).float().isfinite().all())
 
 
-def _suspicious(tensor: Tensor) -> float:
-    return SUSPICIOUS_ROUNDINGS * epsilon_of(tensor)
+def may_branch(eager: Tensor, exact: Tensor) -> bool:
+    """Eager is so far from float64 that this may be another function: a branch on the dtype."""
+    return continuous(exact) and difference(eager, exact, eager).rmse > SUSPICIOUS_ROUNDINGS * epsilon_of(eager)
+
+
+def branches(eager: Tensor, exact: Tensor, moved: Sequence[Tensor]) -> bool:
+    """Of what may branch: float64 is further away than ``moved``, eager's answers moved by a rounding, explain."""
+    movement = max((difference(m, eager, eager).rmse for m in moved), default=0.0)
+    return difference(eager, exact, eager).rmse > SUSPICIOUS_RATIO * max(movement, epsilon_of(eager))
 
 
 @contextmanager

@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from togi.machine.limits import descendants
+from togi.machine.limits import descendants, is_running
 
 _BY_ITSELF_S = 1.0
 """A server that is not stuck has ended its children and itself by then."""
@@ -56,13 +56,7 @@ def _wait(*pids: int, until: float | None = None) -> None:
 
 
 def _runs(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return not _zombie(pid)
+    return is_running(pid) and not _zombie(pid)
 
 
 def _zombie(pid: int) -> bool:
