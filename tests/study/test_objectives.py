@@ -285,7 +285,7 @@ def test_end_to_end_is_a_call_with_its_copies(subjects: str, tmp_path: Path) -> 
     assert "--objective end-to-end" in study.command
     assert read_manifest(tmp_path / "fast.togi").objective is Objective.END_TO_END
     again = {"seed": 0, "time_limit_s": 60, "max_error": None, "max_drop": None, "trusted": None}
-    found = verify_artifact(tmp_path / "fast.togi", None, progress=Progress(), **again)
+    found = verify_artifact(tmp_path / "fast.togi", study.subject, progress=Progress(), **again)
     assert found.proven, found.verdict
 
 
