@@ -121,8 +121,9 @@ def test_libraries_are_those_that_torch_was_built_for(monkeypatch: pytest.Monkey
 @pytest.mark.parametrize(
     ("installed", "brings", "fix"),
     [
-        ({"torch": "2.9.1"}, {"newer torch": ["2.11", "2.15"]}, "2.15 or newer"),
-        ({"torch": "2.14.0+cu130"}, {"newer torch": ["2.15"]}, "2.15 or newer"),
+        ({"torch": "2.9.1"}, {"newer torch": ["2.11", "2.14"]}, "2.14 or newer"),
+        ({"torch": "2.13.0+cu130"}, {"newer torch": ["2.14"]}, "2.14 or newer"),
+        ({"torch": "2.14.0+cu130"}, {}, ""),
         ({"torch": "2.15.0+cu132", "onnxruntime-gpu": "1.26.0", "nvidia-cudnn-cu13": "9.15.0.57"}, {}, ""),
         ({"onnxruntime-gpu": "1.20.1"}, {"newer ONNX Runtime": ["1.21", "1.26"]}, "'onnxruntime-gpu>=1.26'"),
         ({"onnxruntime-gpu": "1.25.0"}, {"newer ONNX Runtime": ["1.26"]}, "'onnxruntime-gpu>=1.26'"),

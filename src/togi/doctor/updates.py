@@ -30,7 +30,7 @@ UPDATES = (
         distributions=("torch",),
         brought={
             "2.11": "togi check says without a GPU what keeps code from CUDA graphs",
-            "2.15": "torch.compile's CUDA graphs may be called from several threads (pytorch #123177)",
+            "2.14": "torch.compile's CUDA graphs may be called from several threads at once (pytorch #123177)",
         },
         fix="a torch of {release} or newer (https://pytorch.org/get-started/locally/)",
     ),

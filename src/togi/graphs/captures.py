@@ -13,7 +13,7 @@ from togi.core.quantities import first_line, plural, size
 from togi.graphs.buckets import choose_buckets
 from togi.graphs.calls import Calls
 from togi.graphs.pool import GraphError, Pool
-from togi.graphs.recording import why_not_captured
+from togi.graphs.recording import what_to_do, why_not_captured
 
 _MOST_TIMES = 3
 """Captures of one bucket: functions that drop each other's graphs over and over run in eager after that."""
@@ -125,9 +125,7 @@ class Captures:
         except torch.OutOfMemoryError:
             return False
         except Exception as error:  # foreign code: whatever waits for the device, or a library of its own
-            raise GraphError(
-                f"{why_not_captured(error)}. A CUDA graph cannot wait for the device: move that out of the function"
-            ) from error
+            raise GraphError(f"{why_not_captured(error)}. {what_to_do(error)}") from error
         self._needed = pool.held_bytes - before + self.buffer_bytes
         if self._needed <= pool.memory_bytes and pool.make_room(self.owner):
             return True

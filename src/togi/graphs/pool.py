@@ -10,7 +10,7 @@ import threading
 import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from typing import Any, Protocol, final
 
 import torch
@@ -20,7 +20,7 @@ from togi.core.errors import TogiError
 from togi.core.proven import Proven
 from togi.core.quantities import parse_size
 from togi.decide.faster import WITHIN_PROCESS
-from togi.graphs.recording import OnDevice, Recording, StreamOrder
+from togi.graphs.recording import OnDevice, Recording, StreamOrder, capturing, is_capturing
 from togi.measure import Turn, race, take_turn
 from togi.measure.memory import cuda_bytes_of_all, own_cuda_bytes
 from togi.subject.inputs import Inputs
@@ -71,25 +71,6 @@ class Device(Protocol):
     def faster(self, graph: Call, eager: Call, sample: Inputs) -> bool: ...
 
 
-_capturing_here = threading.local()
-
-
-@contextmanager
-def _capturing() -> Iterator[None]:
-    """On this thread. What warms up for a capture runs as the capture does: a captured function within it is a part of
-    both."""
-    before = _is_capturing()
-    _capturing_here.now = True
-    try:
-        yield
-    finally:
-        _capturing_here.now = before
-
-
-def _is_capturing() -> bool:
-    return bool(getattr(_capturing_here, "now", False))
-
-
 @final
 class Cuda:
     """A CUDA device. Its memory is the driver's word, so that what graphs take beside torch's allocator counts too: of
@@ -97,14 +78,13 @@ class Cuda:
 
     def __init__(self, place: torch.device) -> None:
         self.place = place
-        with self.current():
-            self._capture = OnDevice()
+        self._capture = OnDevice()
         self._order = StreamOrder()
         self._own_bytes = own_cuda_bytes(str(place))
         self.note = _OF_ALL if self._own_bytes is None else ""
 
     def capture(self, run: Run, inputs: tuple[Tensor, ...]) -> Recording:
-        with _capturing():
+        with capturing():
             return self._capture(run, inputs)
 
     def random_state(self) -> Tensor:
@@ -120,7 +100,7 @@ class Cuda:
         return self._own_bytes
 
     def capturing(self) -> bool:
-        return _is_capturing() or torch.cuda.is_current_stream_capturing()
+        return is_capturing() or torch.cuda.is_current_stream_capturing()
 
     def current(self) -> AbstractContextManager[Any]:
         return torch.cuda.device(self.place)
@@ -171,10 +151,10 @@ class Recorder:
 
     def capture(self, run: Run, inputs: tuple[Tensor, ...]) -> Recording:
         def replay() -> None:
-            with _capturing():  # a graph's replay calls nobody
+            with capturing():  # a graph's replay calls nobody
                 run(*inputs)
 
-        with _capturing():
+        with capturing():
             outputs = tuple(run(*inputs))
         recording = Recording(replay=replay, inputs=inputs, outputs=outputs)
         self._pool_bytes = max(self._pool_bytes if self._live else 0, self._working_bytes(inputs))
@@ -188,7 +168,7 @@ class Recorder:
         return self._pool_bytes + self._graph_bytes * len(self._live) if self._live else 0
 
     def capturing(self) -> bool:
-        return _is_capturing()
+        return is_capturing()
 
     def current(self) -> AbstractContextManager[Any]:
         return nullcontext()
@@ -297,6 +277,13 @@ class Pool:
         before, taken = self._device.used_bytes(), [0]
         try:
             yield taken
-        finally:
-            taken[0] = self._device.used_bytes() - before
-            self._graph_bytes = max(0, self._graph_bytes + taken[0])
+        except BaseException:
+            with suppress(RuntimeError):  # of a device that has failed as a whole: what failed first tells more
+                self._settle(before, taken)
+            raise
+        self._settle(before, taken)
+
+    def _settle(self, before: int, taken: list[int]) -> None:
+        assert self._device is not None
+        taken[0] = self._device.used_bytes() - before
+        self._graph_bytes = max(0, self._graph_bytes + taken[0])

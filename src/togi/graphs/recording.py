@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+import threading
+import warnings
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -11,7 +16,9 @@ from torch import Tensor
 
 from togi.core.quantities import first_line
 from togi.core.user_code import error_line
+from togi.graphs.waits import Waits, refuse_waits
 from togi.measure.memory import is_out_of_memory
+from togi.torch_internals.cuda import end_open_capture, free_workspaces
 
 _WARM_UPS = 3
 """Runs before the capture: libraries allocate and choose algorithms in their first ones, which a capture forbids."""
@@ -27,41 +34,123 @@ class Recording:
     outputs: tuple[Tensor, ...]
 
 
-Capture = Callable[[Callable[..., Sequence[Tensor]], tuple[Tensor, ...]], Recording]
+Flat = Callable[..., Sequence[Tensor]]
+Capture = Callable[[Flat, tuple[Tensor, ...]], Recording]
+_here = threading.local()
+
+
+@contextmanager
+def capturing() -> Iterator[None]:
+    """On this thread. What warms up for a capture runs as the capture does: a captured function within it is a part of
+    both."""
+    before = getattr(_here, "capturing", False)
+    _here.capturing = True
+    try:
+        yield
+    finally:
+        _here.capturing = before
+
+
+def is_capturing() -> bool:
+    """Whether togi captures on this thread, or warms up for it."""
+    return bool(getattr(_here, "capturing", False))
 
 
 @final
 class OnDevice:
     """Captures on the current device. One pool for all recordings: only one of them runs at a time, and what they
-    return is copied before the next one does.
+    return is copied before the next one does. One stream for all captures, as torch's documentation asks for one pool.
 
-    A call raises torch.OutOfMemoryError where memory was refused, whoever says so in whatever words; else what the
-    capture raises.
+    cuBLAS keeps a workspace for each stream, whose address is part of a graph. It is freed before and after each
+    capture, so that every graph has its own, in its pool: graphs of two pools may run at once, and none reads what
+    dropping another one freed (pytorch #193402).
+
+    A call raises torch.OutOfMemoryError where memory was refused, whoever says so in whatever words; Waits, before any
+    capture, where the function waits for the device; else what the function raised, or the capture.
     """
 
     def __init__(self) -> None:
-        self.pool = torch.cuda.graph_pool_handle()
+        self._live: weakref.WeakSet[Recording] = weakref.WeakSet()
+        self._pool: Any = None
+        self._stream: Any = None
+        """Made by the first capture, since it starts CUDA."""
 
-    def __call__(self, flat: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> Recording:
+    def __call__(self, flat: Flat, inputs: tuple[Tensor, ...]) -> Recording:
         try:
-            return self._captured(flat, inputs)
+            with capturing():
+                _warm_up(flat, inputs)
+                recording = self._captured(flat, inputs)
         except Exception as error:  # foreign code: the function, and the libraries below it
-            if is_out_of_memory(_cause(error)):
-                raise torch.OutOfMemoryError(first_line(_cause(error))) from error
+            if is_out_of_memory(error):
+                raise torch.OutOfMemoryError(first_line(error)) from error
+            raise
+        self._live.add(recording)
+        return recording
+
+    def _captured(self, flat: Flat, inputs: tuple[Tensor, ...]) -> Recording:
+        if not self._live:  # torch refuses a pool whose graphs are all gone, for as long as anything in it lives
+            self._pool = torch.cuda.graph_pool_handle()
+        self._stream = self._stream or torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        graph = torch.cuda.CUDAGraph()
+        with self._capture(graph):
+            free_workspaces()
+            try:
+                outputs = tuple(flat(*inputs))
+            finally:
+                free_workspaces()
+        return Recording(replay=graph.replay, inputs=inputs, outputs=outputs)
+
+    @contextmanager
+    def _capture(self, graph: Any) -> Iterator[None]:
+        """What is raised inside goes through, also where the capture cannot be ended after it."""
+        # What other threads do with the device meanwhile (a loader that pins memory) is no fault of this capture.
+        capture = torch.cuda.graph(graph, pool=self._pool, stream=self._stream, capture_error_mode="thread_local")
+        with torch.cuda.stream(self._stream):  # a capture that cannot be ended leaves its stream the current one
+            capture.__enter__()
+            try:
+                with torch.cuda.stream(self._stream):  # the function may leave another one
+                    yield
+            except BaseException:
+                with suppress(Exception):
+                    self._end(capture, graph)
+                raise
+            self._end(capture, graph)
+
+    def _end(self, capture: Any, graph: Any) -> None:
+        try:
+            capture.__exit__(None, None, None)
+        except Exception:
+            self._repair(graph)
             raise
 
-    def _captured(self, flat: Callable[..., Sequence[Tensor]], inputs: tuple[Tensor, ...]) -> Recording:
-        stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream):
-            for _ in range(_WARM_UPS):
-                flat(*inputs)
-        torch.cuda.current_stream().wait_stream(stream)
-        graph = torch.cuda.CUDAGraph()
-        # What other threads do with the device meanwhile (a loader that pins memory) is no fault of this capture.
-        with torch.cuda.graph(graph, pool=self.pool, capture_error_mode="thread_local"):
-            outputs = tuple(flat(*inputs))
-        return Recording(replay=graph.replay, inputs=inputs, outputs=outputs)
+    def _repair(self, graph: Any) -> None:
+        """After a capture that could not be ended: before torch 2.14 the allocator and the random numbers of the whole
+        process stay in it (pytorch #180395, #190348). Neither this pool nor its stream is used again."""
+        end_open_capture(graph, self._pool)
+        self._live.clear()
+        self._stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        # The next capture that ends frees the random numbers. None does if the device itself has failed.
+        with suppress(RuntimeError), torch.cuda.stream(self._stream), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that it is empty
+            with torch.cuda.graph(torch.cuda.CUDAGraph(), stream=self._stream, capture_error_mode="thread_local"):
+                pass
+
+
+def _warm_up(flat: Flat, inputs: tuple[Tensor, ...]) -> None:
+    stream = _warm_up_stream(torch.cuda.current_device())
+    stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(stream):
+        for _ in range(_WARM_UPS - 1):
+            flat(*inputs)
+        refuse_waits(lambda: flat(*inputs))  # the last one: the first may wait for what it sets up
+    torch.cuda.current_stream().wait_stream(stream)
+
+
+@functools.cache
+def _warm_up_stream(_device: int) -> Any:
+    """One for all captures, and another one than theirs: on Hopper cuBLAS takes 32 MiB for each stream, outside of the
+    pool where it does so before the capture."""
+    return torch.cuda.Stream()  # type: ignore[no-untyped-call]
 
 
 @final
@@ -80,11 +169,13 @@ class StreamOrder:
 
 
 def why_not_captured(error: Exception) -> str:
-    """What a capture raised, in a sentence, with the user's line that waits for the device."""
-    line = error_line(_cause(error))
-    return f"its kernels cannot be captured{line and f' at {line}'}: {first_line(_cause(error))}"
+    """What a capture raised, in a sentence, with the user's line."""
+    line = error_line(error)
+    return f"its kernels cannot be captured{line and f' at {line}'}: {first_line(error)}"
 
 
-def _cause(error: Exception) -> BaseException:
-    """Ending a capture that failed raises too."""
-    return error.__context__ or error
+def what_to_do(error: Exception) -> str:
+    """About what a capture raised, in a sentence."""
+    if isinstance(error, Waits) or "captur" in str(error):  # "operation not permitted when stream is capturing"
+        return "A CUDA graph cannot wait for the device: move that out of the function"
+    return "Mend that, or call the function as it is"

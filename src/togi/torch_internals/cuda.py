@@ -6,6 +6,10 @@ Behind it: torch.cuda._is_in_bad_fork (torch 2.9 to 2.15). When it goes: a forke
 Behind it: torch._C's device guard, ``_only_lift_cpu_tensors``, ``TensorBase``, ``Generator`` and
 ``_group_tensors_by_device_and_dtype`` (torch 2.9 to 2.15; FakeTensorMode takes the same two measures,
 torch/_subclasses/fake_tensor.py). When they go: trace rules need a GPU.
+
+Behind it: ``_cuda_clearCublasWorkspaces`` (torch 2.9 to 2.15), as torch/_inductor/cudagraph_trees.py uses it. When it
+goes: graphs of several pools may share a workspace. ``_cuda_endAllocateToPool``, ``_cuda_releasePool`` (torch 2.9 to
+2.15). When they go: nothing is lost with torch 2.13 and newer, which end a failed capture themselves.
 """
 
 from __future__ import annotations
@@ -52,3 +56,25 @@ def cuda_can_be_named() -> Iterator[None]:
         yield
     finally:
         torch._C._set_only_lift_cpu_tensors(before)
+
+
+_ABANDONED: list[Any] = []
+"""Graphs whose capture was not ended: torch's pinned memory asks them for as long as the process lives."""
+
+
+def free_workspaces() -> None:
+    """Of cuBLAS, of all streams. What is computed next allocates them again, in a capture from the graph's pool."""
+    if hasattr(torch._C, "_cuda_clearCublasWorkspaces"):  # not in a torch without CUDA
+        torch._C._cuda_clearCublasWorkspaces()
+
+
+def end_open_capture(graph: Any, pool: Any) -> None:
+    """After ``capture_end`` failed: no longer allocate from ``pool``. Before 2.13 torch looks at the error first, and
+    leaves that open (pytorch #180395)."""
+    device = torch.cuda.current_device()
+    try:
+        torch._C._cuda_endAllocateToPool(device, pool)
+    except RuntimeError:  # "not currently recording": torch has ended it
+        return
+    torch._C._cuda_releasePool(device, pool)
+    _ABANDONED.append(graph)

@@ -8,12 +8,15 @@ its list of inputs at fixed addresses, Inductor's pass that moves constants to t
 cannot be recorded, and what its CUDA graph trees take for one call. When they go: ``no-cuda-graph`` reports nothing.
 For ``replays_by_itself``: ``get_compiler_config`` of what torch.compile returns, and ``Module._compiled_call_impl``.
 When they go: a capture of such a function fails with what CUDA says.
+For ``trees_in_turn``: ``cudagraph_trees.local`` and its two attributes, ``torch._C._stash_obj_in_tls`` (torch 2.9 to
+2.13). When ``_initialize_tls`` goes, which tells newer ones: threads take turns that need not.
 """
 
 from __future__ import annotations
 
 import logging
 import re
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -39,6 +42,7 @@ __all__ = [
     "examining_backend",
     "graphs_reported",
     "replays_by_itself",
+    "trees_in_turn",
 ]
 
 _PARTITIONS = "torch._inductor.scheduler.__cudagraphs"
@@ -62,6 +66,33 @@ def replays_by_itself(function: Any) -> bool:
     asked = (getattr(each, "get_compiler_config", None) for each in compiled)
     configs = (ask() for ask in asked if callable(ask))
     return any(config.get("triton.cudagraphs", False) for config in configs if config is not None)
+
+
+_trees = threading.RLock()
+
+
+@contextmanager
+def trees_in_turn() -> Iterator[bool]:
+    """Inside, this thread may replay what Inductor recorded in another one; whether threads take turns for it.
+
+    Before torch 2.14 a thread that neither imported Inductor nor belongs to autograd has no CUDA graph trees of its
+    own, which is an assertion without a word (pytorch #123177), and all threads replay the graphs of the first one.
+    """
+    from torch._inductor import cudagraph_trees
+
+    if hasattr(cudagraph_trees, "_initialize_tls"):  # 2.14: each thread records its own
+        yield False
+        return
+    with _trees:
+        if not torch._C._is_key_in_tls("tree_manager_containers"):
+            kept: dict[str, Any] = {
+                "tree_manager_containers": {},
+                "tree_manager_locks": defaultdict(threading.Lock),
+            }
+            for name, value in kept.items():
+                setattr(cudagraph_trees.local, name, value)  # as its end does
+                torch._C._stash_obj_in_tls(name, value)  # and for the threads of autograd
+        yield True
 
 
 @dataclass

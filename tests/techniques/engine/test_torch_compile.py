@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -10,7 +14,7 @@ from engine_subjects import made
 
 from togi.core.errors import Refused
 from togi.core.records import Facts
-from togi.techniques.engine.programs.compiled import graph_notes
+from togi.techniques.engine.programs.compiled import FreshOutputs, graph_notes
 from togi.techniques.registry import technique
 from togi.torch_internals.cuda_graphs import GraphReport, NotRecorded
 
@@ -60,14 +64,12 @@ def on_cuda(callers: int, version: str) -> Facts:
     [
         (1, "2.11.0+cu130", True),
         (4, "2.11.0+cu130", False),
-        (4, "2.14.1", False),
-        (4, "2.15.0+cu132", True),
-        (4, "2.15.0a0+git1", True),
+        (4, "2.13.1", False),
+        (4, "2.14.1+cu130", True),
+        (4, "2.14.0a0+git1", True),
     ],
 )
-def test_graphs_that_fail_in_other_threads_are_not_offered_to_several_callers(
-    callers: int, version: str, graphs: bool
-) -> None:
+def test_graphs_that_threads_share_are_not_offered_to_several_callers(callers: int, version: str, graphs: bool) -> None:
     facts = on_cuda(callers, version)
     modes = {options["mode"] for options in technique("torch_compile").options(facts)}
     assert modes == (
@@ -93,3 +95,57 @@ def test_coordinate_descent_is_one_more_setting_of_reduce_overhead(
     assert given[0].get("coordinate_descent_tuning", False) is descent
     assert given[0]["triton.cudagraphs"]
     assert ("coordinate_descent" in str(technique("torch_compile").repro(options, None))) is descent
+
+
+@pytest.fixture
+def trees(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """As they are before torch 2.14, whichever is installed."""
+    from torch._inductor import cudagraph_trees
+
+    monkeypatch.delattr(cudagraph_trees, "_initialize_tls", raising=False)
+    return cudagraph_trees
+
+
+def in_a_thread(run: Callable[[], object]) -> None:
+    """Raises what it raises."""
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(run).result()
+
+
+def test_a_thread_that_has_no_graph_trees_gets_them(trees: Any) -> None:
+    """Torch's ``get_obj`` fails without; threads of autograd are given what is in the thread's state."""
+    seen: list[bool] = []
+    before = trees.local.tree_manager_containers
+
+    def call(x: torch.Tensor) -> tuple[torch.Tensor]:
+        containers = trees.get_obj(trees.local, "tree_manager_containers")
+        seen.append(torch._C._is_key_in_tls("tree_manager_containers"))
+        seen.append(containers is torch._C._get_obj_in_tls("tree_manager_containers"))
+        with trees.get_obj(trees.local, "tree_manager_locks")[0]:
+            pass
+        return (x + 1,)
+
+    fresh = FreshOutputs(call)
+    for _ in range(2):
+        in_a_thread(lambda: fresh(torch.ones(1)))
+    assert seen == [True] * 4
+    fresh(torch.ones(1))
+    assert trees.local.tree_manager_containers is before, "that of the first one stays"
+
+
+@pytest.mark.usefixtures("trees")
+def test_threads_take_turns_for_graphs_that_they_share() -> None:
+    inside, most = [0], [0]
+
+    def call(x: torch.Tensor) -> tuple[torch.Tensor]:
+        inside[0] += 1
+        most[0] = max(most[0], inside[0])
+        time.sleep(0.002)
+        inside[0] -= 1
+        return (x,)
+
+    functions = [FreshOutputs(call) for _ in range(2)]
+    with ThreadPoolExecutor(4) as pool:
+        for made in [pool.submit(functions[n % 2], torch.ones(1)) for n in range(16)]:
+            made.result()
+    assert most == [1], "also those of several functions: they share memory"

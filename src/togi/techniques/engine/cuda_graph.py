@@ -34,7 +34,8 @@ class CudaGraph(Engine):
     Source: https://docs.pytorch.org/docs/stable/notes/cuda.html#cuda-graphs
 
     Cost and risk: each recording keeps its inputs, outputs and working memory. Python in ``forward`` does not run
-    again. Threads may call it, one after the other.
+    again. Threads may call it, one after the other. The first call of a new size captures it: that call waits for the
+    whole device and empties torch's cache of device memory, so call it once with each size before you serve.
     """
 
     id = "cuda_graph"

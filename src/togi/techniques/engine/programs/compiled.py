@@ -13,11 +13,14 @@ from torch import Tensor
 from togi.core.quantities import plural
 from togi.core.records import Scalar
 from togi.core.user_code import printed_frames
+from togi.graphs.recording import StreamOrder
 from togi.subject.signature import Signature
 from togi.torch_internals.compiler import inductor_options, inductor_settings
-from togi.torch_internals.cuda_graphs import GraphReport, NotRecorded, graphs_reported
+from togi.torch_internals.cuda_graphs import GraphReport, NotRecorded, graphs_reported, trees_in_turn
 
 _REMEMBERED_SHAPES = 4096
+_order = StreamOrder()
+"""Of calls whose threads take turns: all of torch.compile's graphs share memory."""
 
 
 @final
@@ -70,18 +73,21 @@ class CompiledCall:
 @final
 class FreshOutputs:
     """CUDA graphs write every call's outputs to the same memory: hand out copies. Without a signature the function is
-    flat: it returns a tuple of tensors."""
+    flat: it returns a tuple of tensors. Any thread may call it."""
 
     def __init__(self, function: Callable[..., Any], signature: Signature | None = None) -> None:
         self.function = function
         self.signature = signature
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
-        outputs = self.function(*args, **kwargs)
-        if self.signature is None:
-            return tuple(tensor.clone() for tensor in outputs)
-        return self.signature.build_outputs([tensor.clone() for tensor in self.signature.flatten_outputs(outputs)])
+        with trees_in_turn() as in_turn:
+            if in_turn and torch.cuda.is_initialized():
+                _order.after_the_last_call()
+            torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
+            outputs = self.function(*args, **kwargs)
+            if self.signature is None:
+                return tuple(tensor.clone() for tensor in outputs)
+            return self.signature.build_outputs([tensor.clone() for tensor in self.signature.flatten_outputs(outputs)])
 
 
 def compile_call(

@@ -9,12 +9,15 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from togi.graphs.recording import Capture, OnDevice, Recording, StreamOrder
+from togi.graphs.recording import Capture, OnDevice, Recording, StreamOrder, is_capturing
 
 
 @final
 class CudaGraphs:
     """Replays the recording for the sizes at hand; beyond ``limit`` sizes it runs in eager.
+
+    Within a capture that is under way (the caller's own, or ``torch.compile``'s) it runs as it is, as a part of that
+    one. A capture of its own waits for the whole device, and empties torch's cache of its memory.
 
     Several threads may call it, on streams of their own: a lock keeps their calls apart on the host, and a stream that
     is not the last call's waits for it, since all calls go through the same inputs and outputs.
@@ -29,6 +32,8 @@ class CudaGraphs:
         self._order = StreamOrder()
 
     def __call__(self, *inputs: Tensor) -> Sequence[Tensor]:
+        if is_capturing() or torch.cuda.is_current_stream_capturing():
+            return self.flat(*inputs)
         with self._lock:
             if (recording := self.recording(inputs)) is not None:
                 self._order.after_the_last_call()
