@@ -13,7 +13,7 @@ from engine_subjects import candidate_of, made
 from torch import Tensor, nn
 
 from togi.core.errors import Refused
-from togi.techniques import technique
+from togi.techniques import Applies, Refuses, technique
 from togi.techniques.engine.programs.onnxruntime import OnnxRuntimeProgram, open_session
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -62,6 +62,39 @@ def test_a_package_without_the_provider_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(RuntimeError, match="pip install onnxruntime-gpu"):
         open_session(Path("model.onnx"), "cuda", OPTIONS, 1)
+
+
+@pytest.mark.parametrize("options", [{"spinning": False}, {"spinning": False, "provider": "tensorrt"}])
+def test_a_package_without_the_provider_is_refused_before_the_export(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr("togi.techniques.engine.programs.onnxruntime.write_model", lambda *a: written.append(a))
+    start = made("convolutions")
+    on_cuda = start.with_(signature=start.signature.model_copy(update={"device": "cuda"}))
+    with pytest.raises(Refused, match=r"has no (CUDA|Tensorrt)ExecutionProvider: pip install onnxruntime-gpu"):
+        technique("onnxruntime").apply(on_cuda, options)
+    assert written == []
+
+
+@pytest.mark.parametrize(
+    ("installed", "refused"),
+    [
+        ({"onnxruntime": "1.30.0"}, True),
+        ({"onnxruntime-gpu": "1.30.0"}, False),
+        ({"onnxruntime": "1.30.0", "onnxruntime-gpu": "1.30.0"}, False),
+        ({}, False),  # missing, which is asked elsewhere
+    ],
+)
+def test_the_build_for_cpus_is_refused_on_a_gpu_by_its_name(installed: dict[str, str], refused: bool) -> None:
+    facts = made("convolutions").facts
+    here = facts.machine.model_copy(update={"versions": installed})
+    engine = technique("onnxruntime")
+    answer = engine.applies(facts.model_copy(update={"machine": here, "device": "cuda"}))
+    assert isinstance(answer, Refuses if refused else Applies)
+    assert not refused or "pip install onnxruntime-gpu" in str(answer)
+    assert engine.applies(facts.model_copy(update={"machine": here})) == Applies(), "on a CPU it is what is needed"
 
 
 def test_what_eager_does_with_float32_is_kept_in_the_artifact() -> None:

@@ -42,7 +42,7 @@ class OnnxRuntime(Engine):
     When it applies: to modules that ``torch.export`` captures and whose operators ONNX has.
 
     When it refuses: where the module cannot be exported or updates a buffer; where inputs or outputs are bfloat16,
-    float8 or complex on a CPU. TensorRT's provider where the package lacks it or cannot load its libraries; it is not
+    float8 or complex on a CPU. On a GPU, where the installed package is the build for CPUs. TensorRT's provider where the package lacks it or cannot load its libraries; it is not
     offered where sizes vary, or where plain eager multiplies in IEEE float32, since it has no switch for
     TensorFloat-32.
 
@@ -75,7 +75,10 @@ class OnnxRuntime(Engine):
     files = ("model.onnx", "model.onnx.data")
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        return first_refusal(not_exportable(facts), changes_buffers(facts, "ONNX Runtime")) or Applies()
+        return (
+            first_refusal(_build_for_cpus(facts), not_exportable(facts), changes_buffers(facts, "ONNX Runtime"))
+            or Applies()
+        )
 
     def options(self, facts: Facts) -> Sequence[Options]:
         if facts.device != "cpu":
@@ -125,3 +128,14 @@ class OnnxRuntime(Engine):
         from togi.techniques.engine.programs import onnxruntime
 
         return onnxruntime.load(folder, meta, signature, threads)
+
+
+def _build_for_cpus(facts: Facts) -> Refuses | None:
+    """Told by the distribution's name, without importing it; what a build offers beyond that, ``build`` asks."""
+    versions = facts.machine.versions
+    if facts.device == "cpu" or "onnxruntime" not in versions or "onnxruntime-gpu" in versions:
+        return None
+    return Refuses(
+        f"the installed onnxruntime {versions['onnxruntime']} is the build for CPUs, which cannot use the GPU: pip "
+        "install onnxruntime-gpu"
+    )

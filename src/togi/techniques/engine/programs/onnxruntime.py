@@ -112,7 +112,8 @@ class OnnxRuntimeProgram(StoredProgram):
 
 
 def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgram:
-    """Raises Refused where the module cannot be captured or uses a type that cannot be bound."""
+    """Raises Refused where the module cannot be captured, uses a type that cannot be bound, or the installed package
+    has no provider for the device: the latter is asked before the export, which takes seconds."""
     signature = candidate.signature
     # The provider has one switch for all operators, on by default: as plain eager does, or the recipe says.
     options = options | {"tf32": bool(candidate.facts.tf32)}
@@ -123,7 +124,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
     ):
         raise Refused("inputs and outputs are bound through numpy, which has no bfloat16, float8 or complex in ONNX")
     tensorrt = options.get("provider") == TENSORRT
-    if tensorrt and (reason := provider_missing(options)):
+    if signature.device == "cuda" and (reason := provider_missing(options)):
         raise Refused(reason)
     with hidden_folder() as (folder, stored):
         path = folder / FILE
