@@ -66,7 +66,9 @@ def of_this_driver(path: Path, driver: Path) -> str:
 
 
 def test_without_a_driver_nothing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cuda_driver, "read_text", lambda _: "7f00-7f01 r--p 00000000 00:00 0 \n7f02-7f03 r-xp 0 0 0 [heap]")
+    monkeypatch.setattr(
+        cuda_driver, "read_text", lambda _: "7f00-7f01 r--p 00000000 00:00 0 \n7f02-7f03 r-xp 0 0 0 [heap]"
+    )
     monkeypatch.delenv("LIBRARY_PATH", raising=False)
     with driver_to_link_with():
         assert "LIBRARY_PATH" not in os.environ
