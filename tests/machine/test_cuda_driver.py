@@ -1,4 +1,4 @@
-"""A program is linked with -lcuda where the driver has no file of that name: shown with a library that stands for it."""
+"""A program is linked with -lcuda where the driver has no file of that name: a library stands for the driver."""
 
 from __future__ import annotations
 

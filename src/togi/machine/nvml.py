@@ -28,6 +28,8 @@ _SLOWED = {
 }
 """Bits of nvmlClocksEventReasons that mean slower than asked. Idle, a user's own clocks and display settings do not."""
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+SHARE = "sudo nvidia-smi --compute-mode=DEFAULT"
+"""The command that lets several processes use a GPU at once."""
 DRIVER_OF_CUDA = {12: 525, 13: 580}
 """The oldest branch of the driver for Linux that serves any release of a major version of CUDA (2026-11-24).
 

@@ -17,6 +17,7 @@ from togi.core.proven import Proven
 from togi.core.records import Record
 from togi.machine.nvml import Gpu, read_gpu
 from togi.measure.counters import Counters, frequency_mhz, read_counters
+from togi.measure.streams import Wait, wait_for
 from togi.measure.threads import spread_threads, spread_while_running
 
 if TYPE_CHECKING:
@@ -27,7 +28,6 @@ PROVEN = Proven(part="timing of a turn", cpu="2026-11-21", cuda=None)
 
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
-Wait = Callable[[], object]
 Run = Callable[[int], int]
 """So many passes over all samples; answers the nanoseconds among them that do not count."""
 GivenAs = Callable[[Any, Any], tuple[Any, Any]]
@@ -131,7 +131,7 @@ def warm(
     Whatever ``call`` raises goes through.
     """
     began, least_s = clock(), 0.0 if device == "cpu" else _CLOCKS_RISE_S
-    wait = _wait_for(device)
+    wait = wait_for(device)
     timer = _timer(clock, wait)
     first_ms = timer(_passes(call, samples[:1], wait, clock, given_as))
     run, warm_from = _passes_of(callers, call, samples, wait, clock, given_as)[0], clock()
@@ -176,7 +176,8 @@ def take_turn(
 
     A call is over when its results are there: on CUDA each is waited for, so that what is measured is latency, the same
     for short and long ones. How many calls are answered in a time (throughput) is measured with several callers: each
-    makes every pass, and the time of a pass is divided by all their calls.
+    makes every pass, and the time of a pass is divided by all their calls. On CUDA each has a stream of its own, and
+    waits for that alone (``callers_on``).
 
     Args:
         call: the candidate; called as ``call(*sample.args, **sample.kwargs)``, its output is dropped at once.
@@ -187,7 +188,7 @@ def take_turn(
         device: ``cpu`` or ``cuda``.
         given_as: for one caller.
     """
-    wait = _wait_for(device)
+    wait = wait_for(device)
     run, waited_ns = _passes_of(callers, call, samples, wait, clock, given_as)
     timer, calls = _timer(clock, wait), len(samples) * (callers.count if callers else 1)
     _settle(run, passes, device)
@@ -264,7 +265,7 @@ def _passes_of(
         args, kwargs = calls[number % len(calls)]
         began = clock()
         call(*args, **kwargs)
-        wait()
+        callers.after()
         waited_ns.append(clock() - began)
 
     def run(count: int) -> int:
@@ -299,15 +300,6 @@ def _timer(clock: Clock, wait: Wait) -> Callable[..., float]:
         return (clock() - began - spared_ns) * 1e-6
 
     return timer
-
-
-def _wait_for(device: str) -> Wait:
-    """Returns when the device has done what it was given; calls on the CPU have when they return."""
-    if device != "cuda":
-        return lambda: None
-    import torch
-
-    return torch.cuda.synchronize
 
 
 @contextmanager

@@ -42,9 +42,9 @@ class OnnxRuntime(Engine):
     When it applies: to modules that ``torch.export`` captures and whose operators ONNX has.
 
     When it refuses: where the module cannot be exported or updates a buffer; where inputs or outputs are bfloat16,
-    float8 or complex on a CPU. On a GPU, where the installed package is the build for CPUs. TensorRT's provider where the package lacks it or cannot load its libraries; it is not
-    offered where sizes vary, or where plain eager multiplies in IEEE float32, since it has no switch for
-    TensorFloat-32.
+    float8 or complex on a CPU; on a GPU, where the installed package is the build for CPUs. TensorRT's provider where
+    the package lacks it or cannot load its libraries; it is not offered where sizes vary, or where plain eager
+    multiplies in IEEE float32, since it has no switch for TensorFloat-32.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 59 ms against 134 ms of eager
     under ``inference_mode``; mobilenetv3_large 16 ms against 32 ms. Opset 23 beside the exporter's own choice (20), on

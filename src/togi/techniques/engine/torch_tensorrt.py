@@ -33,8 +33,8 @@ class TorchTensorRt(Engine):
     """Run the module in TensorRT, through Torch-TensorRT.
 
     What it does: exports the module and compiles what TensorRT supports to engines for this GPU, in the types of the
-    graph (so 16 bits where the recipe says so); the rest runs in PyTorch. Float32 is multiplied in TensorFloat-32 where plain eager does so (convolutions, by default) or the recipe
-    says so.
+    graph (so 16 bits where the recipe says so); the rest runs in PyTorch. Float32 is multiplied in TensorFloat-32 where
+    plain eager does so (convolutions, by default) or the recipe says so.
 
     When it applies: on CUDA with the package torch-tensorrt, to modules with static shapes that ``torch.export``
     captures.
