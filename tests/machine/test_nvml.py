@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -143,6 +144,33 @@ def test_a_process_that_cannot_find_itself_calls_nobody_a_neighbour(monkeypatch:
     gpu = nvml.read_gpu()
     assert gpu is not None
     assert (gpu.own_bytes, gpu.busy_neighbours) == (None, ())
+
+
+def test_trials_of_the_same_study_are_no_neighbours(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NVML samples reaches back over many turns, so the reference is seen in each turn of a candidate."""
+    monkeypatch.setenv(nvml.PARENT, "1")
+    started = [
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, nvml.PARENT: of})
+        for of in ("1", "2", "11")
+    ]
+    reference, of_another, *_ = (process.pid for process in started)
+    gone = 1 << 30
+    pids = [os.getpid(), gone, *(process.pid for process in started)]
+    sample = SimpleNamespace
+    samples = [sample(pid=pid, smUtil=50, timeStamp=int(time.time() * 1e6) + 10**6) for pid in pids]
+    recorded.nvmlDeviceGetProcessUtilization = lambda *_: samples  # type: ignore[method-assign]
+    try:
+        gpu = nvml.read_gpu()
+        monkeypatch.delenv(nvml.PARENT)
+        alone = nvml.read_gpu()
+    finally:
+        for process in started:
+            process.communicate(b"\n")
+    assert gpu is not None
+    assert alone is not None
+    assert reference in gpu.siblings
+    assert gpu.busy_neighbours == (f"trainer {gone}", f"process {of_another}", f"process {pids[-1]}")
+    assert len(alone.busy_neighbours) == 4, "a process that no study started knows none as its own"
 
 
 def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 import time
 from collections import defaultdict
-from collections.abc import Iterator
 
 import pytest
 import torch
@@ -56,13 +55,13 @@ class Stream:
 
 
 @pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> Iterator[Device]:
+def device(monkeypatch: pytest.MonkeyPatch) -> Device:
     found = Device()
     monkeypatch.setattr(torch.cuda, "Stream", lambda: Stream(found))
     monkeypatch.setattr(torch.cuda, "set_stream", found.set_stream)
     monkeypatch.setattr(torch.cuda, "current_stream", found.stream)
     monkeypatch.setattr(torch.cuda, "synchronize", found.synchronize)
-    yield found
+    return found
 
 
 def turn(device: Device, on: str) -> Turn:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Mapping
@@ -21,6 +23,7 @@ from togi.core.records import Facts, Outcome, Recipe, Trial
 from togi.lint.trace.placement import CUDA, place
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import watching
+from togi.machine import nvml
 from togi.machine.describe import machine
 from togi.machine.nvml import Gpu
 from togi.measure.memory import is_out_of_memory
@@ -172,6 +175,23 @@ def test_a_subject_is_forked_whatever_it_did_while_it_was_loaded(tmp_path: Path,
     with WorkerPool(ref, machine(), device="cpu", seed=0) as run:
         assert isinstance(run.server({}), TrialServer)
         assert run.server({}).fork_safe
+
+
+def test_processes_of_a_study_are_told_from_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that compute on the same GPU, and take turns there."""
+    started: list[str | None] = []
+    here, popen = machine(), subprocess.Popen
+
+    def noting(*args: Any, env: Mapping[str, str], **kwargs: Any) -> Any:
+        started.append(env.get(nvml.PARENT))
+        return popen(*args, env=env, **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", noting)
+    monkeypatch.setattr(TrialServer, "_await_ready", lambda _: None)
+    for _ in range(2):  # as a comparison has them: a pool for each contestant
+        with WorkerPool(SubjectRef.here("nothing"), here, device="cpu", seed=0):
+            pass
+    assert started == [str(os.getpid())] * 2
 
 
 class Manifest:

@@ -17,8 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, final
 
+from togi.machine.limits import read_text
+
+PARENT = "TOGI_PARENT"
+"""The environment variable by which processes that one parent started know each other."""
 _SLOWED = {
     0x04: "the power limit",
     0x08: "a hardware slowdown",
@@ -70,6 +75,9 @@ class Gpu:
     processes: tuple[GpuProcess, ...] = ()
     busy: tuple[int, ...] = ()
     """Processes that computed lately."""
+    siblings: tuple[int, ...] = ()
+    """Of them, those that were started by the parent of this one: the reference, other trials. They take turns with it,
+    and are named because what NVML samples reaches back by up to a second, over many turns."""
     own_pid: int | None = None
     """This process's number among ``processes``; None where it has none, or cannot know it."""
 
@@ -80,11 +88,11 @@ class Gpu:
 
     @property
     def busy_neighbours(self) -> tuple[str, ...]:
-        """Other processes that computed lately, by name and number."""
+        """Processes of others that computed lately, by name and number."""
         if self.own_pid is None:
             return ()
-        names = {process.pid: process.name for process in self.processes}
-        return tuple(f"{names.get(pid) or 'process'} {pid}" for pid in self.busy if pid != self.own_pid)
+        names, own = {process.pid: process.name for process in self.processes}, {self.own_pid, *self.siblings}
+        return tuple(f"{names.get(pid) or 'process'} {pid}" for pid in self.busy if pid not in own)
 
 
 def read_gpu(device: str = "cuda", *, busy_since_s: float = 1.0) -> Gpu | None:
@@ -159,7 +167,7 @@ def _read(nvml: Any, handle: Any, busy_since_s: float) -> Gpu:
     cuda = _asked(lambda: nvml.nvmlSystemGetCudaDriverVersion())
     running = _asked(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or ()
     processes = tuple(_process(nvml, one.pid, one.usedGpuMemory) for one in running)
-    pids = [process.pid for process in processes]
+    pids, busy = [process.pid for process in processes], _busy(nvml, handle, busy_since_s)
     return Gpu(
         name=_text(_asked(lambda: nvml.nvmlDeviceGetName(handle))) or None,
         driver=_text(_asked(lambda: nvml.nvmlSystemGetDriverVersion())) or None,
@@ -174,7 +182,8 @@ def _read(nvml: Any, handle: Any, busy_since_s: float) -> Gpu:
         free_bytes=None if memory is None else memory.free,
         total_bytes=None if memory is None else memory.total,
         processes=processes,
-        busy=_busy(nvml, handle, busy_since_s),
+        busy=busy,
+        siblings=tuple(filter(_is_sibling, busy)),
         own_pid=os.getpid() if os.getpid() in pids and not _own_numbers() else None,
     )
 
@@ -188,6 +197,12 @@ def _busy(nvml: Any, handle: Any, since_s: float) -> tuple[int, ...]:
     since_us = int((time.time() - since_s) * 1e6)
     samples = _asked(lambda: nvml.nvmlDeviceGetProcessUtilization(handle, since_us)) or ()
     return tuple(dict.fromkeys(s.pid for s in samples if s.smUtil >= _BUSY_PERCENT and s.timeStamp >= since_us))
+
+
+def _is_sibling(pid: int) -> bool:
+    """Whether a process was started with the same ``PARENT`` as this one (proc(5), ``/proc/pid/environ``)."""
+    mark = f"{PARENT}={os.environ[PARENT]}" if PARENT in os.environ else None
+    return mark in read_text(Path(f"/proc/{pid}/environ")).split("\0")
 
 
 def _own_numbers() -> bool:
