@@ -71,6 +71,9 @@ class Recorded:
     def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
         return 690_500
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:
+        return 123_456_789
+
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: object) -> int:
         return 700_000
 
@@ -116,6 +119,7 @@ def test_what_a_device_says(recorded: Recorded) -> None:
     )
     assert (gpu.clock_mhz, gpu.clock_most_mhz, gpu.power_w, gpu.power_limit_w) == (1500, 1980, 690.5, 700)
     assert gpu.slowed_by == ("the power limit",), "an idle clock is no slowdown"
+    assert nvml.energy_mj() == 123_456_789
     assert gpu.own_bytes == 700 * MIB
     assert gpu.busy_neighbours == ("trainer 1073741824",)
 
@@ -136,6 +140,7 @@ def test_the_environment_says_which_device_is_meant(
 def test_what_a_device_does_not_say_is_unknown(recorded: Recorded) -> None:
     recorded.silent = {name for name in vars(Recorded) if name.startswith("nvml") and "Handle" not in name}
     assert nvml.read_gpu() == nvml.Gpu()
+    assert nvml.energy_mj() is None
 
 
 @pytest.mark.usefixtures("recorded")

@@ -106,6 +106,14 @@ def read_gpu(device: str = "cuda", *, busy_since_s: float = 1.0) -> Gpu | None:
     return None if nvml is None or handle is None else _read(nvml, handle, busy_since_s)
 
 
+def energy_mj(device: str = "cuda") -> float | None:
+    """Millijoules that the GPU has taken since its driver was loaded; None where it does not count them (before Volta,
+    a part of a GPU)."""
+    nvml = _library()[0]
+    handle = None if nvml is None else _handle(nvml, device)
+    return None if handle is None else _asked(lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)))
+
+
 def why_not(device: str = "cuda") -> str:
     """Why nothing is known of the GPU, in a sentence with what to do; empty where something is."""
     nvml, problem = _library()

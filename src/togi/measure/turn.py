@@ -17,6 +17,7 @@ from togi.core.proven import Proven
 from togi.core.records import Record
 from togi.machine.nvml import Gpu, read_gpu
 from togi.measure.counters import Counters, frequency_mhz, read_counters
+from togi.measure.energy import EnergyMeter
 from togi.measure.streams import Wait, wait_for
 from togi.measure.threads import spread_threads, spread_while_running
 
@@ -44,6 +45,8 @@ _WAITED = 0.95
 _CLOCKS_RISE_S = 0.5
 """How long a CUDA device is kept busy before anything counts: idle ones lower their clocks, and raise them over some
 tenths of a second."""
+_CLOCKS_LOW_S = 0.2
+"""For so long energy is not counted."""
 _STEADY_PASSES, _STEADY_LONG_PASSES = 5, 2
 _LONG_PASS_MS = 100.0
 _FALLING = 0.98
@@ -102,6 +105,8 @@ class Warmup(Record):
     wall_s: float
     steady: bool
     """False: the time limit came before the times had stopped falling."""
+    energy_mj: float | None = None
+    """What the whole GPU took for a call, once its clocks had risen for a while; None: it does not tell."""
 
 
 def choose_passes(pass_ms: float, turn_ms: float = TURN_MS) -> int:
@@ -136,6 +141,8 @@ def warm(
     first_ms = timer(_passes(call, samples[:1], wait, clock, given_as))
     run, warm_from = _passes_of(callers, call, samples, wait, clock, given_as)[0], clock()
     best_ms, passes, since_best = float("inf"), 0, 0
+    meter: EnergyMeter | None = None
+    calls = len(samples) * (callers.count if callers else 1)
     while passes == 0 or (
         (spent_s := (clock() - warm_from) * 1e-9) < limit_s and (since_best < _steady(best_ms) or spent_s < least_s)
     ):
@@ -144,12 +151,17 @@ def warm(
         took_ms = timer(run)
         passes, since_best = passes + 1, 0 if took_ms < best_ms * _FALLING else since_best + 1
         best_ms = min(best_ms, took_ms)
+        if meter is not None:
+            meter.note(passes * calls)
+        elif device != "cpu" and (clock() - warm_from) * 1e-9 > _CLOCKS_LOW_S:
+            meter = EnergyMeter()
     return Warmup(
         first_call_ms=first_ms,
         pass_ms=best_ms,
         passes=passes,
         wall_s=(clock() - began) * 1e-9,
         steady=since_best >= _steady(best_ms),
+        energy_mj=meter.mj_per_call if meter is not None else None,
     )
 
 
