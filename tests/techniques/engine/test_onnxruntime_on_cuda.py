@@ -12,6 +12,7 @@ import torch
 from engine_subjects import candidate_of, made
 from torch import Tensor, nn
 
+from togi.core.caches import cache_folder
 from togi.core.errors import Refused
 from togi.techniques import Applies, Refuses, technique
 from togi.techniques.engine.programs.onnxruntime import OnnxRuntimeProgram, open_session
@@ -34,8 +35,9 @@ class Session:
 
 
 @pytest.fixture
-def preloaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def preloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     done: list[str] = []
+    monkeypatch.setenv("TOGI_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA])
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: done.append("preloaded"), raising=False)
@@ -221,7 +223,9 @@ def test_tensorrt_computes_in_float16_where_the_recipe_does(monkeypatch: pytest.
         candidate = technique("fp16").apply(candidate, {"how": how})
     program = technique("onnxruntime").apply(candidate, on_tensorrt()).program
     half = how is not None
-    assert Session.opened[0] == (TENSORRT, {"trt_fp16_enable": str(int(half))})
+    name, settings = Session.opened[0]
+    assert (name, settings["trt_fp16_enable"]) == (TENSORRT, str(int(half)))
+    assert Path(settings["trt_engine_cache_path"]).is_relative_to(cache_folder())
     assert isinstance(program, OnnxRuntimeProgram)
     assert program.meta()["options"]["fp16"] is half, "a loaded artifact is built as it was"
 

@@ -36,7 +36,8 @@ class OnnxRuntime(Engine):
     pool wait busily: a little faster alone, and it takes the cores from whatever else runs for some milliseconds after
     each call; ``in_calls`` between the operators of a call alone, which is what parts of programs get. ``opset`` is the
     version of ONNX to export to (without it, the exporter's own choice): from 23 on, attention is one operator.
-    ``provider`` ``tensorrt``, on a GPU: TensorRT builds what it can at the first call, CUDA's provider runs the rest.
+    ``provider`` ``tensorrt``, on a GPU: TensorRT builds what it can when the model is loaded, and what it built is kept
+    for other processes of this user (in togi's cache folder, by all of the model); CUDA's provider runs the rest.
     It may compute in float16 (``trt_fp16_enable``) where the recipe made the model one of float16, and not otherwise.
 
     When it applies: to modules that ``torch.export`` captures and whose operators ONNX has.
@@ -58,7 +59,7 @@ class OnnxRuntime(Engine):
     Source: https://onnxruntime.ai/docs/performance/tune-performance/threading.html and
     https://onnx.ai/onnx/operators/onnx__Attention.html
 
-    Cost and risk: seconds to export; TensorRT's provider builds for minutes, again in every process that loads it.
+    Cost and risk: seconds to export; TensorRT's provider builds for minutes the first time on a machine.
     Weights are held in ONNX Runtime's own memory. Some operators round differently, or fall back to slow reference
     kernels.
     """
