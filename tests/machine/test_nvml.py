@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -70,6 +71,9 @@ class Recorded:
     def nvmlDeviceGetPowerUsage(self, handle: object) -> int:
         return 690_500
 
+    def nvmlDeviceGetTotalEnergyConsumption(self, handle: object) -> int:
+        return 123_456_789
+
     def nvmlDeviceGetEnforcedPowerLimit(self, handle: object) -> int:
         return 700_000
 
@@ -115,6 +119,7 @@ def test_what_a_device_says(recorded: Recorded) -> None:
     )
     assert (gpu.clock_mhz, gpu.clock_most_mhz, gpu.power_w, gpu.power_limit_w) == (1500, 1980, 690.5, 700)
     assert gpu.slowed_by == ("the power limit",), "an idle clock is no slowdown"
+    assert nvml.energy_mj() == 123_456_789
     assert gpu.own_bytes == 700 * MIB
     assert gpu.busy_neighbours == ("trainer 1073741824",)
 
@@ -135,6 +140,7 @@ def test_the_environment_says_which_device_is_meant(
 def test_what_a_device_does_not_say_is_unknown(recorded: Recorded) -> None:
     recorded.silent = {name for name in vars(Recorded) if name.startswith("nvml") and "Handle" not in name}
     assert nvml.read_gpu() == nvml.Gpu()
+    assert nvml.energy_mj() is None
 
 
 @pytest.mark.usefixtures("recorded")
@@ -143,6 +149,33 @@ def test_a_process_that_cannot_find_itself_calls_nobody_a_neighbour(monkeypatch:
     gpu = nvml.read_gpu()
     assert gpu is not None
     assert (gpu.own_bytes, gpu.busy_neighbours) == (None, ())
+
+
+def test_trials_of_the_same_study_are_no_neighbours(recorded: Recorded, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What NVML samples reaches back over many turns, so the reference is seen in each turn of a candidate."""
+    monkeypatch.setenv(nvml.PARENT, "1")
+    started = [
+        subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, env={**os.environ, nvml.PARENT: of})
+        for of in ("1", "2", "11")
+    ]
+    reference, of_another, *_ = (process.pid for process in started)
+    gone = 1 << 30
+    pids = [os.getpid(), gone, *(process.pid for process in started)]
+    sample = SimpleNamespace
+    samples = [sample(pid=pid, smUtil=50, timeStamp=int(time.time() * 1e6) + 10**6) for pid in pids]
+    recorded.nvmlDeviceGetProcessUtilization = lambda *_: samples  # type: ignore[method-assign]
+    try:
+        gpu = nvml.read_gpu()
+        monkeypatch.delenv(nvml.PARENT)
+        alone = nvml.read_gpu()
+    finally:
+        for process in started:
+            process.communicate(b"\n")
+    assert gpu is not None
+    assert alone is not None
+    assert reference in gpu.siblings
+    assert gpu.busy_neighbours == (f"trainer {gone}", f"process {of_another}", f"process {pids[-1]}")
+    assert len(alone.busy_neighbours) == 4, "a process that no study started knows none as its own"
 
 
 def test_a_missing_package_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

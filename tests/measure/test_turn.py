@@ -7,7 +7,7 @@ import pytest
 
 from togi.core.callers import Callers
 from togi.machine.nvml import Gpu
-from togi.measure import Turn, call_ms_of, choose_passes, noise_of, take_turn, warm
+from togi.measure import Turn, call_ms_of, choose_passes, energy, noise_of, take_turn, wait_for, warm
 from togi.measure import turn as turn_module
 from togi.measure.counters import Counters
 from togi.subject.inputs import Inputs
@@ -191,6 +191,45 @@ def test_a_device_is_kept_busy_until_its_clock_has_risen(device):
     assert 0.5 <= warmup.wall_s < 0.6
     slow = device(200.0)
     assert warm(slow.call, SAMPLES[:1], clock=slow.clock, device="cuda", limit_s=0.1).passes == 1
+
+
+@pytest.mark.parametrize("step_ms", [20, 70])
+@pytest.mark.parametrize("callers", [None, 3])
+def test_the_energy_of_a_call_is_what_the_device_took_between_steps_of_its_counter(
+    device, monkeypatch, step_ms, callers
+):
+    """At 300 W, a call of 1.001 ms takes 0.3 J; the counter is up to ``step_ms`` behind."""
+    cuda = device(1.0)
+
+    def counter():
+        return cuda.clock.ns // (step_ms * 10**6) * step_ms * 300.0
+
+    monkeypatch.setattr(turn_module, "EnergyMeter", lambda: energy.EnergyMeter(counter))
+    together = None if callers is None else OneAfterTheOther(callers)
+    warmup = warm(cuda.call, SAMPLES, clock=cuda.clock, device="cuda", callers=together)
+    assert warmup.energy_mj == pytest.approx(300.3, rel=0.05)
+
+
+class OneAfterTheOther:
+    """Callers whose requests take the clock's time, which is not one of threads."""
+
+    def __init__(self, count):
+        self.count = count
+
+    def after(self):
+        wait_for("cuda")()
+
+    def answer(self, request, count):
+        for number in range(count):
+            request(number)
+
+
+@pytest.mark.parametrize("read", [lambda: None, lambda: 5.0, iter([1.0, 2.0, 3.0, *[None] * 1000]).__next__])
+def test_energy_is_not_told_where_the_counter_does_not_tell(device, monkeypatch, read):
+    cuda = device(1.0)
+    monkeypatch.setattr(turn_module, "EnergyMeter", lambda: energy.EnergyMeter(read))
+    assert warm(cuda.call, SAMPLES, clock=cuda.clock, device="cuda").energy_mj is None
+    assert warm(_model(FakeClock(), [1.0])[0], SAMPLES, limit_s=0.0).energy_mj is None
 
 
 def test_what_nvml_says_is_part_of_a_turn_and_of_its_noise(device, monkeypatch):

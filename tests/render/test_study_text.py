@@ -18,6 +18,7 @@ from togi.core.records import (
     Study,
 )
 from togi.render.html.study_page import comparison_fragment, study_html
+from togi.render.json import study_json
 from togi.render.rows import rows
 from togi.render.study_text import comparison_text, study_text
 from togi.study.comparison import BestSize, Comparison, Contestant
@@ -155,6 +156,25 @@ def busy_study() -> Study:
     facts = study.facts.model_copy(update={"callers": 4})
     settings = {**study.settings, "objective": "throughput"}
     return study.model_copy(update={"trials": tuple(trials), "facts": facts, "settings": settings})
+
+
+@pytest.mark.parametrize("width", [80, 160])
+def test_the_energy_of_a_call_is_told_where_a_gpu_tells_it(width: int) -> None:
+    plain = made_up_study()
+    trials = [
+        trial.model_copy(update={"timing": trial.timing.model_copy(update={"energy_mj": 321.4})})
+        if trial.timing
+        else trial
+        for trial in plain.trials
+    ]
+    study = plain.model_copy(update={"trials": tuple(trials)})
+    shown = " ".join(text(study, width).split())
+    assert "321 mJ" in shown
+    assert "mJ: what the whole GPU takes for a call" in shown
+    assert "321 mJ" in study_html(study)
+    assert {one["energy_mj"] for one in study_json(study)["trials"]} == {321.4, None}
+    assert "mJ" not in text(plain, width)
+    assert "mJ" not in study_html(plain)
 
 
 @pytest.mark.parametrize("width", [80, 160])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
 import threading
 import time
 from collections.abc import Mapping
@@ -21,12 +23,15 @@ from togi.core.records import Facts, Outcome, Recipe, Trial
 from togi.lint.trace.placement import CUDA, place
 from togi.lint.trace.recorder import Recorder
 from togi.lint.trace.watching import watching
+from togi.machine import nvml
 from togi.machine.describe import machine
+from togi.machine.nvml import Gpu
 from togi.measure.memory import is_out_of_memory
 from togi.search.settings import Settings
 from togi.study import bench
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.subject.inputs import Inputs
+from togi.subject.prepare import Prepared
 from togi.subject.signature import Signature
 from togi.techniques import technique
 from togi.worker import forking, pool, survey, trial
@@ -35,6 +40,7 @@ from togi.worker.forking import fork_safe
 from togi.worker.launch import TrialServer
 from togi.worker.pool import WorkerPool, one_device
 from togi.worker.protocol import SubjectRef
+from togi.worker.supervise import Limits
 
 
 @pytest.mark.parametrize(
@@ -82,6 +88,54 @@ def test_every_server_of_a_run_sees_that_device(monkeypatch: pytest.MonkeyPatch)
     assert started == [{"CUDA_VISIBLE_DEVICES": "1"}, {"MALLOC_ARENA_MAX": "1", "CUDA_VISIBLE_DEVICES": "1"}]
 
 
+@pytest.mark.parametrize(
+    ("device", "mode", "refused"),
+    [
+        ("cuda", "exclusive process", True),
+        ("cuda:1", "prohibited", True),
+        ("cuda", "default", False),
+        ("cuda", None, False),  # a driver that does not tell
+        ("cpu", "exclusive process", False),
+    ],
+)
+def test_a_device_for_one_process_is_refused_before_anything_runs_there(
+    monkeypatch: pytest.MonkeyPatch, device: str, mode: str | None, refused: bool
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr(pool.nvml, "read_gpu", lambda name: asked.append(name) or Gpu(compute_mode=mode))
+    monkeypatch.setattr(pool.RunningTrial, "begin", _no_process)
+    monkeypatch.setattr(WorkerPool, "server", lambda *_: None)
+    run = WorkerPool(SubjectRef.here("nothing"), machine(), device=device, seed=0)
+    said = "several processes on it.* sudo nvidia-smi --compute-mode=DEFAULT"
+    with run, pytest.raises(SubjectError if refused else _Started, match=said if refused else None):
+        run.survey(Limits(), lambda _: None)
+    assert asked == ([device] if device != "cpu" else [])
+
+
+class _Started(Exception):
+    """A process of the study."""
+
+
+def _no_process(*_: object) -> None:
+    raise _Started
+
+
+def test_a_first_time_is_that_of_the_device_whatever_holds_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A module without parameters computes there as well, and its calls return once they are queued."""
+    queued: list[float] = []
+    monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(sum(queued)) or queued.clear())
+
+    class Formula(nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            queued.append(0.02)
+            return x
+
+    samples = (Inputs((torch.ones(2),)), Inputs((torch.zeros(2),)))
+    ready = Prepared(module=Formula(), samples=samples, calibration=(), training=False)
+    assert 40 <= survey._latency_ms(ready, "cuda") < 1000
+    assert survey._latency_ms(ready, "cpu") < 40
+
+
 @pytest.mark.parametrize("lost", [False, True])
 def test_a_fork_is_unsafe_where_a_child_could_not_use_cuda(monkeypatch: pytest.MonkeyPatch, lost: bool) -> None:
     monkeypatch.setattr(forking, "_thread_count", lambda: 1)
@@ -121,6 +175,23 @@ def test_a_subject_is_forked_whatever_it_did_while_it_was_loaded(tmp_path: Path,
     with WorkerPool(ref, machine(), device="cpu", seed=0) as run:
         assert isinstance(run.server({}), TrialServer)
         assert run.server({}).fork_safe
+
+
+def test_processes_of_a_study_are_told_from_strangers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that compute on the same GPU, and take turns there."""
+    started: list[str | None] = []
+    here, popen = machine(), subprocess.Popen
+
+    def noting(*args: Any, env: Mapping[str, str], **kwargs: Any) -> Any:
+        started.append(env.get(nvml.PARENT))
+        return popen(*args, env=env, **kwargs)
+
+    monkeypatch.setattr(subprocess, "Popen", noting)
+    monkeypatch.setattr(TrialServer, "_await_ready", lambda _: None)
+    for _ in range(2):  # as a comparison has them: a pool for each contestant
+        with WorkerPool(SubjectRef.here("nothing"), here, device="cpu", seed=0):
+            pass
+    assert started == [str(os.getpid())] * 2
 
 
 class Manifest:

@@ -55,6 +55,7 @@ EXPERIMENTS: dict[str, Experiment] = {
     "channels_last_3d": Experiment(model="volumes", about="3 x 3 x 3 convolutions"),
     "bf16": _TRANSFORMER,
     "fp16": _TRANSFORMER,
+    "fp16_accumulation": _TRANSFORMER,
     "bf16_openvino": _TRANSFORMER,
     "int8_onnxruntime": DEFAULT,
     "int8_openvino": DEFAULT,

@@ -10,14 +10,32 @@ MOST_THREADS = 1024
 """More than a process of any machine has cores: a file that asks for more would only fill the memory."""
 
 
+def _nothing() -> None:
+    """What there is to wait for where calls are done when they return."""
+
+
 @final
 class Callers:
     """Threads that stay, so that what a backend keeps for each thread is made once. Requests wait in one line, and
     whoever is free takes the next."""
 
-    def __init__(self, count: int) -> None:
+    def __init__(
+        self,
+        count: int,
+        *,
+        enter: Callable[[], object] = _nothing,
+        before: Callable[[], object] = _nothing,
+        after: Callable[[], object] = _nothing,
+    ) -> None:
+        """
+        Args:
+            enter: run once in each of the threads.
+            before: run by whoever asks for answers, before the first request.
+            after: run in each thread once its requests are done, and by whoever wants to wait for the last one.
+        """
         self.count = count
-        self._threads = ThreadPoolExecutor(count, "caller")
+        self.before, self.after = before, after
+        self._threads = ThreadPoolExecutor(count, "caller", enter)
 
     def close(self) -> None:
         """End the threads."""
@@ -26,12 +44,14 @@ class Callers:
     def answer(self, request: Callable[[int], None], count: int) -> None:
         """``request(number)`` for each number below ``count``. Returns when all are answered; raises what one raised,
         after the others have ended what they were at."""
+        self.before()
         line = iter(range(count))  # shared: its ``next`` is one step of the interpreter
 
         def caller() -> None:
             try:
                 for number in line:
                     request(number)
+                self.after()
             except BaseException:
                 for _ in line:  # nobody begins another
                     pass

@@ -348,6 +348,8 @@ class Timing(Record):
     build_s: float = 0.0
     start_ms: float | None = None
     """From loading its files to the first answer, in a fresh process. None: it was not loaded from files."""
+    energy_mj: float | None = None
+    """What the whole GPU takes for a call, in millijoules, while this recipe alone runs. None: it does not tell."""
     noise: Noise = Field(default_factory=Noise)
 
     @property

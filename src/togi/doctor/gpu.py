@@ -215,8 +215,7 @@ def _compute_mode(gpu: Gpu) -> Check:
     if mode in ("default", "unknown"):
         return Check(topic="GPU", name="compute mode", level=Level.OK, found=mode)
     why = "a study holds several processes on the device: the reference, the trial, finalists"
-    fix = "sudo nvidia-smi --compute-mode=DEFAULT"
-    return Check(topic="GPU", name="compute mode", level=Level.MISSING, found=mode, why=why, fix=fix)
+    return Check(topic="GPU", name="compute mode", level=Level.MISSING, found=mode, why=why, fix=nvml.SHARE)
 
 
 def _clocks(gpu: Gpu) -> Check:

@@ -17,8 +17,13 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, final
 
+from togi.machine.limits import read_text
+
+PARENT = "TOGI_PARENT"
+"""The environment variable by which processes that one parent started know each other."""
 _SLOWED = {
     0x04: "the power limit",
     0x08: "a hardware slowdown",
@@ -28,6 +33,8 @@ _SLOWED = {
 }
 """Bits of nvmlClocksEventReasons that mean slower than asked. Idle, a user's own clocks and display settings do not."""
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+SHARE = "sudo nvidia-smi --compute-mode=DEFAULT"
+"""The command that lets several processes use a GPU at once."""
 DRIVER_OF_CUDA = {12: 525, 13: 580}
 """The oldest branch of the driver for Linux that serves any release of a major version of CUDA (2026-11-24).
 
@@ -68,6 +75,9 @@ class Gpu:
     processes: tuple[GpuProcess, ...] = ()
     busy: tuple[int, ...] = ()
     """Processes that computed lately."""
+    siblings: tuple[int, ...] = ()
+    """Of them, those that were started by the parent of this one: the reference, other trials. They take turns with it,
+    and are named because what NVML samples reaches back by up to a second, over many turns."""
     own_pid: int | None = None
     """This process's number among ``processes``; None where it has none, or cannot know it."""
 
@@ -78,11 +88,11 @@ class Gpu:
 
     @property
     def busy_neighbours(self) -> tuple[str, ...]:
-        """Other processes that computed lately, by name and number."""
+        """Processes of others that computed lately, by name and number."""
         if self.own_pid is None:
             return ()
-        names = {process.pid: process.name for process in self.processes}
-        return tuple(f"{names.get(pid) or 'process'} {pid}" for pid in self.busy if pid != self.own_pid)
+        names, own = {process.pid: process.name for process in self.processes}, {self.own_pid, *self.siblings}
+        return tuple(f"{names.get(pid) or 'process'} {pid}" for pid in self.busy if pid not in own)
 
 
 def read_gpu(device: str = "cuda", *, busy_since_s: float = 1.0) -> Gpu | None:
@@ -94,6 +104,14 @@ def read_gpu(device: str = "cuda", *, busy_since_s: float = 1.0) -> Gpu | None:
     nvml = _library()[0]
     handle = None if nvml is None else _handle(nvml, device)
     return None if nvml is None or handle is None else _read(nvml, handle, busy_since_s)
+
+
+def energy_mj(device: str = "cuda") -> float | None:
+    """Millijoules that the GPU has taken since its driver was loaded; None where it does not count them (before Volta,
+    a part of a GPU)."""
+    nvml = _library()[0]
+    handle = None if nvml is None else _handle(nvml, device)
+    return None if handle is None else _asked(lambda: float(nvml.nvmlDeviceGetTotalEnergyConsumption(handle)))
 
 
 def why_not(device: str = "cuda") -> str:
@@ -157,7 +175,7 @@ def _read(nvml: Any, handle: Any, busy_since_s: float) -> Gpu:
     cuda = _asked(lambda: nvml.nvmlSystemGetCudaDriverVersion())
     running = _asked(lambda: nvml.nvmlDeviceGetComputeRunningProcesses(handle)) or ()
     processes = tuple(_process(nvml, one.pid, one.usedGpuMemory) for one in running)
-    pids = [process.pid for process in processes]
+    pids, busy = [process.pid for process in processes], _busy(nvml, handle, busy_since_s)
     return Gpu(
         name=_text(_asked(lambda: nvml.nvmlDeviceGetName(handle))) or None,
         driver=_text(_asked(lambda: nvml.nvmlSystemGetDriverVersion())) or None,
@@ -172,7 +190,8 @@ def _read(nvml: Any, handle: Any, busy_since_s: float) -> Gpu:
         free_bytes=None if memory is None else memory.free,
         total_bytes=None if memory is None else memory.total,
         processes=processes,
-        busy=_busy(nvml, handle, busy_since_s),
+        busy=busy,
+        siblings=tuple(filter(_is_sibling, busy)),
         own_pid=os.getpid() if os.getpid() in pids and not _own_numbers() else None,
     )
 
@@ -186,6 +205,12 @@ def _busy(nvml: Any, handle: Any, since_s: float) -> tuple[int, ...]:
     since_us = int((time.time() - since_s) * 1e6)
     samples = _asked(lambda: nvml.nvmlDeviceGetProcessUtilization(handle, since_us)) or ()
     return tuple(dict.fromkeys(s.pid for s in samples if s.smUtil >= _BUSY_PERCENT and s.timeStamp >= since_us))
+
+
+def _is_sibling(pid: int) -> bool:
+    """Whether a process was started with the same ``PARENT`` as this one (proc(5), ``/proc/pid/environ``)."""
+    mark = f"{PARENT}={os.environ[PARENT]}" if PARENT in os.environ else None
+    return mark in read_text(Path(f"/proc/{pid}/environ")).split("\0")
 
 
 def _own_numbers() -> bool:

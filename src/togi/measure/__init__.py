@@ -5,6 +5,7 @@ from togi.measure.interval import median_interval, ratio_interval, rounds_needed
 from togi.measure.memory import MemoryMark, give_back_cache, held_by_others, mark_memory, measure_footprint
 from togi.measure.noise import noise_of, usable
 from togi.measure.race import RaceEntry, RaceResult, Runner, Verdict, compare, race, together
+from togi.measure.streams import callers_on, wait_for
 from togi.measure.turn import TURN_MS, GivenAs, Turn, Warmup, call_ms_of, choose_passes, take_turn, warm
 
 __all__ = [
@@ -18,6 +19,7 @@ __all__ = [
     "Verdict",
     "Warmup",
     "call_ms_of",
+    "callers_on",
     "choose_passes",
     "compare",
     "give_back_cache",
@@ -33,5 +35,6 @@ __all__ = [
     "take_turn",
     "together",
     "usable",
+    "wait_for",
     "warm",
 ]

@@ -102,7 +102,13 @@ class RaceResult(Record):
         return _speed_x(self.entry(name).rounds_ms, self.entry(over).rounds_ms, self._confidence)
 
     def timing(
-        self, name: str, *, first_call_ms: float = 0.0, build_s: float = 0.0, slowest_ms: float = math.inf
+        self,
+        name: str,
+        *,
+        first_call_ms: float = 0.0,
+        build_s: float = 0.0,
+        energy_mj: float | None = None,
+        slowest_ms: float = math.inf,
     ) -> Timing | None:
         """What the journal keeps of one runner; None when it shared no round with the reference.
 
@@ -125,6 +131,7 @@ class RaceResult(Record):
             call_ms=entry.call_ms,
             first_call_ms=first_call_ms,
             build_s=build_s,
+            energy_mj=energy_mj,
             noise=entry.noise,
         )
 

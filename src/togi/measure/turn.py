@@ -17,6 +17,8 @@ from togi.core.proven import Proven
 from togi.core.records import Record
 from togi.machine.nvml import Gpu, read_gpu
 from togi.measure.counters import Counters, frequency_mhz, read_counters
+from togi.measure.energy import EnergyMeter
+from togi.measure.streams import Wait, wait_for
 from togi.measure.threads import spread_threads, spread_while_running
 
 if TYPE_CHECKING:
@@ -27,7 +29,6 @@ PROVEN = Proven(part="timing of a turn", cpu="2026-11-21", cuda=None)
 
 Clock = Callable[[], int]
 """Nanoseconds, monotonic."""
-Wait = Callable[[], object]
 Run = Callable[[int], int]
 """So many passes over all samples; answers the nanoseconds among them that do not count."""
 GivenAs = Callable[[Any, Any], tuple[Any, Any]]
@@ -44,6 +45,8 @@ _WAITED = 0.95
 _CLOCKS_RISE_S = 0.5
 """How long a CUDA device is kept busy before anything counts: idle ones lower their clocks, and raise them over some
 tenths of a second."""
+_CLOCKS_LOW_S = 0.2
+"""For so long energy is not counted."""
 _STEADY_PASSES, _STEADY_LONG_PASSES = 5, 2
 _LONG_PASS_MS = 100.0
 _FALLING = 0.98
@@ -102,6 +105,8 @@ class Warmup(Record):
     wall_s: float
     steady: bool
     """False: the time limit came before the times had stopped falling."""
+    energy_mj: float | None = None
+    """What the whole GPU took for a call, once its clocks had risen for a while; None: it does not tell."""
 
 
 def choose_passes(pass_ms: float, turn_ms: float = TURN_MS) -> int:
@@ -131,11 +136,13 @@ def warm(
     Whatever ``call`` raises goes through.
     """
     began, least_s = clock(), 0.0 if device == "cpu" else _CLOCKS_RISE_S
-    wait = _wait_for(device)
+    wait = wait_for(device)
     timer = _timer(clock, wait)
     first_ms = timer(_passes(call, samples[:1], wait, clock, given_as))
     run, warm_from = _passes_of(callers, call, samples, wait, clock, given_as)[0], clock()
     best_ms, passes, since_best = float("inf"), 0, 0
+    meter: EnergyMeter | None = None
+    calls = len(samples) * (callers.count if callers else 1)
     while passes == 0 or (
         (spent_s := (clock() - warm_from) * 1e-9) < limit_s and (since_best < _steady(best_ms) or spent_s < least_s)
     ):
@@ -144,12 +151,17 @@ def warm(
         took_ms = timer(run)
         passes, since_best = passes + 1, 0 if took_ms < best_ms * _FALLING else since_best + 1
         best_ms = min(best_ms, took_ms)
+        if meter is not None:
+            meter.note(passes * calls)
+        elif device != "cpu" and (clock() - warm_from) * 1e-9 > _CLOCKS_LOW_S:
+            meter = EnergyMeter()
     return Warmup(
         first_call_ms=first_ms,
         pass_ms=best_ms,
         passes=passes,
         wall_s=(clock() - began) * 1e-9,
         steady=since_best >= _steady(best_ms),
+        energy_mj=meter.mj_per_call if meter is not None else None,
     )
 
 
@@ -176,7 +188,8 @@ def take_turn(
 
     A call is over when its results are there: on CUDA each is waited for, so that what is measured is latency, the same
     for short and long ones. How many calls are answered in a time (throughput) is measured with several callers: each
-    makes every pass, and the time of a pass is divided by all their calls.
+    makes every pass, and the time of a pass is divided by all their calls. On CUDA each has a stream of its own, and
+    waits for that alone (``callers_on``).
 
     Args:
         call: the candidate; called as ``call(*sample.args, **sample.kwargs)``, its output is dropped at once.
@@ -187,7 +200,7 @@ def take_turn(
         device: ``cpu`` or ``cuda``.
         given_as: for one caller.
     """
-    wait = _wait_for(device)
+    wait = wait_for(device)
     run, waited_ns = _passes_of(callers, call, samples, wait, clock, given_as)
     timer, calls = _timer(clock, wait), len(samples) * (callers.count if callers else 1)
     _settle(run, passes, device)
@@ -264,7 +277,7 @@ def _passes_of(
         args, kwargs = calls[number % len(calls)]
         began = clock()
         call(*args, **kwargs)
-        wait()
+        callers.after()
         waited_ns.append(clock() - began)
 
     def run(count: int) -> int:
@@ -299,15 +312,6 @@ def _timer(clock: Clock, wait: Wait) -> Callable[..., float]:
         return (clock() - began - spared_ns) * 1e-6
 
     return timer
-
-
-def _wait_for(device: str) -> Wait:
-    """Returns when the device has done what it was given; calls on the CPU have when they return."""
-    if device != "cuda":
-        return lambda: None
-    import torch
-
-    return torch.cuda.synchronize
 
 
 @contextmanager

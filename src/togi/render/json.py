@@ -108,6 +108,7 @@ def _trial(trial: Trial, row: Row | None) -> dict[str, Any]:
         "first_call_ms": timing.first_call_ms if timing else None,
         "start_ms": timing.start_ms if timing else None,
         "build_s": timing.build_s if timing else None,
+        "energy_mj": timing.energy_mj if timing else None,
         "rounds_ms": timing.rounds_ms if timing else (),
         "noise": timing.noise.model_dump() if timing else None,
         "cost_s": trial.cost_s,

@@ -141,7 +141,15 @@ def objective_of(study: Study) -> Objective:
 
 
 def what_is_timed(study: Study) -> tuple[str, ...]:
-    """What the milliseconds of another objective than latency are, and those of a call beside them, in a line each."""
+    """What the milliseconds of another objective than latency are, and those of a call beside them, and the millijoules
+    of a GPU that tells them, in a line each."""
+    told = any(trial.timing is not None and trial.timing.energy_mj is not None for trial in study.trials)
+    energy = ("mJ: what the whole GPU takes for a call, its idle power included, while one recipe runs alone",)
+    return (*_what_is_timed(study), *(energy if told else ()))
+
+
+def _what_is_timed(study: Study) -> tuple[str, ...]:
+    """What the milliseconds of another objective than latency are, and those of a call beside them."""
     match objective_of(study):
         case Objective.LATENCY:
             return ()

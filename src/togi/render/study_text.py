@@ -218,6 +218,8 @@ def _figures(row: Row, *, beside: bool = False) -> tuple[Text, Text]:
     latency = _figure(timing.latency_ms, beside=beside)
     if timing.call_ms is not None:
         latency.append(f"\ncall {significant(timing.call_ms)}", style="dim")
+    if timing.energy_mj is not None:
+        latency.append(f"\n{significant(timing.energy_mj)} mJ", style="dim")
     return latency, speedup
 
 

@@ -308,7 +308,7 @@ class Finals:
             return
         if again or (before.outcome is Outcome.OK and BETWEEN_PROCESSES.points_to_faster(timing.speedup_x)):
             timing = together(before.timing, timing)
-        kept = {name: getattr(before.timing, name) for name in ("first_call_ms", "build_s", "start_ms")}
+        kept = {name: getattr(before.timing, name) for name in ("first_call_ms", "build_s", "start_ms", "energy_mj")}
         self.runner.log.append(before.model_copy(update={"timing": timing.model_copy(update=kept)}))
 
     def _save_and_prove(self, candidate: Recipe) -> None:

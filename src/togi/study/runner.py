@@ -546,6 +546,7 @@ class StudyRunner:
             running.name,
             first_call_ms=running.first_call_ms,
             build_s=running.build_s,
+            energy_mj=running.energy_mj,
             slowest_ms=self.slowest_ms,
         )
         if timing is None:
@@ -566,6 +567,7 @@ class StudyRunner:
             call_ms=call_ms_of(turns),
             first_call_ms=reference.first_call_ms,
             build_s=reference.build_s,
+            energy_mj=reference.energy_mj,
             noise=noise_of(turns),
         )
 

@@ -17,6 +17,7 @@ from weakref import WeakSet
 from togi.core.errors import TrialServerError
 from togi.core.interpreter import python
 from togi.core.quantities import seconds
+from togi.machine import nvml
 from togi.machine.limits import descendants, oom_kills, processes_bytes
 from togi.worker.deadline import Deadline
 from togi.worker.inductor_cache import inductor_folder
@@ -200,6 +201,7 @@ class TrialServer(ForkServer):
             "TORCHINDUCTOR_CACHE_DIR": str(inductor_folder(Path(self.config.folder))),
             **self.environment,
             "TOGI_TOKEN": self.config.token,
+            nvml.PARENT: str(os.getpid()),
         }
         fd = theirs.fileno()
         self._oom_kills_before = oom_kills()

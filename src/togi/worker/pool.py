@@ -15,6 +15,7 @@ from typing import Self
 from togi.core.errors import SubjectError, TrialServerError
 from togi.core.quantities import plural
 from togi.core.records import Facts, Machine, Recipe
+from togi.machine import nvml
 from togi.subject.batch import Batch
 from togi.subject.effects import Effects
 from togi.techniques import technique
@@ -56,6 +57,7 @@ class WorkerPool:
             from_host: measured calls copy their inputs from host memory to the device, and their results back.
             nan_differences: what is saved may answer with a number where the original shows NaN.
         """
+        self._device = device
         device, self._visible = one_device(device)
         self.folder = Path(tempfile.mkdtemp(prefix="togi-"))
         self.config = ServerConfig(
@@ -138,8 +140,9 @@ class WorkerPool:
     def survey(self, limits: Limits, on_phase: OnPhase) -> tuple[Survey, str]:
         """Facts and signature of the subject as it is called, and its fingerprint.
 
-        Raises TrialEnded when the subject cannot be run.
+        Raises TrialEnded when the subject cannot be run, SubjectError where the device takes one process at a time.
         """
+        check_shared(self._device)
         with RunningTrial.begin(self.server({}), self._job("survey"), limits, "survey", on_phase) as trial:
             found = trial.wait_for("surveyed")
         return Survey.model_validate(found["survey"]), str(found["fingerprint"])
@@ -296,6 +299,16 @@ def one_device(device: str) -> tuple[str, dict[str, str]]:
             f"{plural(len(visible), 'device')}: count from 0 among these"
         )
     return kind, {"CUDA_VISIBLE_DEVICES": visible[int(number)] if visible else number}
+
+
+def check_shared(device: str) -> None:
+    """Raises SubjectError where the GPU is in a compute mode that keeps a second process from it."""
+    gpu = nvml.read_gpu(device) if device.startswith("cuda") else None
+    if gpu is not None and gpu.compute_mode not in (None, "default"):
+        raise SubjectError(
+            f"the GPU is in compute mode '{gpu.compute_mode}', and a study holds several processes on it: the "
+            f"reference, the trial, the finalists. Set it back: {nvml.SHARE}"
+        )
 
 
 def captures(recipe: Recipe) -> bool:

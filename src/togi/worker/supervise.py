@@ -94,6 +94,7 @@ class RunningTrial:
     error: ErrorReport | None = None
     build_s: float = 0.0
     first_call_ms: float = 0.0
+    energy_mj: float | None = None
     passes: int = 1
     """Passes that make a turn; known once it is warm."""
     turn_s: float = 0.1
@@ -144,7 +145,7 @@ class RunningTrial:
         """``limit_s``: for the passes after the first call (``measure.warm``)."""
         answer = self._ask({"warm": limit}, "warmed")
         warmed = Warmup.model_validate(answer)
-        self.first_call_ms = warmed.first_call_ms
+        self.first_call_ms, self.energy_mj = warmed.first_call_ms, warmed.energy_mj
         self.passes = choose_passes(warmed.pass_ms)
         self.turn_s = (self.passes + untimed_passes(self.passes)) * warmed.pass_ms * 1e-3
         return warmed

@@ -19,7 +19,7 @@ from togi.core.user_code import user_place
 from togi.graph.candidate import Candidate
 from togi.graph.capture import GraphModule, capture, export, held_for
 from togi.machine.describe import machine as this_machine
-from togi.measure import held_by_others
+from togi.measure import held_by_others, wait_for
 from togi.subject.behaviour import observe, seed_all
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.inventory import (
@@ -114,7 +114,7 @@ def survey(
             "call, so what several callers at once are answered depends on their order, and no recipe could be proven. "
             "Tune it for latency, or take that out of its forward pass"
         )
-    latency_ms = _latency_ms(ready)
+    latency_ms = _latency_ms(ready, device)
     facts = Facts(
         device=torch.device(device).type,
         machine=machine or this_machine(device),
@@ -233,21 +233,21 @@ def _count_flops(call: Callable[[], Any]) -> dict[str, int | None]:
     return {"flops": counter.get_total_flops() or None, "winograd_flops": dense.flops}
 
 
-def _latency_ms(ready: Prepared) -> float:
+def _latency_ms(ready: Prepared, device: str) -> float:
     """One pass over all samples; the fastest of a few where it is short. Earlier calls have warmed it up."""
-    times = [_time_ms(ready)]
+    times = [_time_ms(ready, device)]
     while times[0] < _SHORT_MS and len(times) < _REPEATS:
-        times.append(_time_ms(ready))
+        times.append(_time_ms(ready, device))
     return min(times)
 
 
-def _time_ms(ready: Prepared) -> float:
-    fresh = [sample.clone() for sample in ready.samples]
-    on_gpu = any(tensor.is_cuda for tensor in ready.module.parameters())
+def _time_ms(ready: Prepared, device: str) -> float:
+    """By the device's name: a module need not have parameters to compute there."""
+    fresh, wait = [sample.clone() for sample in ready.samples], wait_for(device)
+    wait()
     started = time.perf_counter()
     _pass(ready.module, fresh)
-    if on_gpu:
-        torch.cuda.synchronize()
+    wait()
     return (time.perf_counter() - started) * 1e3
 
 

@@ -24,7 +24,7 @@ from togi.core.quantities import first_line
 from togi.core.records import ErrorReport, Footprint, ForcedCalls, Recipe, Stage
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate, FlatProgram
-from togi.measure import GivenAs, give_back_cache, mark_memory, measure_footprint, take_turn, warm
+from togi.measure import GivenAs, callers_on, give_back_cache, mark_memory, measure_footprint, take_turn, wait_for, warm
 from togi.subject.inputs import Inputs, Subject
 from togi.subject.prepare import prepare
 from togi.subject.program import find_module
@@ -52,7 +52,7 @@ class TrialJob(ChildJob):
         self.samples: tuple[Inputs, ...]
         self.candidate: Candidate | None = None
         self.installed: Installed | None = None
-        self.callers = Callers(config.callers) if config.callers > 1 else None
+        self.callers = callers_on(config.callers, config.device) if config.callers > 1 else None
         self.report: ErrorReport
         self.first_call_ms: float | None = None
         """Of the call that verification began with: what compiles at its first call did it there."""
@@ -191,7 +191,7 @@ class TrialJob(ChildJob):
                 "end the process"
             )
         truth, inputs = self._known()
-        callers = Callers(count)
+        callers = callers_on(count, self.config.device)
         ask = functools.partial(
             wrong_at_once,
             truth=truth,
@@ -362,8 +362,7 @@ class _FirstCall:
             return self.call(*args, **kwargs)
         began = time.perf_counter()
         output = self.call(*args, **kwargs)
-        if self.device == "cuda":
-            torch.cuda.synchronize()
+        wait_for(self.device)()
         self.ms = (time.perf_counter() - began) * 1e3
         return output
 

@@ -12,8 +12,9 @@ import torch
 from engine_subjects import candidate_of, made
 from torch import Tensor, nn
 
+from togi.core.caches import cache_folder
 from togi.core.errors import Refused
-from togi.techniques import technique
+from togi.techniques import Applies, Refuses, technique
 from togi.techniques.engine.programs.onnxruntime import OnnxRuntimeProgram, open_session
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
@@ -34,8 +35,9 @@ class Session:
 
 
 @pytest.fixture
-def preloaded(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def preloaded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
     done: list[str] = []
+    monkeypatch.setenv("TOGI_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(onnxruntime, "InferenceSession", Session)
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [CUDA])
     monkeypatch.setattr(onnxruntime, "preload_dlls", lambda: done.append("preloaded"), raising=False)
@@ -62,6 +64,39 @@ def test_a_package_without_the_provider_is_named(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
     with pytest.raises(RuntimeError, match="pip install onnxruntime-gpu"):
         open_session(Path("model.onnx"), "cuda", OPTIONS, 1)
+
+
+@pytest.mark.parametrize("options", [{"spinning": False}, {"spinning": False, "provider": "tensorrt"}])
+def test_a_package_without_the_provider_is_refused_before_the_export(
+    monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    written: list[object] = []
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    monkeypatch.setattr("togi.techniques.engine.programs.onnxruntime.write_model", lambda *a: written.append(a))
+    start = made("convolutions")
+    on_cuda = start.with_(signature=start.signature.model_copy(update={"device": "cuda"}))
+    with pytest.raises(Refused, match=r"has no (CUDA|Tensorrt)ExecutionProvider: pip install onnxruntime-gpu"):
+        technique("onnxruntime").apply(on_cuda, options)
+    assert written == []
+
+
+@pytest.mark.parametrize(
+    ("installed", "refused"),
+    [
+        ({"onnxruntime": "1.30.0"}, True),
+        ({"onnxruntime-gpu": "1.30.0"}, False),
+        ({"onnxruntime": "1.30.0", "onnxruntime-gpu": "1.30.0"}, False),
+        ({}, False),  # missing, which is asked elsewhere
+    ],
+)
+def test_the_build_for_cpus_is_refused_on_a_gpu_by_its_name(installed: dict[str, str], refused: bool) -> None:
+    facts = made("convolutions").facts
+    here = facts.machine.model_copy(update={"versions": installed})
+    engine = technique("onnxruntime")
+    answer = engine.applies(facts.model_copy(update={"machine": here, "device": "cuda"}))
+    assert isinstance(answer, Refuses if refused else Applies)
+    assert not refused or "pip install onnxruntime-gpu" in str(answer)
+    assert engine.applies(facts.model_copy(update={"machine": here})) == Applies(), "on a CPU it is what is needed"
 
 
 def test_what_eager_does_with_float32_is_kept_in_the_artifact() -> None:
@@ -188,7 +223,9 @@ def test_tensorrt_computes_in_float16_where_the_recipe_does(monkeypatch: pytest.
         candidate = technique("fp16").apply(candidate, {"how": how})
     program = technique("onnxruntime").apply(candidate, on_tensorrt()).program
     half = how is not None
-    assert Session.opened[0] == (TENSORRT, {"trt_fp16_enable": str(int(half))})
+    name, settings = Session.opened[0]
+    assert (name, settings["trt_fp16_enable"]) == (TENSORRT, str(int(half)))
+    assert Path(settings["trt_engine_cache_path"]).is_relative_to(cache_folder())
     assert isinstance(program, OnnxRuntimeProgram)
     assert program.meta()["options"]["fp16"] is half, "a loaded artifact is built as it was"
 

@@ -61,10 +61,27 @@ def test_the_chosen_kernel_runs_and_torchs_own_choice_is_put_back(name: str, is_
     assert fused(start.runnable(), x)
 
 
-def test_a_cpu_has_one_other_kernel_and_a_gpu_all() -> None:
+def test_a_cpu_has_one_other_kernel() -> None:
     assert BACKEND.options(candidate().facts) == [{"backend": "math"}]
-    on_gpu = [options["backend"] for options in BACKEND.options(candidate(device="cuda").facts)]
-    assert on_gpu == ["flash", "cudnn", "efficient", "math"]
+
+
+@pytest.mark.parametrize(
+    ("dtypes", "offered"),
+    [
+        (("float32",), ["efficient", "math"]),
+        (("bfloat16",), ["flash", "cudnn", "efficient", "math"]),
+        (("float32", "float16"), ["flash", "cudnn", "efficient", "math"]),
+        (("float64",), ["math"]),
+        ((), ["efficient", "math"]),  # without parameters: by its inputs, which are float32
+    ],
+)
+def test_a_gpu_has_the_kernels_that_take_the_types(dtypes: tuple[str, ...], offered: list[str]) -> None:
+    inputs = [facts.model_copy(update={"dtype": dtypes[0]}) for facts in candidate().facts.inputs if dtypes]
+    facts = candidate(device="cuda", parameter_dtypes=dtypes, **({"inputs": tuple(inputs)} if dtypes else {})).facts
+    assert [options["backend"] for options in BACKEND.options(facts)] == offered
+    expected = {options["backend"]: BACKEND.expected_speedup(facts, options) for options in BACKEND.options(facts)}
+    assert max(expected.values()) == expected[offered[0]], "the most promising first"
+    assert expected.get("efficient", 1) == (1.03 if "flash" in offered else 1.0), "it is torch's own choice in float32"
 
 
 def test_what_torch_cannot_run_is_refused_in_its_words() -> None:

@@ -36,15 +36,16 @@ class OnnxRuntime(Engine):
     pool wait busily: a little faster alone, and it takes the cores from whatever else runs for some milliseconds after
     each call; ``in_calls`` between the operators of a call alone, which is what parts of programs get. ``opset`` is the
     version of ONNX to export to (without it, the exporter's own choice): from 23 on, attention is one operator.
-    ``provider`` ``tensorrt``, on a GPU: TensorRT builds what it can at the first call, CUDA's provider runs the rest.
+    ``provider`` ``tensorrt``, on a GPU: TensorRT builds what it can when the model is loaded, and what it built is kept
+    for other processes of this user (in togi's cache folder, by all of the model); CUDA's provider runs the rest.
     It may compute in float16 (``trt_fp16_enable``) where the recipe made the model one of float16, and not otherwise.
 
     When it applies: to modules that ``torch.export`` captures and whose operators ONNX has.
 
     When it refuses: where the module cannot be exported or updates a buffer; where inputs or outputs are bfloat16,
-    float8 or complex on a CPU. TensorRT's provider where the package lacks it or cannot load its libraries; it is not
-    offered where sizes vary, or where plain eager multiplies in IEEE float32, since it has no switch for
-    TensorFloat-32.
+    float8 or complex on a CPU; on a GPU, where the installed package is the build for CPUs. TensorRT's provider where
+    the package lacks it or cannot load its libraries; it is not offered where sizes vary, or where plain eager
+    multiplies in IEEE float32, since it has no switch for TensorFloat-32.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 59 ms against 134 ms of eager
     under ``inference_mode``; mobilenetv3_large 16 ms against 32 ms. Opset 23 beside the exporter's own choice (20), on
@@ -58,7 +59,7 @@ class OnnxRuntime(Engine):
     Source: https://onnxruntime.ai/docs/performance/tune-performance/threading.html and
     https://onnx.ai/onnx/operators/onnx__Attention.html
 
-    Cost and risk: seconds to export; TensorRT's provider builds for minutes, again in every process that loads it.
+    Cost and risk: seconds to export; TensorRT's provider builds for minutes the first time on a machine.
     Weights are held in ONNX Runtime's own memory. Some operators round differently, or fall back to slow reference
     kernels.
     """
@@ -75,7 +76,10 @@ class OnnxRuntime(Engine):
     files = ("model.onnx", "model.onnx.data")
 
     def applies(self, facts: Facts) -> Applies | Refuses:
-        return first_refusal(not_exportable(facts), changes_buffers(facts, "ONNX Runtime")) or Applies()
+        return (
+            first_refusal(_build_for_cpus(facts), not_exportable(facts), changes_buffers(facts, "ONNX Runtime"))
+            or Applies()
+        )
 
     def options(self, facts: Facts) -> Sequence[Options]:
         if facts.device != "cpu":
@@ -125,3 +129,14 @@ class OnnxRuntime(Engine):
         from togi.techniques.engine.programs import onnxruntime
 
         return onnxruntime.load(folder, meta, signature, threads)
+
+
+def _build_for_cpus(facts: Facts) -> Refuses | None:
+    """Told by the distribution's name, without importing it; what a build offers beyond that, ``build`` asks."""
+    versions = facts.machine.versions
+    if facts.device == "cpu" or "onnxruntime" not in versions or "onnxruntime-gpu" in versions:
+        return None
+    return Refuses(
+        f"the installed onnxruntime {versions['onnxruntime']} is the build for CPUs, which cannot use the GPU: pip "
+        "install onnxruntime-gpu"
+    )

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
+from togi.core.errors import Refused
 from togi.core.records import Facts
 from togi.techniques.base import (
     FOLDS_CONSTANTS,
@@ -29,14 +32,15 @@ if TYPE_CHECKING:
 class TorchTensorRt(Engine):
     """Run the module in TensorRT, through Torch-TensorRT.
 
-    What it does: exports the module and compiles what TensorRT supports to engines for this GPU; the rest runs in
-    PyTorch. Float32 is multiplied in TensorFloat-32 where plain eager does so (convolutions, by default) or the recipe
-    says so.
+    What it does: exports the module and compiles what TensorRT supports to engines for this GPU, in the types of the
+    graph (so 16 bits where the recipe says so); the rest runs in PyTorch. Float32 is multiplied in TensorFloat-32 where
+    plain eager does so (convolutions, by default) or the recipe says so.
 
     When it applies: on CUDA with the package torch-tensorrt, to modules with static shapes that ``torch.export``
     captures.
 
-    When it refuses: on a CPU; where the module cannot be exported, has dynamic dimensions or updates a buffer.
+    When it refuses: on a CPU; where the module cannot be exported, has dynamic dimensions or updates a buffer; where
+    TensorRT supports none of its operators.
 
     Claim: usually the fastest engine for convolutional models on NVIDIA GPUs. Not yet measured by this project.
 
@@ -91,7 +95,27 @@ class TorchTensorRt(Engine):
 
 
 def _compiled(program: Any, inputs: list[Any], options: Options) -> Any:
-    """A flat callable."""
-    import torch_tensorrt
+    """A flat callable. Raises Refused where TensorRT takes no part of the program."""
+    from torch_tensorrt.dynamo import compile as compiled
 
-    return torch_tensorrt.dynamo.compile(program, inputs=inputs, disable_tf32=not options.get("tf32"))
+    settings = {"inputs": inputs, "disable_tf32": not options.get("tf32"), **_typed(compiled)}
+    built = compiled(program, **settings)
+    if not _holds_engines(built):
+        # by default what has fewer than five operators in a row is left to torch, which is all of a small module
+        built = compiled(program, min_block_size=1, **settings)
+    if not _holds_engines(built):
+        raise Refused("TensorRT supports none of its operators: all would run in PyTorch")
+    return built
+
+
+def _typed(compiled: Callable[..., Any]) -> dict[str, bool]:
+    """Engines compute in the types of the graph, as the recipe made it: before 2.11 that had to be asked for, or all
+    was float32; from 2.12 or so on there is no other way, and no switch."""
+    name = "use_explicit_typing"
+    return {name: True} if name in inspect.signature(compiled).parameters else {}
+
+
+def _holds_engines(built: Any) -> bool:
+    """The names are those of 2.9 to 2.14, of the modules in C++ and in Python that run an engine."""
+    names = {"TorchTensorRTModule", "PythonTorchTensorRTModule"}
+    return any(type(module).__name__ in names for module in built.modules())

@@ -24,6 +24,15 @@ BACKENDS = {
     "math": "MATH",
 }
 """Names of ``torch.nn.attention.SDPBackend``."""
+_TAKES = {
+    "flash": {"float16", "bfloat16"},
+    "cudnn": {"float16", "bfloat16"},
+    "efficient": {"float16", "bfloat16", "float32"},
+}
+"""Types that a kernel has code for on CUDA; ``math`` has it for all.
+
+Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (``check_tensor_dtype``, ``check_dtypes_low_precision``)
+"""
 
 
 @final
@@ -34,8 +43,9 @@ class AttentionBackend(Technique):
     the memory-efficient one, or plain products and softmax (``math``) in the first place. On a GPU torch goes on to the
     next where that one cannot run a call (another mask, another size); plain products run all.
 
-    When it applies: to modules that call ``scaled_dot_product_attention``. On a CPU torch has FlashAttention, which it
-    takes wherever it can, and ``math``.
+    When it applies: to modules that call ``scaled_dot_product_attention``. On a GPU those kernels are tried that take
+    the types of the module's weights and inputs: FlashAttention and cuDNN's take 16-bit floats alone. On a CPU torch
+    has FlashAttention, which it takes wherever it can, and ``math``.
 
     When it refuses: the module does not call it; torch says that the kernel cannot run it on the samples (its dtype,
     size of a head, mask), or has no such kernel on the device.
@@ -60,10 +70,16 @@ class AttentionBackend(Technique):
         return Refuses("it does not call scaled_dot_product_attention, which is what has several kernels")
 
     def options(self, facts: Facts) -> Sequence[Options]:
-        return [{"backend": name} for name in (BACKENDS if facts.device == "cuda" else ["math"])]
+        if facts.device != "cuda":
+            return [{"backend": "math"}]
+        found = _dtypes(facts)
+        return [{"backend": name} for name in BACKENDS if _TAKES.get(name, found) & found or name == "math"]
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
-        return 0.7 if options.get("backend") == "math" else 1.03
+        if options.get("backend") == "math":
+            return 0.7
+        sixteen_bits = bool(_TAKES["flash"] & _dtypes(facts))
+        return 1.03 if sixteen_bits else 1.0  # in float32, "efficient" is what torch takes wherever it can
 
     def repro_setting(self, options: Options) -> str:
         return (
@@ -81,6 +97,11 @@ class AttentionBackend(Technique):
         _check(candidate, str(name))
         context = ProcessWide(partial(_preferring, str(name), candidate.facts.device))
         return candidate.with_(contexts=(*candidate.contexts, context))
+
+
+def _dtypes(facts: Facts) -> set[str]:
+    """In which attention may compute."""
+    return {*facts.parameter_dtypes, *(tensor.dtype for tensor in facts.inputs)}
 
 
 def _check(candidate: Candidate, name: str) -> None:

@@ -15,6 +15,7 @@ from togi.core.records import Scalar
 from togi.graph.candidate import Candidate
 from togi.graph.capture import export
 from togi.graph.recurrent import recurrent_layers
+from togi.machine.cuda_driver import driver_to_link_with
 from togi.machine.describe import cpu_flags
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.compiled import compile_settings
@@ -57,7 +58,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> AotInductorProgra
     if candidate.signature.dynamic_dims and (apart := recurrent_layers(program.graph) - {"lstm"}):
         raise Refused(f"AOTInductor takes {min(apart)} apart into steps, of a fixed number")
     settings = compile_settings(candidate.signature, freezing=bool(options["freezing"]))
-    with hidden_folder() as (folder, stored), torch.no_grad(), inductor_settings(settings):
+    with hidden_folder() as (folder, stored), torch.no_grad(), inductor_settings(settings), driver_to_link_with():
         path = aoti_package(program, str(folder / FILE), {"max_autotune": bool(options["max_autotune"])})
         built = AotInductorProgram(Path(path), candidate.signature, stored)
     return built

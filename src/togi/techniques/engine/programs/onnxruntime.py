@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, final
 
@@ -19,6 +20,7 @@ from togi.graph.recurrent import SEALED, recurrent_layers, sealed
 from togi.measure.memory import is_out_of_memory
 from togi.subject.signature import Signature
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
+from togi.techniques.engine.programs.tensorrt_cache import built_here, kept_engines
 from togi.torch_internals.archive import without_traces
 
 FILE = "model.onnx"
@@ -112,7 +114,8 @@ class OnnxRuntimeProgram(StoredProgram):
 
 
 def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgram:
-    """Raises Refused where the module cannot be captured or uses a type that cannot be bound."""
+    """Raises Refused where the module cannot be captured, uses a type that cannot be bound, or the installed package
+    has no provider for the device: the latter is asked before the export, which takes seconds."""
     signature = candidate.signature
     # The provider has one switch for all operators, on by default: as plain eager does, or the recipe says.
     options = options | {"tf32": bool(candidate.facts.tf32)}
@@ -123,7 +126,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
     ):
         raise Refused("inputs and outputs are bound through numpy, which has no bfloat16, float8 or complex in ONNX")
     tensorrt = options.get("provider") == TENSORRT
-    if tensorrt and (reason := provider_missing(options)):
+    if signature.device == "cuda" and (reason := provider_missing(options)):
         raise Refused(reason)
     with hidden_folder() as (folder, stored):
         path = folder / FILE
@@ -135,7 +138,7 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
             options = options | {"fp16": holds_float16(path)}
         try:
             session = open_session(path, signature.device, options, candidate.threads)
-        except RuntimeError as error:
+        except Exception as error:  # foreign code: its errors have no common base
             if not tensorrt or is_out_of_memory(error):
                 raise
             raise Refused(first_line(error)) from error  # TensorRT's libraries come with another package, or none
@@ -213,12 +216,15 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
         if hasattr(onnxruntime, "preload_dlls"):
             onnxruntime.preload_dlls()
         providers = [(_ON_CUDA, {"use_tf32": str(int(bool(options.get("tf32"))))})]
-        if options.get("provider") == TENSORRT:
-            # a model that names float16 is not built without the flag; what it cannot run, CUDA's provider does
-            providers.insert(0, (_ON_TENSORRT, {"trt_fp16_enable": str(int(bool(options.get("fp16"))))}))
         if reason := provider_missing(options):
             raise RuntimeError(reason)
-    session = onnxruntime.InferenceSession(str(path), settings, providers=providers)
+    with ExitStack() as stack:
+        if device == "cuda" and options.get("provider") == TENSORRT:
+            # a model that names float16 is not built without the flag; what it cannot run, CUDA's provider does
+            flags = {"trt_fp16_enable": str(int(bool(options.get("fp16"))))}
+            kept = stack.enter_context(kept_engines(path, built_here(flags)))
+            providers.insert(0, (_ON_TENSORRT, {**flags, **kept}))
+        session = onnxruntime.InferenceSession(str(path), settings, providers=providers)
     for wanted, *_ in providers if device == "cuda" else ():
         if wanted not in session.get_providers():
             # a session whose provider does not load runs without it, and says so in its log alone
