@@ -1,4 +1,4 @@
-"""Every technique for CUDA that is no engine: right on the device, with each of its options, on the small model of its claim.
+"""Every technique for CUDA that is no engine: right on the device, with each option, on the small model of its claim.
 
 How fast it is there the part ``claims`` measures, on models of the device's size.
 """
