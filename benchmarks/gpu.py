@@ -3,16 +3,19 @@
     python -m benchmarks.gpu --out DIR                              on the CUDA device, what fits into 9 minutes
     python -m benchmarks.gpu --out DIR --budget 3600                everything
     python -m benchmarks.gpu --out DIR --device cpu                 the same programs where there is none
+    python -m benchmarks.gpu --out DIR --resume                     goes on: rows that passed are not run again
+    python -m benchmarks.gpu --out DIR --resume FILE                the same after rows of another folder or machine
     python -m benchmarks.gpu --out DIR --parts tune --models resnet50,vit_b
     python -m benchmarks.gpu --out DIR --docs docs/gpu.md           also the tables of that page, and what is proven
     python -m benchmarks.gpu --rows FILE --docs docs/gpu.md         the same of rows that were brought from elsewhere
 
-Each part (``benchmarks/gpu_parts``) is a process of its own with a time limit, so that a hang or a sticky CUDA error
-ends that part alone. Every row is appended to ``DIR/rows.jsonl`` as soon as it is known, after those of earlier calls;
-the table comes last, and ``DIR/table.md`` holds it. With ``--docs`` rows go to ``benchmarks/data/sweep_DEVICE.jsonl``,
-in place of those of the same part: several calls with some parts each make one table. The exit code is 1 where a row
-failed or nothing passed. What runs on the CPU proves nothing of CUDA: it shows that the day a device is there, it is
-the device that is tested.
+Each job (``benchmarks/gpu_jobs.py``) is a process of its own with a time limit, so that a hang or a sticky CUDA error
+ends that job alone. Jobs that only ask whether togi is right run beside each other, which their rows say; those that
+measure run alone, afterwards. Every row is appended to ``DIR/rows.jsonl`` as soon as it is known, after those of
+earlier calls; ``DIR/table.md`` holds the table, ``DIR/log.txt`` what the processes said: three files, whatever runs.
+With ``--docs`` rows go to ``benchmarks/data/sweep_DEVICE.jsonl``, in place of those of the same part or name: several
+calls make one table. The exit code is 1 where a row failed or nothing passed. What runs on the CPU proves nothing of
+CUDA: it shows that the day a device is there, it is the device that is tested.
 
 On a machine that lacks togi's small dependencies: ``python -m benchmarks.gpu_wheels DIR`` packs them on another.
 """
@@ -20,60 +23,58 @@ On a machine that lacks togi's small dependencies: ``python -m benchmarks.gpu_wh
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
 import json
 import os
 import platform
+import queue
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
 from pathlib import Path
 
-from benchmarks.gpu_rows import NO_DEVICE, Row, merged, read_rows, skipped, table, write_rows
+from benchmarks.gpu_jobs import JOBS, KEPT_S, PARTS, Job, enough, plan
+from benchmarks.gpu_rows import NO_DEVICE, Row, done, merged, read_rows, skipped, table, write_rows
 
 from togi.core.proven import FOUND, with_rows
 from togi.render.proven_table import between
 
-LIMITS_S = {
-    "environment": 30,
-    "processes": 150,
-    "engines": 300,
-    "timer": 90,
-    "memory": 60,
-    "numerics": 60,
-    "tests": 240,
-    "tune": 1800,
-    "budgets": 300,
-    "ops": 90,
-    "graphs": 90,
-    "claims": 400,
-}
-"""Parts in their order, and how long each may take: an hour together."""
 HERE = Path(__file__).parents[1]
 DATA = HERE / "benchmarks" / "data"
 COLUMNS = ("part", "row", "result", "figure", "seconds")
 """Shown as they come."""
+COMMIT = "TOGI_COMMIT"
+"""The variable that names togi's commit where there is no .git."""
+MOST_LOG_BYTES = 300_000
+"""Of one job, from its end: all logs together stay below 16 MiB."""
 
 
 def main() -> int:
     options = parsed()
-    if options.rows is not None:
-        publish(read_rows(options.rows), options.docs)
+    if options.rows:
+        for path in options.rows:
+            publish(read_rows(path), options.docs)
         return 0
     options.out.mkdir(parents=True, exist_ok=True)
     path = options.out / "rows.jsonl"
     known = read_rows(path)
+    before = [] if options.resume is None else known if options.resume is True else read_rows(options.resume)
+    jobs = [job for job in JOBS if job.part in options.parts]
+    print(plan(jobs, options.budget, options.beside), file=sys.stderr, flush=True)
     rows = []
     with path.open("a", encoding="utf-8") as file:
-        for row in sweep(options.parts, options.device, options.budget, options.out, options.models):
+        for row in Sweep(jobs, options, before).rows():
             rows.append(row)
             file.write(json.dumps(row) + "\n")
             file.flush()
             print(" | ".join(str(row[column]) for column in COLUMNS), file=sys.stderr, flush=True)
-    text = table(merged(known, rows, tuple(LIMITS_S)), options.device)
+    text = table(merged(known, rows, PARTS), options.device)
     (options.out / "table.md").write_text(text, encoding="utf-8")
     print(text)
     if options.docs is not None:
@@ -85,31 +86,57 @@ def main() -> int:
 def parsed() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=Path("sweep"), help="where the rows and the logs go")
-    parser.add_argument("--parts", default=",".join(LIMITS_S), help="of " + ", ".join(LIMITS_S))
+    parser.add_argument("--parts", default=",".join(PARTS), help="of " + ", ".join(PARTS))
     parser.add_argument("--models", help="names of benchmarks/gpu_models.py for the part tune; none: all")
     parser.add_argument("--budget", type=float, default=540.0, help="seconds for everything; what is left is skipped")
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cuda")
+    parser.add_argument("--beside", type=int, default=max(1, (os.cpu_count() or 1) // 2), help="jobs at once, at most")
+    parser.add_argument(
+        "--resume",
+        nargs="?",
+        const=True,
+        metavar="FILE",
+        help="run what is left after the rows of FILE; without one: after those of --out",
+    )
+    parser.add_argument("--commit", default=commit(), help=f"of togi, where there is no .git; also {COMMIT}")
     parser.add_argument("--docs", type=Path, help="a page with the marks of this table; what is proven is recorded too")
-    parser.add_argument("--rows", type=Path, help="run nothing: a rows.jsonl of another call or machine, for --docs")
+    parser.add_argument(
+        "--rows", type=Path, action="append", help="run nothing: a rows.jsonl of another call or machine, for --docs"
+    )
     options = parser.parse_args()
     options.parts = options.parts.split(",")
-    if unknown := [part for part in options.parts if part not in LIMITS_S]:
-        parser.error(f"there is no part {unknown[0]!r}: of {', '.join(LIMITS_S)}")
-    if options.rows is not None and (options.docs is None or not options.rows.is_file()):
+    if unknown := [part for part in options.parts if part not in PARTS]:
+        parser.error(f"there is no part {unknown[0]!r}: of {', '.join(PARTS)}")
+    if options.rows and (options.docs is None or not all(path.is_file() for path in options.rows)):
         parser.error("--rows needs a file that is there, and --docs PAGE")
+    if isinstance(options.resume, str):
+        options.resume = Path(options.resume)
+        if not options.resume.is_file():
+            parser.error(f"there are no rows to go on after: {options.resume} is not a file")
     return options
 
 
+def commit() -> str:
+    """Of togi's sources: by ``TOGI_COMMIT``, else by git, with a plus where files differ from it; else unknown."""
+    if named := os.environ.get(COMMIT):
+        return named
+    try:
+        git = ["git", "-C", str(HERE), "describe", "--always", "--abbrev=10", "--exclude=*", "--dirty=+"]
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return "unknown"
+
+
 def publish(rows: Sequence[Row], page: Path, data: Path = DATA, found: Path = FOUND) -> None:
-    """The rows in place of those known of the same parts: in the data, in the page's table of that device, and in what
-    is proven."""
+    """The rows in place of those known of the same parts or names: in the data, in the page's table of that device, and
+    in what is proven."""
     for device in dict.fromkeys(row["device"] for row in rows):
         of_device = [row for row in rows if row["device"] == device]
         if any(row["row"] == NO_DEVICE for row in of_device):
             print(f"{page} is left as it is: there was no CUDA device to prove anything on", file=sys.stderr)
             continue
         path = data / f"sweep_{device}.jsonl"
-        known = merged(read_rows(path), of_device, tuple(LIMITS_S))
+        known = merged(read_rows(path), of_device, PARTS)
         write_rows(path, known)
         record(known, device, found)
         text = with_table(page.read_text(encoding="utf-8"), table(known, device), device)
@@ -124,26 +151,86 @@ def record(rows: Sequence[Row], device: str, path: Path = FOUND) -> None:
     path.write_text(json.dumps(found, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
-def sweep(parts: Sequence[str], device: str, budget_s: float, out: Path, models: str | None = None) -> Iterator[Row]:
-    """The rows of all parts, as they come, with the day and the machine; a part that the budget leaves no time for, or
-    not enough, is skipped and says so."""
-    ends = time.monotonic() + budget_s
-    over = f"the budget of {budget_s:g} s was over"
-    known = {"device": device, "machine": f"{device} of {platform.machine()}"}
-    for part in parts:
-        left_s = ends - time.monotonic()
-        command = [sys.executable, "-m", "benchmarks.gpu_parts", part, "--device", device]
-        command += ["--models", models] if models and part == "tune" else []
-        cut = over if left_s < LIMITS_S[part] else None
-        found = [skipped(part, over)] if left_s < 5 else None
-        limit_s = min(LIMITS_S[part], left_s)
-        for row in found or run_part(part, command, limit_s, out / f"{part}.log", cut):
-            today = datetime.datetime.now(datetime.UTC).date().isoformat()
-            known["machine"] = row.get("machine", known["machine"])
-            yield {**row, **known, "date": today}
+class Sweep:
+    """Runs jobs: neighbours in the list that may run beside each other, so; the others one after the other."""
+
+    def __init__(self, jobs: Sequence[Job], options: argparse.Namespace, before: Sequence[Row]) -> None:
+        self.jobs, self.options, self.before = jobs, options, before
+        self.ends = time.monotonic() + options.budget
+        self.log = options.out / "log.txt"
+        self._log_lock = threading.Lock()
+
+    def rows(self) -> Iterator[Row]:
+        """As they come, with the day and the machine; a job that the budget leaves too little time for is skipped and
+        says so."""
+        device = self.options.device
+        known = {"device": device, "machine": f"{device} of {platform.machine()}", "commit": self.options.commit}
+        partial = {"partial": True} if self.before or self.options.models else {}
+        for beside, group in groupby(self.jobs, key=lambda job: job.beside):
+            together = list(group)
+            at_once = self.options.beside if beside and len(together) > 1 else 1
+            for row in _at_once(self._run, together, at_once):
+                known["machine"] = row.get("machine", known["machine"])
+                today = datetime.datetime.now(datetime.UTC).date().isoformat()
+                yield {**row, **known, "date": today, **partial, **({"beside": True} if at_once > 1 else {})}
+
+    def _run(self, job: Job) -> Iterator[Row]:
+        """One job's rows, unless there is too little time, or none is left to run."""
+        left_s = self.ends - time.monotonic() - (0 if job.part in KEPT_S else sum(KEPT_S.values()))
+        if self.options.device == "cpu":
+            job = dataclasses.replace(job, expected_s=min(job.expected_s, 5.0))
+        if not enough(job, left_s):
+            why = f"it takes about {job.expected_s:.0f} s, and of the budget of {self.options.budget:g} s "
+            yield skipped(job.part, f"{why}{max(0.0, left_s):.0f} s were left: --resume goes on", rows=job.rows)
+            return
+        limit_s = min(job.limit_s, left_s)
+        cut = f"the budget of {self.options.budget:g} s was over" if left_s < job.limit_s else None
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "log"
+            yield from run_part(job, self._command(job), limit_s, log, cut)
+            self._keep(job, log)
+
+    def _command(self, job: Job) -> list[str]:
+        command = [sys.executable, "-m", "benchmarks.gpu_parts", job.part, "--device", self.options.device]
+        command += ["--rows", job.rows, "--known", json.dumps(done(self.before, job.part))]
+        return command + (["--models", self.options.models] if self.options.models and job.part == "tune" else [])
+
+    def _keep(self, job: Job, log: Path) -> None:
+        """The end of the job's log, in the one file of all."""
+        said = log.read_bytes()[-MOST_LOG_BYTES:]
+        with self._log_lock, self.log.open("ab") as file:
+            file.write(f"\n==== {job.name}\n".encode() + said)
 
 
-def run_part(part: str, command: Sequence[str], limit_s: float, log: Path, cut: str | None = None) -> Iterator[Row]:
+def _at_once(run: Callable[[Job], Iterator[Row]], jobs: Sequence[Job], most: int) -> Iterator[Row]:
+    """The rows of all jobs, of at most so many at a time. An error of one ends all."""
+    waiting, found = queue.SimpleQueue[Job | None](), queue.SimpleQueue[Row | BaseException | None]()
+    for job in (*jobs, *[None] * most):
+        waiting.put(job)
+
+    def work() -> None:
+        try:
+            while (job := waiting.get()) is not None:
+                for row in run(job):
+                    found.put(row)
+            found.put(None)
+        except BaseException as error:  # told to who waits for the rows
+            found.put(error)
+
+    for _ in range(most):
+        threading.Thread(target=work, daemon=True).start()
+    ended = 0
+    while ended < most:
+        row = found.get()
+        if isinstance(row, BaseException):
+            raise row
+        if row is None:
+            ended += 1
+        else:
+            yield row
+
+
+def run_part(job: Job, command: Sequence[str], limit_s: float, log: Path, cut: str | None = None) -> Iterator[Row]:
     """One process, which prints a row a line; what it prints else, and its errors, are in ``log``. All of its own
     processes end with it. Ended at the limit it has failed; with ``cut``, which says why, it was not given its time."""
     began = time.monotonic()
@@ -155,6 +242,7 @@ def run_part(part: str, command: Sequence[str], limit_s: float, log: Path, cut: 
             text=True,
             encoding="utf-8",
             cwd=HERE,
+            env={**os.environ, **(_SHARED if job.beside else {})},
             process_group=0,
         )
         late = threading.Timer(limit_s, os.killpg, (process.pid, signal.SIGKILL))
@@ -162,21 +250,25 @@ def run_part(part: str, command: Sequence[str], limit_s: float, log: Path, cut: 
         assert process.stdout is not None
         for line in process.stdout:
             if line.startswith("{"):
-                yield {"part": part, **json.loads(line)}
+                yield {"part": job.part, **json.loads(line)}
         status = process.wait()
         late.cancel()
     seconds = time.monotonic() - began
     if status != 0:
-        yield _ended(part, status, seconds, limit_s, log, cut)
+        yield _ended(job, status, seconds, limit_s, log, cut)
 
 
-def _ended(part: str, status: int, seconds: float, limit_s: float, log: Path, cut: str | None) -> Row:
+_SHARED = {"TORCHINDUCTOR_COMPILE_THREADS": "4"}
+"""Of jobs beside each other: by default each would start a compiler for each core."""
+
+
+def _ended(job: Job, status: int, seconds: float, limit_s: float, log: Path, cut: str | None) -> Row:
     at_limit = status == -signal.SIGKILL and seconds >= limit_s
     if at_limit and cut is not None:
-        return skipped(part, f"{cut} after {seconds:.0f} s of it: rows may be missing", seconds)
+        return skipped(job.part, f"{cut} after {seconds:.0f} s of it: --resume goes on", seconds, job.rows)
     last = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()[-1:]
     why = f"ended at its limit of {limit_s:.0f} s" if at_limit else f"exit status {status}: {''.join(last)}"
-    return {**skipped(part, why, seconds), "result": "fail"}
+    return {**skipped(job.part, why, seconds, job.rows), "result": "fail"}
 
 
 def with_table(page: str, text: str, device: str) -> str:

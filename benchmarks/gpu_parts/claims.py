@@ -1,15 +1,17 @@
 """What techniques that concern CUDA claim, measured as ``togi explain ID --prove`` does.
 
-On a CPU those of them that can run there and are quick to build; the others are skipped with the reason.
+On models of the device's size. Two rows each: whether the result is right, and whether it is as fast as is claimed. On
+a CPU those of them that can run there and are quick to build; the others are skipped with the reason.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cache
 
 from benchmarks.gpu_parts.row import Row, attempt
 
-from togi.claims.claim import Verdict
+from togi.claims.claim import Proof, Verdict
 from togi.claims.prove import prove
 from togi.techniques import all_techniques
 from togi.techniques.base import Technique
@@ -19,15 +21,26 @@ ON_CPU = ("fold_batch_norm", "no_grad", "expandable_segments", "cudnn_benchmark"
 
 
 def rows(device: str) -> Iterator[Row]:
-    """A claim that does not hold here is a failure: its page says something else."""
-    for technique in all_techniques().values():
-        if "cuda" in technique.devices and (device == "cuda" or technique.id in ON_CPU):
-            yield attempt(
-                technique.id, "the claim holds, at least in part", proven, technique, device, proves=(technique.id,)
-            )
+    """A claim that does not hold here is a failure: its page says something else. Those of CUDA alone come first."""
+    concerned = [
+        one for one in all_techniques().values() if "cuda" in one.devices and (device == "cuda" or one.id in ON_CPU)
+    ]
+    for one in sorted(concerned, key=lambda one: "cpu" in one.devices):
+        yield attempt(f"{one.id}, its result", "as right as it promises", right, one, device, proves=(one.id,))
+        yield attempt(f"{one.id}, its claim", "it holds, at least in part", as_claimed, one, device, speed_of=(one.id,))
 
 
-def proven(technique: Technique, device: str) -> tuple[bool | None, str]:
-    found = prove(technique.id, device=device)
+@cache
+def proof(technique: Technique, device: str) -> Proof:
+    return prove(technique.id, device=device)
+
+
+def right(technique: Technique, device: str) -> tuple[bool | None, str]:
+    found = proof(technique, device)
+    return found.right, found.sentence
+
+
+def as_claimed(technique: Technique, device: str) -> tuple[bool | None, str]:
+    found = proof(technique, device)
     held = found.verdict in (Verdict.HOLDS, Verdict.HOLDS_IN_PART)
     return None if found.verdict is Verdict.UNTESTED else held, found.sentence

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import statistics
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 
 from togi import ops
 from togi.measure import take_turn
+from togi.ops.backend import PROVEN as PLAIN
 from togi.ops.backend import VARIABLE
 from togi.ops.kernels import native, triton_boxes
 from togi.subject.inputs import Inputs
@@ -40,23 +42,39 @@ def rows(device: str) -> Iterator[Row]:
         yield attempt(
             f"ops.{name}", "equal to the plain kernels of the CPU", same_decision, call, device, proves=(kernels,)
         )
+        yield attempt(
+            f"ops.{name} in plain torch",
+            "equal to the same on the CPU",
+            same_decision,
+            call,
+            device,
+            "tiled",
+            proves=(PLAIN.part,),
+        )
     bound = f"at most {SLOWER_X:g} x reading the boxes and doing the arithmetic"
-    yield attempt("match_boxes, time", bound, beside_its_arithmetic, device, proves=(kernels,))
+    yield attempt("match_boxes, time", bound, beside_its_arithmetic, device, speed_of=(kernels,))
     yield attempt("lean", "the budget of 16 MiB, the same values", leaned, device, proves=(LEAN.part,))
 
 
-def same_decision(call: Callable[[str], Any], device: str) -> tuple[bool, str]:
-    backend = ops.backend(device).name
-    found = flat(call(device))
-    before = os.environ.get(VARIABLE)
-    os.environ[VARIABLE] = "tiled"
-    try:
+def same_decision(call: Callable[[str], Any], device: str, backend: str = "auto") -> tuple[bool, str]:
+    with asking_for(backend):
+        name, found = ops.backend(device).name, flat(call(device))
+    with asking_for("tiled"):
         expected = flat(call("cpu"))
+    equal = all(torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True))
+    where = "plain torch" if backend == "auto" else "plain torch on the CPU"
+    return equal, f"{name} against {where}: {'equal' if equal else 'different'}"
+
+
+@contextmanager
+def asking_for(backend: str) -> Iterator[None]:
+    before = os.environ.get(VARIABLE)
+    os.environ[VARIABLE] = backend
+    try:
+        yield
     finally:
         os.environ.pop(VARIABLE)
         os.environ.update({} if before is None else {VARIABLE: before})
-    equal = all(torch.equal(a.cpu(), b) for a, b in zip(found, expected, strict=True))
-    return equal, f"{backend} against plain torch: {'equal' if equal else 'different'}"
 
 
 def beside_its_arithmetic(device: str) -> tuple[bool | None, str]:

@@ -2,19 +2,32 @@
 
 from __future__ import annotations
 
+import re
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from togi.worker.supervise import Limits
 
 Row = dict[str, Any]
-"""``row``, ``result`` (pass, fail, skip), ``figure``, ``bound``, ``seconds``, and ``proves``: the marks of
-``togi.core.proven`` that it is evidence for."""
+"""``row``, ``result`` (pass, fail, skip), ``figure``, ``bound``, ``seconds``; ``proves``: the marks of
+``togi.core.proven`` that it is evidence for; ``speed_of``: those whose claim of speed or memory it measured."""
 MIB = 1 << 20
 LIMITS = Limits(timeout_s=120.0)
 """Of a process that a part starts."""
+LEFT_OUT = "left out"
+"""The result of a row that this process was not asked for."""
+_ASKED_FOR: dict[str, Any] = {"pattern": "", "known": ()}
+
+
+def ask_for(pattern: str, known: Collection[str] = ()) -> None:
+    """From now on only rows whose name matches the pattern from its start, and is not known, are run."""
+    _ASKED_FOR.update(pattern=pattern, known=known)
+
+
+def asked_for(name: str) -> bool:
+    return re.match(_ASKED_FOR["pattern"], name) is not None and name not in _ASKED_FOR["known"]
 
 
 def row(name: str, ok: bool | None, figure: str, bound: str = "", seconds: float = 0.0) -> Row:
@@ -23,17 +36,25 @@ def row(name: str, ok: bool | None, figure: str, bound: str = "", seconds: float
 
 
 def attempt(
-    name: str, bound: str, check: Callable[..., tuple[bool | None, str]], *given: Any, proves: Sequence[str] = ()
+    name: str,
+    bound: str,
+    check: Callable[..., tuple[bool | None, str]],
+    *given: Any,
+    proves: Sequence[str] = (),
+    speed_of: Sequence[str] = (),
 ) -> Row:
     """The row of ``check(*given)``, which returns whether it holds (None where it cannot be asked here) and the figure.
     An error is a failure of this row alone."""
+    marks = {"proves": list(proves), **({"speed_of": list(speed_of)} if speed_of else {})}
+    if not asked_for(name):
+        return {"row": name, "result": LEFT_OUT, **marks}
     began = time.monotonic()
     try:
         ok, figure = check(*given)
     except Exception as error:  # foreign code: backends; the log has the traceback
         traceback.print_exc()
         ok, figure = False, f"{type(error).__name__}: {str(error).splitlines()[0] if str(error) else ''}"
-    return {**row(name, ok, figure, bound, time.monotonic() - began), "proves": list(proves)}
+    return {**row(name, ok, figure, bound, time.monotonic() - began), **marks}
 
 
 def ignore(_: object) -> None:

@@ -9,12 +9,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from benchmarks.gpu_parts.row import Row, attempt
+from benchmarks.gpu_parts.row import Row, asked_for, attempt
 
 from togi.footprint.prediction import cuda as prediction
 from togi.footprint.snapshot import account as snapshot
 from togi.lint.roofline import devices
 from togi.lint.trace import cuda_graphs, cuda_semantics
+from togi.measure import memory, turn
 from togi.ops.kernels import triton_boxes
 
 WITHOUT_A_DEVICE = {
@@ -30,21 +31,37 @@ WITHOUT_A_DEVICE = {
     snapshot.PROVEN.part: ("footprint/snapshot",),
 }
 """Files of tests, by the part that they prove. Torch-TensorRT has none: nothing stands in for it."""
+ON_A_DEVICE = {
+    "tf32": ("techniques/runtime/test_cuda_settings.py",),
+    triton_boxes.PROVEN.part: ("ops/test_triton_boxes.py",),
+    cuda_graphs.PROVEN.part: ("lint/trace/test_trace_cuda_graphs.py", "torch_internals/test_cuda_graphs.py"),
+    cuda_semantics.PROVEN.part: ("lint/trace/test_trace_programs.py",),
+    memory.PROVEN.part: ("measure/test_measure_memory.py",),
+    turn.PROVEN.part: ("measure/test_turn.py",),
+    "": ("subject/test_facts.py",),
+}
+"""The files that hold tests with the mark ``gpu``, by the part that they prove; no other file is imported, since a
+machine with a device need not have what other tests import."""
 
 
 def rows(device: str) -> Iterator[Row]:
     """The tests that need a device; without one, those of what is made for CUDA alone, which need none."""
-    if device == "cuda":
-        yield attempt("pytest -m gpu", "all pass", tested, "-m", "gpu", "tests")
-        return
+    by_part = ON_A_DEVICE if device == "cuda" else WITHOUT_A_DEVICE
+    rows = {f"tests of {part or 'what a subject is'}": (part, files) for part, files in by_part.items()}
+    wanted = sorted({f"tests/{file}" for name, (_, files) in rows.items() if asked_for(name) for file in files})
+    cases = junit_cases(wanted, "gpu" if device == "cuda" else "not gpu and not thorough") if wanted else []
+    for name, (part, files) in rows.items():
+        own = [case for case in cases if case.get("file", "").startswith(tuple(f"tests/{file}" for file in files))]
+        yield attempt(name, "all pass", passed, own, proves=(part,) if part else ())
+
+
+def junit_cases(files: Sequence[str], marked: str) -> list[ElementTree.Element]:
+    """Of one run of pytest, in which a file that cannot be imported takes no other along."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "found.xml"
-        files = sorted({f"tests/{file}" for files in WITHOUT_A_DEVICE.values() for file in files})
-        tested("-m", "not gpu and not thorough", "-o", "junit_family=xunit1", f"--junit-xml={path}", *files)
-        cases = list(ElementTree.parse(path).iter("testcase"))
-    for part, files in WITHOUT_A_DEVICE.items():
-        own = [case for case in cases if case.get("file", "").startswith(tuple(f"tests/{file}" for file in files))]
-        yield attempt(f"tests of {part}", "all pass", passed, own, proves=(part,))
+        given = ("-m", marked, "--continue-on-collection-errors", "-o", "junit_family=xunit1", f"--junit-xml={path}")
+        tested(*given, *files)
+        return list(ElementTree.parse(path).iter("testcase"))
 
 
 def passed(cases: Sequence[ElementTree.Element]) -> tuple[bool | None, str]:

@@ -17,6 +17,7 @@ from togi.subject.inputs import Inputs
 
 DELAYS_MS = (0.05, 0.5, 0.9, 1.0, 5.0)
 PLANTED = 0.05
+WARMING_S = 0.6
 CLOCK = time.perf_counter_ns
 """Of the calls on the CPU and of what times them; the suite replaces it, so that it does not depend on the machine."""
 
@@ -45,19 +46,33 @@ def busy_call(device: str) -> MakeCall:
         for _ in range(count):
             torch.mm(a, a, out=out)
 
-    products(2000)  # until the clocks have risen
-    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
-    start.record()
-    products(2000)
-    end.record()
-    torch.cuda.synchronize()
-    one_ms = start.elapsed_time(end) / 2000
+    def one_ms() -> float:
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))  # type: ignore[no-untyped-call]
+        start.record()
+        products(2000)
+        end.record()
+        torch.cuda.synchronize()
+        return float(start.elapsed_time(end)) / 2000
+
+    each_ms = steady(one_ms)
 
     def working(ms: float) -> tuple[Callable[[Any], None], float]:
-        count = max(1, round(ms / one_ms))
-        return lambda _: products(count), count * one_ms
+        count = max(1, round(ms / each_ms))
+        return lambda _: products(count), count * each_ms
 
     return working
+
+
+def steady(one_ms: Callable[[], float], clock: Callable[[], float] = time.monotonic) -> float:
+    """What it says twice in a row, to 1 %, once the device was busy for as long as the timer keeps it busy before it
+    counts: clocks rise for a while, and what was timed before they have is too long. After ten seconds the last."""
+    began, last = clock(), one_ms()
+    while True:
+        now = one_ms()
+        taken_s = clock() - began
+        if (taken_s >= WARMING_S and abs(now - last) <= 0.01 * last) or taken_s >= 10:
+            return now
+        last = now
 
 
 class Here:

@@ -49,6 +49,8 @@ class Proof(Record):
     verdict: Verdict
     sentence: str
     """The verdict with its figures, in a sentence."""
+    right: bool | None = None
+    """Of a technique: whether what it computes is right, however fast it is; None where it was not verified."""
     setting: str
     """What was measured: sizes and dtypes, the small model, or the user's subject."""
     rows: tuple[Measured, ...] = ()

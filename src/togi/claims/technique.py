@@ -70,8 +70,8 @@ def prove_technique(technique: Technique, *, on: str = "", device: str, seed: in
     Raises SubjectError where the subject cannot be loaded.
     """
     experiment = EXPERIMENTS.get(technique.id, DEFAULT)
-    experiment = experiment.on(on) if on else experiment
     device = device if device.partition(":")[0] in technique.devices else min(technique.devices)
+    experiment = experiment.on(on) if on else experiment.at(device)
     if technique.id != PARTS and (untestable := _missing_here(technique, experiment, device)):
         return untestable
     subject = SubjectRef.here("locator", experiment.locator)
@@ -136,7 +136,8 @@ def _prove_parts(
     trial = max(reversed(trials), key=lambda each: each.timing.speedup_x.median if each.timing else 0.0)
     if trial.error is None or trial.timing is None:
         ended = _untested(technique, experiment, f"{trial.recipe.label}: {trial.reason}", trial.fix)
-        return ended.model_copy(update={"verdict": Verdict.REFUTED}) if trial.outcome is Outcome.WRONG else ended
+        wrong = {"verdict": Verdict.REFUTED, "right": False}
+        return ended.model_copy(update=wrong) if trial.outcome is Outcome.WRONG else ended
     return _proof(technique, experiment, (REFERENCE_RECIPE, trial.recipe), trial.error, trial.timing)
 
 
@@ -222,7 +223,18 @@ def _proof(
             note="; ".join(timing.noise.warnings),
         ),
     )
-    return Proof(claim=technique.id, verdict=verdict, sentence=sentence, setting=experiment.setting, rows=rows)
+    return Proof(
+        claim=technique.id,
+        verdict=verdict,
+        sentence=sentence,
+        setting=experiment.setting,
+        right=_accepted(technique, error)[0] is not Outcome.WRONG,
+        rows=rows,
+    )
+
+
+def _accepted(technique: Technique, error: ErrorReport) -> tuple[Outcome, str]:
+    return accept(error, exact=technique.exact, max_error=None if technique.exact else float("inf"))
 
 
 def judge(
@@ -237,7 +249,7 @@ def judge(
     Args:
         footprints: without and with the technique, where its claim is about memory.
     """
-    outcome, wrong = accept(error, exact=technique.exact, max_error=None if technique.exact else float("inf"))
+    outcome, wrong = _accepted(technique, error)
     if outcome is Outcome.WRONG:
         return Verdict.REFUTED, f"Its output is wrong on {experiment.about}: {wrong}."
     speed, found = BETWEEN_PROCESSES.speed(timing.speedup_x), timing.speedup_x

@@ -59,7 +59,7 @@ class Mark:
 
 @cache
 def found_by_sweep(path: Path = FOUND) -> Found:
-    """By part and kind of device: ``date``, ``device`` and ``figure``."""
+    """By part and kind of device: ``date``, ``device`` and ``figure``; ``speed``, where that was measured."""
     found: Found = json.loads(path.read_text(encoding="utf-8"))
     return found
 
@@ -79,7 +79,11 @@ def days_of(part: str, in_code: Mapping[str, str | None]) -> dict[str, str | Non
 
 def with_rows(known: Found, rows: Sequence[Mapping[str, Any]], device: str) -> Found:
     """``known`` after a sweep of ``device``: a part is proven by the rows that name it under ``proves``, where one
-    passed and none failed, on the day and the machine of the latest; one that failed is not proven there any longer."""
+    passed and none failed, on the day and the machine of the latest; one that failed is not proven there any longer.
+
+    Whether it is right and whether it is fast are two questions: what rows that name it under ``speed_of`` found stands
+    beside the mark of a proven part, and takes nothing from it.
+    """
     found = {part: dict(devices) for part, devices in known.items()}
     for part in dict.fromkeys(part for row in rows for part in row.get("proves", ())):
         of_part = [row for row in rows if part in row.get("proves", ())]
@@ -87,10 +91,20 @@ def with_rows(known: Found, rows: Sequence[Mapping[str, Any]], device: str) -> F
         if any(row["result"] == "fail" for row in of_part):
             found.get(part, {}).pop(device, None)
         elif passed:
-            last = sorted(passed, key=lambda row: row["date"])[-1]
+            last = _latest(passed)
             figure = f"{last['row']}: {last['figure']}"
             found.setdefault(part, {})[device] = {"date": last["date"], "device": last["machine"], "figure": figure}
+    for part in dict.fromkeys(part for row in rows for part in row.get("speed_of", ())):
+        measured = [row for row in rows if part in row.get("speed_of", ()) and row["result"] != "skip"]
+        if measured and device in found.get(part, {}):
+            last = _latest(measured)
+            kept = "" if last["result"] == "pass" else "not as claimed: "
+            found[part][device] = {**found[part][device], "speed": f"{kept}{last['figure']}"}
     return {part: found[part] for part in sorted(found) if found[part]}
+
+
+def _latest(rows: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    return sorted(rows, key=lambda row: row["date"])[-1]
 
 
 @cache

@@ -1,4 +1,4 @@
-"""The packages that togi's own metadata asks for, the C++ compiler of torch's engines, allocators to preload."""
+"""The packages that togi asks for, the C++ compiler of torch's engines, allocators to preload."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import Requirement
 
@@ -23,7 +25,19 @@ EXTRAS = ("onnx", "openvino", "ncnn", "nncf")
 
 
 def check_packages() -> list[Check]:
-    return [check_python(platform.python_version()), *_required(), *_optional()]
+    """Where nothing tells what togi asks for, that is what is said: it works with what it finds."""
+    python = check_python(platform.python_version())
+    try:
+        return [python, *_installed(), *_required(), *_optional()]
+    except importlib.metadata.PackageNotFoundError:
+        why = "neither its metadata nor a pyproject.toml beside its sources tells which packages it needs"
+        fix = "pip install togi, or run it from a clone"
+        return [python, Check(topic="packages", name="togi", level=Level.WARNING, found="unknown", why=why, fix=fix)]
+
+
+def _installed() -> Iterator[Check]:
+    if installed("togi") is None:
+        yield Check(topic="packages", name="togi", level=Level.OK, found=f"not installed, from {PROJECT.parent}")
 
 
 def check_python(version: str) -> Check:
@@ -37,8 +51,32 @@ def check_python(version: str) -> Check:
     return python.model_copy(update={"level": Level.WARNING, "why": why, "fix": "install Python 3.13.1 or newer"})
 
 
+PROJECT = Path(__file__).parents[3] / "pyproject.toml"
+"""Of a tree of sources in which togi runs without being installed."""
+
+
 def requirements(distribution: str = "togi") -> tuple[Requirement, ...]:
-    return tuple(Requirement(line) for line in importlib.metadata.requires(distribution) or ())
+    """By the distribution's own metadata; togi's by its sources, where it was not installed.
+
+    Raises PackageNotFoundError where there is neither.
+    """
+    try:
+        lines = importlib.metadata.requires(distribution) or ()
+    except importlib.metadata.PackageNotFoundError:
+        if distribution != "togi" or not PROJECT.is_file():
+            raise
+        lines = _in_sources(tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"])
+    return tuple(Requirement(line) for line in lines)
+
+
+def _in_sources(project: dict[str, Any]) -> list[str]:
+    """As metadata would spell them: those of an extra with a marker that names it."""
+    lines: list[str] = list(project["dependencies"])
+    for extra, needed in project.get("optional-dependencies", {}).items():
+        for line in needed:
+            named, _, marker = line.partition(";")
+            lines.append(f"{named}; ({marker}) and extra == '{extra}'" if marker else f"{named}; extra == '{extra}'")
+    return lines
 
 
 def installed(distribution: str) -> str | None:

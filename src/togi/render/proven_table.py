@@ -35,7 +35,8 @@ def _on_cuda(mark: Mark) -> str:
     found = found_by_sweep().get(mark.part, {}).get("cuda")
     if found is None:
         return mark.days["cuda"] or NOT_YET
-    return f"{found['date']}, {found['device']}: {found['figure']}".replace("|", "\\|")
+    speed = f"; speed: {found['speed']}" if "speed" in found else ""
+    return f"{found['date']}, {found['device']}: {found['figure']}{speed}".replace("|", "\\|")
 
 
 def sentence() -> str:

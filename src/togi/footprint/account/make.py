@@ -51,6 +51,7 @@ def account_of(step: Step, *, device: str = "cpu", subject: str = "") -> Account
     watch.add_existing(step.sample.tensors(), Category.INPUT)
     if step.optimizer is not None:
         watch.add_optimizer(step.optimizer, step.module)
+    watch.count_unowned()
     with watch:
         step.run()
     found = account_from(watch)
@@ -131,6 +132,7 @@ class Watched:
             self._account = account_from(self._watch)
 
 
+_BEFORE = "(libraries, before the run)"
 _WORTH = 0.005
 """Share of the peak below which a name is not worth a line of code."""
 _POINTS = 1200
@@ -147,7 +149,7 @@ def account_from(watch: Watch) -> Account:
         device=watch.device,
         train=watch.backward_at is not None,
         peak_bytes=sum(holding.bytes for holding in holdings),
-        baseline_bytes=sum(found.bytes for found in watch.existing),
+        baseline_bytes=sum(found.bytes for found in watch.existing) + watch.unowned_bytes,
         peak=_moment(watch, order, owner),
         holdings=holdings,
         kept=_kept_by_autograd(watch),
@@ -185,6 +187,8 @@ def _holdings_at(watch: Watch, order: int, owner: Mapping[Allocation, StorageLif
         held[0] += bytes
         held[1] += 1
 
+    if watch.unowned_bytes:
+        add(watch.unowned_bytes, Category.WORKSPACE, op=_BEFORE)
     for lifetime in watch.existing:
         if lifetime.alive_at(operation):
             add(lifetime.bytes, Category(lifetime.category), lifetime.where.module)
@@ -300,6 +304,8 @@ def _timeline(watch: Watch, owner: Mapping[Allocation, StorageLifetime]) -> Cate
         of[0] += lifetime.bytes
         if lifetime.died is not None:
             of[watch.allocations.place_after(lifetime.died)] -= lifetime.bytes
+    if watch.unowned_bytes:
+        series(Category.WORKSPACE)[0] += watch.unowned_bytes
     kept = _points([total for _, total in sums])
     return CategoryTimeline(
         ms=tuple((sums[order][0] - sums[0][0]) * 1e-6 for order in kept),

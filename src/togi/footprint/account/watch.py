@@ -37,6 +37,8 @@ PROVEN = Proven(part="togi memory: the account of a run", cpu="2026-11-21", cuda
 
 
 _RAW = "_raw_saved_"
+_ROUNDED_BYTES = 512
+"""Torch's allocator on a GPU gives away multiples of it."""
 _SMALLEST_BYTES = 64 * 1024
 """Names that hold less are not looked at."""
 
@@ -70,6 +72,8 @@ class Watch:
         """The last operation before backward began."""
         self.allocations: Allocations
         self.ms = 0.0
+        self.unowned_bytes = 0
+        """What the device's allocator had given away before the run that no known tensor holds."""
         self._hooks: SavedValueHooks
         self._stack = ExitStack()
 
@@ -97,6 +101,14 @@ class Watch:
         }
         for parameter, state in optimizer.state.items():
             self.add_existing(tensors_of(state), Category.OPTIMIZER, owner.get(parameter, ""))
+
+    def count_unowned(self) -> None:
+        """Called once all that is there before the run is added. On a GPU the difference are workspaces of libraries:
+        cuBLAS keeps one from a thread's first product on, and no event of the run tells of it."""
+        if self.device == "cuda":
+            known = sum(-(-found.bytes // _ROUNDED_BYTES) * _ROUNDED_BYTES for found in self.existing)
+            torch.cuda.synchronize()
+            self.unowned_bytes = max(0, torch.cuda.memory_allocated() - known)
 
     def __enter__(self) -> Self:
         self._profiler = self._stack.enter_context(memory_profile(self.device))

@@ -9,8 +9,10 @@ Source: aten/src/ATen/cuda/CublasHandlePool.cpp (workspace sizes), torch docs "C
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import final
+
+import torch
 
 from togi.core.proven import Proven, day
 from togi.footprint.prediction.caching_allocator import CachingAllocator
@@ -46,7 +48,7 @@ class Workspaces:
     """What libraries take, at one end of the range or in its middle."""
 
     cublas_bytes: int
-    """Per thread that multiplies matrices; kept. (4096 x 2 + 16 x 8) KiB before Hopper, 32 MiB from it on."""
+    """Per thread that multiplies matrices; kept: (4096 x 2 + 16 x 8) KiB or 32 MiB."""
     convolution_x: float
     """Multiple of a convolution's arguments and results: one copy of all in the other memory format is 1."""
     reserve_x: float
@@ -54,9 +56,20 @@ class Workspaces:
     unknown_share: float
 
 
-LOW = Workspaces(8320 * 1024, 0.0, -0.5, 0.0)
-MIDDLE = Workspaces(8320 * 1024, 1.0, 0.0, 0.0)
-HIGH = Workspaces(32 * MIB, 2.0, 1.0, _UNKNOWN_SHARE)
+CUBLAS_BYTES = (8320 * 1024, 32 * MIB)
+"""Before compute capability 9.0, and from it on."""
+LOW = Workspaces(CUBLAS_BYTES[0], 0.0, -0.5, 0.0)
+MIDDLE = Workspaces(CUBLAS_BYTES[0], 1.0, 0.0, 0.0)
+HIGH = Workspaces(CUBLAS_BYTES[1], 2.0, 1.0, _UNKNOWN_SHARE)
+
+
+def workspaces() -> tuple[Workspaces, ...]:
+    """The two ends of the range and its middle; what is known of the device here, if there is one, is no range."""
+    levels = (LOW, MIDDLE, HIGH)
+    if not torch.cuda.is_available() or torch.version.hip:
+        return levels
+    cublas_bytes = CUBLAS_BYTES[torch.cuda.get_device_capability() >= (9, 0)]
+    return tuple(replace(level, cublas_bytes=cublas_bytes) for level in levels)
 
 
 def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> Prediction:
@@ -73,7 +86,7 @@ def predict_cuda(step: Step, *, batch: int | None = None, subject: str = "") -> 
     kernels = CudaKernels()
     foreach = True if step.optimizer is not None else None  # the default of torch's optimizers on CUDA
     recorder = record(step, batch=batch, around=kernels, foreach=foreach, first=True)
-    found = [peaks(recorder, level, kernels.reserve_bytes // 2) for level in (LOW, MIDDLE, HIGH)]
+    found = [peaks(recorder, level, kernels.reserve_bytes // 2) for level in workspaces()]
     allocated, reserved = zip(*found, strict=True)  # more can be reserved for less: it fragments differently
     call = recorder.calls[max(0, recorder.peak_at - 1)]
     return Prediction(
