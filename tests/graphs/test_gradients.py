@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -270,3 +272,46 @@ def test_the_model_is_left_as_it_was() -> None:
     assert all(torch.equal(model.state_dict()[name], tensor) for name, tensor in before.items())
     assert bool((model.project.weight.grad == 1).all())
     assert model.project.bias.grad is None
+
+
+@pytest.fixture
+def backward_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Backward passes run on one thread of their own, as autograd has them on a GPU."""
+    grad, engine = torch.autograd.grad, ThreadPoolExecutor(1, "autograd")
+
+    def elsewhere(*args: Any, **kwargs: Any) -> Any:
+        if threading.current_thread().name.startswith("autograd"):
+            return grad(*args, **kwargs)  # backward within backward stays on its thread
+        return engine.submit(grad, *args, **kwargs).result(timeout=30)
+
+    monkeypatch.setattr(torch.autograd, "grad", elsewhere)
+
+
+@pytest.mark.usefixtures("backward_elsewhere")
+def test_gradients_are_proven_where_backward_has_a_thread_of_its_own() -> None:
+    fast = made(Attends())
+    assert not fast.plan().eager
+
+
+@pytest.mark.usefixtures("backward_elsewhere")
+def test_a_backward_pass_does_not_wait_for_who_may_be_waiting_for_it() -> None:
+    weight = torch.ones(WIDTH, requires_grad=True)
+    pool = Pool("1MiB", Recorder(graph_bytes=10_000))
+    fast = made(lambda x: plus(x, weight), [tokens(3), tokens(5)], memory=pool)
+    loss, free = fast(tokens(3)).sum(), threading.Event()
+    (expected,) = torch.autograd.grad(plus(tokens(3), weight).sum(), weight)
+
+    def holds() -> None:
+        with pool.lock:
+            taken.set()
+            assert free.wait(30)
+
+    taken = threading.Event()
+    other = threading.Thread(target=holds)
+    other.start()
+    assert taken.wait(30)
+    with pytest.warns(GraphWarning, match="another thread had the pool"):
+        (found,) = torch.autograd.grad(loss, weight)
+    free.set()
+    other.join()
+    assert torch.allclose(found, expected)

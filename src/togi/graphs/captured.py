@@ -6,10 +6,12 @@ Left out: sizes that vary in two ways at once, gradients of gradients.
 from __future__ import annotations
 
 import functools
+import threading
 import warnings
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, final
 
@@ -32,6 +34,8 @@ from togi.torch_internals.tensors import tree_flatten
 _REPLAYED = "replayed"
 _BACKWARD = 1
 """Place of the graph that goes back, among those of a bucket."""
+_PATIENCE_S = 1.0
+"""Of a backward pass whose pool another thread has: it runs in eager then."""
 
 
 class GraphWarning(UserWarning):
@@ -153,6 +157,8 @@ class CapturedFunction:
         """How many calls were ``replayed``, and how many ran in eager, by reason."""
         self._fn, self._sizes, self._pool = fn, dict(sizes), pool
         self._lease: Lease | None = None
+        self._counting = threading.Lock()
+        self._made = False
         self._served = Calls(fn, samples, pad, gradients=gradients)
         self._captures = Captures(self._served, pool, self._sizes, limit)
         self._device = pool.device(self._served.tensors[0])
@@ -166,6 +172,7 @@ class CapturedFunction:
             except BaseException:
                 self._captures.drop_all()
                 raise
+        self._made = True
         left = (self._captures.owner, self._captures.buffer_bytes)
         weakref.finalize(self, pool.left.append, left).atexit = False
 
@@ -287,9 +294,9 @@ class CapturedFunction:
     def _backward(self, inputs: Sequence[Tensor], ahead: Sequence[Tensor | None], n: int, bucket: int) -> list[Tensor]:
         """Gradients for those of the results: of the wanted inputs, and of the weights."""
         served = self._served
-        with self._pool.lock, self._device.current():
+        with self._turn_of_backward() as busy, self._device.current():
             gone = bucket not in self._captures and "a graph was dropped for others' before its backward"
-            reason = self._in_the_way() or gone
+            reason = busy or self._in_the_way() or gone
             if not reason:
                 self._device.turn()
                 served.inputs.write(inputs, n, bucket, served.pads)
@@ -302,8 +309,25 @@ class CapturedFunction:
             given = [tensor for tensor in ahead if tensor is not None]
             return list(gradients_of(self._fn, served.weights, served.wanted, lambda _: given)(*args, **kwargs))
 
+    @contextmanager
+    def _turn_of_backward(self) -> Iterator[str]:
+        """The pool is this thread's in the block; else why not.
+
+        Autograd runs all backward passes of a GPU on one thread. So who has the lock may be waiting for that very
+        thread: the maker of this function, who compares its gradients, or a capture of another function's.
+        """
+        if not self._made:
+            yield ""
+        elif self._pool.lock.acquire(timeout=_PATIENCE_S):
+            try:
+                yield ""
+            finally:
+                self._pool.lock.release()
+        else:
+            yield "another thread had the pool when its backward came"
+
     def _say(self, reason: str) -> None:
-        with self._pool.lock:
+        with self._counting:
             self.calls[reason] += 1
             first = self.calls[reason] == 1
         if first:
