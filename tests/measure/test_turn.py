@@ -1,4 +1,5 @@
 import contextlib
+import functools
 import gc
 import threading
 import time
@@ -204,10 +205,23 @@ def test_the_energy_of_a_call_is_what_the_device_took_between_steps_of_its_count
     def counter():
         return cuda.clock.ns // (step_ms * 10**6) * step_ms * 300.0
 
-    monkeypatch.setattr(turn_module, "EnergyMeter", lambda: energy.EnergyMeter(counter))
+    monkeypatch.setattr(turn_module, "EnergyMeter", functools.partial(energy.EnergyMeter, read=counter))
     together = None if callers is None else OneAfterTheOther(callers)
     warmup = warm(cuda.call, SAMPLES, clock=cuda.clock, device="cuda", callers=together)
     assert warmup.energy_mj == pytest.approx(300.3, rel=0.05)
+
+
+def test_asking_for_the_energy_of_short_calls_is_not_most_of_it(device, monkeypatch):
+    """A call takes 0.021 ms, a question 0.1 ms."""
+    cuda = device(0.02)
+
+    def counter():
+        cuda.clock.ns += 100_000
+        return cuda.clock.ns // (20 * 10**6) * 20 * 300.0
+
+    monkeypatch.setattr(turn_module, "EnergyMeter", functools.partial(energy.EnergyMeter, read=counter))
+    warmup = warm(cuda.call, SAMPLES[:1], clock=cuda.clock, device="cuda")
+    assert warmup.energy_mj == pytest.approx(0.021 * 300, rel=0.1)
 
 
 class OneAfterTheOther:
@@ -227,7 +241,7 @@ class OneAfterTheOther:
 @pytest.mark.parametrize("read", [lambda: None, lambda: 5.0, iter([1.0, 2.0, 3.0, *[None] * 1000]).__next__])
 def test_energy_is_not_told_where_the_counter_does_not_tell(device, monkeypatch, read):
     cuda = device(1.0)
-    monkeypatch.setattr(turn_module, "EnergyMeter", lambda: energy.EnergyMeter(read))
+    monkeypatch.setattr(turn_module, "EnergyMeter", functools.partial(energy.EnergyMeter, read=read))
     assert warm(cuda.call, SAMPLES, clock=cuda.clock, device="cuda").energy_mj is None
     assert warm(_model(FakeClock(), [1.0])[0], SAMPLES, limit_s=0.0).energy_mj is None
 

@@ -15,23 +15,31 @@ _FEWEST_STEPS = 2
 """Between the first and the last that is seen: one alone may be a late one."""
 
 
+_EVERY_NS = 2_000_000
+"""Asking takes some hundredths of a millisecond, in which the device rests."""
+
+
 @final
 class EnergyMeter:
-    """Of one device. ``read``: the counter in millijoules, or None where it has none."""
+    """Of one device, from ``after_s`` on. ``clock``: in ns; ``read``: the counter in mJ, or None where it has none."""
 
-    def __init__(self, read: Callable[[], float | None] = energy_mj) -> None:
-        self._read = read
-        self._last: float | None = read()
+    def __init__(
+        self, clock: Callable[[], int], *, after_s: float = 0.0, read: Callable[[], float | None] = energy_mj
+    ) -> None:
+        self._clock, self._read = clock, read
+        self._next_ns = clock() + int(after_s * 1e9)
+        self._last: float | None = None
         self._steps: list[tuple[int, float]] = []
 
     def note(self, calls: int) -> None:
-        """So many calls are done; asked for after each few of them."""
-        if self._last is None:
+        """So many calls are done since it began; to be told of after each few of them."""
+        if (now_ns := self._clock()) < self._next_ns:
             return
-        now = self._read()
-        if now is not None and now != self._last:
-            self._steps.append((calls, now))
-            self._last = now
+        self._next_ns = now_ns + _EVERY_NS
+        found = self._read()
+        if found is not None and self._last is not None and found != self._last:
+            self._steps.append((calls, found))
+        self._last = found
 
     @property
     def mj_per_call(self) -> float | None:

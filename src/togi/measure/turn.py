@@ -141,7 +141,7 @@ def warm(
     first_ms = timer(_passes(call, samples[:1], wait, clock, given_as))
     run, warm_from = _passes_of(callers, call, samples, wait, clock, given_as)[0], clock()
     best_ms, passes, since_best = float("inf"), 0, 0
-    meter: EnergyMeter | None = None
+    meter = EnergyMeter(clock, after_s=_CLOCKS_LOW_S) if device != "cpu" else None
     calls = len(samples) * (callers.count if callers else 1)
     while passes == 0 or (
         (spent_s := (clock() - warm_from) * 1e-9) < limit_s and (since_best < _steady(best_ms) or spent_s < least_s)
@@ -153,8 +153,6 @@ def warm(
         best_ms = min(best_ms, took_ms)
         if meter is not None:
             meter.note(passes * calls)
-        elif device != "cpu" and (clock() - warm_from) * 1e-9 > _CLOCKS_LOW_S:
-            meter = EnergyMeter()
     return Warmup(
         first_call_ms=first_ms,
         pass_ms=best_ms,

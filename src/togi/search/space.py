@@ -59,6 +59,8 @@ class TechniqueConfiguration:
     technique: Technique
     expected_speedup_x: float
     cost_s: float
+    needs: frozenset[str]
+    """What other choices of the same recipe must provide."""
 
     @classmethod
     def of(cls, technique: Technique, facts: Facts, options: Options, place: int = 0) -> TechniqueConfiguration:
@@ -72,7 +74,7 @@ class TechniqueConfiguration:
             raise ValueError(
                 f"expected_speedup() {speedup_x!r} must be positive, cost_s() {cost_s!r} not negative, both finite"
             )
-        return cls(choice, technique, speedup_x * LATER**place, cost_s)
+        return cls(choice, technique, speedup_x * LATER**place, cost_s, technique.needs_with(facts, options))
 
     @functools.cached_property
     def label(self) -> str:
@@ -187,7 +189,9 @@ class Space:
 
     def _if_valid(self, selection: Iterable[TechniqueConfiguration | None]) -> Iterator[Recipe]:
         chosen = [configuration for configuration in selection if configuration is not None]
-        if any(each.is_grad_mode for each in chosen) and compatible(each.technique for each in chosen):
+        if not any(each.is_grad_mode for each in chosen) or _unmet_needs(chosen):
+            return
+        if compatible(each.technique for each in chosen):
             recipe = self.recipe(chosen)
             if self._listed is None or recipe in self._listed:
                 yield recipe
@@ -195,8 +199,7 @@ class Space:
     def _repaired(self, selection: Selection) -> Iterator[Selection]:
         """Itself when all needs are met; else once for each configuration that provides the first need that is not."""
         chosen = [configuration for configuration in selection if configuration is not None]
-        provided = frozenset().union(*(each.technique.provides for each in chosen))
-        unmet = sorted(frozenset().union(*(each.technique.needs for each in chosen)) - provided)
+        unmet = sorted(_unmet_needs(chosen))
         if not unmet:
             yield selection
             return
@@ -289,14 +292,21 @@ def _with_needs_met(
     configurations: list[TechniqueConfiguration], techniques: Mapping[str, Technique], excluded: dict[str, Trial]
 ) -> list[TechniqueConfiguration]:
     """Without those that need what only excluded techniques provide; again until nothing changes."""
-    while True:
-        provided = frozenset().union(*(each.technique.provides for each in configurations))
-        lost = {each.technique.id: each.technique for each in configurations if not each.technique.needs <= provided}
-        if not lost:
-            return configurations
-        for id, technique in lost.items():
-            excluded[id] = _unmet(technique, technique.needs - provided, techniques, excluded)
-        configurations = [each for each in configurations if each.technique.id not in lost]
+    while unmet := _unmet_needs(configurations):
+        kept = [each for each in configurations if not each.needs & unmet]
+        ids = {each.technique.id for each in kept}
+        for each in configurations:
+            if each.technique.id not in ids:
+                excluded[each.technique.id] = _unmet(each.technique, each.needs & unmet, techniques, excluded)
+        configurations = kept
+    return configurations
+
+
+def _unmet_needs(chosen: Iterable[TechniqueConfiguration]) -> frozenset[str]:
+    """What some of them need and none provides."""
+    every = tuple(chosen)
+    provided = frozenset[str]().union(*(each.technique.provides for each in every))
+    return frozenset[str]().union(*(each.needs for each in every)) - provided
 
 
 def _unmet(

@@ -119,6 +119,10 @@ class Technique(abc.ABC):
         """``exact``, where the options decide it."""
         return self.exact
 
+    def needs_with(self, facts: Facts, options: Options) -> frozenset[str]:
+        """``needs``, where the subject and the options decide it."""
+        return self.needs
+
     @property
     def surrounds_calls(self) -> bool:
         """It is set round each call, and so round each call of what was saved and loaded."""

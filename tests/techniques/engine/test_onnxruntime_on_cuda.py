@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,9 +14,11 @@ from engine_subjects import candidate_of, made
 from torch import Tensor, nn
 
 from togi.core.caches import cache_folder
+from togi.core.callers import Callers
 from togi.core.errors import Refused
 from togi.techniques import Applies, Refuses, technique
 from togi.techniques.engine.programs.onnxruntime import OnnxRuntimeProgram, open_session
+from togi.techniques.engine.programs.onnxruntime_binding import ReplayedSession
 
 CUDA, TENSORRT = "CUDAExecutionProvider", "TensorrtExecutionProvider"
 OPTIONS = {"spinning": False, "tf32": True}
@@ -246,7 +249,95 @@ def test_tensorrts_provider_is_refused_with_the_reason_where_it_cannot_work(
 
 def test_tensorrts_provider_is_offered_where_eager_rounds_as_it_does() -> None:
     facts = made("convolutions").facts.model_copy(update={"device": "cuda", "tf32": ("convolution",)})
-    options = technique("onnxruntime").options(facts)
-    assert list(options) == [{"spinning": False}, on_tensorrt()]
+    first, *_, last = technique("onnxruntime").options(facts)
+    assert (first, last) == ({"spinning": False}, on_tensorrt())
     exact = facts.model_copy(update={"tf32": ()})
-    assert list(technique("onnxruntime").options(exact)) == [{"spinning": False}]
+    assert not any("provider" in options for options in technique("onnxruntime").options(exact))
+
+
+class Replaying:
+    """A real session on the CPU that does as one with a CUDA graph: whatever is bound later, it reads and writes where
+    its first run did, and it serves one thread."""
+
+    def __init__(self, session: Any) -> None:
+        self.session, self.captured, self.running = session, None, threading.Lock()  # type: Any, Any, Any
+        self.get_inputs, self.get_outputs, self.io_binding = session.get_inputs, session.get_outputs, session.io_binding
+
+    def run_with_iobinding(self, binding: Any) -> None:
+        assert self.running.acquire(blocking=False), "two threads at once"
+        self.captured = self.captured or binding
+        self.session.run_with_iobinding(self.captured)
+        self.running.release()
+
+
+@pytest.fixture
+def replayed(monkeypatch: pytest.MonkeyPatch) -> ReplayedSession:
+    candidate = technique("onnxruntime").apply(candidate_of(Two(), (torch.ones(2, 3), torch.ones(4, 5))), OPTIONS)
+    program = candidate.program
+    assert isinstance(program, OnnxRuntimeProgram)
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: SimpleNamespace(synchronize=lambda: None))
+    options = {**OPTIONS, "cuda_graph": True}
+    captured = OnnxRuntimeProgram(Replaying(program.session), program.signature, options)._replayed
+    assert captured is not None
+    return captured
+
+
+def test_a_captured_session_is_given_its_own_inputs_and_gives_fresh_outputs(replayed: ReplayedSession) -> None:
+    x, y = torch.arange(6.0).reshape(2, 3), torch.ones(4, 5)
+    with torch.inference_mode():
+        first = replayed([x, y])
+    second = replayed([x.T.contiguous().T * 2, y * 0])
+    torch.testing.assert_close(first[0], x.T + 1)
+    torch.testing.assert_close(second[0], x.T * 2 + 1)
+    assert first[1].all()
+    assert not second[1].any()
+
+
+def test_callers_of_a_captured_session_wait_for_each_other(replayed: ReplayedSession) -> None:
+    found: dict[int, Tensor] = {}
+    given = [[torch.full((2, 3), float(i)), torch.ones(4, 5)] for i in range(64)]
+    Callers(4).answer(lambda i: found.update({i: replayed(given[i])[0]}), len(given))
+    for i, output in found.items():
+        assert torch.equal(output, torch.full((3, 2), i + 1.0))
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_the_provider_is_told_what_the_recipe_names() -> None:
+    open_session(Path("model.onnx"), "cuda", {**OPTIONS, "cuda_graph": True, "nhwc": True}, 1)
+    assert Session.opened == [(CUDA, {"use_tf32": "1", "enable_cuda_graph": "1", "prefer_nhwc": "1"})]
+
+
+@pytest.mark.parametrize(
+    ("facts", "offered"),
+    [
+        ({"functions": {"linear": 1}}, [{}, {"cuda_graph": True}]),
+        ({"functions": {"conv2d": 1}}, [{}, {"cuda_graph": True}, {"cuda_graph": True, "nhwc": True}]),
+        ({"functions": {"conv2d": 1}, "callers": 4}, [{}, {"nhwc": True}]),
+    ],
+)
+def test_a_graph_is_offered_where_sizes_are_fixed_and_one_calls(facts: dict[str, Any], offered: list[Any]) -> None:
+    on_cuda = made("convolutions").facts.model_copy(update={"device": "cuda", **facts})
+    assert technique("onnxruntime").options(on_cuda) == [{"spinning": False, **options} for options in offered]
+    varying = made("encoder_dynamic").facts.model_copy(update={"device": "cuda", **facts})
+    assert not any("cuda_graph" in options for options in technique("onnxruntime").options(varying))
+
+
+@pytest.mark.usefixtures("preloaded")
+def test_what_cannot_be_captured_is_refused_in_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Fail(Exception):
+        """As its errors are: of no common base."""
+
+    def fail(*_: Any, **__: Any) -> None:
+        raise Fail("This session cannot use the graph capture feature as requested by the user")
+
+    monkeypatch.setattr(onnxruntime, "InferenceSession", fail)
+    start = made("convolutions")
+    start = start.with_(signature=start.signature.model_copy(update={"device": "cuda"}))
+    with pytest.raises(Refused, match="cannot use the graph capture feature"):
+        technique("onnxruntime").apply(start, {"spinning": False, "cuda_graph": True})
+    with pytest.raises(Fail):
+        technique("onnxruntime").apply(start, {"spinning": False})
+    varying = made("encoder_dynamic")
+    varying = varying.with_(signature=varying.signature.model_copy(update={"device": "cuda"}))
+    with pytest.raises(Refused, match="sizes vary here"):
+        technique("onnxruntime").apply(varying, {"spinning": False, "cuda_graph": True})

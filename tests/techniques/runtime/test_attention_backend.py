@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,9 +15,12 @@ from torch.nn.functional import scaled_dot_product_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from togi.core.errors import Refused
+from togi.core.records import Stage
 from togi.graph.candidate import Candidate, ProcessWide
-from togi.techniques import Applies, Refuses, compatible, conformance, technique
-from togi.techniques.runtime.attention_backend import AttentionBackend
+from togi.search.settings import Settings
+from togi.search.space import Space
+from togi.techniques import Applies, Refuses, all_techniques, compatible, conformance, technique
+from togi.techniques.runtime.attention_backend import BACKENDS, AttentionBackend
 
 BACKEND = AttentionBackend()
 MASK = torch.zeros(8, 8)
@@ -66,22 +70,43 @@ def test_a_cpu_has_one_other_kernel() -> None:
 
 
 @pytest.mark.parametrize(
-    ("dtypes", "offered"),
+    ("dtypes", "offered", "lowered"),
     [
-        (("float32",), ["efficient", "math"]),
-        (("bfloat16",), ["flash", "cudnn", "efficient", "math"]),
-        (("float32", "float16"), ["flash", "cudnn", "efficient", "math"]),
-        (("float64",), ["math"]),
-        ((), ["efficient", "math"]),  # without parameters: by its inputs, which are float32
+        (("float32",), ["efficient", "flash", "cudnn", "math"], ["flash", "cudnn"]),
+        (("bfloat16",), ["flash", "cudnn", "efficient", "math"], []),
+        (("float32", "float16"), ["flash", "cudnn", "efficient", "math"], []),
+        (("float64",), ["math"], []),
+        ((), ["efficient", "flash", "cudnn", "math"], ["flash", "cudnn"]),  # by its inputs, which are float32
     ],
 )
-def test_a_gpu_has_the_kernels_that_take_the_types(dtypes: tuple[str, ...], offered: list[str]) -> None:
-    inputs = [facts.model_copy(update={"dtype": dtypes[0]}) for facts in candidate().facts.inputs if dtypes]
-    facts = candidate(device="cuda", parameter_dtypes=dtypes, **({"inputs": tuple(inputs)} if dtypes else {})).facts
-    assert [options["backend"] for options in BACKEND.options(facts)] == offered
-    expected = {options["backend"]: BACKEND.expected_speedup(facts, options) for options in BACKEND.options(facts)}
-    assert max(expected.values()) == expected[offered[0]], "the most promising first"
-    assert expected.get("efficient", 1) == (1.03 if "flash" in offered else 1.0), "it is torch's own choice in float32"
+def test_a_gpu_has_the_kernels_that_take_the_types(
+    dtypes: tuple[str, ...], offered: list[str], lowered: list[str]
+) -> None:
+    facts = candidate(device="cuda", parameter_dtypes=dtypes).facts
+    if dtypes:
+        inputs = tuple(one.model_copy(update={"dtype": dtypes[0]}) for one in facts.inputs)
+        facts = facts.model_copy(update={"inputs": inputs})
+    options = BACKEND.options(facts)
+    assert [each["backend"] for each in options] == offered
+    assert [each["backend"] for each in options if BACKEND.needs_with(facts, each)] == lowered
+    same = [each["backend"] for each in options if BACKEND.expected_speedup(facts, each) == 1]
+    assert same == (["efficient"] if lowered else []), "it is torch's own choice in float32"
+
+
+@pytest.mark.parametrize("bound", [None, 0.01])
+def test_a_module_in_float32_meets_16_bit_kernels_in_16_bits_alone(bound: float | None) -> None:
+    facts = candidate(device="cuda").facts
+    space = Space.of(facts, Settings(max_error=bound), all_techniques())
+    around = [*space.neighbours(space.reference), *itertools.islice(space.recipes(), 3000)]
+    found = {
+        (str(choice.options["backend"]), any(one.stage is Stage.PRECISION and one.technique != "tf32" for one in all_))
+        for all_ in (recipe.choices for recipe in around)
+        for choice in all_
+        if choice.technique == "attention_backend"
+    }
+    in_float32 = {("efficient", False), ("math", False)}
+    assert {pair for pair in found if not pair[1]} == in_float32
+    assert {name for name, low in found if low} == (set() if bound is None else set(BACKENDS))
 
 
 def test_what_torch_cannot_run_is_refused_in_its_words() -> None:

@@ -36,8 +36,10 @@ class OnnxRuntime(Engine):
     pool wait busily: a little faster alone, and it takes the cores from whatever else runs for some milliseconds after
     each call; ``in_calls`` between the operators of a call alone, which is what parts of programs get. ``opset`` is the
     version of ONNX to export to (without it, the exporter's own choice): from 23 on, attention is one operator.
-    ``provider`` ``tensorrt``, on a GPU: TensorRT builds what it can when the model is loaded, and what it built is kept
-    for other processes of this user (in togi's cache folder, by all of the model); CUDA's provider runs the rest.
+    On a GPU, ``cuda_graph`` launches all kernels at once, from a capture of the first run, and ``nhwc`` keeps channels
+    innermost. ``provider`` ``tensorrt``, on a GPU: TensorRT builds what it can when the model is loaded, and what it
+    built is kept for other processes of this user (in togi's cache folder, by all of the model); CUDA's provider runs
+    the rest.
     It may compute in float16 (``trt_fp16_enable``) where the recipe made the model one of float16, and not otherwise.
 
     When it applies: to modules that ``torch.export`` captures and whose operators ONNX has.
@@ -45,7 +47,8 @@ class OnnxRuntime(Engine):
     When it refuses: where the module cannot be exported or updates a buffer; where inputs or outputs are bfloat16,
     float8 or complex on a CPU; on a GPU, where the installed package is the build for CPUs. TensorRT's provider where
     the package lacks it or cannot load its libraries; it is not offered where sizes vary, or where plain eager
-    multiplies in IEEE float32, since it has no switch for TensorFloat-32.
+    multiplies in IEEE float32, since it has no switch for TensorFloat-32. ``cuda_graph`` where sizes vary, several call
+    at once, or an operator runs elsewhere than on CUDA.
 
     Claim: resnet50 on 2 cores of an AVX-512 CPU (torch 2.13-2.15, shared and noisy): 59 ms against 134 ms of eager
     under ``inference_mode``; mobilenetv3_large 16 ms against 32 ms. Opset 23 beside the exporter's own choice (20), on
@@ -83,15 +86,24 @@ class OnnxRuntime(Engine):
 
     def options(self, facts: Facts) -> Sequence[Options]:
         if facts.device != "cpu":
-            # TensorRT's provider rounds to TensorFloat-32 and has no switch for it
-            tensorrt: list[Options] = [{"spinning": False, "provider": "tensorrt"}]
-            return [{"spinning": False}, *(tensorrt if facts.tf32 and not facts.dynamic else [])]
+            return self._on_cuda(facts)
         spinning: Scalar = "in_calls" if facts.part else True
         attends = "scaled_dot_product_attention" in facts.functions
         one_operator: list[Options] = [{"spinning": spinning, "opset": 23}] if attends else []
         # several callers fill the cores: whoever waits busily takes one from another
         less: list[Options] = [] if facts.part else [{"spinning": False if facts.callers > 1 else "in_calls"}]
         return [{"spinning": spinning}, *one_operator, *less]
+
+    def _on_cuda(self, facts: Facts) -> list[Options]:
+        plain: Options = {"spinning": False}
+        found = [plain]
+        if not facts.dynamic and facts.callers == 1:
+            found.append({**plain, "cuda_graph": True})
+        if any(name.startswith("conv") for name in facts.functions):
+            found.append({**found[-1], "nhwc": True})
+        # TensorRT's provider rounds to TensorFloat-32 and has no switch for it
+        tensorrt: list[Options] = [{**plain, "provider": "tensorrt"}] if facts.tf32 and not facts.dynamic else []
+        return [*found, *tensorrt]
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         return 2.0

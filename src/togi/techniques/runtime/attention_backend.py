@@ -24,12 +24,9 @@ BACKENDS = {
     "math": "MATH",
 }
 """Names of ``torch.nn.attention.SDPBackend``."""
-_TAKES = {
-    "flash": {"float16", "bfloat16"},
-    "cudnn": {"float16", "bfloat16"},
-    "efficient": {"float16", "bfloat16", "float32"},
-}
-"""Types that a kernel has code for on CUDA; ``math`` has it for all.
+_SIXTEEN_BITS = frozenset({"float16", "bfloat16"})
+_IN_16_BITS = frozenset({"flash", "cudnn"})
+"""Kernels that take these types alone; ``efficient`` also takes float32, and ``math`` any.
 
 Source: aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (``check_tensor_dtype``, ``check_dtypes_low_precision``)
 """
@@ -43,8 +40,8 @@ class AttentionBackend(Technique):
     the memory-efficient one, or plain products and softmax (``math``) in the first place. On a GPU torch goes on to the
     next where that one cannot run a call (another mask, another size); plain products run all.
 
-    When it applies: to modules that call ``scaled_dot_product_attention``. On a GPU those kernels are tried that take
-    the types of the module's weights and inputs: FlashAttention and cuDNN's take 16-bit floats alone. On a CPU torch
+    When it applies: to modules that call ``scaled_dot_product_attention``. On a GPU FlashAttention and cuDNN's kernel
+    take 16-bit floats alone: of a module in float32 they are tried together with ``bf16`` or ``fp16``. On a CPU torch
     has FlashAttention, which it takes wherever it can, and ``math``.
 
     When it refuses: the module does not call it; torch says that the kernel cannot run it on the samples (its dtype,
@@ -73,13 +70,20 @@ class AttentionBackend(Technique):
         if facts.device != "cuda":
             return [{"backend": "math"}]
         found = _dtypes(facts)
-        return [{"backend": name} for name in BACKENDS if _TAKES.get(name, found) & found or name == "math"]
+        if _SIXTEEN_BITS & found:
+            return [{"backend": name} for name in BACKENDS]
+        lowered = ("efficient", "flash", "cudnn") if "float32" in found else ()
+        return [{"backend": name} for name in (*lowered, "math")]
+
+    def needs_with(self, facts: Facts, options: Options) -> frozenset[str]:
+        takes_float32 = facts.device != "cuda" or options.get("backend") not in _IN_16_BITS
+        return frozenset() if takes_float32 or _SIXTEEN_BITS & _dtypes(facts) else frozenset({"precision"})
 
     def expected_speedup(self, facts: Facts, options: Options) -> float:
         if options.get("backend") == "math":
             return 0.7
-        sixteen_bits = bool(_TAKES["flash"] & _dtypes(facts))
-        return 1.03 if sixteen_bits else 1.0  # in float32, "efficient" is what torch takes wherever it can
+        takes_all = options.get("backend") not in _IN_16_BITS and not _SIXTEEN_BITS & _dtypes(facts)
+        return 1.0 if takes_all else 1.03  # in float32, "efficient" is what torch takes wherever it can
 
     def repro_setting(self, options: Options) -> str:
         return (

@@ -19,6 +19,7 @@ from togi.graph.capture import export
 from togi.graph.recurrent import SEALED, recurrent_layers, sealed
 from togi.measure.memory import is_out_of_memory
 from togi.subject.signature import Signature
+from togi.techniques.engine.programs.onnxruntime_binding import ReplayedSession, empty, place
 from togi.techniques.engine.programs.stored import HiddenFiles, StoredProgram, hidden_folder
 from togi.techniques.engine.programs.tensorrt_cache import built_here, kept_engines
 from togi.torch_internals.archive import without_traces
@@ -49,9 +50,12 @@ class OnnxRuntimeProgram(StoredProgram):
         used = {node.name for node in session.get_inputs()}
         self.used = [(i, name) for i, name in enumerate(self.names) if name in used]
         self.outputs = [node.name for node in session.get_outputs()]
+        self._replayed = self._captured() if options.get("cuda_graph") else None
 
     def run(self, inputs: list[Tensor]) -> Sequence[Tensor]:
         if self.signature.device == "cuda":
+            if self._replayed is not None:
+                return self._replayed([inputs[i] for i, _ in self.used])
             return self._run_bound(inputs)
         feeds = {name: inputs[i].detach().contiguous().numpy() for i, name in self.used}
         return [torch.from_numpy(array) for array in self.session.run(self.outputs, feeds)]
@@ -68,12 +72,12 @@ class OnnxRuntimeProgram(StoredProgram):
         outputs = [self._empty(facts) for facts in self.signature.outputs_facts]
         torch.cuda.current_stream().synchronize()  # the session reads on a stream of its own
         for name, tensor in feeds:
-            binding.bind_input(name, *_place(tensor))
+            binding.bind_input(name, *place(tensor))
         for name, output in zip(self.outputs, outputs, strict=True):
             if output is None:
                 binding.bind_output(name, self.signature.device)
             else:
-                binding.bind_output(name, *_place(output))
+                binding.bind_output(name, *place(output))
         self.session.run_with_iobinding(binding)
         made, facts = binding.get_outputs(), self.signature.outputs_facts
         own = [self._handed_over(made[i], facts[i]) if t is None else t for i, t in enumerate(outputs)]
@@ -81,12 +85,15 @@ class OnnxRuntimeProgram(StoredProgram):
             torch.cuda.current_stream().synchronize()  # before another caller's run is given the memory that is copied
         return own
 
+    def _captured(self) -> ReplayedSession:
+        """For ``cuda_graph``: all sizes are fixed (``build``), so that they are bound once."""
+        facts = self.signature
+        inputs = {name: facts.inputs_facts[i] for i, name in self.used}
+        outputs = dict(zip(self.outputs, facts.outputs_facts, strict=True))
+        return ReplayedSession(self.session, inputs, outputs, facts.device)
+
     def _empty(self, facts: TensorFacts) -> Tensor | None:
-        """Memory for an output whose sizes are fixed."""
-        sizes = [size for size in facts.shape if size is not None]
-        if len(sizes) < len(facts.shape):
-            return None
-        return torch.empty(sizes, dtype=getattr(torch, facts.dtype), device=self.signature.device)
+        return empty(facts, self.signature.device)
 
     def _handed_over(self, value: Any, facts: TensorFacts) -> Tensor:
         """What the session allocated, copied (bools come as bytes). Releases before 1.26 hand it over on the host
@@ -103,7 +110,7 @@ class OnnxRuntimeProgram(StoredProgram):
         facts, outputs = self.signature, self.session.get_outputs()
         settings: dict[str, Scalar] = {**waiting(self.options)}
         if facts.device == "cuda":
-            settings["use_tf32"] = str(int(bool(self.options.get("tf32"))))
+            settings |= _switches(self.options)
             if self.options.get("provider") == TENSORRT:
                 settings["provider"] = _ON_TENSORRT
         return Interface(
@@ -128,6 +135,8 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
     tensorrt = options.get("provider") == TENSORRT
     if signature.device == "cuda" and (reason := provider_missing(options)):
         raise Refused(reason)
+    if options.get("cuda_graph") and any(None in tensor.shape for tensor in facts):
+        raise Refused("a CUDA graph of ONNX Runtime has one size of each input and output, and sizes vary here")
     with hidden_folder() as (folder, stored):
         path = folder / FILE
         opset = options.get("opset")
@@ -139,9 +148,10 @@ def build(candidate: Candidate, options: dict[str, Scalar]) -> OnnxRuntimeProgra
         try:
             session = open_session(path, signature.device, options, candidate.threads)
         except Exception as error:  # foreign code: its errors have no common base
-            if not tensorrt or is_out_of_memory(error):
+            # TensorRT's libraries come with another package, or none; not every session can be captured
+            if not (tensorrt or options.get("cuda_graph")) or is_out_of_memory(error):
                 raise
-            raise Refused(first_line(error)) from error  # TensorRT's libraries come with another package, or none
+            raise Refused(first_line(error)) from error
     return OnnxRuntimeProgram(session, signature, options, stored)
 
 
@@ -215,7 +225,7 @@ def open_session(path: Path, device: str, options: dict[str, Scalar], threads: i
         # torch has loaded the libraries of CUDA and cuDNN already; what it did not, the provider finds this way
         if hasattr(onnxruntime, "preload_dlls"):
             onnxruntime.preload_dlls()
-        providers = [(_ON_CUDA, {"use_tf32": str(int(bool(options.get("tf32"))))})]
+        providers = [(_ON_CUDA, _switches(options))]
         if reason := provider_missing(options):
             raise RuntimeError(reason)
     with ExitStack() as stack:
@@ -270,24 +280,16 @@ def waiting(options: Mapping[str, Scalar]) -> dict[str, str]:
     }
 
 
+def _switches(options: Mapping[str, Scalar]) -> dict[str, str]:
+    """What CUDA's provider is told: always of TensorFloat-32, of the others where the recipe names them."""
+    named = {"enable_cuda_graph": "cuda_graph", "prefer_nhwc": "nhwc"}
+    told = {"use_tf32": "tf32"} | {name: option for name, option in named.items() if options.get(option)}
+    return {name: str(int(bool(options.get(option)))) for name, option in told.items()}
+
+
 def _port(node: Any, path: str) -> Port:
     """``node.type`` is ``tensor(float)``; a dynamic size has a name, or none."""
     dtype = node.type.removeprefix("tensor(").removesuffix(")")
     dtype = {"float": "float32", "double": "float64"}.get(dtype, dtype)
     shape = tuple(size if isinstance(size, int) else None for size in node.shape)
     return Port(name=node.name, path=path, dtype=dtype, shape=shape)
-
-
-def _place(tensor: Tensor) -> tuple[str, int, int, list[int], int]:
-    """Where a tensor lies, as ONNX Runtime binds it."""
-    place = tensor.device
-    return place.type, place.index or 0, _element_type(tensor), list(tensor.shape), tensor.data_ptr()
-
-
-def _element_type(tensor: Tensor) -> int:
-    """The number of the tensor's type in ONNX (TensorProto.DataType)."""
-    from onnx import TensorProto
-
-    names = {"float32": "FLOAT", "float64": "DOUBLE"}
-    name = str(tensor.dtype).removeprefix("torch.")
-    return int(TensorProto.DataType.Value(names.get(name, name.upper())))
