@@ -128,3 +128,37 @@ def test_children_can_be_forked_killed_and_waited_for_here():
     (check,) = processes.check_children()
     assert check.level is Level.OK, check.found
     assert "fork, kill and wait work" in check.found
+
+
+def hidden(monkeypatch):
+    """As in a tree of sources that runs without being installed."""
+    real = software.importlib.metadata
+
+    def hiding(ask):
+        def asked(name):
+            if name == "togi":
+                raise real.PackageNotFoundError(name)
+            return ask(name)
+
+        return asked
+
+    monkeypatch.setattr(software.importlib.metadata, "requires", hiding(real.requires))
+    monkeypatch.setattr(software.importlib.metadata, "version", hiding(real.version))
+
+
+def test_a_tree_of_sources_says_what_it_needs_as_an_installed_togi_does(monkeypatch):
+    installed = {str(one) for one in software.requirements() if "extra" not in str(one)}
+    onnx = {one.name for one in software.requirements() if one.marker and one.marker.evaluate({"extra": "onnx"})}
+    hidden(monkeypatch)
+    of_sources = software.requirements()
+    assert {str(one) for one in of_sources if "extra" not in str(one)} == installed
+    assert onnx <= {one.name for one in of_sources if one.marker and one.marker.evaluate({"extra": "onnx"})}
+    (told,) = [check for check in software.check_packages() if check.name == "togi"]
+    assert (told.level, told.found.partition(",")[0]) == (Level.OK, "not installed")
+
+
+def test_where_nothing_tells_what_is_needed_that_is_said(monkeypatch, tmp_path):
+    hidden(monkeypatch)
+    monkeypatch.setattr(software, "PROJECT", tmp_path / "pyproject.toml")
+    python, told = software.check_packages()
+    assert (python.name, told.name, told.level) == ("python", "togi", Level.WARNING)
