@@ -96,11 +96,18 @@ def test_a_part_that_the_budget_cuts_off_is_skipped_and_not_failed(
 def test_jobs_beside_each_other_overlap_and_the_others_run_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each job says which others ran when it began; three files come out, with what each process said."""
+    """Those that may wait for each other before they end, at most 20 s; the others say how many run. Three files come
+    out, with what each process said."""
     folder = tmp_path / "running"
     folder.mkdir()
-    line = json.dumps(ROW).replace("a | b", "'\"$(ls $folder | wc -l)\"'")
-    does = f"folder={folder}; mkdir $folder/$$; sleep 1; echo '{line}'; echo to the log >&2; rmdir $folder/$$"
+    line = json.dumps(ROW).replace("a | b", "'\"$met\"'")
+    does = f"""
+    touch {folder}/$3; met=$(ls {folder} | wc -l)
+    case $3 in engines|numerics)
+      for n in $(seq 200); do [ -e {folder}/engines ] && [ -e {folder}/numerics ] && break; sleep 0.1; done
+      met=$(ls {folder} | wc -l); sleep 1;;
+    esac
+    echo '{line}'; echo to the log >&2; rm {folder}/$3"""
     python_that(monkeypatch, tmp_path, does)
     jobs = [job("engines", beside=True), job("numerics", beside=True), job("timer"), job("memory")]
     rows = swept(tmp_path, jobs)
