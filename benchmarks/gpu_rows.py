@@ -67,7 +67,7 @@ def _of_part(old: Sequence[Row], new: Sequence[Row], *, whole: bool) -> list[Row
 
 def table(rows: Sequence[Row], device: str) -> str:
     """One for each day and machine."""
-    runs = dict.fromkeys(f"{row['date']}, {row['machine']}" for row in rows if row["device"] == device)
+    runs = sorted({f"{row['date']}, {row['machine']}" for row in rows if row["device"] == device})
     tables = []
     for run in runs:
         lines = [f"{run}:", "", f"| {' | '.join(COLUMNS)} |", "|" + "---|" * len(COLUMNS)]

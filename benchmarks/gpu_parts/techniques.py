@@ -83,7 +83,8 @@ def _subject(model: str, device: str) -> tuple[Candidate, Truth]:
 def _recipe(one: Technique, options: Options, facts: Facts) -> Recipe:
     """With what provides what it needs, and with its grad mode or plain no_grad."""
     others = all_techniques().values()
-    needed = {each.id: dict(next(iter(each.options(facts)))) for each in others if one.needs & each.provides}
+    provided = (next(each for each in others if need in each.provides) for need in sorted(one.needs))
+    needed = {each.id: dict(next(iter(each.options(facts)))) for each in provided}
     grad_mode: dict[str, Options] = {} if "grad_mode" in one.provides else {"no_grad": {}}
     return recipe(**needed, **{one.id: options}, **grad_mode)
 

@@ -19,6 +19,7 @@ from togi.measure import memory, turn
 from togi.ops.kernels import triton_boxes
 
 WITHOUT_A_DEVICE = {
+    "fp16_accumulation": ("techniques/runtime/test_cuda_settings.py",),
     "tf32": ("techniques/runtime/test_cuda_settings.py",),
     "cuda_graph": ("techniques/engine/test_cuda_graph.py",),
     "cudnn_benchmark": ("techniques/runtime/test_cuda_settings.py",),

@@ -123,6 +123,22 @@ def test_a_sweep_proves_what_passed_and_takes_out_what_failed() -> None:
     assert "cuda" in before["cuda_graph"], "what is known is not changed in place"
 
 
+def test_a_claim_of_speed_takes_no_proof_of_correctness_away() -> None:
+    day = {"date": "2026-12-02", "machine": "NVIDIA H200", "speed_of": ["eager", "ncnn"]}
+    failed = {**day, "row": "its claim", "result": "fail", "figure": "0.9x the speed"}
+    found = with_rows({}, [*ROWS, failed], "cuda")
+    assert found["eager"]["cuda"] == {
+        "date": "2026-12-01",
+        "device": "NVIDIA H200",
+        "figure": "eager on one: 0.4 units",
+        "speed": "not as claimed: 0.9x the speed",
+    }
+    assert "ncnn" not in found, "nor does it prove anything"
+    assert with_rows({}, [*ROWS, {**failed, "result": "skip"}], "cuda") == with_rows({}, ROWS, "cuda")
+    held = with_rows(found, [*ROWS, {**failed, "result": "pass", "figure": "2x the speed"}], "cuda")
+    assert held["eager"]["cuda"]["speed"] == "2x the speed"
+
+
 @pytest.mark.usefixtures("nothing_found")
 def test_what_a_sweep_of_a_cpu_finds_of_a_part_for_cuda_alone_proves_it_without(
     monkeypatch: pytest.MonkeyPatch,

@@ -128,3 +128,40 @@ def test_children_can_be_forked_killed_and_waited_for_here():
     (check,) = processes.check_children()
     assert check.level is Level.OK, check.found
     assert "fork, kill and wait work" in check.found
+
+
+def hidden(monkeypatch):
+    """As in a tree of sources that runs without being installed."""
+    real = software.importlib.metadata
+
+    def hiding(ask):
+        def asked(name):
+            if name == "togi":
+                raise real.PackageNotFoundError(name)
+            return ask(name)
+
+        return asked
+
+    monkeypatch.setattr(software.importlib.metadata, "requires", hiding(real.requires))
+    monkeypatch.setattr(software.importlib.metadata, "version", hiding(real.version))
+
+
+def test_a_tree_of_sources_says_what_it_needs(monkeypatch, tmp_path):
+    hidden(monkeypatch)
+    assert {"torch", "pydantic"} <= {one.name for one in software.requirements() if one.marker is None}
+    (tmp_path / "pyproject.toml").write_text(
+        "[project]\ndependencies = ['pytest>=1']\n[project.optional-dependencies]\n"
+        "onnx = ['no-such-distribution>=2', \"never; python_version < '3'\"]\n",
+        encoding="utf-8",
+    )
+    monkeypatch.setattr(software, "PROJECT", tmp_path / "pyproject.toml")
+    found = {check.name: (check.level, check.found.partition(",")[0]) for check in software.check_packages()[1:]}
+    assert found.pop("pytest")[0] is Level.OK
+    assert found == {"togi": (Level.OK, "not installed"), "no-such-distribution": (Level.OPTIONAL, "not installed")}
+
+
+def test_where_nothing_tells_what_is_needed_that_is_said(monkeypatch, tmp_path):
+    hidden(monkeypatch)
+    monkeypatch.setattr(software, "PROJECT", tmp_path / "pyproject.toml")
+    python, told = software.check_packages()
+    assert (python.name, told.name, told.level) == ("python", "togi", Level.WARNING)

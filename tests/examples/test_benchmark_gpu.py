@@ -4,9 +4,11 @@ Its parts themselves run on the CPU, but for those that tell something on a quie
 
 from __future__ import annotations
 
+import importlib
 import itertools
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -20,7 +22,8 @@ import torch
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
-from benchmarks import gpu, gpu_models, gpu_rows, gpu_wheels  # noqa: E402
+from benchmarks import gpu, gpu_jobs, gpu_models, gpu_rows, gpu_wheels  # noqa: E402
+from benchmarks.gpu_jobs import Job  # noqa: E402
 from benchmarks.gpu_parts import budgets, claims, engines, graphs, memory, ops, row, tests, timer  # noqa: E402
 
 import togi  # noqa: E402
@@ -31,13 +34,17 @@ from togi.techniques.registry import all_marks  # noqa: E402
 ROW = {"row": "one", "result": "pass", "figure": "a | b", "bound": "", "seconds": 0.1}
 
 
+def job(part: str, **more: Any) -> Job:
+    return Job(part=part, **{"expected_s": 1, "limit_s": 20, **more})
+
+
 def program(code: str) -> list[str]:
     return [sys.executable, "-c", f"import sys, time, os, json; row = {ROW!r}\n{code}"]
 
 
 def test_rows_are_there_when_a_part_crashes_and_the_crash_is_one_more(tmp_path: Path) -> None:
     code = "print('noise'); print(json.dumps(row)); sys.stderr.write('first\\nthe last words\\n'); sys.exit(3)"
-    rows = list(gpu.run_part("engines", program(code), 20, tmp_path / "log"))
+    rows = list(gpu.run_part(job("engines"), program(code), 20, tmp_path / "log"))
     assert [(row["part"], row["row"], row["result"]) for row in rows] == [
         ("engines", "one", "pass"),
         ("engines", "the process", "fail"),
@@ -53,7 +60,7 @@ def test_a_part_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
         "time.sleep(60)"
     )
     began = time.monotonic()
-    rows = list(gpu.run_part("timer", program(code), 5, tmp_path / "log"))
+    rows = list(gpu.run_part(job("timer"), program(code), 5, tmp_path / "log"))
     assert time.monotonic() - began < 20
     assert [row["result"] for row in rows] == ["pass", "fail"]
     assert rows[1]["figure"] == "ended at its limit of 5 s"
@@ -63,15 +70,136 @@ def test_a_part_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) -> 
         time.sleep(0.05)
 
 
+def swept(tmp_path: Path, jobs: list[Job], *, budget: float = 30, beside: int = 2, before: Any = ()) -> list[dict]:
+    options = SimpleNamespace(
+        out=tmp_path, budget=budget, device="cpu", beside=beside, models=None, commit="abc", resume=None
+    )
+    return list(gpu.Sweep(jobs, options, before).rows())
+
+
+def python_that(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, does: str) -> None:
+    monkeypatch.setattr(gpu.sys, "executable", str(tmp_path / "python"))
+    (tmp_path / "python").write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+    (tmp_path / "python").chmod(0o755)
+
+
 def test_a_part_that_the_budget_cuts_off_is_skipped_and_not_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gpu.sys, "executable", str(tmp_path / "python"))
-    (tmp_path / "python").write_text("#!/bin/sh\nexec sleep 60\n", encoding="utf-8")
-    (tmp_path / "python").chmod(0o755)
-    (row,) = gpu.sweep(["timer"], "cpu", 5.2, tmp_path)
+    python_that(monkeypatch, tmp_path, "exec sleep 60")
+    kept = sum(gpu_jobs.KEPT_S.values())
+    (row,) = swept(tmp_path, [job("timer")], budget=kept + 2)
     assert row["result"] == "skip"
-    assert row["figure"] == "the budget of 5.2 s was over after 5 s of it: rows may be missing"
+    assert row["figure"] == f"the budget of {kept + 2:g} s was over after 2 s of it: --resume goes on"
+
+
+def test_jobs_beside_each_other_overlap_and_the_others_run_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that may wait for each other before they end, at most 20 s; the others say how many run. Three files come
+    out, with what each process said."""
+    folder = tmp_path / "running"
+    folder.mkdir()
+    line = json.dumps(ROW).replace("a | b", "'\"$met\"'")
+    does = f"""
+    touch {folder}/$3; met=$(ls {folder} | wc -l)
+    case $3 in engines|numerics)
+      for n in $(seq 200); do [ -e {folder}/engines ] && [ -e {folder}/numerics ] && break; sleep 0.1; done
+      met=$(ls {folder} | wc -l); sleep 1;;
+    esac
+    echo '{line}'; echo to the log >&2; rm {folder}/$3"""
+    python_that(monkeypatch, tmp_path, does)
+    jobs = [job("engines", beside=True), job("numerics", beside=True), job("timer"), job("memory")]
+    rows = swept(tmp_path, jobs)
+    told = {row["part"]: (row["figure"].strip(), row.get("beside", False)) for row in rows}
+    assert told == {"engines": ("2", True), "numerics": ("2", True), "timer": ("1", False), "memory": ("1", False)}
+    log = (tmp_path / "log.txt").read_text(encoding="utf-8")
+    assert all(f"==== {each.name}\nto the log" in log for each in jobs)
+    assert {row["commit"] for row in rows} == {"abc"}
+
+
+def test_a_later_call_runs_what_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = [
+        *rows_of("memory", "passed"),
+        *rows_of("memory", "failed", result="fail"),
+        *rows_of("memory", gpu_rows.PROCESS, result="skip"),
+        *rows_of("timer", "other"),
+    ]
+    assert gpu_rows.done(before, "memory") == ["passed"]
+    assert gpu_rows.done([*before, *rows_of("memory", "failed")], "memory") == ["passed", "failed"]
+    line = json.dumps(ROW).replace("a | b", "'\"$*\"'").replace("one", "new")
+    python_that(monkeypatch, tmp_path, f"printf '%s\\n' '{line}' | sed 's/\\[\"passed\"\\]/passed-is-known/'")
+    (row,) = swept(tmp_path, [job("memory", rows="a.*")], before=before)
+    assert "--rows a.* --known passed-is-known" in row["figure"]
+    assert row["partial"]
+
+
+def test_rows_that_were_not_asked_for_are_not_run() -> None:
+    row.ask_for("o(?!h)", ["other"])
+    try:
+        found = [row.attempt(name, "", lambda: (True, "ran"), proves=("eager",)) for name in ("one", "oh", "other")]
+    finally:
+        row.ask_for("")
+    assert [each["result"] for each in found] == ["pass", row.LEFT_OUT, row.LEFT_OUT]
+    assert {tuple(each["proves"]) for each in found} == {("eager",)}
+
+
+def every_row_on_cuda(monkeypatch: pytest.MonkeyPatch) -> list[dict]:
+    """Those that a sweep of a device could run, by part, without running one."""
+    of_cpu = engines.subject_of("perceptron", "cpu")
+    on_cuda = of_cpu[0].with_(facts=of_cpu[0].facts.model_copy(update={"device": "cuda"})), of_cpu[1]
+    monkeypatch.setattr(engines, "subject_of", lambda *_: on_cuda)
+    row.ask_for("$^")
+    try:
+        found = []
+        for part in gpu_jobs.PARTS:
+            if part not in ("environment", "afterwards"):
+                rows = importlib.import_module(f"benchmarks.gpu_parts.{part}").rows("cuda")
+                found += [{**each, "part": part} for each in rows]
+        return found
+    finally:
+        row.ask_for("")
+
+
+def test_every_mark_of_cuda_has_a_row_that_can_prove_it_and_every_row_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = every_row_on_cuda(monkeypatch)
+    assert {each["result"] for each in rows} == {row.LEFT_OUT}
+    proven = {part for each in rows for part in each.get("proves", ())}
+    assert {mark.part for mark in all_marks() if "cuda" in mark.days} == proven
+    assert {part for each in rows for part in each.get("speed_of", ())} <= proven
+    for each in rows:
+        jobs = [one for one in gpu_jobs.JOBS if one.part == each["part"] and re.match(one.rows, each["row"])]
+        assert len(jobs) == 1, (each["part"], each["row"], jobs)
+
+
+def test_what_measures_time_or_the_whole_device_runs_alone() -> None:
+    alone = {"timer", "memory", "claims", "tune", "seeds"}
+    assert not alone & {one.part for one in gpu_jobs.JOBS if one.beside}
+    measured = {
+        "ops": "match_boxes, time",
+        "processes": "pause, resume, kill",
+        "graphs": "against an exact graph per size",
+        "budgets": "tune --max-memory",
+        "tests": "tests of peak memory of a trial",
+        "check": "products, time by data sheet",
+    }
+    for part, name in measured.items():
+        assert not any(one.beside and one.part == part and re.match(one.rows, name) for one in gpu_jobs.JOBS), name
+
+
+def test_what_is_expected_is_said_with_what_will_not_fit() -> None:
+    jobs = [
+        job("engines", beside=True, expected_s=30),
+        job("numerics", beside=True, expected_s=20),
+        job("timer", expected_s=10),
+        job("ops", expected_s=50),
+        job("tune", expected_s=900, by_row=True),
+    ]
+    assert gpu_jobs.plan(jobs, 70, 8) == (
+        "Expected are 990 s (8 jobs at once where they may), there are 70 s. What will not fit: ops."
+    )
+    assert "will not fit" not in gpu_jobs.plan(jobs, 1000, 8)
+    assert gpu_jobs.expected_s(jobs[:2], 1) == 50
 
 
 def is_running(pid: int) -> bool:
@@ -82,9 +210,11 @@ def is_running(pid: int) -> bool:
 
 
 def test_what_the_budget_leaves_no_time_for_is_skipped(tmp_path: Path) -> None:
-    assert [row["figure"] for row in gpu.sweep(["timer", "tune"], "cpu", 0, tmp_path)] == [
-        "the budget of 0 s was over"
-    ] * 2
+    rows = swept(tmp_path, [job("timer"), job("tune", rows="vit_b")], budget=0)
+    why = "it takes about 1 s, and of the budget of 0 s 0 s were left: --resume goes on"
+    assert [(row["row"], row["result"], row["figure"]) for row in rows] == [
+        ("the process", "skip", why), ("the process of vit_b", "skip", why)
+    ]  # fmt: skip
 
 
 def rows_of(part: str, *names: str, result: str = "pass", day: str = "2026-12-01", **more: object) -> list[dict]:
@@ -123,7 +253,7 @@ def test_rows_of_several_calls_are_merged_by_part() -> None:
     assert gpu_rows.merged([], over, order) == over
     cut = [*rows_of("timer", "a", result="fail"), *rows_of("timer", gpu_rows.PROCESS, result="skip")]
     assert names(gpu_rows.merged(known, cut, order))[:3] == [("a", "fail"), ("gone", "pass"), ("the process", "skip")]
-    piece = gpu_rows.merged(known, rows_of("tune", "vit_b", result="fail"), order)
+    piece = gpu_rows.merged(known, rows_of("tune", "vit_b", result="fail", partial=True), order)
     assert names(piece)[2:4] == [("resnet50", "pass"), ("vit_b", "fail")]
     healed = gpu_rows.merged(gpu_rows.merged(known, cut, order), rows_of("timer", "a", "gone"), order)
     assert healed == known
@@ -155,10 +285,14 @@ def test_rows_that_are_brought_back_in_pieces_make_one_page(tmp_path: Path, monk
     assert (page.read_text(encoding="utf-8"), found.read_text(encoding="utf-8")) == before
 
 
-def test_what_rows_prove_is_named_as_the_marks_are() -> None:
+def test_what_rows_of_a_cpu_prove_is_named_as_the_marks_are() -> None:
     known = {mark.part for mark in all_marks()}
-    for part in (memory, ops, graphs):
-        assert {name for row in part.rows("cpu") for name in row["proves"]} <= known
+    row.ask_for("$^")
+    try:
+        for part in (memory, ops, graphs):
+            assert {name for each in part.rows("cpu") for name in each["proves"]} <= known
+    finally:
+        row.ask_for("")
 
 
 @pytest.mark.parametrize(("slow", "result"), [(1, True), (3, False)])
@@ -204,6 +338,7 @@ def test_an_unknown_part_is_named_and_a_missing_device_fails(tmp_path: Path) -> 
     assert "there is no part 'tyme'" in done.stderr
     done = subprocess.run([*command, "memory"], cwd=ROOT, env=environment, capture_output=True, text=True)
     assert done.returncode == 1
+    assert "Expected are " in done.stderr
     (row,) = gpu_rows.read_rows(tmp_path / "rows.jsonl")
     assert (row["result"], "sees no CUDA device" in row["figure"]) == ("fail", True)
     done = subprocess.run(
@@ -238,10 +373,10 @@ def test_the_timer_passes_by_a_clock_of_its_own(monkeypatch: pytest.MonkeyPatch)
     assert {row["row"] for row in rows[-2:]} == {"the same against itself", "5 % planted"}
 
 
-def with_errors(name: str, bound: str, check: Any, *given: Any, proves: Any = ()) -> dict[str, Any]:
+def with_errors(name: str, bound: str, check: Any, *given: Any, proves: Any = (), speed_of: Any = ()) -> dict[str, Any]:
     """As the parts' ``attempt``, but an error is one of the test."""
     ok, figure = check(*given)
-    return {**row.row(name, ok, figure, bound), "proves": list(proves)}
+    return {**row.row(name, ok, figure, bound), "proves": list(proves), "speed_of": list(speed_of)}
 
 
 def test_what_is_claimed_of_cuda_alone_is_skipped_on_the_cpu_with_the_reason(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -250,7 +385,8 @@ def test_what_is_claimed_of_cuda_alone_is_skipped_on_the_cpu_with_the_reason(mon
     monkeypatch.setattr(claims, "ON_CPU", for_cuda)
     monkeypatch.setattr(claims, "attempt", with_errors)
     rows = list(claims.rows("cpu"))
-    assert [(row["row"], row["result"]) for row in rows] == [(id, "skip") for id in for_cuda]
+    both = [(f"{id}, its {what}", "skip") for id in for_cuda for what in ("result", "claim")]
+    assert [(row["row"], row["result"]) for row in rows] == both
     assert all("CUDA" in row["figure"] for row in rows), rows
 
 
@@ -276,7 +412,38 @@ def test_every_option_of_every_engine_passes_on_the_cpu(monkeypatch: pytest.Monk
 def test_every_part_has_a_module_and_a_limit() -> None:
     folder = ROOT / "benchmarks" / "gpu_parts"
     found = {path.stem for path in folder.glob("*.py") if "\ndef rows(" in path.read_text(encoding="utf-8")}
-    assert found == set(gpu.LIMITS_S)
+    assert found == set(gpu_jobs.PARTS)
+
+
+def test_the_clocks_have_risen_before_a_known_delay_is_made_of_products() -> None:
+    """Twice as slow at first; the clock goes on by what was asked."""
+    now = itertools.count(step=0.1)
+    told = itertools.chain([2.0] * 5, itertools.repeat(1.0))
+    assert timer.steady(lambda: next(told), lambda: next(now)) == 1.0
+    never = itertools.cycle([1.0, 2.0])
+    assert timer.steady(lambda: next(never), lambda: next(now)) in (1.0, 2.0), "it ends all the same"
+
+
+@pytest.mark.parametrize("workspace", [32 << 20, 8320 << 10])
+def test_the_bound_of_held_memory_leaves_out_what_the_allocator_held_before(
+    workspace: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By the rules of torch's allocator: cuBLAS's workspace and the small tensors that took it, then 64 MiB."""
+    from togi.footprint.prediction.caching_allocator import CachingAllocator
+
+    allocator = CachingAllocator()
+    allocator.allocate("workspace", workspace)
+    allocator.allocate("warming", 256)
+    before = allocator.reserved_bytes
+    allocator.allocate("weights", 64 << 20)
+    monkeypatch.setattr(memory, "held_before", lambda _: before)
+    monkeypatch.setattr(memory.torch, "ones", lambda *_, **__: torch.zeros(8, 8))
+    found = SimpleNamespace(idle_bytes=allocator.reserved_bytes, peak_bytes=64 << 20, allocator_peak_bytes=64 << 20)
+    monkeypatch.setattr(memory, "mark_memory", lambda _: None)
+    monkeypatch.setattr(memory, "measure_footprint", lambda *_, **__: found)
+    right, figure = memory.known_memory("cuda")
+    assert right, figure
+    assert figure.startswith(f"idle 64 beyond {before / 2**20:.0f}")
 
 
 @pytest.mark.parametrize(

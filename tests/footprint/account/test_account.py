@@ -15,8 +15,9 @@ from torch import Tensor, nn
 
 import togi
 from togi.core.errors import TogiError
-from togi.footprint.account.make import account_of
+from togi.footprint.account.make import account_from, account_of
 from togi.footprint.account.record import Account, Category
+from togi.footprint.account.watch import Watch
 from togi.footprint.step import make_step
 from togi.measure.memory import torch_allocator_peak_bytes
 from togi.subject.inputs import Subject
@@ -69,6 +70,30 @@ def test_the_time_of_a_step_on_a_device_ends_when_the_device_is_done(monkeypatch
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: time.sleep(0.05))
     step = make_step(Subject(nn.Linear(2, 2), (torch.ones(1, 2),)), train=False)
     assert account_of(step).plain_ms >= 50
+
+
+def test_what_libraries_hold_before_the_run_is_in_the_account(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stand-in for torch's allocator on a GPU that holds cuBLAS's 32 MiB and two tensors, in multiples of 512."""
+    monkeypatch.setattr("torch.cuda.synchronize", lambda: None)
+    monkeypatch.setattr("torch.cuda.memory_allocated", lambda: (32 << 20) + 2 * 512)
+    watch = Watch(device="cuda")
+    watch.tracker.add_existing([torch.ones(3), torch.ones(128)], Category.INPUT, "")
+    watch.count_unowned()
+    assert watch.unowned_bytes == 32 << 20
+    plain = account_from(watched(Watch()))
+    held = watched(Watch())
+    held.unowned_bytes = 32 << 20
+    account = account_from(held)
+    assert account.peak_bytes - plain.peak_bytes == account.baseline_bytes - plain.baseline_bytes == 32 << 20
+    workspace = next(holding for holding in account.holdings if holding.op == "(libraries, before the run)")
+    assert (workspace.category, workspace.bytes) == (Category.WORKSPACE, 32 << 20)
+    assert sum(of[0] for of in account.timeline.bytes.values()) >= 32 << 20
+
+
+def watched(watch: Watch) -> Watch:
+    with watch:
+        torch.ones(1000) * 2
+    return watch
 
 
 def test_adam_keeps_two_values_for_each_parameter() -> None:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn import functional
 
+from togi.footprint.prediction import cuda
 from togi.footprint.prediction.cuda import predict_cuda
 from togi.footprint.prediction.cuda_kernels import CudaKernels, attention_backend
 from togi.footprint.prediction.fake_run import record
@@ -69,6 +70,20 @@ MODELS: dict[str, Callable[[], tuple[nn.Module, Tensor]]] = {
 
 def predicted(subject: Subject, **options: object) -> Prediction:
     return predict_cuda(make_step(subject, **options))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("capability", "cublas"), [((8, 6), 8320 << 10), ((9, 0), 32 << 20), ((10, 0), 32 << 20)])
+def test_what_is_known_of_a_device_that_is_here_is_no_range(
+    capability: tuple[int, int], cublas: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert [level.cublas_bytes for level in cuda.workspaces()] == [8320 << 10, 8320 << 10, 32 << 20]
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.version.hip", None)
+    monkeypatch.setattr("torch.cuda.get_device_capability", lambda: capability)
+    assert [level.cublas_bytes for level in cuda.workspaces()] == [cublas] * 3
+    ends = [level.convolution_x for level in cuda.workspaces()]
+    assert ends == [0.0, 1.0, 2.0], "what the device decides by itself stays a range"
 
 
 SOON = {("attention", True), ("convolutions", False), ("lstm", True), ("gru", True), ("rnn", False)}
