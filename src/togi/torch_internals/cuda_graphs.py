@@ -8,7 +8,8 @@ its list of inputs at fixed addresses, Inductor's pass that moves constants to t
 cannot be recorded, and what its CUDA graph trees take for one call. When they go: ``no-cuda-graph`` reports nothing.
 For ``replays_by_itself``: ``get_compiler_config`` of what torch.compile returns, and ``Module._compiled_call_impl``.
 When they go: a capture of such a function fails with what CUDA says.
-For ``trees_in_turn``: ``cudagraph_trees.local`` and its two attributes, ``torch._C._is_key_in_tls`` (torch 2.9 to 2.13). When ``_initialize_tls`` goes, which tells newer ones: threads take turns that need not.
+For ``trees_in_turn``: ``cudagraph_trees.local`` and its two attributes, ``torch._C._is_key_in_tls`` (torch 2.9 to
+2.13). When ``_initialize_tls`` goes, which tells newer ones: threads take turns that need not.
 """
 
 from __future__ import annotations
