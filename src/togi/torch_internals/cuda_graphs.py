@@ -8,7 +8,7 @@ its list of inputs at fixed addresses, Inductor's pass that moves constants to t
 cannot be recorded, and what its CUDA graph trees take for one call. When they go: ``no-cuda-graph`` reports nothing.
 For ``replays_by_itself``: ``get_compiler_config`` of what torch.compile returns, and ``Module._compiled_call_impl``.
 When they go: a capture of such a function fails with what CUDA says.
-For ``trees_in_turn``: ``cudagraph_trees.local`` and its two attributes, ``torch._C._stash_obj_in_tls`` (torch 2.9 to
+For ``trees_in_turn``: ``cudagraph_trees.local`` and its two attributes, ``torch._C._is_key_in_tls`` (torch 2.9 to
 2.13). When ``_initialize_tls`` goes, which tells newer ones: threads take turns that need not.
 """
 
@@ -84,14 +84,9 @@ def trees_in_turn() -> Iterator[bool]:
         yield False
         return
     with _trees:
-        if not torch._C._is_key_in_tls("tree_manager_containers"):
-            kept: dict[str, Any] = {
-                "tree_manager_containers": {},
-                "tree_manager_locks": defaultdict(threading.Lock),
-            }
-            for name, value in kept.items():
-                setattr(cudagraph_trees.local, name, value)  # as its end does
-                torch._C._stash_obj_in_tls(name, value)  # and for the threads of autograd
+        local = cudagraph_trees.local
+        if not hasattr(local, "tree_manager_containers") and not torch._C._is_key_in_tls("tree_manager_containers"):
+            local.tree_manager_containers, local.tree_manager_locks = {}, defaultdict(threading.Lock)
         yield True
 
 
