@@ -244,7 +244,7 @@ def run_part(job: Job, command: Sequence[str], limit_s: float, log: Path, cut: s
             text=True,
             encoding="utf-8",
             cwd=HERE,
-            env={**os.environ, **(_SHARED if job.beside else {})},
+            env={**os.environ, "PYTHONFAULTHANDLER": "1", **(_SHARED if job.beside else {})},
             process_group=0,
         )
         late = threading.Timer(limit_s, os.killpg, (process.pid, signal.SIGKILL))

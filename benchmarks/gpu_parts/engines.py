@@ -54,6 +54,7 @@ def engine_on(engine: Engine, options: Options, candidate: Candidate, truth: Tru
         return None, missing
     if isinstance(refusal := engine.applies(candidate.facts), Refuses):
         return None, refusal.reason
+    torch.compiler.reset()  # else what the options before compiled counts for the limit on compilations
     try:
         built = engine.apply(candidate, options)
     except Refused as refused:
@@ -121,12 +122,13 @@ def uses(candidate: Candidate) -> Iterator[tuple[str, Use]]:
         worker.join()
         return found[0]
 
-    def elsewhere(call: Callable[..., Any]) -> str:
-        """Only programs that bind addresses, or check their inputs, can tell; eager raises by itself."""
+    def elsewhere(_: Callable[..., Any]) -> str:
+        """Asked of the signature, as each call of an artifact does: AOTInductor's programs believe their caller, and
+        end the process where a pointer is the host's."""
+        there = sample.to("cpu")
         try:
-            with torch.no_grad():
-                call(*sample.to("cpu").args, **sample.to("cpu").kwargs)
-        except (ValueError, RuntimeError):
+            signature.checked(there.args, there.kwargs)
+        except (TypeError, ValueError):
             return ""
         return "inputs of the CPU were taken"
 

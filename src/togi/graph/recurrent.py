@@ -35,7 +35,11 @@ def _define(kind: str, call: Callable[..., Any]) -> Any:
     states = "Tensor[]" if kind == "lstm" else "Tensor"
     results = "Tensor, Tensor, Tensor" if kind == "lstm" else "Tensor, Tensor"
     schema = f"(Tensor input, {states} hx, {_OPTIONS}) -> ({results})"
-    torch.library.custom_op(f"togi::{kind}", call, mutates_args=(), schema=schema).register_fake(_shapes)
+
+    def computed(*args: Any) -> tuple[Tensor, ...]:
+        return tuple(tensor.contiguous() for tensor in call(*args))  # as ``_shapes`` says
+
+    torch.library.custom_op(f"togi::{kind}", computed, mutates_args=(), schema=schema).register_fake(_shapes)
     return getattr(torch.ops.togi, kind).default
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from togi.core.errors import ArtifactError, NotSaveable, Refused
 from togi.graph.candidate import Candidate, FlatProgram, Program
 from togi.graph.capture import export
+from togi.graph.recurrent import SEALED, sealed
 from togi.subject.signature import Signature
 from togi.techniques.base import Options
 from togi.techniques.engine.programs.stored import LOADED
@@ -85,8 +86,11 @@ def store_module(candidate: Candidate, folder: Path, options: Options) -> dict[s
     return {"file": FILE, "options": options}
 
 
-def load_module(folder: Path) -> Callable[..., Sequence[Tensor]]:
+def load_module(folder: Path, *, whole_layers: bool = False) -> Callable[..., Sequence[Tensor]]:
     """The flat module (tensors in, tuple of tensors out) that ``store_module`` wrote.
+
+    Args:
+        whole_layers: recurrent layers are operators that no compiler takes apart.
 
     Raises ArtifactError where the file is damaged or unsafe.
     """
@@ -101,4 +105,6 @@ def load_module(folder: Path) -> Callable[..., Sequence[Tensor]]:
         if node.target is torch.ops.aten.view.default:
             node.target = torch.ops.aten.reshape.default
     module.recompile()
+    if whole_layers:
+        sealed(module, SEALED)
     return module
