@@ -81,7 +81,7 @@ class FreshOutputs:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with trees_in_turn() as in_turn:
-            if in_turn and torch.cuda.is_initialized():
+            if in_turn and torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
                 _order.after_the_last_call()
             torch.compiler.cudagraph_mark_step_begin()  # type: ignore[no-untyped-call]
             outputs = self.function(*args, **kwargs)
