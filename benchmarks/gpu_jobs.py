@@ -98,13 +98,13 @@ def expected_s(jobs: Iterable[Job], at_once: int) -> float:
 
 def plan(jobs: Sequence[Job], budget_s: float, at_once: int) -> str:
     """What is expected of it, in a sentence."""
-    left = budget_s - expected_s([job for job in jobs if job.beside], at_once)
+    left = budget_s - sum(KEPT_S.values()) - expected_s([job for job in jobs if job.beside], at_once)
     out: list[str] = []
-    for job in jobs:
-        if not job.beside:
-            if not enough(job, left):
-                out.append(job.name)
-            left -= 0 if not enough(job, left) else min(job.expected_s, left)
+    for job in (job for job in jobs if not job.beside and job.part not in KEPT_S):
+        if enough(job, left):
+            left -= min(job.expected_s, left)
+        else:
+            out.append(job.name)
     total = expected_s(jobs, at_once)
     told = f"Expected are {total:.0f} s ({at_once} jobs at once where they may), there are {budget_s:.0f} s."
     return f"{told} What will not fit: {', '.join(out)}." if out else told

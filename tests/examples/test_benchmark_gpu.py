@@ -195,8 +195,8 @@ def test_what_is_expected_is_said_with_what_will_not_fit() -> None:
         job("ops", expected_s=50),
         job("tune", expected_s=900, by_row=True),
     ]
-    assert gpu_jobs.plan(jobs, 70, 8) == (
-        "Expected are 990 s (8 jobs at once where they may), there are 70 s. What will not fit: ops."
+    assert gpu_jobs.plan(jobs, 78, 8) == (
+        "Expected are 990 s (8 jobs at once where they may), there are 78 s. What will not fit: ops."
     )
     assert "will not fit" not in gpu_jobs.plan(jobs, 1000, 8)
     assert gpu_jobs.expected_s(jobs[:2], 1) == 50
