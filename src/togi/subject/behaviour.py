@@ -122,8 +122,15 @@ def _call(module: nn.Module, sample: Inputs, seed: int) -> _Observed:
 
 
 def seed_all(seed: int) -> None:
-    """Every generator that a module may draw from."""
-    torch.manual_seed(seed)
+    """Every generator that a module may draw from.
+
+    Without a device the CPU's alone: torch would keep a stack trace for each kind of device, which takes as long as a
+    call of a small model.
+    """
+    if torch.accelerator.is_available():
+        torch.manual_seed(seed)
+    else:
+        torch.default_generator.manual_seed(seed)
     random.seed(seed)
     if "numpy" in sys.modules:
         import numpy

@@ -65,13 +65,20 @@ def kinds() -> list[Kind]:
     shown = torch.ones(4, 4, dtype=torch.bool)
     times = 1.76e9 + 1e5 * torch.rand(4, 16, dtype=torch.float64, generator=drawn)
     large, some_nan = ids * (1 << 33) + 5, x.where(x < 1, torch.nan)
+    quotients = 10 / torch.arange(1.0, 65.0).reshape(4, 16)
+    multiples = 7 * (ids + (1 << 22)) - ids % 2
     return [
         Kind("integers beyond 32 bits", lambda i: table[i.remainder(13)].sum(1), (ids,), (large,)),
         Kind("products of integers", lambda i: table[(i * 2654435761).remainder(13)].sum(1), (ids,), (large,)),
         Kind("negative remainders", lambda i: i.remainder(13).float(), (ids,), (ids - 500,)),
         Kind("negative divisions", lambda i: i.div(7, rounding_mode="floor").float(), (ids,), (ids - 500,)),
+        Kind("quotients of large integers", lambda i: i.div(7, rounding_mode="floor") & 255, (ids,), (multiples,)),
+        Kind("shifts of negative integers", lambda i: (i >> 3).float(), (ids,), (ids - 500,)),
+        Kind("negative indices", lambda i: table[i % 13 - (i < 0) * 13].sum(1), (ids,), (ids - 500,)),
         Kind("float64", lambda t: t + F.softplus(t - t.floor()), (times,), (times + 1,)),
         Kind("large floats as integers", lambda v: (v * 10).long(), (x,), (x * 1e9,)),
+        Kind("exact quotients as integers", lambda v: (10 / v).long(), (x,), (quotients,)),
+        Kind("equal sides of a comparison", lambda v: (v / 3 * 10 >= 10).float(), (x,), (3 * x.round(),)),
         Kind("wrap-around of uint8", lambda p: (p - 60).float() / 255, (pixels,), (pixels - 90,)),
         Kind("NaN in relu", lambda v: torch.relu(v).sum(1), (x,), (some_nan,)),
         Kind("NaN in the largest", lambda v: v.amax(1), (x,), (some_nan,)),
@@ -79,14 +86,19 @@ def kinds() -> list[Kind]:
         Kind("NaN in pooling", lambda v: F.max_pool1d(v[None], 2)[0], (x,), (some_nan,)),
         Kind("NaN in comparisons", lambda v: torch.where(v > 0, v, v * 2), (x,), (some_nan,)),
         Kind("NaN in sorting", lambda v: v.sort(1).values, (x,), (some_nan,)),
+        Kind("NaN in argmax", lambda v: v.argmax(1), (x,), (some_nan,)),
         Kind("infinity", lambda v: v.softmax(1), (x,), (x.where(x < 1, torch.inf),)),
         Kind("equal values in argmax", lambda v: v.argmax(1), (x,), (x.round(),)),
         Kind("equal values in top-k", lambda v: v.topk(3, 1).indices, (x,), (x.round(),)),
+        Kind("equal values in sorting", lambda v: v.argsort(dim=1, stable=True), (x,), (x.round(),)),
         Kind("halves", torch.round, (x,), (x.round() + 0.5,)),
         Kind("a variance of zero", lambda v: F.batch_norm(v, None, None, training=True), (x,), (torch.ones(4, 16),)),
         Kind("a mask that comes later", _attention, (x, shown), (x, shown.tril())),
         Kind("a mask that hides all", _attention, (x, shown.tril()), (x, shown.tril(-1))),
         Kind("nothing is found", _found, (x,), (-x.abs(),)),
+        Kind("a mean of nothing", lambda v: v[v > 0.5].mean(), (x,), (-x.abs(),)),
+        Kind("a deviation of nothing", lambda v: v[v > 0.5].std(), (x,), (-x.abs(),)),
+        Kind("any of nothing", lambda v: (v[v > 0.5] > 0.6).any().float(), (x,), (-x.abs(),)),
     ]
 
 

@@ -3,32 +3,27 @@
 What is not so becomes a bound: a ``Domain`` of the input, beyond which the artifact refuses calls. What no bound on an
 input can say (ties between some of its elements) is a problem of the program.
 
-The original decides what is legal: values on which it raises need no answer. An answer is compared with plain eager's;
-where it is further away than roundings explain, with the original in float64, in units of eager's own error.
+The original decides what is legal: values on which it raises need no answer. Where it holds operators that jump, values
+that lead to their steps are searched (``steering``) and asked as well.
 """
 
 from __future__ import annotations
 
-import copy
-import enum
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, final
+from typing import final
 
 import torch
 from torch import Tensor, nn
 
-from togi.decide.faithful import MAX_UNITS, within
+from togi.decide.faithful import MAX_UNITS
 from togi.subject.domain import Domain
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32
-from togi.verify.compare import continuous, hides, plain
-from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, wide, widened, widened_inputs
-from togi.verify.leaves import copy_inputs, may_be_index, with_layout_of
-from togi.verify.observe import Named, Observation, observe
-from togi.verify.output_structure import unlike
+from togi.verify.jury import Call, Jury, Verdict
+from togi.verify.leaves import copy_inputs, with_layout_of
 from togi.verify.probes import (
     Change,
     Ladder,
@@ -43,16 +38,13 @@ from togi.verify.probes import (
     signs,
     smaller_integers,
 )
-from togi.verify.reference import branches, may_branch
-from togi.verify.units import NUDGES_FEW, leaf_error, measure_own_error
+from togi.verify.steering import Steering
 
-_ENOUGH, _MOST_DRAWS = 1024, 16
+_ENOUGH, _MOST_DRAWS, _STEERED_DRAWS = 1024, 16, 4
 """Of a small input values are drawn again while there is time, up to so many elements and so often: few of them may be
 answered wrongly."""
 _LONGER_X = 3.0
 """Where even the first rungs take so many times as long as there is time, the rest is not asked at all."""
-
-Call = Callable[..., Any]
 
 
 @final
@@ -92,119 +84,13 @@ def reach_of(
     if any(leaf.kind == "opaque" for argument in signature.arguments for leaf in argument.leaves()):
         return Reach((), notes=("no other values were asked for: an argument is an object that togi cannot vary",))
     with ieee_float32():
-        return _Climb(_Jury(call, original, signature, seed, max_units), samples, limit_s, nan, clock).reach()
-
-
-class Verdict(enum.Enum):
-    RIGHT = "right"
-    WRONG = "wrong"
-    ILLEGAL = "illegal"
-    """The original raises on it."""
-
-
-@final
-@dataclass
-class _Jury:
-    """Compares one answer of the program with the original's."""
-
-    call: Call
-    original: nn.Module
-    signature: Signature
-    seed: int
-    max_units: float
-    _wide: nn.Module | None = None
-    _on_cpu: nn.Module | None = None
-
-    def verdict(self, given: Inputs, rung: Rung) -> Verdict:
-        with torch.no_grad():
-            try:
-                self._try_on_cpu_first(given)
-                eager = observe(self.original, given, self.signature, seed=self.seed)
-            except Exception:  # foreign code: a model's forward may raise anything
-                return Verdict.ILLEGAL
-            try:
-                found = observe(self.call, given, self.signature, seed=self.seed)
-            except Exception:  # foreign code: an engine that refuses answers nothing wrong
-                return Verdict.RIGHT
-            return Verdict.RIGHT if self._same(given, found, eager, rung) else Verdict.WRONG
-
-    def _try_on_cpu_first(self, given: Inputs) -> None:
-        """An index out of range raises on the CPU, but on a GPU it ends the process's use of the device."""
-        if self.signature.device == "cpu" or not any(map(may_be_index, given.tensors())):
-            return
-        if self._on_cpu is None:
-            self._on_cpu = copy.deepcopy(self.original).to("cpu")
-        on_cpu = given.to("cpu")
-        self._on_cpu(*on_cpu.args, **on_cpu.kwargs)
-
-    def _same(self, given: Inputs, found: Observation, eager: Observation, rung: Rung) -> bool:
-        if unlike(eager.structure, found.structure, "output") or not _alike(eager.leaves, found.leaves):
-            return False
-        pairs = [(plain(f), plain(e)) for (_, f), (_, e) in zip(found.leaves, eager.leaves, strict=True)]
-        doubtful = [i for i, (f, e) in enumerate(pairs) if not self._near(f, e, e, [])]
-        if not doubtful or rung.strict:
-            return not doubtful
-        eagers = [e for _, e in pairs]
-        truth = self._truth(given, eagers)
-        doubtful = [i for i in doubtful if may_branch(eagers[i], truth[i]) or not self._near(*pairs[i], truth[i], [])]
-        moved = self._nudged(given, eagers, inputs=not rung.exact) if doubtful else []
-        return all(
-            self._near(*pairs[i], _trusted(eagers[i], truth[i], nudges), nudges)
-            for i in doubtful
-            for nudges in [[leaves[i] for leaves in moved]]
-        )
-
-    def _near(self, found: Tensor, eager: Tensor, truth: Tensor, moved: Sequence[Tensor]) -> bool:
-        """NaN and infinity may be more where there are any: what is near them is no answer either."""
-        if continuous(eager) and not bool(eager.isfinite().all()):
-            if hides(found, truth, eager):
-                return False
-            found = torch.where(found.isfinite(), found, eager)
-        ((unit, _, threshold),) = measure_own_error([eager], [truth], [moved])
-        error, misplaced = leaf_error("", found, truth, eager, unit, threshold)
-        return not misplaced and within(error.units, self.max_units)
-
-    def _truth(self, given: Inputs, eager: Sequence[Tensor]) -> Sequence[Tensor]:
-        """In float64; eager's own where that is none."""
-        try:
-            if self._wide is None:
-                self._wide = widened(self.original, self.signature.device)
-            with float64_arithmetic():
-                seen = observe(self._wide, widened_inputs(given, self.signature.device), self.signature, seed=self.seed)
-        except Exception:  # foreign code: a forward may insist on its own dtype
-            return [wide(e) for e in eager]
-        return _of_shapes(seen, eager) or [wide(e) for e in eager]
-
-    def _nudged(self, given: Inputs, eager: Sequence[Tensor], *, inputs: bool) -> list[list[Tensor]]:
-        moved = []
-        for number in range(NUDGES_FEW):
-            try:
-                module = nudged(self.original, self.seed + number)
-                asked = nudged_inputs(given, self.seed + number) if inputs else given
-                moved.append(_of_shapes(observe(module, asked, self.signature, seed=self.seed), eager))
-            except Exception:  # foreign code: a module may insist on exact values
-                break
-        return [leaves for leaves in moved if leaves]
-
-
-def _alike(one: Named, other: Named) -> bool:
-    return [(name, t.shape, t.dtype) for name, t in one] == [(name, t.shape, t.dtype) for name, t in other]
-
-
-def _trusted(eager: Tensor, truth: Tensor, moved: Sequence[Tensor]) -> Tensor:
-    """The truth; eager itself where the truth is further away than roundings move eager."""
-    return wide(eager) if may_branch(eager, truth) and branches(eager, truth, moved) else truth
-
-
-def _of_shapes(seen: Observation, like: Sequence[Tensor]) -> list[Tensor]:
-    leaves = [plain(tensor) for _, tensor in seen.leaves]
-    return leaves if [t.shape for t in leaves] == [t.shape for t in like] else []
+        return _Climb(Jury(call, original, signature, seed, max_units), samples, limit_s, nan, clock).reach()
 
 
 @final
 @dataclass
 class _Climb:
-    jury: _Jury
+    jury: Jury
     samples: Sequence[Inputs]
     limit_s: float
     nan: bool
@@ -220,6 +106,11 @@ class _Climb:
         found = {i: Shown.of(tensors) for i, tensors in enumerate(zip(*flat, strict=True))}
         shown = {i: each for i, each in found.items() if each is not None}
         self.domains = dict.fromkeys(range(len(self.flat)), Domain())
+        self.steering = Steering(self.jury.run, self.jury.run_in_float64, self._is_early)
+        self.steering.look(self.samples[0])
+        for i, each in shown.items():
+            if self._steered(i, each.rung) is Verdict.WRONG:
+                self._cannot_be_kept_out(i, each.rung)
         floats = [i for i in shown if self.flat[i].is_floating_point()]
         self._integers_and_masks({i: each for i, each in shown.items() if i not in floats})
         self._floats({i: shown[i] for i in floats})
@@ -250,8 +141,11 @@ class _Climb:
                 self._narrow(i, Domain(constant=False))
             for rung in (equal_values(self.domains[i]), one_sign(self.domains[i])):
                 if self._asked(i, rung) is Verdict.WRONG:
-                    name = self.jury.signature.inputs_facts[i].name
-                    self.problems[f"it answers otherwise than the original where {name} holds {rung.name}"] = None
+                    self._cannot_be_kept_out(i, rung)
+
+    def _cannot_be_kept_out(self, i: int, rung: Rung) -> None:
+        name = self.jury.signature.inputs_facts[i].name
+        self.problems[f"it answers otherwise than the original where {name} holds {rung.name}"] = None
 
     def _climb(self, i: int, ladder: Ladder, nearest: Domain) -> None:
         """Narrow an input to what of the ladder is answered rightly; ``nearest``: where that is nothing of it.
@@ -260,37 +154,60 @@ class _Climb:
         """
         if not ladder.rungs:
             return
-        at, proven = ladder.first, nearest
+        at, end = self._farthest(i, ladder)
+        proven = at
+        while proven >= 0 and self._steered(i, ladder.rungs[proven]) is Verdict.WRONG:
+            proven -= 1
+        if proven < at or end is not Verdict.ILLEGAL:  # else: as far as the original goes
+            self._narrow(i, ladder.rungs[proven].domain if proven >= 0 else nearest)
+
+    def _farthest(self, i: int, ladder: Ladder) -> tuple[int, Verdict]:
+        """The farthest rung that is answered rightly, -1 for none, and the verdict that ended the climb."""
+        at = ladder.first
         verdict = self._asked(i, ladder.rungs[at])
         while verdict is not Verdict.RIGHT and at > 0:
             at -= 1
             verdict = self._asked(i, ladder.rungs[at])
-        while verdict is Verdict.RIGHT:
-            proven, at = ladder.rungs[at].domain, at + 1
-            if at == len(ladder.rungs) or self._time_is_up(ladder.rungs[at]):
+        if verdict is not Verdict.RIGHT:
+            return -1, verdict
+        while at + 1 < len(ladder.rungs) and not self._time_is_up(ladder.rungs[at + 1]):
+            verdict = self._asked(i, ladder.rungs[at + 1])
+            if verdict is not Verdict.RIGHT:
                 break
-            verdict = self._asked(i, ladder.rungs[at])
-        if verdict is not Verdict.ILLEGAL:  # else: as far as the original goes
-            self._narrow(i, proven)
+            at += 1
+        return at, verdict
+
+    def _steered(self, i: int, rung: Rung) -> Verdict:
+        """The verdict on values within the rung's reach at which the original jumps."""
+        if rung.reach is None or self.flat[i].dtype is torch.bool:
+            return Verdict.RIGHT
+        found = self.steering.changes(self.flat[i], *rung.reach, lambda values: self._with(i, values))
+        return self._asked(i, Rung(rung.name, tuple(found), rung.domain, exact=True), most=_STEERED_DRAWS)
+
+    def _with(self, i: int, values: Tensor) -> Inputs:
+        return self._changed(i, lambda *_: values, 0)
+
+    def _is_early(self) -> bool:
+        return self.clock() < self.began + self.limit_s
 
     def _time_is_up(self, rung: Rung) -> bool:
-        if self.clock() < self.began + self.limit_s:
+        if self._is_early():
             return False
         self.notes[f"no time was left to ask for {rung.name}"] = None
         return True
 
-    def _asked(self, i: int, rung: Rung) -> Verdict:
+    def _asked(self, i: int, rung: Rung, most: int = _MOST_DRAWS) -> Verdict:
         """The worst verdict on the values of a rung that are taken; the first that is not right ends it."""
         if self.clock() > self.began + _LONGER_X * self.limit_s:
             name = self.jury.signature.inputs_facts[i].name
             self.notes[f"no time was left to ask for values of {name} beyond the samples"] = None
             return Verdict.ILLEGAL
-        draws = min(_MOST_DRAWS, -(-_ENOUGH // self.flat[i].numel()))
+        draws = min(most, -(-_ENOUGH // self.flat[i].numel()))
         asked = (
             self._changed(i, change, draw)
             for change in rung.changes
             for draw in range(draws)
-            if not draw or self.clock() < self.began + self.limit_s
+            if not draw or self._is_early()
         )
         verdicts = (self.jury.verdict(given, rung) for given in asked if self._is_taken(i, given))
         return next((verdict for verdict in verdicts if verdict is not Verdict.RIGHT), Verdict.RIGHT)

@@ -40,6 +40,8 @@ class Rung:
     strict: bool = False
     """An answer that is further from plain eager's than roundings explain is wrong, without a look at float64: little
     is lost where such values are refused."""
+    reach: tuple[Number, Number] | None = None
+    """The smallest and largest of the values that are asked, where there are such."""
     exact: bool = False
     """What of the inputs' own roundings would explain is wrong as well: equal values are meant to be equal."""
 
@@ -80,6 +82,12 @@ class Shown:
         return cls(int(low) if not floating else low, int(high) if not floating else high, mask, finite)
 
     @property
+    def rung(self) -> Rung:
+        """Of values between those shown: they are taken by any program, so nothing keeps them out."""
+        reach = (self.low, self.high) if self.finite and not self.mask else None
+        return Rung("values at which the original jumps", (), Domain(), reach=reach)
+
+    @property
     def domain(self) -> Domain:
         return Domain(low=self.low, high=self.high) if self.finite else Domain()
 
@@ -109,6 +117,7 @@ def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool, nan: bool) -> 
             f"values up to {bound:.3g}",
             (_larger(bound, signed=signed),),
             Domain(low=-bound if signed else low, high=bound),
+            reach=(-bound if signed else shown.low, bound),
         )
         for bound in bounds
     ]
@@ -118,6 +127,7 @@ def magnitudes(dtype: torch.dtype, shown: Shown, *, signed: bool, nan: bool) -> 
         (_larger(most, signed=signed), *(not_finite if nan else ())),
         Domain(low=low),
         strict=True,
+        reach=finite[-1].reach if finite else None,
     )
     return Ladder((*finite, largest), first=min(1, len(finite)))
 
@@ -126,18 +136,27 @@ def larger_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
     most = torch.iinfo(dtype).max
     steps = sorted({2 * max(shown.high, 1), *_INTEGERS})
     bounds = [*(int(bound) for bound in steps if shown.high < bound < most), *([most] if shown.high < most else [])]
-    return Ladder(tuple(_integers(bound, None if bound == most else Domain(high=bound)) for bound in bounds))
+    return Ladder(
+        tuple(
+            _integers(bound, None if bound == most else Domain(high=bound), (int(shown.low), bound)) for bound in bounds
+        )
+    )
 
 
 def smaller_integers(dtype: torch.dtype, shown: Shown) -> Ladder:
     least = torch.iinfo(dtype).min
     steps = sorted({0, -1, -max(int(shown.high), 1), *(-bound - 1 for bound in _INTEGERS)}, reverse=True)
     bounds = [*(bound for bound in steps if shown.low > bound > least), *([least] if shown.low > least else [])]
-    return Ladder(tuple(_integers(bound, None if bound == least else Domain(low=bound)) for bound in bounds))
+    return Ladder(
+        tuple(
+            _integers(bound, None if bound == least else Domain(low=bound), (bound, int(shown.high)))
+            for bound in bounds
+        )
+    )
 
 
-def _integers(bound: int, domain: Domain | None) -> Rung:
-    return Rung(f"{bound:,}", (_integers_to(bound),), domain or Domain())
+def _integers(bound: int, domain: Domain | None, reach: tuple[int, int]) -> Rung:
+    return Rung(f"{bound:,}", (_integers_to(bound),), domain or Domain(), reach=reach)
 
 
 def masks(shown: Shown) -> list[tuple[Rung, Domain]]:

@@ -1,0 +1,163 @@
+"""Steers probes to the jumps of a model: searches values of an input that lead exactly there.
+
+Candidates are tried on the original, in its own precision and in float64, while every operator is watched. What lands
+on a step in both is a value for which the answer is beyond doubt, however few there are: an engine that misses the step
+is wrong, and roundings do not excuse it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import final
+
+import torch
+from torch import Tensor
+
+from togi.subject.domain import Number
+from togi.subject.inputs import Inputs
+from togi.verify.jumps import Jump, JumpObserver
+from togi.verify.probes import Change
+
+_POOL = 4096
+"""Candidates for one question: all integers of a range that holds no more."""
+_MOST_CHUNKS = 64
+_NICE = 8
+"""Floats are asked at multiples of one eighth: exact in float32, and so is much that is computed of them."""
+_EACH = 256
+"""Values kept for one operator, and calls kept whole: where what is done to one element is not known."""
+_WHOLE_CALLS = 2
+
+Run = Callable[[Inputs], None]
+
+
+@final
+@dataclass
+class Steering:
+    """``run`` calls the original, ``in_float64`` the original in float64, which may raise where it has no such form."""
+
+    run: Run
+    in_float64: Run
+    may_go_on: Callable[[], bool]
+    constants: Sequence[Number] = ()
+    jumps: bool = False
+    _seen: dict[str, int] = field(default_factory=dict)
+
+    def look(self, sample: Inputs) -> None:
+        """Watch one call of the original: whether it jumps anywhere, and by which numbers it computes."""
+        watch = _watched(self.run, sample)
+        self.jumps = watch is not None and bool(watch.jumps)
+        self.constants = sorted(watch.constants, key=abs) if watch is not None and self.jumps else ()
+
+    def changes(self, tensor: Tensor, low: Number, high: Number, given: Callable[[Tensor], Inputs]) -> list[Change]:
+        """Ways to fill ``tensor`` with values from ``low`` to ``high`` that lead to jumps.
+
+        ``given`` makes a call with other values of it.
+        """
+        if not self.jumps:
+            return []
+        drawn = torch.Generator().manual_seed(0)
+        pool = candidates(tensor.dtype, low, high, self.constants, drawn).to(tensor.device)
+        elements: dict[int, list[Tensor]] = {}
+        calls: dict[int, list[Tensor]] = {}
+        for values in _chunks(pool, tensor, drawn):
+            if not self.may_go_on():
+                break
+            for number, jump in enumerate(self._jumps(given(values))):
+                _keep(jump, values, elements.setdefault(number, []), calls.setdefault(number, []))
+        whole = {id(values): values for kept in calls.values() for values in kept}
+        return [
+            *(_drawn_from(torch.cat(kept).unique()) for kept in elements.values() if kept),
+            *(_exactly(values) for values in whole.values()),
+        ]
+
+    def _jumps(self, given: Inputs) -> list[Jump]:
+        """Of one call, where the original and float64 agree on them."""
+        watch = _watched(self.run, given)
+        exact = _watched(self.in_float64, given) if watch is not None else None
+        if watch is None or exact is None or [j.operator for j in watch.jumps] != [j.operator for j in exact.jumps]:
+            return []
+        return [
+            Jump(one.operator, one.at & other.at)
+            for one, other in zip(watch.jumps, exact.jumps, strict=True)
+            if one.at.shape == other.at.shape
+        ]
+
+
+def _watched(run: Run, given: Inputs) -> JumpObserver | None:
+    watch = JumpObserver()
+    try:
+        with torch.no_grad(), watch:
+            run(given)
+    except Exception:  # foreign code: the values may be illegal, or not all operators can be watched
+        return None
+    return watch
+
+
+def _keep(jump: Jump, values: Tensor, elements: list[Tensor], calls: list[Tensor]) -> None:
+    if not bool(jump.at.any()):
+        return
+    if jump.at.numel() == values.numel() and sum(map(len, elements)) < _EACH:
+        elements.append(values.flatten()[jump.at.flatten()][:_EACH])
+    if len(calls) < _WHOLE_CALLS:
+        calls.append(values)
+
+
+def _chunks(pool: Tensor, tensor: Tensor, drawn: torch.Generator) -> Iterator[Tensor]:
+    """The pool in tensors of the input's form; what is left over is filled up with drawn ones."""
+    size = tensor.numel()
+    pool = pool[torch.randperm(len(pool), generator=drawn).to(pool.device)]
+    for begin in range(0, min(len(pool), size * _MOST_CHUNKS), size):
+        part = pool[begin : begin + size]
+        rest = pool[torch.randint(0, len(pool), (size - len(part),), generator=drawn).to(pool.device)]
+        yield torch.cat([part, rest]).reshape(tensor.shape)
+
+
+def _drawn_from(values: Tensor) -> Change:
+    """Two thirds of the elements are such values."""
+
+    def change(tensor: Tensor, generator: torch.Generator) -> Tensor:
+        drawn = values[torch.randint(0, len(values), tensor.shape, generator=generator).to(tensor.device)]
+        chosen = (torch.rand(tensor.shape, generator=generator) < 0.66).to(tensor.device)
+        return drawn if tensor.numel() == 1 else torch.where(chosen, drawn, tensor)
+
+    return change
+
+
+def _exactly(values: Tensor) -> Change:
+    return lambda tensor, _: values.clone()
+
+
+def candidates(
+    dtype: torch.dtype, low: Number, high: Number, constants: Sequence[Number], drawn: torch.Generator
+) -> Tensor:
+    """Values of a dtype from ``low`` to ``high`` that may lead to a jump, without repetitions: simple ones, multiples of
+    the model's numbers and their neighbours, and drawn ones of all magnitudes."""
+    if not dtype.is_floating_point and high - low < _POOL:
+        return torch.arange(int(low), int(high) + 1, dtype=torch.int64).to(dtype)
+    spread = _spread(float(low), float(high), drawn)
+    steps = [1.0] if not dtype.is_floating_point else [1.0, 1 / _NICE]
+    sizes = sorted({abs(float(c)) for c in constants if 0 < abs(float(c)) <= max(abs(low), abs(high))})[:_NICE]
+    near = torch.arange(-_POOL // 16, _POOL // 16, dtype=torch.float64)
+    found = torch.cat(
+        [
+            *(near * step for step in steps),
+            *((spread / size).round() * size for size in (*steps, *sizes)),
+            *(sign * 2.0 ** torch.arange(-8, 63, dtype=torch.float64) for sign in (1, -1)),
+            torch.tensor([float(c) for c in constants], dtype=torch.float64),
+        ]
+    )
+    if not dtype.is_floating_point:
+        most = float(min(max(abs(low), abs(high)), 1 << 62))
+        whole = found.clamp(-most, most).round().long()
+        found = torch.cat([whole, whole + 1, whole - 1])
+    inside = found[(found >= low) & (found <= high)].to(dtype).unique()
+    return inside[torch.randperm(len(inside), generator=drawn)[:_POOL]]
+
+
+def _spread(low: float, high: float, drawn: torch.Generator) -> Tensor:
+    """Half evenly from ``low`` to ``high``, half in all magnitudes of either sign."""
+    even = low + (high - low) * torch.rand(_POOL // 16, generator=drawn, dtype=torch.float64)
+    share = torch.rand(_POOL // 16, generator=drawn, dtype=torch.float64)
+    sides = [sign * torch.pow(abs(end) + 1.0, share) for sign, end in ((1, high), (-1, low)) if sign * end > 0]
+    return torch.cat([even, *sides])

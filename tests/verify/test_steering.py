@@ -1,0 +1,120 @@
+"""Values that lead to a jump are searched: engines that miss a step are found, however rare the step is."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from test_beyond import reached
+
+from togi.subject.domain import Domain
+from togi.verify.steering import candidates
+
+X = torch.randn(4, 16, generator=torch.Generator().manual_seed(0))
+IDS = torch.randint(0, 1000, (4, 16), generator=torch.Generator().manual_seed(0))
+TIMES = 1.76e9 + 1e5 * torch.rand(4, 16, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+LESS = 1 - 2.0**-23
+
+
+def divided_in_float32(ids):
+    return (ids.double() / 7).to(torch.float32).floor().to(torch.int64)
+
+
+MISSED = {
+    "quotients that are whole": (lambda x: (10 / x).long(), lambda x: (10 * LESS / x).long(), X),
+    "quotients of integers in floats": (
+        lambda i: (10 / (i / 1000)).long(),
+        lambda i: (10 * LESS / (i / 1000)).long(),
+        IDS + 20,
+    ),
+    "one threshold": (lambda x: (x / 4 >= 0.8125).float(), lambda x: (x * (LESS / 4) >= 0.8125).float(), X),
+    "a threshold deep inside": (
+        lambda x: ((x * 8 - 3).abs() > 97).float().cumsum(-1),
+        lambda x: ((x * 8 - 3).abs() * (2 - LESS) > 97).float().cumsum(-1),
+        X,
+    ),
+    "halves": (lambda x: (x * 4).round(), lambda x: (x * 4 * (2 - LESS)).round(), X),
+    "days of a timestamp": (
+        lambda t: (t / 86400).floor(),
+        lambda t: (t / 86400 * (1 - 2.0**-52)).floor(),
+        TIMES,
+    ),
+    "a bucket's border": (
+        lambda x: torch.bucketize(x / 3, torch.tensor([-1.0, 1.0])),
+        lambda x: torch.bucketize(x / 3 * LESS, torch.tensor([-1.0, 1.0])),
+        X,
+    ),
+    "one integer of a thousand": (lambda i: i == 777, lambda i: (i == 777) & (i != 777), IDS.clamp(max=776)),
+}
+
+
+@pytest.mark.parametrize("case", MISSED)
+def test_an_engine_that_misses_a_step_is_found_or_bounded(case):
+    original, program, sample = MISSED[case]
+    reach, _ = reached(original, program, sample)
+    assert reach.problems or reach.domains
+
+
+@pytest.mark.parametrize("case", MISSED)
+def test_the_original_itself_is_right_everywhere(case):
+    original, _, sample = MISSED[case]
+    reach, _ = reached(original, original, sample)
+    assert (reach.problems, reach.domains) == ((), ())
+
+
+def test_divisions_of_large_integers_are_bounded_where_floats_end():
+    reach, signature = reached(lambda i: i.div(7, rounding_mode="floor"), divided_in_float32, IDS)
+    assert reach.problems == ()
+    assert reach.domains[0].high <= 7 * 2**24
+    signature.check([IDS])
+
+
+def test_roundings_of_what_is_computed_are_no_missed_step():
+    """Weights that are no simple numbers lead to no step exactly: which side is taken is chance."""
+    weight = torch.rand(16, generator=torch.Generator().manual_seed(1)) + 0.3
+    reach, _ = reached(lambda x: (x * weight).floor(), lambda x: (x * (weight * LESS)).floor() + 0.0, X * 1.1)
+    assert reach.problems == ()
+
+
+def test_models_without_a_jump_are_looked_at_once():
+    calls = []
+
+    def smooth(x):
+        calls.append(x)
+        return x.relu() * 2
+
+    reached(smooth, lambda x: x.relu() * 2, X)
+    without = len(calls)
+    calls.clear()
+
+    def jumping(x):
+        calls.append(x)
+        return x.floor() * 2
+
+    reached(jumping, lambda x: x.floor() * 2, X)
+    assert len(calls) > without + 64
+
+
+class TestCandidates:
+    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.float16])
+    @pytest.mark.parametrize(("low", "high"), [(0, 200), (3, 3), (1, 40_000), (-120, 7)])
+    def test_they_lie_in_the_range_and_are_of_the_dtype(self, dtype, low, high):
+        if dtype in (torch.uint8,) and (low < 0 or high > 255):
+            return
+        found = candidates(dtype, low, high, [7, 0.1], torch.Generator().manual_seed(0))
+        assert found.dtype is dtype
+        assert len(found) > 0
+        assert Domain(low=low, high=high).refusal(found) == ""
+
+    def test_all_integers_of_a_small_range_are_there(self):
+        found = candidates(torch.int64, -5, 600, [], torch.Generator().manual_seed(0))
+        assert sorted(found.tolist()) == list(range(-5, 601))
+
+    def test_multiples_of_the_models_numbers_are_there_with_their_neighbours(self):
+        found = candidates(torch.int64, 0, 1 << 62, [503], torch.Generator().manual_seed(0))
+        beyond = found[found > 1 << 33]
+        for rest in (0, 1, 502):
+            assert int((beyond % 503 == rest).sum()) > 20
+
+    def test_the_largest_integers_stay_integers(self):
+        found = candidates(torch.int64, -(2**63), 2**63 - 1, [3], torch.Generator().manual_seed(0))
+        assert int(found.max()) >= 1 << 60 and int(found.min()) <= -(1 << 60)
