@@ -96,6 +96,8 @@ class _Climb:
     nan: bool
     clock: Callable[[], float]
     domains: dict[int, Domain] = field(default_factory=dict)
+    climbed: list[tuple[int, Ladder, int, Domain]] = field(default_factory=list)
+    """The input, its ladder, the farthest rung that is answered rightly, and what is proven without any."""
     problems: dict[str, None] = field(default_factory=dict)
     notes: dict[str, None] = field(default_factory=dict)
 
@@ -106,14 +108,11 @@ class _Climb:
         found = {i: Shown.of(tensors) for i, tensors in enumerate(zip(*flat, strict=True))}
         shown = {i: each for i, each in found.items() if each is not None}
         self.domains = dict.fromkeys(range(len(self.flat)), Domain())
-        self.steering = Steering(self.jury.run, self.jury.run_in_float64, self._is_early)
-        self.steering.look(self.samples[0])
-        for i, each in shown.items():
-            if self._steered(i, each.rung) is Verdict.WRONG:
-                self._cannot_be_kept_out(i, each.rung)
         floats = [i for i in shown if self.flat[i].is_floating_point()]
         self._integers_and_masks({i: each for i, each in shown.items() if i not in floats})
         self._floats({i: shown[i] for i in floats})
+        if not self.problems:
+            self._jumps({i: each for i, each in shown.items() if each.between.reach})
         domains = tuple(self.domains.values())
         everything = all(domain.everything for domain in domains)
         return Reach(() if everything else domains, tuple(self.problems), tuple(self.notes))
@@ -147,6 +146,24 @@ class _Climb:
         name = self.jury.signature.inputs_facts[i].name
         self.problems[f"it answers otherwise than the original where {name} holds {rung.name}"] = None
 
+    def _jumps(self, shown: dict[int, Shown]) -> None:
+        """Ask once more, where the original jumps: between the values shown, then as far as the ladders were climbed."""
+        until = max(self.began + self.limit_s, self.clock() + self.limit_s / 4)
+        self.steering = Steering(self.jury.run, self.jury.run_in_float64, lambda: self.clock() < until)
+        self.steering.look(self.samples[0])
+        for i, each in shown.items():
+            if self._steered(i, each.between) is Verdict.WRONG:
+                self._cannot_be_kept_out(i, each.between)
+                return
+        for i, ladder, at, nearest in self.climbed:
+            proven = at
+            while i in shown and proven >= 0 and self._steered(i, ladder.rungs[proven]) is Verdict.WRONG:
+                proven -= 1
+            if proven < at:
+                self._narrow(i, ladder.rungs[proven].domain if proven >= 0 else nearest)
+        if self.steering.cut_short:
+            self.notes["no time was left to look for all values at which the original jumps"] = None
+
     def _climb(self, i: int, ladder: Ladder, nearest: Domain) -> None:
         """Narrow an input to what of the ladder is answered rightly; ``nearest``: where that is nothing of it.
 
@@ -155,11 +172,9 @@ class _Climb:
         if not ladder.rungs:
             return
         at, end = self._farthest(i, ladder)
-        proven = at
-        while proven >= 0 and self._steered(i, ladder.rungs[proven]) is Verdict.WRONG:
-            proven -= 1
-        if proven < at or end is not Verdict.ILLEGAL:  # else: as far as the original goes
-            self._narrow(i, ladder.rungs[proven].domain if proven >= 0 else nearest)
+        self.climbed.append((i, ladder, at, nearest))
+        if end is not Verdict.ILLEGAL:  # else: as far as the original goes
+            self._narrow(i, ladder.rungs[at].domain if at >= 0 else nearest)
 
     def _farthest(self, i: int, ladder: Ladder) -> tuple[int, Verdict]:
         """The farthest rung that is answered rightly, -1 for none, and the verdict that ended the climb."""
@@ -179,7 +194,7 @@ class _Climb:
 
     def _steered(self, i: int, rung: Rung) -> Verdict:
         """The verdict on values within the rung's reach at which the original jumps."""
-        if rung.reach is None or self.flat[i].dtype is torch.bool:
+        if rung.reach is None:
             return Verdict.RIGHT
         found = self.steering.changes(self.flat[i], *rung.reach, lambda values: self._with(i, values))
         return self._asked(i, Rung(rung.name, tuple(found), rung.domain, exact=True), most=_STEERED_DRAWS)

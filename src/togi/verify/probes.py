@@ -82,8 +82,8 @@ class Shown:
         return cls(int(low) if not floating else low, int(high) if not floating else high, mask, finite)
 
     @property
-    def rung(self) -> Rung:
-        """Of values between those shown: they are taken by any program, so nothing keeps them out."""
+    def between(self) -> Rung:
+        """Of values between those shown: any program takes them, so nothing keeps them out."""
         reach = (self.low, self.high) if self.finite and not self.mask else None
         return Rung("values at which the original jumps", (), Domain(), reach=reach)
 

@@ -8,7 +8,7 @@ is wrong, and roundings do not excuse it.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import final
 
 import torch
@@ -39,31 +39,36 @@ class Steering:
     run: Run
     in_float64: Run
     may_go_on: Callable[[], bool]
-    constants: Sequence[Number] = ()
-    jumps: bool = False
-    _seen: dict[str, int] = field(default_factory=dict)
+    cut_short: bool = False
+    """It had to stop for lack of time."""
+    _sample: Sequence[Jump] = ()
+    _constants: Sequence[Number] = ()
 
     def look(self, sample: Inputs) -> None:
-        """Watch one call of the original: whether it jumps anywhere, and by which numbers it computes."""
+        """Watch one call of the original: where it jumps, and by which numbers it computes."""
         watch = _watched(self.run, sample)
-        self.jumps = watch is not None and bool(watch.jumps)
-        self.constants = sorted(watch.constants, key=abs) if watch is not None and self.jumps else ()
+        if watch is not None and watch.jumps:
+            self._sample, self._constants = watch.jumps, sorted(watch.constants, key=abs)
 
     def changes(self, tensor: Tensor, low: Number, high: Number, given: Callable[[Tensor], Inputs]) -> list[Change]:
         """Ways to fill ``tensor`` with values from ``low`` to ``high`` that lead to jumps.
 
         ``given`` makes a call with other values of it.
         """
-        if not self.jumps:
+        if not self._sample:
             return []
         drawn = torch.Generator().manual_seed(0)
-        pool = candidates(tensor.dtype, low, high, self.constants, drawn).to(tensor.device)
+        pool = candidates(tensor.dtype, low, high, self._constants, drawn).to(tensor.device)
         elements: dict[int, list[Tensor]] = {}
         calls: dict[int, list[Tensor]] = {}
         for values in _chunks(pool, tensor, drawn):
             if not self.may_go_on():
+                self.cut_short = True
                 break
-            for number, jump in enumerate(self._jumps(given(values))):
+            jumps = self._jumps(given(values))
+            if jumps == {}:
+                break
+            for number, jump in (jumps or {}).items():
                 _keep(jump, values, elements.setdefault(number, []), calls.setdefault(number, []))
         whole = {id(values): values for kept in calls.values() for values in kept}
         return [
@@ -71,17 +76,21 @@ class Steering:
             *(_exactly(values) for values in whole.values()),
         ]
 
-    def _jumps(self, given: Inputs) -> list[Jump]:
-        """Of one call, where the original and float64 agree on them."""
+    def _jumps(self, given: Inputs) -> dict[int, Jump] | None:
+        """Of one call by their number, those that depend on what differs from the sample; as far as float64 lands on
+        the same steps. None where the original, or float64, does not do with it what it did with the sample."""
         watch = _watched(self.run, given)
-        exact = _watched(self.in_float64, given) if watch is not None else None
-        if watch is None or exact is None or [j.operator for j in watch.jumps] != [j.operator for j in exact.jumps]:
-            return []
-        return [
-            Jump(one.operator, one.at & other.at)
-            for one, other in zip(watch.jumps, exact.jumps, strict=True)
-            if one.at.shape == other.at.shape
-        ]
+        if watch is None or not _alike(watch.jumps, self._sample):
+            return None
+        moved = {i for i, (jump, before) in enumerate(zip(watch.jumps, self._sample)) if jump.given != before.given}
+        exact = _watched(self.in_float64, given) if moved else None
+        if moved and (exact is None or not _alike(watch.jumps, exact.jumps)):
+            return None
+        return {i: Jump(watch.jumps[i].operator, watch.jumps[i].at & exact.jumps[i].at) for i in moved if exact}
+
+
+def _alike(some: Sequence[Jump], others: Sequence[Jump]) -> bool:
+    return [(one.operator, one.at.shape) for one in some] == [(other.operator, other.at.shape) for other in others]
 
 
 def _watched(run: Run, given: Inputs) -> JumpObserver | None:
