@@ -37,7 +37,7 @@ def test_elements_on_a_step_are_found(case):
     function, given, expected = JUMPS[case]
     (jump,) = jumps_of(function, given).jumps
     if case == "rounded to a decimal":  # 0.25 and 1.25 are halves of a tenth, 0.15 is none in binary
-        assert jump.at.tolist()[3] and jump.at.tolist()[5] and not jump.at.tolist()[1]
+        assert (jump.at[1].item(), jump.at[3].item(), jump.at[5].item()) == (False, True, True)
         return
     assert jump.at.int().tolist() == expected
 

@@ -95,7 +95,9 @@ def test_models_without_a_jump_are_looked_at_once():
 
 
 class TestCandidates:
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.float16])
+    @pytest.mark.parametrize(
+        "dtype", [torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.float16]
+    )
     @pytest.mark.parametrize(("low", "high"), [(0, 200), (3, 3), (1, 40_000), (-120, 7)])
     def test_they_lie_in_the_range_and_are_of_the_dtype(self, dtype, low, high):
         if dtype in (torch.uint8,) and (low < 0 or high > 255):

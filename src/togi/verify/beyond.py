@@ -147,7 +147,7 @@ class _Climb:
         self.problems[f"it answers otherwise than the original where {name} holds {rung.name}"] = None
 
     def _jumps(self, shown: dict[int, Shown]) -> None:
-        """Ask once more, where the original jumps: between the values shown, then as far as the ladders were climbed."""
+        """Ask again where the original jumps: between the values shown, then as far as the ladders were climbed."""
         until = max(self.began + self.limit_s, self.clock() + self.limit_s / 4)
         self.steering = Steering(self.jury.run, self.jury.run_in_float64, lambda: self.clock() < until)
         self.steering.look(self.samples[0])

@@ -1,8 +1,8 @@
 """Jumps: operators whose answer changes by a whole step where an operand changes by a rounding.
 
 A cast of a float to an integer jumps at whole numbers, a comparison where both sides are equal, a remainder at the
-multiples of its divisor. An engine that rounds otherwise before such an operator falls off the step. Values exactly on a
-step are too rare among drawn ones, so ``steering`` looks for inputs that lead to them.
+multiples of its divisor. An engine that rounds otherwise before such an operator falls off the step. Values exactly
+on a step are too rare among drawn ones, so ``steering`` looks for inputs that lead to them.
 """
 
 from __future__ import annotations

@@ -82,7 +82,8 @@ class Steering:
         watch = _watched(self.run, given)
         if watch is None or not _alike(watch.jumps, self._sample):
             return None
-        moved = {i for i, (jump, before) in enumerate(zip(watch.jumps, self._sample)) if jump.given != before.given}
+        pairs = enumerate(zip(watch.jumps, self._sample, strict=True))
+        moved = {i for i, (jump, before) in pairs if jump.given != before.given}
         exact = _watched(self.in_float64, given) if moved else None
         if moved and (exact is None or not _alike(watch.jumps, exact.jumps)):
             return None
@@ -134,14 +135,14 @@ def _drawn_from(values: Tensor) -> Change:
 
 
 def _exactly(values: Tensor) -> Change:
-    return lambda tensor, _: values.clone()
+    return lambda *_: values.clone()
 
 
 def candidates(
     dtype: torch.dtype, low: Number, high: Number, constants: Sequence[Number], drawn: torch.Generator
 ) -> Tensor:
-    """Values of a dtype from ``low`` to ``high`` that may lead to a jump, without repetitions: simple ones, multiples of
-    the model's numbers and their neighbours, and drawn ones of all magnitudes."""
+    """Different values of a dtype from ``low`` to ``high`` that may lead to a jump: simple ones, multiples of the
+    model's numbers and their neighbours, and drawn ones of all magnitudes."""
     if not dtype.is_floating_point and high - low < _POOL:
         return torch.arange(int(low), int(high) + 1, dtype=torch.int64).to(dtype)
     spread = _spread(float(low), float(high), drawn)
