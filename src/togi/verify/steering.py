@@ -162,6 +162,8 @@ def candidates(
         whole = found.clamp(-most, most).round().long()
         found = torch.cat([whole, whole + 1, whole - 1])
     inside = found[(found >= low) & (found <= high)].to(dtype).unique()
+    if dtype.is_floating_point:  # a rounding may lead out
+        inside = inside[(inside.double() >= low) & (inside.double() <= high)]
     return inside[torch.randperm(len(inside), generator=drawn)[:_POOL]]
 
 
