@@ -72,7 +72,7 @@ class Steering:
                 _keep(jump, values, elements.setdefault(number, []), calls.setdefault(number, []))
         whole = {id(values): values for kept in calls.values() for values in kept}
         return [
-            *(_drawn_from(torch.cat(kept).unique()) for kept in elements.values() if kept),
+            *(_drawn_from(torch.unique(torch.cat(kept))) for kept in elements.values() if kept),
             *(_exactly(values) for values in whole.values()),
         ]
 
@@ -161,7 +161,7 @@ def candidates(
         most = float(min(max(abs(low), abs(high)), 1 << 62))
         whole = found.clamp(-most, most).round().long()
         found = torch.cat([whole, whole + 1, whole - 1])
-    inside = found[(found >= low) & (found <= high)].to(dtype).unique()
+    inside: Tensor = torch.unique(found[(found >= low) & (found <= high)].to(dtype))
     if dtype.is_floating_point:  # a rounding may lead out
         inside = inside[(inside.double() >= low) & (inside.double() <= high)]
     return inside[torch.randperm(len(inside), generator=drawn)[:_POOL]]
