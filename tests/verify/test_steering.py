@@ -61,6 +61,16 @@ def test_the_original_itself_is_right_everywhere(case):
     assert (reach.problems, reach.domains) == ((), ())
 
 
+def test_a_step_to_which_only_two_inputs_lead_together_is_found():
+    def original(a, b):
+        return (a / b).floor()
+
+    reach, _ = reached(original, lambda a, b: (a / b * LESS).floor(), X, X.flip(0) + 0.01)
+    assert reach.problems
+    reach, _ = reached(original, original, X, X.flip(0) + 0.01)
+    assert reach == type(reach)(())
+
+
 def test_divisions_of_large_integers_are_bounded_where_floats_end():
     reach, signature = reached(lambda i: i.div(7, rounding_mode="floor"), divided_in_float32, IDS)
     assert reach.problems == ()

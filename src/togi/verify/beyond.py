@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from togi.decide.faithful import MAX_UNITS
-from togi.subject.domain import Domain
+from togi.subject.domain import Domain, Number
 from togi.subject.inputs import Inputs
 from togi.subject.signature import Signature
 from togi.torch_internals.float32 import ieee_float32
 from togi.verify.jury import Call, Jury, Verdict
-from togi.verify.leaves import copy_inputs, with_layout_of
+from togi.verify.leaves import clone, copy_inputs, with_layout_of
 from togi.verify.probes import (
     Change,
     Ladder,
@@ -155,6 +155,9 @@ class _Climb:
             if self._steered(i, each.between) is Verdict.WRONG:
                 self._cannot_be_kept_out(i, each.between)
                 return
+        if self._is_wrong_together({i: each.between.reach for i, each in shown.items() if each.between.reach}):
+            self.problems["it answers otherwise than the original where several inputs lead to a jump"] = None
+            return
         for i, ladder, at, nearest in self.climbed:
             proven = at
             while i in shown and proven >= 0 and self._steered(i, ladder.rungs[proven]) is Verdict.WRONG:
@@ -198,6 +201,25 @@ class _Climb:
             return Verdict.RIGHT
         found = self.steering.changes(self.flat[i], *rung.reach, lambda values: self._with(i, values))
         return self._asked(i, Rung(rung.name, tuple(found), rung.domain, exact=True), most=_STEERED_DRAWS)
+
+    def _is_wrong_together(self, reaches: dict[int, tuple[Number, Number]]) -> bool:
+        """Of several inputs at once: each alone may lead to no jump beside what the sample holds of the others."""
+        if len(reaches) < 2 or not self.steering.jumps:
+            return False
+        pools = {id(self.flat[i]): self.steering.pool(self.flat[i], *reach) for i, reach in reaches.items()}
+        rung = Rung("simple values", (), Domain(), exact=True)
+        return any(self.jury.verdict(self._of_pools(pools, n), rung) is Verdict.WRONG for n in range(_STEERED_DRAWS))
+
+    def _of_pools(self, pools: dict[int, Tensor], number: int) -> Inputs:
+        drawn = torch.Generator().manual_seed(self.jury.seed + number)
+
+        def of(tensor: Tensor) -> Tensor:
+            pool = pools.get(id(tensor), torch.empty(0))
+            if not len(pool):
+                return clone(tensor)
+            return with_layout_of(tensor, pool[torch.randint(0, len(pool), tensor.shape, generator=drawn)])
+
+        return copy_inputs(self.samples[0], of)
 
     def _with(self, i: int, values: Tensor) -> Inputs:
         return self._changed(i, lambda *_: values, 0)

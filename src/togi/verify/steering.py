@@ -50,15 +50,23 @@ class Steering:
         if watch is not None and watch.jumps:
             self._sample, self._constants = watch.jumps, sorted(watch.constants, key=abs)
 
+    @property
+    def jumps(self) -> bool:
+        return bool(self._sample)
+
+    def pool(self, tensor: Tensor, low: Number, high: Number) -> Tensor:
+        drawn = torch.Generator().manual_seed(0)
+        return candidates(tensor.dtype, low, high, self._constants, drawn).to(tensor.device)
+
     def changes(self, tensor: Tensor, low: Number, high: Number, given: Callable[[Tensor], Inputs]) -> list[Change]:
         """Ways to fill ``tensor`` with values from ``low`` to ``high`` that lead to jumps.
 
         ``given`` makes a call with other values of it.
         """
-        if not self._sample:
+        if not self.jumps:
             return []
         drawn = torch.Generator().manual_seed(0)
-        pool = candidates(tensor.dtype, low, high, self._constants, drawn).to(tensor.device)
+        pool = self.pool(tensor, low, high)
         elements: dict[int, list[Tensor]] = {}
         calls: dict[int, list[Tensor]] = {}
         for values in _chunks(pool, tensor, drawn):
