@@ -1,5 +1,5 @@
-"""A slice of ``python -m benchmarks.right``: no artifact answers a call wrongly that it takes. And a planted engine that
-does is found, and shrunk to a test."""
+"""A slice of ``python -m benchmarks.right``: no artifact answers a call wrongly that it takes. A planted engine that does
+is found, and shrunk to a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from togi.techniques.engine.programs.torchscript import TorchScriptProgram
 from togi.techniques.engine.torchscript import TorchScript
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
-from benchmarks import right
+from benchmarks import right, right_shrink
 from benchmarks.right_shrink import Fault, as_test, part, shrunk
 
 SEEDS = {"u8": 5, "f32": 9, "i64": 10, "f64": 24, "masked": 31}
@@ -57,6 +57,7 @@ def planted(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
         return Planted(program.graph, program.signature, program.options)
 
     monkeypatch.setattr(TorchScript, "load", wrong)
+    monkeypatch.setattr(right, "ASKED_S", 0.3)
     return monkeypatch
 
 
