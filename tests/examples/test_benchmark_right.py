@@ -1,5 +1,5 @@
-"""A slice of ``python -m benchmarks.right``: no artifact answers a call wrongly that it takes. A planted engine that does
-is found, and shrunk to a test."""
+"""A slice of ``python -m benchmarks.right``: no artifact answers a call wrongly that it takes. A planted engine is found
+and shrunk to a test."""
 
 from __future__ import annotations
 

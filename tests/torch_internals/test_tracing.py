@@ -306,7 +306,10 @@ def test_the_trace_is_what_it_is_without_the_watch(function: Callable[..., Any])
 def lines(traced: Any) -> list[str]:
     """Of the graph, without the places in the code that they were made of, and with numbers for names."""
     numbers: dict[str, str] = {}
-    nodes = (re.sub(r"\.___torch_mangle_\d+", "", str(node).partition(" # ")[0].strip()) for node in traced.inlined_graph.nodes())
+    nodes = (
+        re.sub(r"\.___torch_mangle_\d+", "", str(node).partition(" # ")[0].strip())
+        for node in traced.inlined_graph.nodes()
+    )
     return [re.sub(r"%[\w.]+", lambda name: numbers.setdefault(name[0], f"%{len(numbers)}"), node) for node in nodes]
 
 
