@@ -1,4 +1,4 @@
-"""A slice of ``python -m benchmarks.right``: no artifact answers a call wrongly that it takes. A planted engine is found
+"""A slice of ``python -m benchmarks.right``: no artifact answers a call wrongly that it takes. A planted fault is found
 and shrunk to a test."""
 
 from __future__ import annotations
