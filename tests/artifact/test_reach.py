@@ -39,7 +39,7 @@ def asked(
 
     def stored(_: Link) -> Any:
         if isinstance(files, str):
-            raise RuntimeError(files)
+            raise MemoryError if files == "no memory" else RuntimeError(files)
         return files
 
     def ask(call: Any, *, limit_s: float) -> Any:
@@ -69,6 +69,13 @@ def test_a_fallback_that_is_wrong_is_left_out_and_said(files: Reach | str) -> No
     assert not found.wrong
     assert "no fallback for machines that cannot run onnxruntime: " in found.notes[-1]
     assert "wrong for ties" in found.notes[-1] or "does not load" in found.notes[-1]
+
+
+def test_a_fallback_for_which_no_memory_was_left_stays_and_that_is_said() -> None:
+    found, _ = asked(Reach(FEW), "no memory", exported=False)
+    assert found.links == BOTH.links
+    assert "no memory was left to ask the files of eager" in found.notes[-1]
+    assert not asked(None, "no memory", exported=True, written=Saved(links=(FALLBACK,)))[0].wrong
 
 
 def test_where_the_chosen_engine_stores_the_same_export_what_is_wrong_with_that_is_wrong_with_both() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Protocol
 from togi.artifact.links import EAGER
 from togi.artifact.manifest import Link, Saved
 from togi.core.quantities import first_line
+from togi.measure.memory import is_out_of_memory
 from togi.subject.domain import Domain
 from togi.verify.beyond import Reach
 
@@ -77,6 +78,8 @@ def _of_files(link: Link, stored: Callable[[Link], Call | None], ask: Ask, limit
     try:
         call = stored(link)
     except Exception as error:  # foreign code: what was exported may not load, or may raise
+        if is_out_of_memory(error):  # it stands beside the original and the program that it was made of
+            return Reach((), notes=(f"no memory was left to ask the files of {link.engine}",)), ""
         return Reach(
             ()
         ), f"what {link.engine} wrote does not answer the samples as the original does: {first_line(error)}"
