@@ -1,11 +1,14 @@
 """Does an artifact answer every call that it takes as the original does? Drawn modules, all engines, wild values.
 
     python -m benchmarks.right [--seed 0] [--count 200] [--calls 1000] [--engines openvino,...] [--json FILE]
+        [--tests FOLDER]
 
 Each module is built by force in each engine, saved as a study saves it (with what was found beyond the sample) and
 loaded. Then calls with values that the sample does not show are made of both: what the artifact refuses, and what the
 original raises on, needs no answer; all else has to be right. Values are drawn by other code than that with which togi
-asks. The exit code is 1 where an answer is wrong. 200 modules take about an hour on two cores.
+asks. 200 modules take about an hour on two cores.
+
+The exit code is 1 where an answer is wrong. Each such module is shrunk to a test (``right_shrink``), which is printed.
 
 A difference is no fault where the original itself moves as much when its weights and inputs move by a rounding.
 """
@@ -14,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import functools
 import json
 import random
 import subprocess
@@ -21,15 +25,19 @@ import sys
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from benchmarks.right_modules import Drawn, drawn, other
+from benchmarks.right_shrink import Fault, as_test, shrunk
 from torch import Tensor, nn
 
 from togi.artifact.links import write_links
-from togi.artifact.load import load
+from togi.artifact.load import load, load_link
+from togi.artifact.manifest import Link, Saved
+from togi.artifact.reach import proven
 from togi.artifact.save import write_manifest
 from togi.core.errors import NotSaveable, Refused
 from togi.core.records import Outcome, Trial
@@ -43,6 +51,7 @@ from togi.verify.derived_inputs import variants
 from togi.verify.float64 import float64_arithmetic, nudged, nudged_inputs, widened, widened_inputs
 from togi.verify.reference import make_truth
 from togi.verify.verdict import verify
+from togi.worker.supervise import ASKED_S
 from togi.worker.survey import survey
 
 ENGINES = ("openvino", "onnxruntime", "torchscript", "torch_compile", "aot_inductor")
@@ -60,6 +69,7 @@ def main() -> int:
     parser.add_argument("--calls", type=int, default=1000)
     parser.add_argument("--engines", default=",".join(ENGINES))
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--tests", type=Path, help="an existing folder, into which the tests are written too")
     parser.add_argument("--here", action="store_true", help="in this process, a line of JSON for each artifact")
     given = parser.parse_args()
     engines = given.engines.split(",")
@@ -73,6 +83,9 @@ def main() -> int:
     wrong = [row for row in found if row["end"] == "wrong answers"]
     for row in wrong:
         print(f"WRONG seed {row['seed']} ({row['module']}) in {row['engine']}: {row['wrong']} of {row['taken']}")
+        print(row["test"])
+        if given.tests:
+            (given.tests / f"test_seed_{row['seed']}_{row['engine']}.py").write_text(row["test"], encoding="utf-8")
     if given.json:
         given.json.write_text(json.dumps(found, indent=1), encoding="utf-8")
     return 1 if wrong else 0
@@ -91,7 +104,7 @@ def _in_processes(seed: int, count: int, engines: list[str], calls: int) -> Iter
 
 
 def answers(seed: int, engine: str, calls: int) -> dict[str, Any]:
-    """What became of one module in one engine."""
+    """What became of one module in one engine; where an answer is wrong, with a test that shows it."""
     warnings.simplefilter("ignore")
     case = drawn(seed)
     row: dict[str, Any] = {"seed": seed, "engine": engine, "module": case.name}
@@ -99,9 +112,12 @@ def answers(seed: int, engine: str, calls: int) -> dict[str, Any]:
         end, optimized = artifact(case, engine, Path(folder) / "drawn.togi")
         if optimized is None:
             return row | {"end": end}
-        counts = compared(optimized, case, calls, seed)
+        counts, first = compared(optimized, case, calls, seed)
     row |= {"bounds": optimized.signature.domains_in_words(), **counts}
-    return row | {"end": "wrong answers" if counts["wrong"] else "right"}
+    if first is None:
+        return row | {"end": "right"}
+    fault = Fault(seed=seed, engine=engine, given=first.given, exact=first.exact)
+    return row | {"end": "wrong answers", "test": as_test(shrunk(fault, engine_of))}
 
 
 def artifact(case: Drawn, engine: str, folder: Path) -> tuple[str, Any]:
@@ -122,43 +138,72 @@ def artifact(case: Drawn, engine: str, folder: Path) -> tuple[str, Any]:
         links, _ = write_links(built, start, chosen, folder)
     except (Refused, NotSaveable, StepFailed) as refused:
         return f"refused: {refused.__cause__ or refused}"[:200], None
-    reach = reach_of(built.runnable(), original, start.samples, found.signature, seed=0)
-    if reach.problems:
-        return f"found wrong: {reach.problems[0]}", None
+    ask = functools.partial(reach_of, original=original, samples=start.samples, signature=found.signature, seed=0)
+    live, exported = built.runnable(), built.program is None or built.program.stores_export
+
+    def stored(link: Link) -> Call:
+        return load_link(folder, found.signature, found.facts, link, native=True).runnable()
+
+    saved = proven(Saved(links=links), live, stored, ask, ASKED_S, exported=exported)
+    if saved.wrong:
+        return f"found wrong: {saved.wrong}", None
     write_manifest(
         folder,
         subject=case.name,
         recipe=chosen,
-        signature=found.signature.within(reach.domains),
+        signature=found.signature.within(saved.domains),
         facts=found.facts,
         proof=Trial(recipe=chosen, outcome=Outcome.OK),
-        chain=links,
+        chain=saved.links,
         environment={},
     )
     return "", load(folder)
 
 
-def compared(optimized: Call, case: Drawn, calls: int, seed: int) -> dict[str, Any]:
-    rng, counts, first = random.Random(seed + 1), collections.Counter(taken=0, refused=0, illegal=0, wrong=0), None
+@dataclass(frozen=True)
+class GivenCall:
+    given: list[Tensor]
+    exact: bool
+    """Its values are meant as they are: roundings of them explain nothing."""
+
+
+def engine_of(engine: str, case: Drawn) -> Callable[[list[Tensor], bool], bool] | None:
+    """Whether the artifact of a module answers a call wrongly; None where there is no artifact."""
+    with tempfile.TemporaryDirectory() as folder:
+        _, optimized = artifact(case, engine, Path(folder) / "drawn.togi")
+    if optimized is None:
+        return None
+    return lambda given, exact: judged(optimized, case.module, GivenCall(given, exact)) == "wrong"
+
+
+def compared(optimized: Call, case: Drawn, calls: int, seed: int) -> tuple[collections.Counter[str], GivenCall | None]:
+    """How many calls ended how, and the first that is wrong. What is wrong was taken."""
+    rng, first = random.Random(seed + 1), None
+    counts = collections.Counter(taken=0, refused=0, illegal=0, wrong=0)
     for _ in range(calls):
         made = [other(tensor, rng) for tensor in case.sample]
-        given, exact = [tensor for tensor, _ in made], all(exact for _, exact in made)
-        try:
-            with torch.no_grad():
-                expected = case.module(*given)
-        except Exception:  # foreign code: what it raises on is nobody's to answer
-            counts["illegal"] += 1
-            continue
-        try:
-            found = optimized(*given)
-        except Exception:  # foreign code: an engine that refuses answers nothing wrong
-            counts["refused"] += 1
-            continue
-        counts["taken"] += 1
-        if differs(found, expected) and not moves(case.module, given, expected, found, exact):
-            counts["wrong"] += 1
-            first = first or [tensor.flatten()[:8].tolist() for tensor in given]
-    return {**counts, "first": str(first)}
+        call = GivenCall([tensor for tensor, _ in made], all(exact for _, exact in made))
+        end = judged(optimized, case.module, call)
+        counts[end] += 1
+        if end == "wrong":
+            counts["taken"] += 1
+            first = first or call
+    return counts, first
+
+
+def judged(optimized: Call, module: nn.Module, call: GivenCall) -> str:
+    """``illegal``: the original raises; ``refused``, ``taken``, ``wrong``."""
+    try:
+        with torch.no_grad():
+            expected = module(*call.given)
+    except Exception:  # foreign code: what it raises on is nobody's to answer
+        return "illegal"
+    try:
+        found = optimized(*call.given)
+    except Exception:  # foreign code: an engine that refuses answers nothing wrong
+        return "refused"
+    right = not differs(found, expected) or moves(module, call.given, expected, found, call.exact)
+    return "taken" if right else "wrong"
 
 
 def differs(found: Tensor, expected: Tensor) -> bool:

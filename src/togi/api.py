@@ -356,7 +356,8 @@ def verify(
             that is a model of a library, or ``trusted`` is given: no program is run because an artifact names it.
         max_error, max_drop: bounds on an approximate artifact, as for ``tune``; None: those that it was made with.
         trusted, native: as for ``load``.
-        time_limit_s: for measuring; None: 60.
+        time_limit_s: for measuring; None: 60. All of it, with loading and verification, ends after five times as long,
+            and two minutes at least.
 
     Raises:
         ArtifactError: it is not signed by a trusted key, damaged, changed or of another schema.
@@ -517,7 +518,8 @@ def fit(
         optimizer: ``none``, ``sgd``, ``momentum``, ``adam`` or ``adamw``: its state counts.
         batch, dtype: as for ``memory``.
         allow_approximate: also keep activations in bfloat16, which changes gradients a little.
-        time_limit_s: for searching and timing; steps that have begun are finished.
+        time_limit_s: for searching and timing; steps that have begun are finished. All of it, with loading, ends after
+            five times as long, and two minutes at least.
 
     Returns:
         The plan and its figures. ``fits`` is false where nothing reaches ``memory``; the plan is the lowest found then.
@@ -526,6 +528,7 @@ def fit(
         TogiError: bad subject or option, gradients that differ between equal runs, a step that cannot be repeated.
     """
     from togi.footprint.calls import FIT, FitRequest
+    from togi.worker.deadline import whole_s
 
     if not train and (step is not None or allow_approximate or optimizer != "none"):
         raise TogiError(
@@ -543,7 +546,7 @@ def fit(
         seed=seed,
     )
     with _reference(subject, inputs, {"step": step}) as (ref, name):
-        found = FIT(ref, request, device=device, seed=seed)
+        found = FIT(ref, request, device=device, seed=seed, within_s=whole_s(request.time_limit_s))
     plan = found.plan.model_copy(update={"subject": name})
     return found.model_copy(update={"subject": name, "plan": plan})
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import re
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -268,16 +269,54 @@ def test_a_buffer_that_calls_change_is_a_value() -> None:
     assert reads(module, buffers_change=True)
 
 
-def test_the_trace_is_what_it_is_without_the_watch() -> None:
+LAYERS = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 2))
+IDIOMS: dict[str, Callable[[Any, Tensor], Any]] = {
+    "layers": lambda self, x: self.layers(x.expand(1, 3, 3, 4).repeat(1, 1, 2, 2)),
+    "a literal": lambda _, x: (
+        x.clamp(max=torch.log(torch.tensor(1.0 / 0.01)).item()) + torch.tensor([1.0, 2.0, 3.0, 4.0])
+    ),
+    "a literal of this tensor's kind": lambda _, x: x + x.new_tensor([1.0]) + torch.as_tensor([2.0]),
+    "a literal on another device": lambda _, x: x + torch.tensor([1.0], device="cpu", dtype=torch.float64).to(x),
+    "an assignment": lambda _, x: (y := x.clone()).__setitem__((slice(None), [0, 2]), 1.5) or y,
+    "an index of a list": lambda _, x: x[[0, 2]][:, [True, False, True, True]],
+    "attention": lambda _, x: nn.functional.scaled_dot_product_attention(x[None], x[None], x[None], is_causal=True),
+    "a recurrent layer": lambda self, x: self.recurrent(x[None])[0],
+    "a sum of products": lambda _, x: torch.einsum("ij,kj->ik", x, x),
+    "resizing": lambda _, x: nn.functional.interpolate(x[None, None], scale_factor=2.0, mode="bilinear"),
+    "writing": lambda _, x: x.clone().relu_().mul_(2).detach(),
+    "drawing": lambda _, x: nn.functional.dropout(x, 0.5, training=False) + torch.zeros(4).normal_().mul(0),
+    "a function of its own": lambda _, x: Decides.apply(x),
+}
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("function", [*IDIOMS.values(), *FREE.values()], ids=[*IDIOMS, *FREE])
+def test_the_trace_is_what_it_is_without_the_watch(function: Callable[..., Any]) -> None:
     torch.manual_seed(0)
-    layers = (nn.Conv2d(3, 4, 3), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16, 2))
-    module = nn.Sequential(*layers).eval().requires_grad_(False)
-    x = torch.randn(1, 3, 8, 8)
-    plain = torch.jit.trace(module, x, check_trace=False)
+    module = Calls(function).eval()
+    module.layers, module.recurrent = copy.deepcopy(nn.Sequential(*LAYERS)).eval(), nn.LSTM(4, 4, batch_first=True)
+    module.requires_grad_(False)
+    with torch.no_grad():
+        plain = torch.jit.trace(module, ROWS.clone(), check_trace=False)
+        with TraceReads(module):
+            watched = torch.jit.trace(module, ROWS.clone(), check_trace=False)
+    assert lines(plain) == lines(watched)
+
+
+def lines(traced: Any) -> list[str]:
+    """Of the graph, without the places in the code that they were made of, and with numbers for names."""
+    numbers: dict[str, str] = {}
+    nodes = (
+        re.sub(r"\.___torch_mangle_\d+", "", str(node).partition(" # ")[0].strip())
+        for node in traced.inlined_graph.nodes()
+    )
+    return [re.sub(r"%[\w.]+", lambda name: numbers.setdefault(name[0], f"%{len(numbers)}"), node) for node in nodes]
+
+
+def test_nothing_is_left_of_a_watch() -> None:
+    module = nn.Sequential(nn.Linear(4, 2))
     with TraceReads(module) as watch:
-        watched = torch.jit.trace(module, x, check_trace=False)
-    kinds = [[node.kind() for node in traced.inlined_graph.nodes()] for traced in (plain, watched)]
-    assert kinds[0] == kinds[1]
+        torch.jit.trace(module, ROWS.clone(), check_trace=False)
     assert watch.found == []
     assert not module._forward_pre_hooks
     assert torch.Tensor.tolist is torch._C.TensorBase.tolist

@@ -158,6 +158,13 @@ def test_says_what_happened(pool: WorkerPool, name: str, said: str) -> None:
         call(name).run(pool, Asked(), Limits(timeout_s=2.0))
 
 
+def test_a_call_alone_ends_within_the_time_that_it_is_given_with_loading(ref: SubjectRef) -> None:
+    began = time.monotonic()
+    with pytest.raises(TogiError, match=r"[Gg]ive a longer --time-limit"):
+        call("hangs")(ref, Asked(), within_s=8.0)
+    assert time.monotonic() - began < 18.0
+
+
 def test_children_have_the_threads_that_loading_the_subject_set_as_its_user_has(ref: SubjectRef) -> None:
     text = SUBJECT.replace("@ x", "+ 1")  # that one does not run
     plain, setting = (Path(ref.spec).with_name(f"{name}.py") for name in ("plain", "setting"))

@@ -19,7 +19,7 @@ from togi.machine.describe import machine
 from togi.machine.limits import descendants
 from togi.worker import deadline as deadline_module
 from togi.worker import launch
-from togi.worker.deadline import Deadline
+from togi.worker.deadline import Deadline, whole_s
 from togi.worker.launch import NoTimeLeft, ServerNotStarted, shorten
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import Message, SubjectRef, Timeout
@@ -258,3 +258,8 @@ def test_what_is_done_in_time_is_not_interrupted() -> None:
         pass
     assert threading.active_count() == before
     assert issubclass(NoTimeLeft, ServerNotStarted)
+
+
+@pytest.mark.parametrize(("measuring_s", "expected_s"), [(2.0, 120.0), (60.0, 300.0), (600.0, 3000.0)])
+def test_a_command_ends_by_a_multiple_of_its_time_for_measuring(measuring_s: float, expected_s: float) -> None:
+    assert whole_s(measuring_s) == expected_s

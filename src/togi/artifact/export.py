@@ -170,7 +170,7 @@ def _link(folder: Path, manifest: Manifest, to: str, native: bool) -> Link:
 
 def _opened(folder: Path, manifest: Manifest, link: Link) -> FlatProgram:
     try:
-        loaded = load_link(folder, manifest, link, native=True)
+        loaded = load_link(folder, manifest.signature, manifest.facts, link, native=True)
     except Exception as error:  # foreign code: a backend that does not run on this machine
         raise ArtifactError(
             f"{link.engine} of {folder} cannot be opened here ({type(error).__name__}: {first_line(error)}), so what "
@@ -194,7 +194,7 @@ def _notes(manifest: Manifest, link: Link) -> Iterator[str]:
             f"machine code for torch {link.meta['built_on']['torch']} and this kind of CPU; it checks no input: give "
             "contiguous tensors of these dtypes and sizes"
         )
-    if where := " and ".join(manifest.signature.conditions_in_words()):
+    if where := " and ".join(link.takes(manifest.signature).conditions_in_words()):
         yield f"right where {where}; the file does not check that, and for other sizes the original computes otherwise"
     if manifest.environment:
         settings = " ".join(f"{name}={value}" for name, value in manifest.environment.items())

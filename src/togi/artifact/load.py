@@ -23,7 +23,7 @@ from togi.artifact.signing import Trusted
 from togi.core.device import parse_device
 from togi.core.errors import ArtifactError, TogiError
 from togi.core.quantities import first_line
-from togi.core.records import Recipe, Record, Trial
+from togi.core.records import Facts, Recipe, Record, Trial
 from togi.graph.candidate import Candidate, FlatProgram, Program, in_contexts
 from togi.machine.describe import differences
 from togi.measure.allocator import keep_freed_memory
@@ -100,7 +100,7 @@ def load_manifest(
     notes: list[str] = []
     for link in manifest.chain:
         try:
-            loaded = load_link(folder, manifest, link, native)
+            loaded = load_link(folder, manifest.signature, manifest.facts, link, native)
         except Exception as error:  # foreign code: a backend that does not run on this machine
             notes.append(f"{link.engine} cannot run here ({type(error).__name__}: {first_line(error)[:300]})")
             continue
@@ -172,8 +172,10 @@ def _check_device(manifest: Manifest, wanted: str | None) -> None:
         )
 
 
-def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> Candidate:
-    """One engine of the chain, with what surrounds each call. Raises whatever keeps it from running here."""
+def load_link(folder: Path, signature: Signature, facts: Facts, link: Link, native: bool) -> Candidate:
+    """One engine of the chain, with what surrounds each call. Raises whatever keeps it from running here.
+
+    ``signature``, ``facts``: of the artifact."""
     engine = technique(link.engine)
     if not isinstance(engine, Engine):
         raise ArtifactError(f"the manifest names {link.engine} as an engine, which it is not")
@@ -189,7 +191,7 @@ def load_link(folder: Path, manifest: Manifest, link: Link, native: bool) -> Can
     if missing:
         raise ImportError(f"{missing[0]}: {engine.packages[0].fix}")
     steps = [(technique(choice.technique), dict(choice.options)) for choice in link.runtime]
-    loaded = Candidate(module=nn.Identity(), samples=(), signature=manifest.signature, facts=manifest.facts)
+    loaded = Candidate(module=nn.Identity(), samples=(), signature=link.takes(signature), facts=facts)
     for step, options in steps:
         loaded = step.configure(loaded, options)
     program = engine.load(inside, link.meta, loaded.signature, link.threads)
@@ -227,6 +229,7 @@ class OptimizedModule(nn.Module):
         self._keeps_state = keeps_state
         self._of = of
         self.manifest = manifest
+        self._signature = link.takes(manifest.signature)
         self.engine = link.engine
         """The engine that runs here: the chosen one, or a fallback."""
         self.warnings = warnings
@@ -235,7 +238,7 @@ class OptimizedModule(nn.Module):
 
     @property
     def signature(self) -> Signature:
-        return self.manifest.signature
+        return self._signature
 
     @property
     def recipe(self) -> Recipe:

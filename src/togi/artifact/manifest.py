@@ -60,8 +60,14 @@ class Link(Record):
     meta: dict[str, Any]
     runtime: tuple[Choice, ...] = ()
     threads: int | None = Field(default=None, ge=1, le=MOST_THREADS)
+    domains: tuple[Domain, ...] = ()
+    """Of a fallback that was proven for fewer values than the artifact (``Signature.domains``). Empty: for as many."""
     one_at_a_time: bool = False
     """Callers that come at once wait for each other: the engine hung or ended where two called it."""
+
+    def takes(self, signature: Signature) -> Signature:
+        """The calls that it answers. ``signature``: of the artifact."""
+        return signature.within(self.domains) if self.domains else signature
 
 
 def in_turn(chain: tuple[Link, ...]) -> tuple[Link, ...]:

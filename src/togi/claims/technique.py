@@ -25,6 +25,7 @@ from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE, StudyRunner
 from togi.techniques import all_techniques, recipe
 from togi.techniques.base import Options, Refuses, Technique
+from togi.worker.deadline import Deadline, whole_s
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, OnPhase, RunningTrial, TrialEnded
@@ -75,7 +76,8 @@ def prove_technique(technique: Technique, *, on: str = "", device: str, seed: in
     if technique.id != PARTS and (untestable := _missing_here(technique, experiment, device)):
         return untestable
     subject = SubjectRef.here("locator", experiment.locator)
-    with WorkerPool(subject, machine(device), device=device, seed=seed) as pool:
+    deadline = Deadline(time.monotonic() + whole_s(LONGEST_S))
+    with WorkerPool(subject, machine(device), device=device, seed=seed, deadline=deadline) as pool:
         until = time.monotonic() + LONGEST_S
         try:
             prove_in = _prove_parts if technique.id == PARTS else _prove_beside
@@ -110,7 +112,7 @@ def _prove_parts(
     survey = pool.capture(survey, limits(left_s()), on_phase)
     if survey.facts.exportable:
         return _untested(technique, experiment, "it can be captured whole, so there is nothing to cut into parts")
-    settings = Settings(seed=pool.config.seed, device=pool.config.device)
+    settings = Settings(seed=pool.config.seed, device=pool.config.device, time_limit_s=pool.deadline.left_s)
     with Journal.open(pool.folder / "journal.sqlite") as journal:
         runner = StudyRunner.open(
             pool,

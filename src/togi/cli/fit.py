@@ -33,7 +33,13 @@ def fit(
     out: Annotated[Path | None, typer.Option("--out", metavar="FILE.json", help="Write the plan, if one fits.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Let --out replace a file.")] = False,
     time_limit: Annotated[
-        float, typer.Option("--time-limit", metavar="TIME", parser=DURATION, help="For planning.")
+        float,
+        typer.Option(
+            "--time-limit",
+            metavar="TIME",
+            parser=DURATION,
+            help="For planning. All of it ends after 5 x that, 2 min at least.",
+        ),
     ] = 60.0,
     json: Json = False,
     device: Device = "cpu",

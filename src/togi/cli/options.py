@@ -76,7 +76,10 @@ Journal = Annotated[
 TimeLimit = Annotated[
     float | None,
     typer.Option(
-        "--time-limit", metavar="TIME", parser=DURATION, help="Stop after this long: 90s, 5m, 1h. Default: 60s."
+        "--time-limit",
+        metavar="TIME",
+        parser=DURATION,
+        help="Measure for so long: 90s, 5m. Default: 60s. All of it ends after 5 x that, 2 min at least.",
     ),
 ]
 Junit = Annotated[

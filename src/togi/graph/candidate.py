@@ -55,6 +55,8 @@ class Program(abc.ABC):
     """The program still uses the tensors of the torch module it was made from (memory accounting)."""
     in_place: bool = False
     """It is the engine's options alone, to be made of a live module with ``of``; nothing else of it can be called."""
+    stores_export: bool = False
+    """Its files hold an export of the module, whatever it calls while it is live."""
     allocates_with_torch: bool = True
     """Its working memory comes from torch's allocator, so that the allocator's peak is the whole truth."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -22,11 +23,14 @@ from togi.study.progress import Progress
 from togi.study.runner import REFERENCE_RECIPE
 from togi.subject.batch import Batch, BatchRequest, find_batch
 from togi.worker.call import ChildCall
+from togi.worker.deadline import Deadline, whole_s
+from togi.worker.launch import NoTimeLeft
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef, Survey
 from togi.worker.supervise import Limits, TrialEnded
 
 _LIMITS = Limits(timeout_s=900.0)
+_RACE_S = 60.0
 _BATCH = ChildCall(function="togi.subject.batch:batch_of", request=BatchRequest, answer=Batch, purpose="called")
 
 
@@ -52,6 +56,7 @@ def run_bench(
 
     Args:
         device: None is the one that the artifacts were tuned for, else the CPU.
+        time_limit_s: of the race. All of it ends after five times as long, and two minutes at least (``whole_s``).
         callers: how many call at once.
         from_host: with the copies of inputs to the device, and of results back.
         batch_sizes: each is raced in calls of each of these sizes, by the time per sample.
@@ -64,10 +69,25 @@ def run_bench(
         ArtifactError: one was tuned for another device.
         SubjectError: it is not clear which dimension is the batch, or subjects take different inputs.
     """
+    race_s = time_limit_s or _RACE_S
+    deadline = Deadline(time.monotonic() + whole_s(race_s), progress.message)
     device = _device(specs, device)
     here = machine(device)
     with ExitStack() as stack:
-        bench = _Bench(stack, here, device, seed, progress, callers, from_host, max_latency_s, native, dict(checked))
+        bench = _Bench(
+            stack,
+            here,
+            device,
+            seed,
+            progress,
+            callers,
+            from_host,
+            max_latency_s,
+            native,
+            dict(checked),
+            deadline,
+            race_s,
+        )
         field = [Contestant(name=name, batch=size) for name in _names(specs) for size in batch_sizes or (None,)]
         loaded, ended = bench.load(field, specs)
         if not different_inputs:
@@ -88,7 +108,7 @@ def run_bench(
         result = race(
             [runner for label, runner in loaded.items() if label != first],
             loaded[first],
-            budget_s=time_limit_s or 60.0,
+            budget_s=race_s,
             seed=seed,
             rivals=bench.rivals if len(batch_sizes) > 1 else None,
             min_rounds=ROUNDS if batch_sizes else 8,
@@ -114,12 +134,15 @@ class _Bench:
     native: bool
     manifests: dict[str, Manifest]
     """By spec: of every artifact, as it was first read."""
+    deadline: Deadline
+    race_s: float
+    """What loading leaves for the race."""
     pools: dict[str, WorkerPool] = field(default_factory=dict)
     facts: dict[str, Facts] = field(default_factory=dict)
     """Of subjects for which nothing has been made yet that an artifact is verified against."""
     surveys: dict[str, Survey] = field(default_factory=dict)
-    unusable: dict[str, TrialEnded] = field(default_factory=dict)
-    """Subjects that do not run on their own inputs."""
+    unusable: dict[str, TrialEnded | NoTimeLeft] = field(default_factory=dict)
+    """Subjects that do not run on their own inputs, or could not be loaded in time."""
     batches: dict[str, Batch] = field(default_factory=dict)
     errors: dict[str, ErrorReport] = field(default_factory=dict)
     """By name, what verification said."""
@@ -134,13 +157,14 @@ class _Bench:
         spec_of = dict(zip(_names(specs), specs, strict=True))
         loaded: dict[str, PerSample] = {}
         ended: dict[str, Contestant] = {}
-        for each in contestants:
+        for number, each in enumerate(contestants):
             self.progress.message(f"loading {each.label}")
+            share_s = (self.deadline.left_s - self.race_s) / (len(contestants) - number)  # one that hangs costs its own
             try:
-                loaded[each.label] = self.start(each, spec_of[each.name], specs)
-            except TrialEnded as early:
-                ending = {"outcome": early.ending.outcome, "reason": early.ending.reason}
-                ended[each.label] = each.model_copy(update=ending)
+                with self.deadline.within(share_s):
+                    loaded[each.label] = self.start(each, spec_of[each.name], specs)
+            except (TrialEnded, NoTimeLeft) as early:
+                ended[each.label] = each.model_copy(update=_as_it_ended(early))
         return loaded, ended
 
     def start(self, found: Contestant, spec: str, specs: Sequence[str]) -> PerSample:
@@ -194,25 +218,32 @@ class _Bench:
         return self.batches[host]
 
     def _pool(self, host: str) -> WorkerPool:
-        if host not in self.pools:
-            artifact = _is_artifact(host)
-            ref = SubjectRef.here("artifact", host) if artifact else SubjectRef.here("locator", host)
-            made = WorkerPool(
-                ref, self.here, device=self.device, seed=self.seed, callers=self.callers, from_host=self.from_host
-            )
-            self.pools[host] = pool = self.stack.enter_context(made)
-            if not artifact:
-                self._survey(host, pool)
+        if host not in self.pools and host not in self.unusable:
+            try:
+                self.pools[host] = self._opened(host)
+            except (TrialEnded, NoTimeLeft) as ended:
+                self.unusable[host] = ended
         if host in self.unusable:
             raise self.unusable[host]
         return self.pools[host]
 
-    def _survey(self, host: str, pool: WorkerPool) -> None:
-        try:
+    def _opened(self, host: str) -> WorkerPool:
+        artifact = _is_artifact(host)
+        pool = self.stack.enter_context(
+            WorkerPool(
+                SubjectRef.here("artifact" if artifact else "locator", host),
+                self.here,
+                device=self.device,
+                seed=self.seed,
+                callers=self.callers,
+                from_host=self.from_host,
+                deadline=self.deadline,
+            )
+        )
+        if not artifact:
             surveyed, _ = pool.survey(_LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
             self.facts[host], self.surveys[host] = surveyed.facts, surveyed
-        except TrialEnded as ended:
-            self.unusable[host] = ended
+        return pool
 
     def alone(self, found: Contestant) -> Contestant:
         """It is ready, and there is no race."""
@@ -248,6 +279,14 @@ class _Bench:
         if (facts := self.facts.get(host)) is not None:
             self._pool(host).make_truth(facts, _LIMITS, lambda phase: self.progress.message(f"{phase} of {host}"))
             del self.facts[host]
+
+
+def _as_it_ended(early: TrialEnded | NoTimeLeft) -> dict[str, Any]:
+    """Outcome and reason of a contestant."""
+    if isinstance(early, NoTimeLeft):
+        return {"outcome": Outcome.TIMED_OUT, "reason": str(early)}
+    longer = ". Give a longer --time-limit" if early.cut_off else ""
+    return {"outcome": early.ending.outcome, "reason": f"{early.ending.reason}{longer}"}
 
 
 def _device(specs: Sequence[str], wanted: str | None) -> str:

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from togi.core.errors import OutputExistsError, TogiError, UnknownNameError, nearest
+from togi.core.quantities import seconds
 from togi.core.records import Facts, Recipe, Record, Study
 from togi.machine.describe import machine
 from togi.study.progress import Progress
 from togi.subject.signature import Signature
 from togi.subject.spec import check_spec
 from togi.worker.call import ChildCall
+from togi.worker.deadline import Deadline
+from togi.worker.launch import NoTimeLeft
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import SubjectRef
 from togi.worker.supervise import Limits, TrialEnded
 
-_LIMITS = Limits(timeout_s=900.0)
+_LONGEST_S = 900.0
+"""For all of it."""
 
 
 class ReproRequest(Record):
@@ -42,22 +47,33 @@ WRITE = ChildCall(
 
 
 def write_repro(study: Study, name: str, out: Path, progress: Progress) -> Path:
-    """Load the study's subject again and write ``out``. Raises as ``togi.api.repro`` says."""
+    """Load the study's subject again and write ``out``, in a quarter of an hour at most. Raises as ``togi.api.repro``
+    says."""
     recipe = _find(study, name)
     if os.path.lexists(out):
         raise OutputExistsError(f"{out} exists already: give another folder")
     check_spec(study.subject)
     facts = study.facts
     ref, seed = SubjectRef.here("locator", study.subject), int(study.settings.get("seed", 0))
-    with WorkerPool(ref, machine(facts.device), device=facts.device, seed=seed) as pool:
-        try:
-            found, _ = pool.survey(_LIMITS, progress.message)
-        except TrialEnded as ended:
-            raise TogiError(f"'{recipe.label}' has no repro script: {ended}.") from None
-        asked = ReproRequest(
-            recipe=recipe, facts=found.facts, signature=found.signature, subject=study.subject, out=str(out.absolute())
-        )
-        WRITE.run(pool, asked, _LIMITS)
+    deadline, limits = Deadline(time.monotonic() + _LONGEST_S, progress.message), Limits(timeout_s=_LONGEST_S)
+    try:
+        with WorkerPool(ref, machine(facts.device), device=facts.device, seed=seed, deadline=deadline) as pool:
+            found, _ = pool.survey(limits, progress.message)
+            asked = ReproRequest(
+                recipe=recipe,
+                facts=found.facts,
+                signature=found.signature,
+                subject=study.subject,
+                out=str(out.absolute()),
+            )
+            WRITE.run(pool, asked, limits)
+    except TrialEnded as ended:
+        raise TogiError(f"'{recipe.label}' has no repro script: {ended}.") from None
+    except NoTimeLeft:
+        raise TogiError(
+            f"'{recipe.label}' has no repro script: loading {study.subject} again took more than "
+            f"{seconds(_LONGEST_S)}. Run its factory by itself to see where it waits"
+        ) from None
     return out
 
 

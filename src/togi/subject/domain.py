@@ -46,6 +46,18 @@ class Domain(Record):
     def everything(self) -> bool:
         return self == Domain()
 
+    def __and__(self, other: Domain) -> Domain:
+        """The values that lie in both."""
+        lows = [domain.low for domain in (self, other) if domain.low is not None]
+        highs = [domain.high for domain in (self, other) if domain.high is not None]
+        return Domain(
+            low=max(lows, default=None),
+            high=min(highs, default=None),
+            constant=self.constant and other.constant,
+            empty_rows=self.empty_rows and other.empty_rows,
+            full_rows=self.full_rows and other.full_rows,
+        )
+
     def refusal(self, tensor: Tensor) -> str:
         """What of the values lies outside, in words that follow the input's name; empty where nothing does.
 

@@ -4,8 +4,9 @@ An operator that runs while the tracer is at work, and not inside of an operator
 it answers with a number, Python has read something: the graph recorded until then tells whether it follows from the
 values of inputs, or from weights and sizes alone.
 
-Behind it: torch._C._get_tracing_state, torch._C._set_tracing_state, torch._C._get_value_trace, and the nodes of
-torch._C.Graph (torch 2.9 to 2.15). When they go: the tracer's warnings tell the line, and not whether values decide;
+Behind it: torch._C._get_tracing_state, torch._C._set_tracing_state, torch._C._get_value_trace,
+torch._C._RestorePythonTLSSnapshot, torch._C._dispatch_tls_is_dispatch_key_excluded, and the nodes of torch._C.Graph
+(torch 2.9 to 2.15). When they go: the tracer's warnings tell the line, and not whether values decide;
 each line must then be refused.
 """
 
@@ -109,6 +110,8 @@ class TraceReads(DispatchObserver):
 
     def operation(self, operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         state = torch._C._get_tracing_state()
+        if state is not None and _tracer_was_off():
+            return operator(*args, **kwargs)
         if state is None:
             self._settle()
         elif _answers_python(operator):
@@ -289,6 +292,13 @@ def _read(frame: FrameType | None, of: str, operator: str) -> Read:
 def _place(path: str, line: int) -> str:
     code = linecache.getline(path, line).strip()
     return f"{path}:{line}" + (f" (`{code}`)" if code else "")
+
+
+def _tracer_was_off() -> bool:
+    """Whether the operator that is being observed would not have been recorded: torch makes a tensor of a list with the
+    tracer off, so that the trace holds a constant. For observers the tracer is off in any case."""
+    with _internals._RestorePythonTLSSnapshot():
+        return bool(_internals._dispatch_tls_is_dispatch_key_excluded(_KEY))
 
 
 @contextmanager

@@ -7,13 +7,15 @@ An error that togi raised on purpose in the child is raised here as what it is; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from togi.core.errors import SubjectError
 from togi.core.records import Record
 from togi.machine.describe import machine
 from togi.machine.limits import usable_bytes
+from togi.worker.deadline import Deadline
 from togi.worker.pool import WorkerPool
 from togi.worker.protocol import Raised, SubjectRef
 from togi.worker.supervise import Limits, OnPhase, TrialEnded
@@ -46,25 +48,41 @@ class ChildCall(Generic[Request, Answer]):
         seed: int = 0,
         limits: Limits | None = None,
         on_phase: OnPhase = lambda _: None,
+        within_s: float | None = None,
     ) -> Answer:
         """What the function answers, from a child that is gone afterwards.
+
+        ``within_s``: from now on, with loading the subject. None: each request has a limit of its own alone.
 
         Raises:
             TogiError: what the function raised, or the subject's own where it cannot be loaded.
             SubjectError: foreign code failed in the child, or its process crashed, hung or took too much memory.
         """
-        with WorkerPool(subject, machine(device), device=device, seed=seed) as pool:
-            # alone, it may take all that there is: whether a model fits is what some calls are to find out
-            return self.run(pool, request, limits or Limits(memory_bytes=usable_bytes()), on_phase)
+        # alone, it may take all that there is: whether a model fits is what some calls are to find out
+        limits = limits or Limits(memory_bytes=usable_bytes())
+        deadline = Deadline()
+        if within_s is not None:
+            deadline, limits = Deadline(time.monotonic() + within_s), replace(limits, timeout_s=within_s)
+        with WorkerPool(subject, machine(device), device=device, seed=seed, deadline=deadline) as pool:
+            return self.run(pool, request, limits, on_phase, late="Give a longer --time-limit.")
 
-    def run(self, pool: WorkerPool, request: Request, limits: Limits, on_phase: OnPhase = lambda _: None) -> Answer:
-        """The same in a child of a pool that has loaded its subject already."""
+    def run(
+        self,
+        pool: WorkerPool,
+        request: Request,
+        limits: Limits,
+        on_phase: OnPhase = lambda _: None,
+        late: str = "",
+    ) -> Answer:
+        """The same in a child of a pool that has loaded its subject already. ``late``: what to do where the pool's time
+        was over before."""
         try:
             returned = pool.call(self.function, request.model_dump(mode="json"), limits, on_phase)
         except TrialEnded as ended:
             printed = ended.trial.child.log_tail(1000).strip()
             raise SubjectError(
                 f"the subject could not be {self.purpose}: {str(ended).rstrip('.')}."
+                + (f" {late}" if late and ended.cut_off else "")
                 + (f" It printed last:\n{printed}" if printed else "")
             ) from None
         if "raised" in returned:

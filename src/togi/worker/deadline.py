@@ -16,6 +16,13 @@ from togi.core.quantities import seconds
 from togi.worker.protocol import Message, Timeout
 
 _TELL_EVERY_S = 30.0
+_WHOLE_X, _LEAST_WHOLE_S = 5.0, 120.0
+"""Of the time for measuring, what a command may take that also loads, verifies and saves; and at least so long."""
+
+
+def whole_s(time_limit_s: float) -> float:
+    """Seconds until a command ends whose ``--time-limit`` is that of its measuring alone."""
+    return max(_LEAST_WHOLE_S, _WHOLE_X * time_limit_s)
 
 
 @final

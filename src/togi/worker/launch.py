@@ -86,7 +86,10 @@ class ForkServer(abc.ABC):
                 waited = seconds(time.monotonic() - began)
                 self.close()  # a child that it names later would be taken for the next
                 if not self.deadline.left_s:
-                    raise NoTimeLeft(f"the time limit was over before a process was started for {job.kind}") from None
+                    raise NoTimeLeft(
+                        f"the time limit was over before a process was started for {job.kind}: give a longer "
+                        "--time-limit"
+                    ) from None
                 raise TrialServerError(
                     f"the process that starts trials did not start one in {waited}: the machine has no memory or no "
                     "processor left for it. What was learned is kept: give the same command again to go on"

@@ -191,7 +191,8 @@ class RunningTrial:
     def save(self, folder: Path, ask_s: float = ASKED_S) -> Saved:
         """Write its files, and ask it for about so long for values that no sample shows."""
         self._enter("save")
-        expected_s = _SAVING_S + _SAVING_SHARE * self.build_s + ask_s * 3 / _SLOWER_X
+        asked_s = ask_s * 3 + self.phases_s.get("verify", 0.0)  # the fallback is verified on the samples as well
+        expected_s = _SAVING_S + _SAVING_SHARE * self.build_s + asked_s / _SLOWER_X
         return Saved.model_validate(self._ask_warm({"save": str(folder), "ask_s": ask_s}, "saved", expected_s))
 
     def close(self) -> None:

@@ -15,13 +15,14 @@ from typing import Any, TypedDict, final
 import torch
 from torch import Tensor
 
-from togi.artifact.links import write_links
-from togi.artifact.manifest import MANIFEST, Saved, read_manifest
+from togi.artifact.links import EAGER, write_links
+from togi.artifact.manifest import MANIFEST, Link, Saved, read_manifest
 from togi.artifact.program import Installed
+from togi.artifact.reach import Ask, Call, proven
 from togi.core.callers import Callers
 from togi.core.errors import ArtifactError, NotSaveable, Refused
 from togi.core.quantities import first_line
-from togi.core.records import ErrorReport, Footprint, ForcedCalls, Recipe, Stage
+from togi.core.records import ErrorReport, Footprint, ForcedCalls, Stage
 from togi.decide.faithful import limit_units
 from togi.graph.candidate import Candidate, FlatProgram
 from togi.measure import GivenAs, callers_on, give_back_cache, mark_memory, measure_footprint, take_turn, wait_for, warm
@@ -33,7 +34,7 @@ from togi.subject.structure import tensors_in
 from togi.techniques import is_exact
 from togi.techniques.build import build
 from togi.torch_internals.script import assigned_inside
-from togi.verify.beyond import Reach, reach_of
+from togi.verify.beyond import reach_of
 from togi.verify.derived_inputs import variants
 from togi.verify.truth import Truth
 from togi.verify.verdict import verify, wrong_at_once
@@ -322,32 +323,54 @@ class TrialJob(ChildJob):
             links, notes = write_links(self.candidate, self.start(), self.job.recipe, folder)
         except (NotSaveable, Refused) as error:
             return Saved(unsaveable=str(error))
-        reach = self._reach(self.job.recipe, ask_s)
-        return Saved(
-            links=links, notes=(*notes, *reach.notes), domains=reach.domains, wrong=next(iter(reach.problems), "")
+        written = Saved(links=links, notes=notes)
+        facts = self.surveyed.facts
+        if facts.buffers_change or facts.random or not facts.repeatable:
+            untried = "Its answers depend on earlier calls or chance: no values beyond the samples were tried."
+            # plain settings leave the original as it is
+            settings = all(choice.stage is Stage.RUNTIME for choice in self.job.recipe.choices)
+            return written if settings else written.model_copy(update={"notes": (*notes, untried)})
+        live = None if links[0].engine == EAGER else self.call  # else its files are asked
+        exported = self.candidate.program is None or self.candidate.program.stores_export
+        return proven(written, live, self._stored(folder), self._ask(), ask_s, exported=exported)
+
+    def _stored(self, folder: Path) -> Callable[[Link], Call | None]:
+        """Loads what a link has written. None: it is the original."""
+
+        def load(link: Link) -> Call | None:
+            from togi.artifact.load import load_link
+
+            loaded = load_link(folder, self.surveyed.signature, self.surveyed.facts, link, native=True)
+            if loaded.program is None or loaded.program.in_place:
+                return None
+            call = loaded.runnable()
+            self._check_on_samples(call)
+            return call
+
+        return load
+
+    def _ask(self) -> Ask:
+        """How to ask for values beyond the samples."""
+        return functools.partial(
+            reach_of,
+            original=prepare(self.subject, device=self.config.device).module,
+            samples=self.samples,
+            signature=self.surveyed.signature,
+            seed=self.config.seed,
+            max_units=self._max_units(),
+            nan=not self.config.nan_differences,
         )
 
-    def _reach(self, recipe: Recipe, ask_s: float) -> Reach:
-        """For which values beyond the samples it answers as the original does."""
-        facts = self.surveyed.facts
-        if all(choice.stage is Stage.RUNTIME for choice in recipe.choices):  # it is the original that answers
-            return Reach(())
-        if facts.buffers_change or facts.random or not facts.repeatable:
-            return Reach(
-                (), notes=("Its answers depend on earlier calls or chance: no values beyond the samples were tried.",)
-            )
-        original = prepare(self.subject, device=self.config.device).module
-        max_units = max(self._limit_units(Truth.load(self.folder / TRUTH_FOLDER)), 2 * self.report.units)
-        return reach_of(
-            self.call,
-            original,
-            self.samples,
-            self.surveyed.signature,
-            seed=self.config.seed,
-            max_units=max_units,
-            nan=not self.config.nan_differences,
-            limit_s=ask_s,
-        )
+    def _max_units(self) -> float:
+        """Of what is saved: what an approximate recipe was seen to need, twice."""
+        return max(self._limit_units(Truth.load(self.folder / TRUTH_FOLDER)), 2 * self.report.units)
+
+    def _check_on_samples(self, call: Call) -> None:
+        """Raises Refused where what was stored is wrong there."""
+        truth, inputs = self._known()
+        found = verify(call, truth, inputs, self.surveyed.signature, seed=self.config.seed, max_units=self._max_units())
+        if found.problems or not found.faithful:
+            raise Refused(next(iter(found.problems), f"its error is {found.units:,.0f} x eager's own"))
 
 
 class _FirstCall:

@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from togi.artifact.load import OptimizedModule
+from togi.artifact.manifest import Link
 from togi.core.errors import ArtifactError, Refused
 from togi.graph.candidate import Candidate
 from togi.techniques.engine.programs import openvino_stateful as stateful
@@ -346,7 +347,7 @@ def test_engines_that_do_not_keep_it_are_given_plain_tensors(candidate, program,
     given = (token(1), mask_for(5), *cache)
     seen: list[Any] = []
     manifest: Any = SimpleNamespace(signature=candidate.signature)
-    link: Any = SimpleNamespace(engine="aot_inductor")
+    link = Link(engine="aot_inductor", folder="aot_inductor", meta={})
     optimized = OptimizedModule(
         lambda *args: seen.extend(args), manifest, link, (), (lambda tensors: seen.extend(tensors)) if flat else None
     )

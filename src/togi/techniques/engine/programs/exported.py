@@ -26,6 +26,8 @@ FILE = "model.pt2"
 class ExportableProgram(Program):
     """Runs the candidate's live module, or ``call`` made of it; stores the module as an exported program."""
 
+    stores_export = True
+
     def __init__(
         self,
         candidate: Candidate,
@@ -52,6 +54,8 @@ class ExportableProgram(Program):
 class FlatExportableProgram(FlatProgram):
     """Runs a flat callable. One made of a candidate stores the candidate's module as an exported program; one made of a
     stored module cannot be saved again."""
+
+    stores_export = True
 
     def __init__(
         self,
