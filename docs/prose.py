@@ -22,11 +22,11 @@ MEAN = 18
 FEW = 8
 """A page of fewer sentences has no mean that says something."""
 STOP = {
-    r"(?<!there )(?<!that )\b(?:is|are|was|were) no (?!longer|more|less|one\b|\w+er\b)\w+": 'write "not a", or a verb',
+    r"(?<!there )\b(?:is|are|was|were) no (?!longer|more|less|one\b|\w+er\b)\w+": 'write "not a", or a verb',
     r"\bbeside\b": 'write "next to", "besides" or "with"',
     r"\bof before\b": 'write "earlier" or "former"',
     r"\b(?:is|are|was|were|be|been) (?:said|told)\b": "name who reports, warns or raises",
-    r"\bbe it\b": 'write "even if"',
+    r", be it\b": 'write "even if"',
 }
 """What reads like a translation, and what to write in its place."""
 BREAK = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`\[*0-9])")

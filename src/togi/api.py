@@ -182,7 +182,7 @@ def tune(
             the memory that machine and container have left when it starts).
         max_memory: bytes that the result may need (idle + peak), or ``"2GiB"``.
         max_latency: seconds that a call of the result may take, or ``"20ms"``; of ``throughput`` 95 of 100 calls,
-            beside the other callers.
+            next to the other callers.
         max_first_call: seconds from loading its files to the first answer.
         max_error: relative RMS error, from 0 to 1, up to which approximate techniques are eligible.
         allow: approximate techniques to try within that bound: ids, or beginnings of ids (``int8``); none: all.
@@ -349,7 +349,7 @@ def verify(
     progress: Progress | bool | None = None,
     native: bool = True,
 ) -> Verification:
-    """Prove an artifact again on this machine: loaded in a fresh process, verified, measured beside the original.
+    """Prove an artifact again on this machine: loaded in a fresh process, verified, measured next to the original.
 
     Args:
         subject: the locator of the original with its inputs; an artifact holds neither. None: what it was made of, if
@@ -678,12 +678,12 @@ def _reference(
     subject: Any, inputs: Any, extras: dict[str, Any], *, ask: tuple[str, int, float] | None = None
 ) -> Iterator[tuple[SubjectRef, str]]:
     """Where children find the subject, and its name for people; a live one rests in a private file meanwhile, and
-    beside it what it answers on a device, from a seed, if that takes no longer than so many seconds (``ask``)."""
+    next to it what it answers on a device, from a seed, if that takes no longer than so many seconds (``ask``)."""
     if isinstance(subject, str):
         if inputs is not None or any(value is not None for value in extras.values()):
             raise SubjectError(
                 f"'{subject}' names a factory, which brings its own inputs, metric and calibration: "
-                "return them from it in a togi.Subject instead of passing them beside it"
+                "return them from it in a togi.Subject instead of passing them separately"
             )
         from togi.subject.spec import check_spec
 

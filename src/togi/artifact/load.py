@@ -68,7 +68,7 @@ def load(
             not shrink after a peak. False leaves malloc alone, as variables that set its thresholds do.
 
     Raises:
-        UnknownNameError: ``device`` is no device that togi can use.
+        UnknownNameError: ``device`` is not a device that togi can use.
         TogiError: a key cannot be read, is of another kind, or none is named.
         ArtifactError: it is not signed by a trusted key, damaged, changed, unsafe, of another schema, tuned for another
             device, or no engine of its chain runs here (without native code, where that is left out).

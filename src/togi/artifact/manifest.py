@@ -199,7 +199,7 @@ def _check_path(name: str) -> None:
         raise ArtifactError(f"the manifest lists {name!r}, a path that leaves the artifact's folder: it is not loaded")
     if path.suffix not in FILE_KINDS:
         raise ArtifactError(
-            f"the manifest lists {name!r}, which is no file that an engine of togi writes: it is not loaded, because "
+            f"the manifest lists {name!r}, which is not a file that an engine of togi writes: it is not loaded, because "
             "files of other kinds may be pickles, which run code when they are read"
         )
 

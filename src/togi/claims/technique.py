@@ -1,7 +1,7 @@
-"""Measures what a technique claims: alone, beside the same recipe without it.
+"""Measures what a technique claims: alone, next to the same recipe without it.
 
 On a small model that is made for it, or on the user's subject. Both are verified and take turns; ``decide`` says what
-is faster and what is faithful. Whether it pays beside all others is for ``togi tune`` to find out.
+is faster and what is faithful. Whether it pays next to all others is for ``togi tune`` to find out.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def prove_technique(technique: Technique, *, on: str = "", device: str, seed: in
 def _prove_beside(
     pool: WorkerPool, technique: Technique, experiment: Experiment, left_s: Callable[[], float], on_phase: OnPhase
 ) -> Proof:
-    """One process with the technique beside one without it."""
+    """One process with the technique next to one without it."""
     survey, _ = pool.survey(limits(left_s()), on_phase)
     facts = pool.capture(survey, limits(left_s()), on_phase).facts
     if refusal := _refusal(technique, facts):

@@ -72,7 +72,7 @@ def bench(
     from togi.study.slowdown import cases_of
 
     if against is not None and fail_if_slower is None:
-        raise typer.BadParameter("--against says beside what; give --fail-if-slower too, such as 5%")
+        raise typer.BadParameter("--against names what to compare with; give --fail-if-slower too, such as 5%")
     sizes = None if batch_sizes is None else parse_counts(batch_sizes, "--batch-sizes")
     if sizes is not None and fail_if_slower is not None:
         raise typer.BadParameter("--fail-if-slower compares calls as they are: leave out --batch-sizes, or ask twice")

@@ -170,7 +170,7 @@ def _read_account(path: Path) -> Account:
         raise TogiError(f"--against {path}: {error.strerror}. 'togi memory SUBJECT --json > FILE' writes one") from None
     except (ValueError, KeyError, AttributeError, ValidationError):
         raise TogiError(
-            f"--against {path} is no account of this version: 'togi memory SUBJECT --json > FILE' writes one"
+            f"--against {path} is not an account of this version: 'togi memory SUBJECT --json > FILE' writes one"
         ) from None
 
 

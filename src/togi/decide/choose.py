@@ -85,7 +85,7 @@ def latest(trials: Iterable[Trial]) -> list[Trial]:
 def front(trials: Iterable[Trial]) -> tuple[Trial, ...]:
     """Eligible trials that no other beats in one of speed, memory and error without losing in another; fastest first.
 
-    Speed is the paired speed-up, and beside it, where another objective than latency was raced, the time of a call;
+    Speed is the paired speed-up, and next to it, where another objective than latency was raced, the time of a call;
     errors of faithful trials count as equal (zero); an unknown footprint is larger than any known one.
     """
     points = [(_point(trial), trial) for trial in latest(trials) if trial.eligible]
@@ -135,7 +135,7 @@ def choose(
 
 
 def extends(recipe: Recipe, plain: Recipe) -> bool:
-    """It makes all choices of the other and more, on the same engine with the same options. ``no_grad`` is no choice:
+    """It makes all choices of the other and more, on the same engine with the same options. ``no_grad`` is not a choice:
     it is what a recipe has that chooses no other mode of autograd."""
     return recipe.at(Stage.ENGINE) == plain.at(Stage.ENGINE) and _choices(recipe) > _choices(plain)
 

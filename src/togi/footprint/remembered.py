@@ -1,4 +1,4 @@
-"""What a module remembers from call to call beside parameters and buffers: it cannot be put back, so it is named."""
+"""What a module remembers from call to call besides parameters and buffers: it cannot be put back, so it is named."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ from togi.graph.edit import EditableGraph, arguments, call_name, in_place, is_ca
 from togi.graph.linear import Linear, absorbed, affine, each, linear
 
 DENSER_AT_MOST = 1.5
-"""How many times the branches' multiplications the merged kernel may cost: a 1x3 beside a 3x1 is 1.5."""
+"""How many times the branches' multiplications the merged kernel may cost: a 1x3 next to a 3x1 is 1.5."""
 
 
 @final

@@ -161,7 +161,7 @@ class Database:
         return self.read(kind, record)
 
     def read(self, kind: type[Kept], record: str) -> Kept:
-        """Raises JournalError for what is no record of this kind."""
+        """Raises JournalError for what is not a record of this kind."""
         try:
             return kind.from_json(record)
         except ValueError as error:

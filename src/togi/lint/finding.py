@@ -161,7 +161,7 @@ class FileReport(Record):
 
 @final
 class Table(Record):
-    """A table that module and trace rules print beside their findings."""
+    """A table that module and trace rules print besides their findings."""
 
     title: str
     columns: tuple[str, ...]

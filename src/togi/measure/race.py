@@ -69,7 +69,7 @@ class RaceEntry(Record):
     speedup_x: Interval | None = None
     """Reference time over its time, round by round. None when it shared no round with the reference."""
     call_ms: float | None = None
-    """What a call took beside the other callers; None: there was one."""
+    """What a call took next to the other callers; None: there was one."""
     left_at: int | None = None
     """The round after which it left the race (0: before the first); None when it stayed to the end."""
     left_because: str = ""
@@ -145,7 +145,7 @@ class RaceResult(Record):
         Which rounds count is decided by the reference and a bound that was there before the race, never by the other's
         time. So the ratios that are left are draws of one distribution as before, and the interval holds its median.
         Where the reference's time varies by itself, its slowest rounds are missing: that makes the other look slower
-        beside it, never faster. A neighbour that comes slows down both, by factors of their own.
+        next to it, never faster. A neighbour that comes slows down both, by factors of their own.
         """
         calm = tuple(pair for pair in rounds_ms if pair[0] <= slowest_ms)
         return calm if len(calm) >= rounds_needed(self._confidence) else rounds_ms
@@ -240,7 +240,7 @@ def compare(
 
 
 def together(one: Timing, other: Timing) -> Timing:
-    """What two processes of one recipe measured beside the same reference, as one measurement."""
+    """What two processes of one recipe measured next to the same reference, as one measurement."""
     rounds_ms = one.rounds_ms + other.rounds_ms
     references, own = zip(*rounds_ms, strict=True)
     update = {

@@ -97,7 +97,7 @@ def _best_size(name: str, sizes: Sequence[Contestant], result: RaceResult, limit
 
 
 def _speedup(each: Contestant, result: RaceResult) -> float:
-    """Over what all were raced beside, in the median."""
+    """Over what all were raced against, in the median."""
     found = result.speed_x(each.label, result.reference)
     return 0.0 if found is None else found.median
 

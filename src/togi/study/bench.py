@@ -47,7 +47,7 @@ def run_bench(
 ) -> Comparison:
     """Race ``specs`` (locators and ``.togi`` folders); the first is what the others are compared with.
 
-    An artifact beside a subject runs on that subject's inputs and is verified against it; artifacts alone run on inputs
+    An artifact next to a subject runs on that subject's inputs and is verified against it; artifacts alone run on inputs
     made from the first one's signature. Subjects run in plain eager under ``no_grad`` on their own inputs.
 
     Args:

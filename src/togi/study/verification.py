@@ -1,4 +1,4 @@
-"""``togi verify``: an artifact proven again on this machine, beside the original that it was made of."""
+"""``togi verify``: an artifact proven again on this machine, next to the original that it was made of."""
 
 from __future__ import annotations
 

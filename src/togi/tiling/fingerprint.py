@@ -1,4 +1,4 @@
-"""What a function's result depends on beside the tensors that it is given, as a hashable value.
+"""What a function's result depends on besides the tensors that it is given, as a hashable value.
 
 Variables of the function and of Python functions that it names, plain values, tensors, and attributes one level deep.
 """

@@ -64,7 +64,7 @@ class LeanPlan(Record):
 LARGE_BYTES = 4 << 20
 """Above this an intermediate is streamed even where it fits: written to memory and read again, it costs more time."""
 _SHARES = (4, 16, 64, 256)
-"""A node is large from this part of the budget on; smaller parts are tried when the rest does not fit beside tiles."""
+"""A node is large from this part of the budget on; smaller parts are tried when the rest does not fit next to tiles."""
 FIRST_COMPILING_COSTS_S = 3.0
 COMPILING_COSTS_S = 2.0
 """About what compiling a loop's body, sizing its tiles and proving it takes: first in a process, and later.
@@ -180,7 +180,7 @@ class PlannedFunction:
             if all(largest_tile(loop, weights, room, Tiling(tile_bytes=0.0)) >= 1 for loop in program.tile_loops):
                 self.programs[key] = program
                 return program, room
-            reasons.append(f"one position of each tile, beside what is kept, needs more than {size(self.budget_bytes)}")
+            reasons.append(f"one position of each tile, besides what is kept, needs more than {size(self.budget_bytes)}")
         raise NotLean("; ".join(dict.fromkeys(reasons)))
 
     def decide(self, tensors: Sequence[Tensor], fitted: Fitted) -> Any:

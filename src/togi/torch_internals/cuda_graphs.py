@@ -389,7 +389,7 @@ def _moved_to_gpu(graph_module: GraphModule) -> set[Node]:
 
 
 def _device(node: Node) -> torch.device | None:
-    """Of the value, or of the first of several; None where it is no tensor."""
+    """Of the value, or of the first of several; None where it is not a tensor."""
     value = node.meta.get("val")
     first = value[0] if isinstance(value, tuple | list) and value else value
     return first.device if isinstance(first, torch.Tensor) else None

@@ -256,9 +256,9 @@ def error_in_units(found: Tensor, truth: Tensor, eager: Tensor, nudged: Sequence
 class OwnError:
     """A module's own error on one sample, and how far other outputs for that sample are off, in units of it.
 
-    For what runs beside the module in one process (a plan, a technique tried alone). Trials are verified by
+    For what runs next to the module in one process (a plan, a technique tried alone). Trials are verified by
     ``verdict``, on many inputs and for more than numbers. The truth, in float64, is made when it is first asked for;
-    where there is none, the outputs themselves serve, with nudged runs beside them.
+    where there is none, the outputs themselves serve, with nudged runs next to them.
     """
 
     def __init__(self, module: nn.Module, sample: Inputs, outputs: Sequence[Tensor], seed: int) -> None:

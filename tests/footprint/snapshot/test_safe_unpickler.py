@@ -210,7 +210,7 @@ def test_damage_raises_nothing_else(seed: int, changes: int) -> None:
         (b'{"segments": []}', "no CUDA memory snapshot"),
         (pickle.dumps({"weights": [1, 2]}), "no list 'segments'"),
         (pickle.dumps(17), "no list 'segments'"),
-        (pickle.dumps({"segments": [1]}), "is no segment"),
+        (pickle.dumps({"segments": [1]}), "is not a segment"),
         (pickle.dumps({"segments": [], "device_traces": [{"a": 1}]}), "'device_traces' is not a list"),
         (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "size": 1}]]}), "damaged at byte"),
         (pickle.dumps({"segments": [], "device_traces": [[{"action": "alloc", "addr": 0, "size": "x"}]]}), "damaged"),

@@ -277,7 +277,7 @@ class _WriteRecorder(RunRecorder):
 def estimate(function: Callable[..., Any], sample: Inputs, rows: int | None, probe: Probe) -> Estimate | None:
     """Of a call with the first ``rows`` rows, None for all; None where the call depends on values.
 
-    What the function reaches beside its arguments (parameters) was there before and does not count. On the CPU the
+    What the function reaches besides its arguments (parameters) was there before and does not count. On the CPU the
     kernels that could set the peak are run alone, by ``probe``, for what they take on the way; on another device their
     own memory is not known before.
     """

@@ -41,7 +41,7 @@ PROVEN = Proven(part="togi memory --predict for the CPU", cpu="2026-11-21")
 
 _PROBE_LIMIT_BYTES = 4 << 30
 _WORKSPACE_X = 2
-"""A kernel is taken to need at most that many times its arguments and results beside them: reorders, per-thread
+"""A kernel is taken to need at most that many times its arguments and results besides them: reorders, per-thread
 buffers."""
 _CHANNEL_BLOCK = 16
 """oneDNN pads the channels of every group to blocks: of a depthwise weight it makes up to 256 times as much."""
@@ -176,7 +176,7 @@ class Probe:
         self.measured: dict[str, tuple[int, int] | None] = {}
 
     def peak_bytes(self, call: OperationCall) -> tuple[int, int] | None:
-        """The most that the operation holds beside its arguments, results included: with values for which it is least
+        """The most that the operation holds besides its arguments, results included: with values for which it is least
         and most, of zeros and ones; None where it cannot be run."""
         if call.key not in self.measured:
             if profiler_records():  # the caller's own: torch has one at a time

@@ -49,7 +49,7 @@ class Ncnn(Engine):
     know an operator.
 
     Claim: VGG-16 at 224 x 224 on 2 cores of a Sapphire Rapids CPU (ncnn 1.0.20261020, 2026-11-22): 120 ms, ONNX Runtime
-    148 ms, OpenVINO 158 ms; on a Cascade Lake CPU 197, 266 and 299 ms. Beside OpenVINO on the former, VGG-11 ran at
+    148 ms, OpenVINO 158 ms; on a Cascade Lake CPU 197, 266 and 299 ms. Next to OpenVINO on the former, VGG-11 ran at
     1.15 x, RepVGG-A0 at 0.84 x, a U-Net at 0.81 x, ResNet-18 at 0.80 x. It is an engine for few models.
 
     Source: https://github.com/Tencent/ncnn/wiki/use-ncnn-with-pytorch-or-onnx; Lavin and Gray, Fast Algorithms for

@@ -30,7 +30,7 @@ class DropUnusedRows(GraphRewrite):
     attention is followed for the last token only.
 
     Claim: up to one block less of a transformer that classifies by one token. Rewritten by hand, on one thread of an
-    AMD EPYC (torch 2.15, 2026-11-24, processor time beside other work): 1.09 times as fast with 12 blocks of width 192
+    AMD EPYC (torch 2.15, 2026-11-24, processor time next to other work): 1.09 times as fast with 12 blocks of width 192
     on 197 tokens in OpenVINO and ONNX Runtime, 1.07 in plain eager; with 4 blocks of width 256 on 128 tokens 1.24,
     1.27 and 1.24. Other engines were not measured.
     ``togi explain drop_unused_rows --prove`` measures it here.

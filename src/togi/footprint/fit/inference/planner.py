@@ -97,7 +97,7 @@ class InferencePlanner(Planner[Draft]):
                     return one
 
     def _fastest_first(self, candidates: Sequence[Candidate[Draft]]) -> list[Candidate[Draft]]:
-        """Times within a tenth of the best are no difference: then the one that should cost least."""
+        """Times within a tenth of the best do not count as a difference: then the one that should cost least."""
         best = min((self._ms[one.draft] for one in candidates), default=0.0)
         return sorted(candidates, key=lambda one: (max(self._ms[one.draft], _TIE * best), one.cost_ms))
 

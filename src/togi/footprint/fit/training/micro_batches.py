@@ -234,7 +234,7 @@ def _reason(changed: list[str], rounding: float, difference: float, dtype: torch
         return f"the buffer {changed[0]} moves with every call, and would move once per micro-batch"
     if not rounding <= _ORDER_MATTERS:
         return (
-            f"the same rows in reverse order change the gradients by {rounding:.1e} (relative): the loss is no mean "
+            f"the same rows in reverse order change the gradients by {rounding:.1e} (relative): the loss is not a mean "
             "over rows, or random"
         )
     if difference <= 10 * rounding + _FLOOR.get(dtype, _HALF_FLOOR):

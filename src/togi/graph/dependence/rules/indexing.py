@@ -87,7 +87,7 @@ def _index(given: Operands) -> Answer:
 
 def _picked(given: Operands) -> Rows:
     """Where the rows of ``x[i, j]`` lie: the index tensors' common dimensions stand in place of those that they index,
-    or in front where these are no neighbours."""
+    or in front where these are not neighbours."""
     source, indices = given["self"], list(given["indices"])
     at = [dim for dim, index in enumerate(indices) if index is not None]
     if any(indices[dim].dtype in _MASKS for dim in at):

@@ -51,7 +51,7 @@ class MergeableBranches(ModuleRule):
             layer=names[0],
             count=len(merged),
             message=f"{plural(branches, 'parallel branch').replace('branchs', 'branches')} in "
-            f"{plural(len(merged), 'sum')} can be merged into the layers beside them.",
+            f"{plural(len(merged), 'sum')} can be merged into the layers next to them.",
             evidence=f"{layers(names)}: the terms are linear in the same input and used only in the sum.",
             remedy="togi tune does it with merge_branches; or call the model's own method for it before inference.",
             cost=Cost(text=f"{branches} passes over input and result more than needed", measured=False),

@@ -27,7 +27,7 @@ from togi.torch_internals.archive import without_traces
 FILE = "model.onnx"
 
 _ONE_FILE_BYTES = 1_900_000_000
-"""A protobuf message ends at 2 GiB; larger weights go to a file beside it."""
+"""A protobuf message ends at 2 GiB; larger weights go to a file next to it."""
 
 
 @final
