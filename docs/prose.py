@@ -25,10 +25,12 @@ STOP = {
     r"(?<!there )\b(?:is|are|was|were) no (?!longer|more|less|one\b|\w+er\b)\w+": 'write "not a", or a verb',
     r"\bbeside\b": 'write "next to", "besides" or "with"',
     r"\bof before\b": 'write "earlier" or "former"',
-    r"\b(?:is|are|was|were|be|been) (?:said|told)\b": "name who reports, warns or raises",
+    r"\b(?:is|are|was|were|be|been) (?:said(?! to)|told)\b": "name who reports, warns or raises",
     r", be it\b": 'write "even if"',
 }
 """What reads like a translation, and what to write in its place."""
+PARAGRAPH = re.compile(r"\n\s*\n|\n\s*(?:[-*]|\d+\.)\s|\n\s+\*{0,2}\w+:\s|\n=[ =]+")
+"""Paragraphs, items, arguments and tables of a docstring are sentences of their own."""
 BREAK = re.compile(r"(?<=[.!?:;])\s+(?=[A-Z`\[*0-9])")
 
 
@@ -113,7 +115,7 @@ def check_code(path: Path, text: str) -> Iterator[Finding]:
     for passage, documentation in passages_of_code(text):
         yield from stopped(path, passage)
         if documentation:
-            for paragraph in re.split(r"\n\s*\n|\n\s*(?:[-*]|\d+\.)\s", passage.text):
+            for paragraph in PARAGRAPH.split(passage.text):
                 yield from too_long(path, Passage(passage.line, paragraph))
 
 

@@ -457,7 +457,7 @@ def memory(
         dtype: ``bf16``, ``fp16`` or ``fp32``: casts module and inputs.
 
     Raises:
-        TogiError: bad subject or option; the run failed (with what it raised); a file that is no whole snapshot.
+        TogiError: bad subject or option; the run failed (with what it raised); an incomplete snapshot.
     """
     if subject is None:
         from togi.footprint.account.make import Watched

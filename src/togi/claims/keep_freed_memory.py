@@ -80,7 +80,7 @@ def judge(left_alone: Sequence[float], keeping: Sequence[float], notes: dict[str
         verdict = Verdict.REFUTED
     else:
         verdict = Verdict.UNTESTED
-        sentence += " The processes overlap, so it cannot be told. Repeat it when the machine is quiet."
+        sentence += " The processes overlap, so the figures do not decide. Repeat it when the machine is quiet."
     return {"verdict": verdict, "sentence": sentence}
 
 
@@ -89,8 +89,8 @@ def _spread(times_ms: Sequence[float]) -> str:
 
 
 def pass_ms(*, keep: bool) -> float:
-    """The median time of a pass in this process, which should be a fresh one. Raises RuntimeError where malloc cannot
-    be told to keep."""
+    """The median time of a pass in this process, which should be a fresh one. Raises RuntimeError if malloc has
+    no such setting."""
     import torch
 
     from togi.measure import keep_freed_memory

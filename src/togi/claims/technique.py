@@ -261,7 +261,7 @@ def judge(
     )
     if speed is Speed.UNCLEAR:
         verdict = Verdict.UNTESTED
-        said = f"It cannot be told on this machine now: about {figures}. Repeat it when the machine is quiet."
+        said = f"The figures do not decide on this machine now: about {figures}. Repeat it when the machine is quiet."
     else:
         verdict = Verdict.HOLDS if speed is experiment.expects else Verdict.REFUTED
         said = f"{_WORDS[speed]}: {figures}, {right}."

@@ -60,7 +60,7 @@ def bench(
     """Compare subjects or artifacts in turns on the same inputs: which is faster, by how much, beyond doubt or not.
 
     Exit code 1 when one of them could not be measured (at no batch size within --max-latency), or is slower than
-    --fail-if-slower allows; --exit-undecided when the latter cannot be told.
+    --fail-if-slower allows; --exit-undecided when the figures do not decide the latter.
     """
     from togi import api
     from togi.cli.output import junit_report, print_json, print_text, stdout

@@ -51,7 +51,7 @@ class Record(BaseModel):
 
 
 class Request(Record):
-    """A record that is made of what people give: what is not such a value is said in one line, with its name.
+    """A record built from user input. A bad value raises a TogiError that names the field, in one line.
 
     Raises:
         TogiError: of what a validator says, or that a value is of another type.

@@ -343,7 +343,7 @@ class Timing(Record):
     rounds_ms: tuple[tuple[float, float], ...] = ()
     """Raw: (reference, candidate) of every round, in ms per sample."""
     call_ms: float | None = None
-    """Where that is no call's time: what one takes next to the other callers (95 of 100 at most), or once it is warm."""
+    """If that is not the time of a call: the time next to the other callers (95 of 100 at most), or once it is warm."""
     first_call_ms: float = 0.0
     build_s: float = 0.0
     start_ms: float | None = None

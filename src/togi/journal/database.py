@@ -165,7 +165,7 @@ class Database:
         try:
             return kind.from_json(record)
         except ValueError as error:
-            what = f"a record in it is no {kind.__name__} that this togi knows: {first_line(error)}"
+            what = f"a record in it is not a {kind.__name__} that this togi knows: {first_line(error)}"
             raise JournalError(damaged(self.path, what)) from None
 
 

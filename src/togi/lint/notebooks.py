@@ -1,6 +1,6 @@
 """Notebooks: code cells as one Python text, places in it as places in cells, and edits back into the cells' JSON.
 
-Names flow from cell to cell in the order in which they stand. Magics and shell lines are blanked. A cell that is no
+Names flow from cell to cell in the order in which they stand. Magics and shell lines are blanked. A cell that is not
 Python even so is left out with a problem; the others are checked. Only the JSON of changed cells is rewritten; every
 other byte of the file stays.
 """

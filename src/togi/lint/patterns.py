@@ -62,7 +62,7 @@ class GitIgnore:
     """The outermost first."""
 
     def below(self, folder: str, tell: Callable[[str, str], None] = lambda _path, _why: None) -> GitIgnore:
-        """With the .gitignore of ``folder`` itself, which lies directly below. ``tell`` is told of one that cannot be
+        """With the .gitignore of ``folder`` itself, which lies directly below. ``tell`` hears of one that cannot be
         used."""
         file = os.path.join(folder, ".gitignore")
         try:

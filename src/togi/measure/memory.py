@@ -40,7 +40,7 @@ _SAMPLE_EVERY_S = 0.001
 _CONTEXT_MOST_BYTES = 700 << 20
 """Of a CUDA context with its kernels, where NVML does not tell what this process holds."""
 _MUCH = 0.02
-"""Of a device's memory, from which it is said that others hold it."""
+"""Of a device's memory: a note says if others hold at least this share."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,7 +36,7 @@ _REFERENCE_EVERY = 4
 
 
 class Runner(Protocol):
-    """A candidate, built and warm, that can be told to run."""
+    """A candidate, built and warm, ready to run."""
 
     @property
     def name(self) -> str:
@@ -86,7 +86,7 @@ class RaceResult(Record):
     """The reference, unless another is faster beyond doubt."""
     verdict: Verdict
     order: str
-    """Who is ahead of whom, or that it cannot be told."""
+    """Who is ahead of whom, or that the figures do not decide."""
     sentence: str
     """The order, and how the winner stands to the reference."""
     entries: tuple[RaceEntry, ...]
@@ -353,8 +353,8 @@ class _RaceState:
                 entry.leave(self.rounds, _slower(against, leader))
 
     def _dismiss_beaten(self) -> None:
-        """Whoever is slower than another that is left, so that the sentence says of nobody both that it is slower and
-        that it cannot be told. The slowest go first, and the last one has nobody to lose against."""
+        """Whoever is slower than another that is left, so that the sentence never calls one both slower and
+        undecided. The slowest go first, and the last one has nobody to lose against."""
         for entry in sorted(self.racing, key=self._median_speedup):
             beaten = ((self.speed_x(entry, other), other) for other in self.racing if other is not entry)
             found = next(((x, other) for x, other in beaten if x is not None and self.criterion.slower(x)), None)

@@ -62,7 +62,7 @@ class BestSize(Record):
     same: tuple[int, ...] = ()
     """Sizes that are as fast."""
     unclear: tuple[int, ...] = ()
-    """Sizes that cannot be told from it on this machine now."""
+    """Sizes that cannot be distinguished from it on this machine now."""
     verdict: str
     """That in a sentence."""
 
@@ -73,7 +73,7 @@ class Comparison(Record):
     schema_version: int = SCHEMA_VERSION
     contestants: tuple[Contestant, ...]
     verdict: str = ""
-    """One sentence: which is faster, by how much, or that it cannot be told on this machine now."""
+    """One sentence: which is faster, by how much, or that the figures do not decide on this machine now."""
     machine: Machine
     noise: Noise = Noise()
     rounds: int = 0

@@ -213,8 +213,8 @@ class Finals:
         return result, sure, "" if sure else next(iter(doubts.values()))
 
     def _rivals(self, chosen: Chosen) -> Sequence[Recipe]:
-        """Those that cannot be told apart from the choice, as far as there is time to prove them and start them again,
-        but for those that extend it: near it, they cannot become the choice.
+        """Those that cannot be distinguished from the choice, as far as there is time to prove them and start them
+        again, but for those that extend it: near it, they cannot become the choice.
 
         Two processes of one recipe differ for as long as they live: one process each decides nothing between them.
         """

@@ -359,9 +359,9 @@ class StudyRunner:
         return trial.model_copy(update={"cost_s": time.monotonic() - began})
 
     def free_memory(self) -> bool:
-        """End the finalists that are kept, whose memory stays taken while they are paused: what did not fit next to them
-        may fit alone. They are built again for the race. False where there are none to end, or where it was the user's
-        limit that did not suffice."""
+        """End the finalists that are kept, whose memory stays taken while they are paused: what did not fit next to
+        them may fit alone. They are built again for the race. False where there are none to end, or where it was the
+        user's limit that did not suffice."""
         kept = [running for running in self._warm.values() if running.ended is None]
         if not kept or (self.facts.device != "cuda" and self.settings.trial_memory_bytes is not None):
             return False

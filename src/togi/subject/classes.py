@@ -116,7 +116,7 @@ def is_plain(cls: Any) -> bool:
     another process finds the class by its name."""
     return (
         "<locals>" not in cls.__qualname__
-        and cls.__module__ not in ("__main__", "torch")  # a symbol of torch's for a size is not an object of the program
+        and cls.__module__ not in ("__main__", "torch")  # torch's symbol for a size is not an object of the program
         and cls.__dictoffset__ != 0
         and cls.__new__ is object.__new__
         and cls.__reduce_ex__ is object.__reduce_ex__

@@ -156,9 +156,8 @@ def _existing(spec: Spec) -> Path:
     if path.is_dir() if wants_folder else path.is_file():
         return path
     if path.exists():
-        raise SubjectError(
-            f"{spec.text}: {path} is {'a file' if wants_folder else 'a folder'}, which is no {spec.form}."
-        )
+        found, wanted = ("a file", "a folder") if wants_folder else ("a folder", "a file")
+        raise SubjectError(f"{spec.text}: {path} is {found}; a subject of this form ({spec.form}) is {wanted}.")
     if not path.parent.is_dir():
         raise SubjectError(f"{spec.text}: there is no folder {path.parent} (looked from {Path.cwd()}).")
     near = nearest(path.name, (entry.name for entry in path.parent.iterdir()))

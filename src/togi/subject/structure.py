@@ -362,7 +362,8 @@ def _read_tensor(value: Any, tensors: list[Tensor]) -> bool:
 
 
 def _count(tensor: Any, dim: int, more: int) -> int | None:
-    """What counts a size of it; None where it is not a tensor with such a dimension. A symbol where sizes are symbols."""
+    """What counts a size of it; None where it is not a tensor with such a dimension. A symbol where sizes are
+    symbols."""
     shape = getattr(tensor, "shape", ())
     return shape[dim] + more if dim < len(shape) else None
 

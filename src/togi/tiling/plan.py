@@ -180,7 +180,9 @@ class PlannedFunction:
             if all(largest_tile(loop, weights, room, Tiling(tile_bytes=0.0)) >= 1 for loop in program.tile_loops):
                 self.programs[key] = program
                 return program, room
-            reasons.append(f"one position of each tile, besides what is kept, needs more than {size(self.budget_bytes)}")
+            reasons.append(
+                f"one position of each tile, besides what is kept, needs more than {size(self.budget_bytes)}"
+            )
         raise NotLean("; ".join(dict.fromkeys(reasons)))
 
     def decide(self, tensors: Sequence[Tensor], fitted: Fitted) -> Any:

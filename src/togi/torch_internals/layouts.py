@@ -33,7 +33,8 @@ class NoStorage(Exception):
 
 
 def is_one_storage(tensor: Tensor) -> bool:
-    """Whether all of its memory is the storage that it names: a dense tensor that is not a wrapper. False proves nothing."""
+    """Whether all of its memory is the storage that it names: a dense tensor that is not a wrapper. False proves
+    nothing."""
     return type(tensor) in _OWN_MEMORY and tensor.layout is torch.strided and not _has_more(tensor)
 
 

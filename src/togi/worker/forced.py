@@ -3,7 +3,7 @@
 Where a program decides by values (the next token, the boxes that are kept), an engine that rounds differently decides
 otherwise where two values are as good as equal, and all that follows differs: a comparison of the results cannot tell
 that from a fault. So the parts are called with what the original called them with, and every answer is compared in
-plain eager's units. What was decided differently, and where first, is said next to.
+plain eager's units. A note says what was decided differently, and where first.
 """
 
 from __future__ import annotations

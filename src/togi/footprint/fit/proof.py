@@ -45,7 +45,7 @@ class Outcome:
 
     @property
     def tensors(self) -> dict[str, Tensor]:
-        """All by the names that differences are told by."""
+        """All by the names that differences carry."""
         kinds = {"gradient of": self.gradients, "buffer": self.buffers, "parameter": self.moved}
         named = {f"{kind} {name}": tensor for kind, found in kinds.items() for name, tensor in found.items()}
         return {"loss": self.loss, **named}

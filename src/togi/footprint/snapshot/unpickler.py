@@ -225,7 +225,7 @@ class SafeUnpickler:
         if data[position] > pickle.HIGHEST_PROTOCOL:
             raise SnapshotError(
                 f"the file says pickle protocol {data[position]}; up to {pickle.HIGHEST_PROTOCOL} is known here: it is "
-                "no CUDA memory snapshot, or a newer Python wrote it"
+                "not a CUDA memory snapshot, or a newer Python wrote it"
             )
         return position + 1
 
@@ -454,8 +454,8 @@ def _refused(window: Window, position: int) -> SnapshotError:
     known = _OPCODES.get(code)
     if at == 0 or known is None:
         return SnapshotError(
-            f"byte {at:,} is {code:#04x}, which no pickle of plain values has there: this is not a CUDA memory snapshot, "
-            "or it is damaged. torch.cuda.memory._dump_snapshot(FILE) writes one"
+            f"byte {at:,} is {code:#04x}, which no pickle of plain values has there: this is not a CUDA memory "
+            "snapshot, or it is damaged. torch.cuda.memory._dump_snapshot(FILE) writes one"
         )
     return SnapshotError(
         f"the pickle asks for {known.name} at byte {at:,}: that imports, calls or builds something, or is of no use in "
@@ -481,5 +481,5 @@ def _too_much(limit: int) -> SnapshotError:
 def _truncated(total_bytes: int) -> SnapshotError:
     return SnapshotError(
         f"the snapshot ends at byte {total_bytes:,} in the middle of a value: it was cut off while it was written or "
-        "copied, and nothing can be said of what is missing. Compare its size with the original's and copy it again"
+        "copied, and what is missing is unknown. Compare its size with the original's and copy it again"
     )

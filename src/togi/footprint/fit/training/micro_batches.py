@@ -3,7 +3,7 @@
 Loss and gradients are those of the whole batch up to rounding where the loss is a mean over what the parts are weighted
 by. That is not assumed but shown on the step itself (``judge``): batch normalisation, losses that compare rows with
 each other, and means over tokens of which rows hold different numbers give other gradients. They are compared in
-float64 on a copy where the module is small enough, so that a wrong weight is told from rounding; else as they are. What
+float64 on a copy where the module is small enough, to tell a wrong weight from rounding; else as they are. What
 counts as rounding is measured: the same batch with its rows in reverse.
 """
 

@@ -135,7 +135,7 @@ def _rank_of_picked(given: Operands, indices: list[Any], at: list[int]) -> int:
 
 
 def _masked(given: Operands, state: Rows, values: Value, indices: list[Any], at: list[int]) -> Rows:
-    """How many are chosen is told by all rows, so that only one value can be written."""
+    """All rows decide how many are chosen, so that only one value can be written."""
     mask = given.states[indices[at[0]]]
     wide = len(indices[at[0]].shape)
     one_value = isinstance(given.states[values], Same) and all(size == 1 for size in values.shape)

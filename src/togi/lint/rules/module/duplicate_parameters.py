@@ -103,7 +103,7 @@ def _equal(tensors: dict[str, Tensor]) -> Iterable[list[str]]:
 
 
 def _sample(tensor: Tensor) -> bytes:
-    """Some of its bytes, so that most tensors are told apart without reading all of them."""
+    """Some of its bytes, which distinguish most tensors without reading all of them."""
     import torch
 
     step = max(1, tensor.shape[0] // 8)
