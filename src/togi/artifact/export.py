@@ -1,7 +1,8 @@
 """Write what a server loads without togi: an engine's own file, or a model repository of Triton Inference Server.
 
 The file is the artifact's, byte for byte. What its caller must know, and the proof, stand next to it in
-``export.json``."""
+``export.json``.
+"""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def verify(
         typer.Option(
             "--subject",
             metavar="SUBJECT",
-            help="The original, with its inputs. Default: what it was made of, if that is not a program or is --trusted.",
+            help="The original, with its inputs. Default: what it was made of, if no program or --trusted.",
         ),
     ] = None,
     max_error: Annotated[

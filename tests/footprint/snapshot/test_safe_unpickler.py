@@ -205,9 +205,9 @@ def test_damage_raises_nothing_else(seed: int, changes: int) -> None:
     ("content", "said"),
     [
         (b"", "is empty"),
-        (b"PK\x03\x04 a zip file", "no CUDA memory snapshot"),
-        (b"\x1f\x8b gzip", "no CUDA memory snapshot"),
-        (b'{"segments": []}', "no CUDA memory snapshot"),
+        (b"PK\x03\x04 a zip file", "not a CUDA memory snapshot"),
+        (b"\x1f\x8b gzip", "not a CUDA memory snapshot"),
+        (b'{"segments": []}', "not a CUDA memory snapshot"),
         (pickle.dumps({"weights": [1, 2]}), "no list 'segments'"),
         (pickle.dumps(17), "no list 'segments'"),
         (pickle.dumps({"segments": [1]}), "is not a segment"),

@@ -25,8 +25,8 @@ class TorchCompile(Engine):
     """Compile the module with TorchDynamo and TorchInductor.
 
     What it does: ``torch.compile``. ``mode``: ``default``; ``max-autotune-no-cudagraphs`` times kernel variants; on
-    CUDA also ``reduce-overhead`` and ``max-autotune``, which replay CUDA graphs (outputs are copied, since a replay
-    overwrites them; a note of the trial says which graphs were skipped, and why), the first also with
+    CUDA also ``reduce-overhead`` and ``max-autotune``, which replay CUDA graphs. Outputs are copied, since a replay
+    overwrites them; a note of the trial says which graphs were skipped, and why. The first also has
     ``coordinate_descent``: each kernel's settings are varied one by one as long as it gets faster. ``freezing`` treats
     weights as constants: they are folded and packed for the machine. Shapes are static unless the samples, or the user,
     say that a dimension varies.
