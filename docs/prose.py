@@ -115,7 +115,7 @@ def check_code(path: Path, text: str) -> Iterator[Finding]:
     for passage, documentation in passages_of_code(text):
         yield from stopped(path, passage)
         if documentation:
-            for paragraph in PARAGRAPH.split(passage.text):
+            for paragraph in PARAGRAPH.split(re.sub(r"(?m)^.*\S {3,}\S.*$", "", passage.text)):
                 yield from too_long(path, Passage(passage.line, paragraph))
 
 

@@ -173,8 +173,8 @@ def tune(
         inputs: with a live module: one sample or a list of samples (tensor, tuple, dict or ``togi.Inputs``).
         out: where to write the artifact, ``NAME.togi``; it must not exist unless ``force``.
         objective: what is raced: ``latency``, ``end-to-end`` (a call with its copies to the device and back),
-            ``throughput`` (requests per second of ``callers``, which call at once in threads of one process; default:
-            one for each core) or ``first-call`` (from loading the files to the first answer, in a fresh process).
+            ``throughput`` (requests per second of ``callers``) or ``first-call`` (from loading the files to the first
+            answer, in a fresh process). ``callers`` call at once in threads of one process; default: one for each core.
         effort: ``quick``, ``normal`` or ``thorough``.
         time_limit_s: for the whole study, in seconds or as ``"5m"``; None takes the effort's own, which begins
             when the model is loaded (quick 30, normal 300, thorough none).

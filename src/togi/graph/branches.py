@@ -1,8 +1,8 @@
 """Parallel linear branches of one input, as kernels on a common grid, and their sum.
 
 A branch reads ``source`` and ends in a sum: a convolution, a linear layer, the input itself (identity), a batch norm or
-factor on the input, an average pool; each with constant scale and shift after it, and one linear call after another
-where the second is pointwise (low-rank adapters). Everything is float64.
+factor on the input, an average pool. Each may have a constant scale and shift after it, and one linear call may follow
+another if the second is pointwise (low-rank adapters). Everything is float64.
 
 Source: Ding et al., RepVGG, https://arxiv.org/abs/2101.03697; ACNet, https://arxiv.org/abs/1908.03930; Diverse Branch
 Block, https://arxiv.org/abs/2103.13425.

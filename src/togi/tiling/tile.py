@@ -1,7 +1,7 @@
 """Chooses the size of tiles and whether their work is compiled: by the byte budget, a model, and measuring.
 
 The byte budget gives the largest tile. Within it, tiles whose intermediates stay in the processor's caches are several
-times faster than large ones, and how small is best depends on the operations, so sizes are timed on the tensors of the
+times faster than large ones, and how small is best depends on the operations. So sizes are timed on the tensors of the
 call itself (``fastest``), in seconds of the calling thread, which neighbours on the machine do not stretch. The
 allocator's own peak corrects the model of ``peak`` where operations need memory for themselves. That is a guess still,
 for other sizes above all, so tiles that come near the budget are rehearsed before they are used (``kept_within``).

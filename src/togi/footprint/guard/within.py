@@ -50,8 +50,8 @@ def within(budget: int | str) -> Callable[[Callable[..., Any]], Guarded]:
             on the way to them, not the arguments and the parameters.
 
     The guarded function raises BudgetError where not even one row at a time keeps to the budget, or where the batch may
-    not be split: rows that depend on each other, results that take part in autograd (``togi.fit`` is for training), a
-    function that writes to tensors which outlive it.
+    not be split. It may not if rows depend on each other, results take part in autograd (``togi.fit`` is for training),
+    or the function writes to tensors which outlive it.
     """
     limit = parse_size(budget, "budget")
     return lambda function: Guarded(function, limit)

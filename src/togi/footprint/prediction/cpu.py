@@ -1,9 +1,9 @@
 """Predicts the peak of torch's CPU allocator, kernels' own workspace included.
 
 The peak of the tensors is a lower bound. Which algorithm a convolution chooses, and what it reorders, depends on the
-shapes, the instruction set and the version: no formula holds for all. So single operations are run, on zeros of the
-same shapes and strides, under the allocator's own count; in the order of how high they could reach, until none that is
-left could be higher, so that only those near the peak are run (best-first branch and bound).
+shapes, the instruction set and the version: no formula holds for all. So single operations run, on zeros of the same
+shapes and strides, under the allocator's own count. Those that could reach highest come first, until none that is left
+could be higher, so only those near the peak run (best-first branch and bound).
 """
 
 from __future__ import annotations

@@ -404,8 +404,8 @@ class SafeUnpickler:
             stack[-1] = self._replace(mapping, kept)
 
     def _holder(self) -> PickledList | None:
-        """The list that the dict on top of the stack is going to be appended to, if it is one: right beneath it, or
-        beneath the mark (an item next to it is never a list there, for no list of a snapshot mixes the two)."""
+        """The list that the dict on top of the stack is going to be appended to, if it is one. It is right beneath it,
+        or beneath the mark (an item next to it is never a list there, for no list of a snapshot mixes the two)."""
         if len(self._stack) > 1:
             beneath = self._stack[-2]
             if type(beneath) is PickledList:

@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 class DropUnusedRows(GraphRewrite):
     """Compute only the rows that are used of what a slice picks from.
 
-    What it does: if the forward pass goes on with one token or a few (``x[:, 0]`` before a classifier, ``x[:, -1:]``
-    before the logits), it moves the slice up through norms, activations, residuals, linear layers, matrix products and
-    the queries of an attention, as far as nobody uses the other rows. The last block of a transformer then computes
-    keys and values for all tokens, and everything else for those that count. Written in whatever way.
+    What it does: it moves a slice of one token or a few up, as far as nobody uses the other rows (``x[:, 0]`` before a
+    classifier, ``x[:, -1:]`` before the logits). The slice passes norms, activations, residuals, linear layers, matrix
+    products and the queries of an attention. The last block of a transformer then computes keys and values for all
+    tokens, and everything else for those that count. Written in whatever way.
 
     When it applies: the forward pass slices, and multiplies matrices.
 
