@@ -131,7 +131,7 @@ def everything() -> list[Path]:
 
 def main(paths: list[str]) -> int:
     found = [each for path in [Path(path) for path in paths] or everything() for each in check(path)]
-    print(*found, sep="\n" if found else "")
+    print(*found, sep="\n", end="\n" if found else "")
     return int(bool(found))
 
 
