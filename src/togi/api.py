@@ -318,7 +318,7 @@ def bench(
     if max_latency is not None and not sizes:
         raise TogiError("max_latency is what a call of the best batch size may take: give batch_sizes too")
     if type(callers) is not int or callers < 1:
-        raise TogiError(f"callers={callers!r} is no number of callers: give 1, or as many as call at once")
+        raise TogiError(f"callers={callers!r} is not a number of callers: give 1, or as many as call at once")
     limit_s = None if time_limit_s is None else parse_duration(time_limit_s, "time_limit_s")
     for subject in subjects:
         check_spec(str(subject))

@@ -19,8 +19,8 @@ _NAMED = 3
 
 
 def remembered(module: nn.Module) -> dict[str, Any]:
-    """A copy of every attribute that is neither parameter nor buffer, by its name (``encoder.hidden``). What is no
-    number, text or tensor, alone or in a list, tuple, deque or dict, is left out."""
+    """A copy of every attribute that is neither parameter nor buffer, by its name (``encoder.hidden``). Leaves out
+    what is not a number, text or tensor, alone or in a list, tuple, deque or dict."""
     return {name: _copy(value) for name, value in _attributes(module)}
 
 

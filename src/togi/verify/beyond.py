@@ -155,7 +155,7 @@ class _Jury:
         )
 
     def _near(self, found: Tensor, eager: Tensor, truth: Tensor, moved: Sequence[Tensor]) -> bool:
-        """NaN and infinity may be more where there are any: what is near them is no answer either."""
+        """NaN and infinity may be more where there are any: what is near them is not an answer either."""
         if continuous(eager) and not bool(eager.isfinite().all()):
             if hides(found, truth, eager):
                 return False

@@ -147,7 +147,7 @@ class Planner(ABC, Generic[D]):
     def _notes(self, best: Candidate[D], fits: bool) -> Iterable[str]: ...
 
     def _run_frontier(self, limit: TimeLimit) -> None:
-        """As far as time allows. A forecast is no offer: what is shown next to the chosen plan was run."""
+        """As far as time allows. A forecast is not a offer: what is shown next to the chosen plan was run."""
         ends = min(limit.ends, time.monotonic() + _FRONT_SHARE * limit.seconds)
         for draft in self._frontier():
             if time.monotonic() > ends:

@@ -157,7 +157,7 @@ def _bits(tensor: Tensor) -> Tensor:
 
 
 def _relative(before: Tensor, after: Tensor) -> float:
-    """NaN-safe: a difference that is no number is infinite."""
+    """NaN-safe: a difference that is not a number is infinite."""
     scale = before.double().square().mean().sqrt()
     found = ((after.double() - before.double()).abs().max() / scale).item()
     return found if found == found else float("inf")

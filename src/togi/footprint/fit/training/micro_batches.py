@@ -60,7 +60,7 @@ def backward(
         The loss of the whole batch, detached and not scaled.
 
     Raises:
-        FitError: the tensors of the sample share no rows, there are fewer rows than parts, or a weight is no number
+        FitError: the tensors of the sample share no rows, there are fewer rows than parts, or a weight is not a number
             above zero in sum.
     """
     pieces = [_like(piece, sample) for piece in split(Inputs.of(sample), parts)]
