@@ -45,7 +45,7 @@ BAD = {
     "sum.py": (b"import torch\nx = " + b"1+" * 20_000 + b"1\n", "nested too deeply"),
     "calls.py": (b"import torch\nx = a" + b".b()" * 5_000 + b"\n", ""),
     "huge.py": (b"import torch\n" + b"x = 1\n" * 400_000, "larger than 2,000,000 bytes"),
-    "broken.ipynb": (b'{"cells": [torch', "no JSON"),
+    "broken.ipynb": (b'{"cells": [torch', "not JSON"),
     "old.ipynb": (b'{"worksheets": ["torch"]}', "nbconvert"),
 }
 
